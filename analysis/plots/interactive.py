@@ -32,7 +32,7 @@ def cka_heatmap(result):
         "errors": None if errors is None else _numbers(errors),
         "low": 0,
         "high": 1,
-        "colours": colour_map(),
+        "colours": style.colour_map(),
     }
 
 
@@ -49,20 +49,13 @@ def distance_lines(result):
     distance = expect_array(result, ("layer", "head"))
     names = layer_names(distance)
     short, _ = shorten(names)
-    heads = [str(head) for head in distance["head"].values]
+    heads = [f"head {head}" for head in distance["head"].values]
     series = []
-    colours = _hex(style.depth_colours(len(names)))
+    colours = style.as_hex(style.depth_colours(len(names)))
     for name, brief, colour, row in zip(names, short, colours, distance.values, strict=True):
         order = np.argsort(row, kind="stable")
-        series.append(
-            {
-                "name": name,
-                "short": brief,
-                "colour": colour,
-                "values": _numbers(row[order]),
-                "labels": [f"head {heads[index]}" for index in order],
-            }
-        )
+        line = {"values": _numbers(row[order]), "labels": [heads[index] for index in order]}
+        series.append({"name": name, "short": brief, "colour": colour, **line})
     return {
         "kind": "lines",
         "title": result.attrs.get("model", ""),
@@ -73,19 +66,8 @@ def distance_lines(result):
     }
 
 
-def colour_map(name="magma"):
-    """The 256 colours of a map, from its low to its high end, as "#rrggbb"."""
-    return _hex(style.colours(name)(np.arange(256)))
-
-
 def _numbers(values):
     """Nested lists of numbers with four significant digits, None for what is not finite."""
     if np.ndim(values):
         return [_numbers(row) for row in values]
     return float(f"{values:.4g}") if np.isfinite(values) else None
-
-
-def _hex(colours):
-    from matplotlib.colors import to_hex
-
-    return [to_hex(colour) for colour in colours]

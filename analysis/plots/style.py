@@ -91,6 +91,18 @@ def colours(name):
     return matplotlib.colormaps[name].with_extremes(bad="0.85")
 
 
+def as_hex(colours):
+    """Colours as "#rrggbb"."""
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colour) for colour in colours]
+
+
+def colour_map(name="magma"):
+    """The 256 colours of a map, from its low to its high end, as "#rrggbb"."""
+    return as_hex(colours(name)(np.arange(256)))
+
+
 def depth_colours(count):
     """Colours from dark (first) to bright (last layer), none too pale for white paper."""
     return list(colours("viridis")(np.linspace(0, 0.9, count)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -143,13 +144,11 @@ def object_statistic(features, num_clusters=None, grid=None, seed=0, starts=STAR
     def tokens(masks, labels, taps):
         return as_tokens(*next(iter(taps.items()))).shape[1]
 
-    def make(grid):
-        return _object_statistic(features, num_clusters, grid, seed, starts)
-
+    make = partial(_object_statistic, features, num_clusters, seed, starts)
     return on_grid(features, grid, make, tokens)
 
 
-def _object_statistic(features, num_clusters, grid, seed, starts):
+def _object_statistic(features, num_clusters, seed, starts, grid):
     def step(images, masks, labels, taps):
         means = {tap: masked_features(as_tokens(tap, x), masks, grid) for tap, x in taps.items()}
         covered = tf.cast(masks, tf.float32) > 0
@@ -248,7 +247,11 @@ def cluster_scores(
     num_classes = len(np.unique(pooled.labels))
     num_clusters = num_clusters or num_classes
     for layer, x in pooled.layers.items():
-        _require_different(layer, x, num_clusters)
+        if (different := len(np.unique(x, axis=0))) < num_clusters:
+            raise ValueError(
+                f"Expected at least {num_clusters} distinct examples for as many clusters. "
+                f"Received: {different} at {layer}"
+            )
     for clusters in _clusters(pooled.layers.values(), num_clusters, seed, starts):
         scores["purity"].append(purity(pooled.labels, clusters))
         scores["nmi"].append(normalized_mutual_info_score(pooled.labels, clusters))
@@ -274,12 +277,3 @@ def _clusters(features, num_clusters, seed, starts):
 def purity(labels, clusters):
     """Share of the examples that are of the largest class of their cluster."""
     return contingency_matrix(labels, clusters).max(axis=0).sum() / len(labels)
-
-
-def _require_different(layer, x, num_clusters):
-    different = len(np.unique(x, axis=0))
-    if different < num_clusters:
-        raise ValueError(
-            f"Expected at least {num_clusters} distinct examples for as many clusters. "
-            f"Received: {different} at {layer}"
-        )

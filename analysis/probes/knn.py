@@ -101,7 +101,7 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
     most = max(k) + 1  # one more shows whether the last one is tied
     grid = grid_of(features, None)
     test_directions = {layer: directions(tf.constant(x)) for layer, x in tested.layers.items()}
-    _require_directions({layer: bad.numpy() for layer, (_, bad) in test_directions.items()})
+    raise_without_directions([layer for layer, (_, bad) in test_directions.items() if bad])
 
     def step(images, labels, taps):
         labels, outside = batch_labels(labels, num_classes, "training")
@@ -123,14 +123,20 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
         if max(k) > examples:
             raise ValueError(f"Expected k of at most {examples} training images. Received: k={k}")
         require_inside(totals["outside"], examples, num_classes, "training")
-        _require_directions(totals["without_direction"])
+        counts = totals["without_direction"].items()
+        raise_without_directions([layer for layer, count in counts if count])
         rules = num_classes, k, temperature, without_votes
         correct, tied = _scores(totals["merged"], tested.labels, *rules)
         _require_choice(tied, list(test_directions), len(tested.labels))
-        attributes = {"train_examples": examples, "num_classes": num_classes}
-        attributes |= {"tokens": tested.tokens or DEFAULT, "temperature": temperature}
-        attributes |= {"without_votes": without_votes}
-        return _labelled(correct, tied, features, tested, k, attributes)
+        facts = {"train_examples": examples, "num_classes": num_classes}
+        facts |= {"tokens": tested.tokens or DEFAULT, "temperature": temperature}
+        facts |= {"without_votes": without_votes}
+        facts["estimator"] = "exact nearest neighbours by cosine similarity, float64"
+        facts = provenance(features, len(tested.labels), tested.batches, **facts)
+        dims, words = ("layer", "k", "top"), ("test accuracy of a vote among neighbours", "1")
+        coords = {"layer": list(tested.layers), "k": list(k), "top": list(TOPS)}
+        coords |= {"tied": (dims[:2], tied), "correct": (dims, pack_correct(correct))}
+        return array_of("accuracy", correct.mean(axis=-1), dims, words, facts, **coords)
 
     return Statistic(step, finish, with_labels=True, merge=_merge)
 
@@ -156,9 +162,7 @@ def _merge(earlier, later):
     """The nearest images of two sets of neighbours of each layer."""
     merged = {}
     for layer, neighbours in earlier.items():
-        both = {
-            name: tf.concat([neighbours[name], later[layer][name]], axis=1) for name in neighbours
-        }
+        both = {k: tf.concat([x, later[layer][k]], axis=1) for k, x in neighbours.items()}
         merged[layer] = nearest(**both, most=neighbours["labels"].shape[1])
     return tf.nest.map_structure(np.asarray, merged)
 
@@ -177,33 +181,21 @@ def _scores(neighbours, labels, num_classes, k, temperature, without_votes):
     for i, nearest_images in enumerate(neighbours.values()):
         similarity, classes = nearest_images["similarity"], nearest_images["labels"]
         for j, count in enumerate(k):
-            given = votes(similarity[:, :count], classes[:, :count], num_classes, temperature)
-            better = _better(given, labels, without_votes)
+            scores = votes(similarity[:, :count], classes[:, :count], num_classes, temperature)
+            better = _better(scores, labels, without_votes)
             correct[i, j] = [better < min(top, count) for top in TOPS]
-            next_one = similarity[:, count - 1] - similarity[:, count]
-            tied[i, j] = (next_one <= ROUNDING).sum()
+            gap = similarity[:, count - 1] - similarity[:, count]
+            tied[i, j] = (gap <= ROUNDING).sum()
     return correct, tied
 
 
-def _better(given, labels, without_votes):
+def _better(scores, labels, without_votes):
     """How many classes come before the true one; infinite where it needs votes and has none."""
-    own = np.take_along_axis(given, labels[:, None].astype(np.int64), axis=1)
-    lower = np.arange(given.shape[1]) < labels[:, None]
-    before = (given > own) | ((given == own) & lower)
+    own = np.take_along_axis(scores, labels[:, None].astype(np.int64), axis=1)
+    lower = np.arange(scores.shape[1]) < labels[:, None]
+    before = (scores > own) | ((scores == own) & lower)
     counts = (own[:, 0] > 0) | without_votes
     return np.where(counts, before.sum(axis=1), np.inf)
-
-
-def _labelled(correct, tied, features, tested, k, attributes):
-    """The result of `knn_accuracy`."""
-    dims = ("layer", "k", "top")
-    coords = {"layer": list(tested.layers), "k": list(k), "top": list(TOPS)}
-    coords |= {"tied": (dims[:2], tied), "correct": (dims, pack_correct(correct))}
-    estimator = "exact nearest neighbours by cosine similarity, float64"
-    counts = len(tested.labels), tested.batches
-    facts = provenance(features, *counts, estimator=estimator, **attributes)
-    words = "test accuracy of a vote among neighbours", "1"
-    return array_of("accuracy", correct.mean(axis=-1), dims, words, facts, **coords)
 
 
 def _require_numbers(k, temperature):
@@ -212,11 +204,6 @@ def _require_numbers(k, temperature):
             "Expected every k to be at least 1 and temperature above 0. "
             f"Received: k={k}, temperature={temperature}"
         )
-
-
-def _require_directions(without):
-    """Raises a `ValueError` that names layers with examples `without` a direction."""
-    raise_without_directions([layer for layer, count in without.items() if count])
 
 
 def _require_choice(tied, layers, examples):

@@ -32,14 +32,8 @@ def fit_probes(x, labels, num_classes, batch_norm, *, epochs, batch_size, learni
     # Compiling by XLA takes longer than it saves on one product of matrices.
     model.compile(keras.optimizers.SGD(rates, momentum=MOMENTUM), _loss, jit_compile=False)
     batches = _batches(stacked(x), labels, size, steps, epochs, seed)
-    model.fit(
-        batches,
-        epochs=epochs,
-        steps_per_epoch=steps,
-        callbacks=[_Bar(epochs)],
-        verbose=0,
-        shuffle=False,
-    )
+    how = {"epochs": epochs, "steps_per_epoch": steps, "callbacks": [_Bar(epochs)]}
+    model.fit(batches, verbose=0, shuffle=False, **how)
     return model
 
 
@@ -256,18 +250,9 @@ def linear_probe(
 
 
 def fit_linear_probe(
-    features,
-    fitted,
-    tested,
-    num_classes,
-    *,
-    layers=None,
-    batch_norm=(False, True),
-    epochs=20,
-    batch_size=256,
-    learning_rate=2.0,
-    seed=0,
-):
+    features, fitted, tested, num_classes, *, layers=None, batch_norm=(False, True), epochs=20,
+    batch_size=256, learning_rate=2.0, seed=0,
+):  # fmt: skip
     """`linear_probe` of lists of `Pooled` features, one for each choice of tokens."""
     layers = list(layers or fitted[0].layers)
     tokens = [pooled.tokens for pooled in fitted]
@@ -309,14 +294,9 @@ def _rows(pooled, layers):
 
 def _accuracy_of(accuracy, loss, places, coords):
     """The result of `linear_probe`, without its attributes."""
-    values = np.empty((2, *map(len, coords.values())))
-    names = list(coords.values())
-    for value, ((layer, tokens), norm) in zip(
-        zip(accuracy, loss, strict=True), places, strict=True
-    ):
-        at = tuple(
-            labels.index(name) for labels, name in zip(names, (layer, tokens, norm), strict=True)
-        )
-        values[(slice(None), *at)] = value
-    result = xr.DataArray(values[0], coords, tuple(coords), name="accuracy")
-    return result.assign_coords(training_loss=(tuple(coords), values[1]))
+    result = xr.DataArray(np.nan, coords, tuple(coords), name="accuracy")
+    losses = result.copy()
+    for hits, value, ((layer, tokens), norm) in zip(accuracy, loss, places, strict=True):
+        at = {"layer": layer, "tokens": tokens, "batch_norm": norm}
+        result.loc[at], losses.loc[at] = hits, value
+    return result.assign_coords(training_loss=(tuple(coords), losses.values))

@@ -161,15 +161,21 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
         examples = len(next(iter(similarity.values())))
         _require_places(truth, examples)
         scores = np.stack([_scores(values, truth, k) for values in similarity.values()])
-        notes = provenance(
-            features,
-            examples,
-            int(totals["batches"]),
-            queries=count,
-            tokens=asked.tokens or DEFAULT,
-            estimator="exact ranking by cosine similarity, float64",
-        )
-        return _labelled(scores, list(similarity), k, notes)
+        facts = {"estimator": "exact ranking by cosine similarity, float64", "queries": count}
+        facts["tokens"] = asked.tokens or DEFAULT
+        facts = provenance(features, examples, int(totals["batches"]), **facts)
+        asked_counts = np.isfinite(scores[0, 0]).sum(axis=-1)
+        # Means over the queries that have positive images; 0 / 0 where none has.
+        means = np.nansum(scores, axis=-1) / np.where(asked_counts > 0, asked_counts, np.nan)
+        dims, precision = ("layer", "difficulty"), np.moveaxis(means[:, 1:], 1, 2)
+        each = (*dims, "query"), scores[:, 0], "average precision of a query"
+        variables = {
+            "score": variable(dims, means[:, 0], "mean average precision"),
+            "precision": variable((*dims, "k"), precision, "mean precision at k"),
+            "average_precision": variable(*each),
+        }
+        coords = {"layer": list(similarity), "difficulty": list(DIFFICULTIES), "k": list(k)}
+        return xr.Dataset(variables, coords | {"asked": ("difficulty", asked_counts)}, facts)
 
     return Statistic(step, finish)
 
@@ -179,29 +185,14 @@ def _scores(similarity, truth, k):
     scores = np.empty((1 + len(k), len(DIFFICULTIES), len(truth)))
     for query, images in enumerate(truth):
         ranking = np.argsort(-similarity[:, query], kind="stable")
-        for place, (wanted, left_out) in enumerate(DIFFICULTIES.values()):
-            positive = np.concatenate([np.asarray(images[kind], int) for kind in wanted])
-            junk = np.concatenate([np.asarray(images[kind], int) for kind in left_out])
+        for number, kinds in enumerate(DIFFICULTIES.values()):
+            positive, junk = (
+                np.concatenate([np.asarray(images[kind], int) for kind in part]) for part in kinds
+            )
             ranks = positive_ranks(ranking, positive, junk)
             area = average_precision(ranks, len(positive))
-            scores[:, place, query] = [area, *(precision_at(ranks, top) for top in k)]
+            scores[:, number, query] = [area, *(precision_at(ranks, top) for top in k)]
     return scores
-
-
-def _labelled(scores, layers, k, notes):
-    """The result of `retrieval`, from scores of shape (layer, 1 + k, difficulty, query)."""
-    asked = np.isfinite(scores[0, 0]).sum(axis=-1)
-    # Means over the queries that have positive images; 0 / 0 where none has.
-    means = np.nansum(scores, axis=-1) / np.where(asked > 0, asked, np.nan)
-    dims, precision = ("layer", "difficulty"), np.moveaxis(means[:, 1:], 1, 2)
-    each = "average precision of a query"
-    variables = {
-        "score": variable(dims, means[:, 0], "mean average precision"),
-        "precision": variable((*dims, "k"), precision, "mean precision at k"),
-        "average_precision": variable((*dims, "query"), scores[:, 0], each),
-    }
-    coords = {"layer": layers, "difficulty": list(DIFFICULTIES), "k": list(k)}
-    return xr.Dataset(variables, coords | {"asked": ("difficulty", asked)}, notes)
 
 
 def _require_numbers(k):

@@ -48,8 +48,10 @@ def moments(examples, x, targets, products=None, rows=None):
     means = {"mean": mean, "target": target}
     if rows is None:
         xx = np.empty_like(products["xx"])
-        for token, of_mean in enumerate(mean):  # one at a time, as all together are large
-            np.subtract(products["xx"][token], examples * np.outer(of_mean, of_mean), xx[token])
+        for token, token_mean in enumerate(mean):  # one at a time, as all together are large
+            np.subtract(
+                products["xx"][token], examples * np.outer(token_mean, token_mean), xx[token]
+            )
         xy = products["xy"] - examples * mean[:, :, None] * target
         return means | {"xx": xx, "xy": xy}
     centred = np.moveaxis(rows[0] - mean, 1, 0)

@@ -2,7 +2,7 @@
 
 from vit_tf.names import join_words
 
-from ..plots.interactive import colour_map
+from ..plots.style import colour_map
 from .page import as_json, write_page
 
 

@@ -69,8 +69,8 @@ def test_killed_script_ends_as_the_undisturbed_one(undisturbed, tmp_path):
     job, out = Job("train", TINY), tmp_path / "out"
     out.mkdir()
     # The 5th file of a process is that of a state or a log, whichever the best model allows.
-    died, seen, _ = run_job(job, out, (5, 0))
-    assert died and len(seen) > 5
+    died, observations, _ = run_job(job, out, (5, 0))
+    assert died and len(observations) > 5
     assert not (out / "result.json").exists() and files.problems_of(out) == []
     assert not run_job(job, out)[0]
     difference, count, problems = files.compare(out, undisturbed)
@@ -79,7 +79,7 @@ def test_killed_script_ends_as_the_undisturbed_one(undisturbed, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", fault_injection.JOBS)
-def test_scripts_endure(tmp_path, name):
+def test_scripts_resume_after_random_kills(tmp_path, name):
     kills = 6 if name == "workers" else 20
     rows, problems = fault_injection.inject_faults(
         name, fault_injection.JOBS[name], kills, 0, tmp_path
@@ -117,10 +117,10 @@ def test_harness_sees_what_is_damaged_or_differs(undisturbed, tmp_path):
     text = " ".join(files.compare(copy, undisturbed)[2])
     assert ".partial-best.keras is left over" in text and "log.csv is only in one" in text
     for name in ("model.keras", "state/epoch-0004.npz", "result.json"):
-        whole = (copy / name).read_bytes()
-        (copy / name).write_bytes(whole[: len(whole) // 2])
+        contents = (copy / name).read_bytes()
+        (copy / name).write_bytes(contents[: len(contents) // 2])
         assert [line.split()[0] for line in files.problems_of(copy)] == [name]
-        (copy / name).write_bytes(whole)
+        (copy / name).write_bytes(contents)
 
 
 def test_harness_sees_what_is_made_again_or_missing(tmp_path):
@@ -218,12 +218,12 @@ def test_vanished_images_leave_the_last_state(tmp_path, monkeypatch, capsys, rng
 @pytest.mark.slow
 def test_loss_that_is_not_finite_is_one_line(tmp_path, monkeypatch, capsys):
     real = callbacks.Checkpoint._check_finite
-    seen = []
+    observations = []
 
     def check(self, loss):
-        seen.append(loss)
+        observations.append(loss)
         # Two steps and one validation in each epoch: the 7th is in the third.
-        real(self, float("nan") if len(seen) == 7 else loss)
+        real(self, float("nan") if len(observations) == 7 else loss)
 
     monkeypatch.setattr(callbacks.Checkpoint, "_check_finite", check)
     assert run_train(tmp_path) == 2
@@ -280,6 +280,6 @@ def test_results_are_on_the_disk_before_their_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize("place", [0, 1])
 def test_only_the_first_of_several_workers_writes_results(tmp_path, monkeypatch, place):
     monkeypatch.setattr(store, "this_worker", lambda strategy: (place, 2))
-    kept = store.keep(xr.DataArray(np.arange(3.0)), tmp_path / "a.nc", "key", {"seconds": 1})
-    assert kept.attrs == {"key": "key", "seconds": 1}
+    stored = store.keep(xr.DataArray(np.arange(3.0)), tmp_path / "a.nc", "key", {"seconds": 1})
+    assert stored.attrs == {"key": "key", "seconds": 1}
     assert os.listdir(tmp_path) == (["a.nc"] if place == 0 else [])

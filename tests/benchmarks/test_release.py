@@ -32,7 +32,7 @@ def run(tmp_path_factory):
 def test_card_and_file_are_of_the_run(run, tmp_path, monkeypatch, capsys):
     line = [str(run), "--name", "vit-digits", "--trained", "a moment", "--out", str(tmp_path)]
     assert release.main(line) == 0
-    said, card = capsys.readouterr().out, (tmp_path / "vit-digits.md").read_text()
+    printed_text, card = capsys.readouterr().out, (tmp_path / "vit-digits.md").read_text()
     monkeypatch.setattr(released, "BUNDLED", tmp_path)
     model = vit_tf.load_pretrained("vit-digits")
     (test,) = vit_tf.data.load("digits", image_size=8, splits=("test",))
@@ -43,7 +43,10 @@ def test_card_and_file_are_of_the_run(run, tmp_path, monkeypatch, capsys):
     assert rows["accuracy of this file"].startswith(f"{accuracy:.2f} % (")
     assert rows["accuracy as trained"].startswith(f"{trained:.2f} % (")
     assert rows["accuracy of this file"].endswith("of 360 test images")
-    assert rows["accuracy of this file"] in said and rows["accuracy as trained"] in said
+    assert (
+        rows["accuracy of this file"] in printed_text
+        and rows["accuracy as trained"] in printed_text
+    )
     assert rows["training"] == "2 epochs of 3 steps of 128 images, a moment"
     assert rows["parameters"].startswith(f"{model.count_params():,}, ")
     assert rows["command"] == (f"`vit-tf train {TINY} --take 300 --epochs 2 --out runs/vit-digits`")
@@ -61,10 +64,10 @@ def test_the_interval_is_wilsons():
     assert release.share(np.arange(10) < 8) == expected
 
 
-def test_no_place_of_a_machine_is_told():
+def test_a_card_contains_no_path_of_the_machine():
     command = "vit-tf train --data /home/me/photos/ --data-dir=/d --flip --out '/home/me/my runs'"
-    kept = release._without_places(command, "vit-photos")
-    assert kept == "vit-tf train --data photos --flip --out runs/vit-photos"
+    stored = release._without_places(command, "vit-photos")
+    assert stored == "vit-tf train --data photos --flip --out runs/vit-photos"
 
 
 def test_mistakes_take_one_line(run, tmp_path, capsys):
@@ -83,5 +86,5 @@ def test_mistakes_take_one_line(run, tmp_path, capsys):
         ([str(run), "--name", "A b"], "--name of lower-case letters"),
     ):
         assert release.main([*line, "--out", str(tmp_path / "zoo")]) == 2
-        (said,) = capsys.readouterr().err.splitlines()
-        assert words in said and not (tmp_path / "zoo").exists()
+        (printed_text,) = capsys.readouterr().err.splitlines()
+        assert words in printed_text and not (tmp_path / "zoo").exists()

@@ -71,15 +71,15 @@ def test_growth_of_memory_is_what_is_kept():
         for _ in range(12):
             new = np.ones(10**6)
             if keep:
-                kept.append(new)
+                stored.append(new)
             yield new[:4], None
 
     for keep in (True, False):
-        kept = []
+        stored = []
         epochs = Epochs(lambda keep=keep: batches(keep))
-        found = input_pipelines.growth(epochs, images=40 * 4, first=20 * 4, readings=3)
+        outputs = input_pipelines.growth(epochs, images=40 * 4, first=20 * 4, readings=3)
         # From the batches 20, 21 and 22 to the last 3 of the 48 of four epochs.
-        assert abs(found - keep * 26 * 8) < 20
+        assert abs(outputs - keep * 26 * 8) < 20
 
 
 class Epochs:
@@ -137,8 +137,8 @@ def test_probes_of_both_sides_agree(monkeypatch):
 
     for name, value in {"EXAMPLES": 400, "TESTED": 100, "TOKENS": 3, "CHANNELS": 24}.items():
         monkeypatch.setattr(probes, name, value)
-    one, other = (
+    item, other = (
         np.asarray(side()()) for side in probes.BENCHMARKS["probes"].implementations.values()
     )
-    assert one.shape == other.shape == (3, len(probes.PENALTIES)) and other.max() > 0.15
-    np.testing.assert_allclose(one, other, atol=0.011)  # one image of 100 at the margin
+    assert item.shape == other.shape == (3, len(probes.PENALTIES)) and other.max() > 0.15
+    np.testing.assert_allclose(item, other, atol=0.011)  # one image of 100 at the margin

@@ -29,9 +29,9 @@ def test_there_are_four():
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_a_notebook_runs_and_has_its_pictures(path, nbformat):
-    kept = nbformat.read(path, as_version=4)
+    stored = nbformat.read(path, as_version=4)
     assert path.stat().st_size < 500_000
     run = runpy.run_path(str(DOCS / "notebooks.py"))["executed"]
     again = run(path, epochs=1)
-    assert pictures(kept) == pictures(again) >= 4
-    assert [cell.source for cell in again.cells[2:]] == [cell.source for cell in kept.cells[2:]]
+    assert pictures(stored) == pictures(again) >= 4
+    assert [cell.source for cell in again.cells[2:]] == [cell.source for cell in stored.cells[2:]]

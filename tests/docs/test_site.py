@@ -21,8 +21,8 @@ COMMAND = re.compile(r"vit-tf ([a-z]+)((?:[^\n`#\\|]|\\\n)*)")
 
 def calls_of(page):
     """The names that a page explains, from its first lines: `vit_tf.NAME` or `analysis.NAME`."""
-    found = re.match(r"---\ncalls: (.*)\n(?:order: \d+\n)?---\n", page.read_text("utf-8"))
-    names = found[1].split() if found else []
+    outputs = re.match(r"---\ncalls: (.*)\n(?:order: \d+\n)?---\n", page.read_text("utf-8"))
+    names = outputs[1].split() if outputs else []
     return [name if "." in name else f"analysis.{name}" for name in names]
 
 
@@ -75,10 +75,10 @@ def test_pictures_are_drawn_by_the_script_shown_and_small():
     texts = [page.read_text("utf-8") for page in PAGES]
     shown = {(name, text) for text in texts for name in re.findall(r"pictures/(\w+)\.png", text)}
     saved = {name for name, text in shown if f'.savefig("{name}.png"' in text}
-    kept = {path.stem: path.stat().st_size for path in (DOCS / "pictures").glob("*.png")}
-    assert sorted([*names, *saved.difference(names)]) == sorted(kept)
-    assert set(kept) == {name for name, _ in shown}
-    assert max(kept.values()) < 60_000
+    stored = {path.stem: path.stat().st_size for path in (DOCS / "pictures").glob("*.png")}
+    assert sorted([*names, *saved.difference(names)]) == sorted(stored)
+    assert set(stored) == {name for name, _ in shown}
+    assert max(stored.values()) < 60_000
 
 
 def test_the_readme_is_short_and_its_links_lead_to_files():
@@ -91,29 +91,29 @@ def test_the_readme_is_short_and_its_links_lead_to_files():
 @pytest.fixture(scope="module")
 def flags():
     """Function from a command to the options that its help names."""
-    known = {}
+    references = {}
 
     def of(name):
-        if name not in known:
+        if name not in references:
             command, run = [sys.executable, "-m", "vit_tf", name], subprocess.run
             done = run([*command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
             if "--help-all" in done.stdout:
                 done = run([*command, "--help-all"], cwd=ROOT, capture_output=True, text=True)
-            known[name] = set(re.findall(r"--[a-z][\w-]*", done.stdout))
-        return known[name]
+            references[name] = set(re.findall(r"--[a-z][\w-]*", done.stdout))
+        return references[name]
 
     return of
 
 
 @pytest.mark.slow
 def test_commands_have_the_options_that_are_written(flags):
-    seen = 0
+    observations = 0
     for page in [ROOT / "README.md", *PAGES]:
         for name, rest in COMMAND.findall(page.read_text("utf-8")):
             for option in re.findall(r"(?<!\S)--[a-z][\w-]*", rest):
                 assert option in flags(name), (page.name, name, option)
-                seen += 1
-    assert seen > 20
+                observations += 1
+    assert observations > 20
 
 
 @pytest.mark.slow

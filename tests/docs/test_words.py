@@ -92,8 +92,8 @@ def phrases_in(prose: str) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_has_no_phrase_of_the_list(file):
-    found = phrases_in(prose_of(ROOT / file))
-    assert not found, "\n".join([file, *found])
+    outputs = phrases_in(prose_of(ROOT / file))
+    assert not outputs, "\n".join([file, *outputs])
 
 
 def test_exceptions_are_needed():
@@ -136,8 +136,8 @@ def call():
 
 
 def test_phrases_are_counted_in_strings_docstrings_and_comments():
-    found = phrases_in(prose_of_python(PYTHON))
-    assert [line.partition(" (")[0] for line in found] == [
+    outputs = phrases_in(prose_of_python(PYTHON))
+    assert [line.partition(" (")[0] for line in outputs] == [
         "4: 'cannot be told'",
         "1: 'tells'",
         "4: 'told'",

@@ -47,12 +47,12 @@ def test_objects_and_parts_of_coco_files(model, tmp_path, rng):
         for category, left in ((1, 0), (2, 12))
     ]
     (tmp_path / "objects").mkdir()
-    whole = write(tmp_path / "objects", images, objects)
+    coco_objects = write(tmp_path / "objects", images, objects)
     (tmp_path / "parts").mkdir()
     halves = write(tmp_path / "parts", images, parts, PARTS)
-    flags = ("--objects", *whole, "--parts", *halves, "--figures", "W.5,W.8")
-    found, _ = analyzed(tmp_path / "out", model, *flags)
-    assert found == ["saliency", "clusters-objects", "clusters-parts"]
+    flags = ("--objects", *coco_objects, "--parts", *halves, "--figures", "W.5,W.8")
+    values, _ = analyzed(tmp_path / "out", model, *flags)
+    assert values == ["saliency", "clusters-objects", "clusters-parts"]
     result = xr.open_dataset(tmp_path / "out" / "results" / "parts.vit.nc")
     assert result.attrs["objects"] == 12 and result.attrs["classes"] == 2
     untrained = xr.open_dataset(tmp_path / "out" / "results" / "saliency.vit-untrained.nc")
@@ -72,8 +72,8 @@ def test_videos_of_davis_and_pairs_of_spair(model, tmp_path, rng):
     pairs = [("cat", *names, points, points) for names in (("one", "two"), ("two", "one"))]
     write_pairs(tmp_path / "spair", pairs * 10)
     flags = ("--videos", tmp_path / "davis", "--pairs", tmp_path / "spair", "--figures", "W.10")
-    found, _ = analyzed(tmp_path / "out", model, *flags)
-    assert found == ["propagation", "keypoints"]
+    values, _ = analyzed(tmp_path / "out", model, *flags)
+    assert values == ["propagation", "keypoints"]
     result = xr.open_dataset(tmp_path / "out" / "results" / "keypoints.vit.nc")
     assert result.attrs["examples"] == 40
 
@@ -89,17 +89,17 @@ def test_landmarks_of_revisited_oxford(model, tmp_path, rng):
     gnd = {"imlist": names[1:], "qimlist": names[:1], "gnd": truth}
     with open(folder.parent / "gnd_roxford5k.pkl", "wb") as file:
         pickle.dump(gnd, file, protocol=2)
-    found, page = analyzed(
+    values, page = analyzed(
         tmp_path / "out", model, "--landmarks", tmp_path, "roxford5k", "--figures", "W.29,W.30"
     )
-    assert found == ["retrieval"]
+    assert values == ["retrieval"]
     assert "It needs videos with masks of objects." in page
 
 
 @pytest.mark.slow
 def test_shapes_bring_their_annotations(model, tmp_path):
-    found, _ = analyzed(tmp_path / "out", model, "--data", "shapes", "--figures", "W.5,W.27,W.31")
-    assert found == ["saliency", "clusters-parts", "keypoints"]
+    values, _ = analyzed(tmp_path / "out", model, "--data", "shapes", "--figures", "W.5,W.27,W.31")
+    assert values == ["saliency", "clusters-parts", "keypoints"]
     for name in ("saliency.vit", "parts.vit-noise", "keypoints.vit-untrained"):
         assert (tmp_path / "out" / "results" / f"{name}.nc").exists()
 

@@ -33,14 +33,14 @@ def parsers(monkeypatch):
     def stop(self, args=None, namespace=None):
         raise Built(self)
 
-    found = {}
+    outputs = {}
     with monkeypatch.context() as patch:
         patch.setattr(common.Parser, "parse_args", stop)
         for name in cli.COMMANDS:
             with pytest.raises(Built) as built:
                 import_module(f"vit_tf.scripts.{name}").parse([])
-            found[name] = built.value.args[0]
-    return found
+            outputs[name] = built.value.args[0]
+    return outputs
 
 
 def shown(parser):
@@ -68,7 +68,7 @@ def test_without_a_command_all_are_listed(capsys):
     assert capsys.readouterr().out == f"vit-tf {vit_tf.__version__}\n"
 
 
-def test_the_rest_of_the_line_and_the_status_are_those_of_the_door(monkeypatch):
+def test_arguments_and_status_are_those_of_the_command(monkeypatch):
     monkeypatch.setattr(
         chosen_command, "main", lambda words: 7 if words == ["a", "--out", "b"] else 1
     )
@@ -92,7 +92,7 @@ def test_python_m_vit_tf_is_the_command():
     assert (done.returncode, done.stdout) == (0, f"vit-tf {vit_tf.__version__}\n")
 
 
-def test_every_option_stands_in_a_section_and_tells_its_default(parsers):
+def test_every_option_is_in_a_section_with_its_default(parsers):
     titles = {}
     for name, parser in parsers.items():
         for title, action in shown(parser):
@@ -127,13 +127,13 @@ def test_help_shows_few_options_and_help_all_the_others(parsers):
 
 
 def test_one_name_means_one_thing(parsers):
-    known = {}
+    reference = {}
     for name, parser in parsers.items():
         for _, action in shown(parser):
             for flag in action.option_strings or [action.metavar]:
                 how = (action.type, action.nargs, action.metavar, type(action))
-                known.setdefault(flag, {}).setdefault(how, []).append(name)
-    different = {flag: ways for flag, ways in known.items() if len(ways) > 1}
+                reference.setdefault(flag, {}).setdefault(how, []).append(name)
+    different = {flag: ways for flag, ways in reference.items() if len(ways) > 1}
     assert set(different) == set(DIFFERENT), different
 
 
@@ -143,11 +143,11 @@ def test_examples_of_the_help_can_be_parsed(parsers, tmp_path, monkeypatch):
         (tmp_path / image).touch()
     for name, parser in parsers.items():
         assert len(examples(parser)) >= 3
-        for command, door, *words in examples(parser):
-            assert command == "vit-tf" and door in cli.COMMANDS
-            options = import_module(f"vit_tf.scripts.{door}").parse(words)
-            assert options.command == shlex.join(["vit-tf", door, *words])
-        assert any(door == name for _, door, *_ in examples(parser))
+        for command, command_name, *words in examples(parser):
+            assert command == "vit-tf" and command_name in cli.COMMANDS
+            options = import_module(f"vit_tf.scripts.{command_name}").parse(words)
+            assert options.command == shlex.join(["vit-tf", command_name, *words])
+        assert any(other == name for _, other, *_ in examples(parser))
 
 
 def test_older_names_are_read_and_not_shown(parsers):
@@ -174,12 +174,14 @@ def test_what_is_trained_on_and_what_is_measured_have_one_name_each(parsers):
         name: {flag for _, action in shown(parser) for flag in action.option_strings}
         for name, parser in parsers.items()
     }
-    takes = {name: {flag for flag in found if "--take" in flag} for name, found in flags.items()}
+    takes = {
+        name: {flag for flag in outputs if "--take" in flag} for name, outputs in flags.items()
+    }
     trained, measured = {"--take"}, {"--take-test", "--take-objects"}
     assert takes["train"] == takes["finetune"] == takes["pretrain"] == trained
     assert takes["evaluate"] == {"--take-test"} and takes["analyze"] == measured
     assert takes["study"] == trained | measured
-    valid = {flag for found in flags.values() for flag in found if "--valid" in flag}
+    valid = {flag for outputs in flags.values() for flag in outputs if "--valid" in flag}
     assert valid == {"--validation"}
 
 

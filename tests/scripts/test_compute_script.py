@@ -69,7 +69,7 @@ def test_every_image_counts_three_times(runs, tmp_path, capsys):
         assert float(share) == pytest.approx(result["test_accuracy"])
 
     table = capsys.readouterr().out.splitlines()[-5:]
-    assert len({len(one) for one in table}) == 1 and "images seen" in table[0]
+    assert len({len(item) for item in table}) == 1 and "images seen" in table[0]
     stopped, study = table[2].split(), table[4].split()
     assert (stopped[0], stopped[-1], stopped[4]) == ("stopped", "-", "150")
     assert study[-1] == "12.50" and study[-2] == f"{3 * forward * 384 / 1e9:,.1f}"
@@ -87,7 +87,7 @@ def test_a_pretraining_has_no_accuracy_of_classes(runs, tmp_path):
     assert math.isnan(run.accuracy) and run.name == "pretrained"
 
 
-def test_batches_that_were_left_out_were_not_seen(runs, tmp_path):
+def test_incomplete_batches_that_are_dropped_do_not_count(runs, tmp_path):
     full = _changed(runs, tmp_path / "full", lambda c: c | {"steps_per_epoch": 2})
     (run,) = compute.find_runs(Path(full))
     assert compute.images_seen(run, compute.parse([full])) == 2 * 2 * 64

@@ -55,13 +55,13 @@ def test_numbers_are_those_of_the_model(model, tmp_path, capsys):
         assert result["top"][str(k)] == pytest.approx(share)
     assert result["examples"] == 360 and [row["shots"] for row in result["few_shot"]] == [2, 5]
 
-    row, found = result["few_shot"][1], []
+    row, outputs = result["few_shot"][1], []
     for seed in range(2):
         few, _ = data.few_shot("digits", 5, seed=seed, held_out=3, preprocessing=SPECIAL)
         x, y = rows(model, few)
         fitted = fit_classifier(x["pooled"].astype(float), y, 10, [row["l2"]])
-        found.append((classify(taps["pooled"].astype(float), *fitted)[0] == labels).mean())
-    np.testing.assert_allclose(row["draws"], found, atol=0.003)
+        outputs.append((classify(taps["pooled"].astype(float), *fitted)[0] == labels).mean())
+    np.testing.assert_allclose(row["draws"], outputs, atol=0.003)
     assert row["accuracy"] == pytest.approx(np.mean(row["draws"])) and row["accuracy"] > 0.2
 
     text = capsys.readouterr().out
@@ -99,8 +99,8 @@ def test_some_classes_are_matched_by_name_only_where_that_is_insisted_on(tmp_pat
     assert evaluate.main([*line, "--allow-other-classes", "--out", str(out)]) == 0
     (test,) = data.load("digits", splits=("test",), image_size=8)
     taps, labels = rows(model, test)
-    kept = np.isin(labels, (3, 7, 8))
-    expected = (taps["logits"].argmax(axis=1) == labels)[kept].mean()
+    stored = np.isin(labels, (3, 7, 8))
+    expected = (taps["logits"].argmax(axis=1) == labels)[stored].mean()
     assert json.loads(out.read_text())["top"]["1"] == pytest.approx(expected)
 
 
@@ -108,9 +108,10 @@ def test_some_classes_are_matched_by_name_only_where_that_is_insisted_on(tmp_pat
 def test_a_model_fine_tuned_on_one_folder_is_not_evaluated_on_another(model, tmp_path, rng, capsys):
     for name, classes in (("a", ("ape", "bee")), ("b", ("cat", "dog"))):
         for split in ("train", "test"):
-            for one, number in itertools.product(classes, range(6)):
+            for item, number in itertools.product(classes, range(6)):
                 write(
-                    tmp_path / name / split / one / f"{number}.png", rng.integers(0, 256, (8, 8, 3))
+                    tmp_path / name / split / item / f"{number}.png",
+                    rng.integers(0, 256, (8, 8, 3)),
                 )
     tuning = ["--data", str(tmp_path / "a"), "--out", str(tmp_path / "run"), "--steps", "2"]
     tuning += ["--num-validations", "1", "--validation", "0.2", "--batch-size", "4"]

@@ -28,9 +28,11 @@ def test_a_page_and_its_numbers_are_written(files, tmp_path, capsys):
     page = tmp_path / "page.html"
     paths = [str(files / name) for name in ("vit.keras", "photo.png")]
     assert explore.main([*paths, "--out", str(page), "--samples", "1", *flags]) == 0
-    text, said = page.read_text("utf-8"), capsys.readouterr().out
+    text, printed_text = page.read_text("utf-8"), capsys.readouterr().out
     assert "<h1>My ViT: photo.png</h1>" in text
-    assert f"{page}, 0." in said and "not shown: Grad-CAM. My ViT has no maps" in said
+    assert (
+        f"{page}, 0." in printed_text and "not shown: Grad-CAM. My ViT has no maps" in printed_text
+    )
     relevance = xr.load_dataarray(tmp_path / "numbers" / "gradient_attention.nc")
     assert relevance["class"].values.tolist() == [2, 0]
     attention = xr.load_dataset(tmp_path / "numbers" / "attention.nc")

@@ -28,10 +28,10 @@ def test_saved_model_answers_alone(model, tmp_path, capsys, rng):
     assert export.main([path, "--taps", "block*/mlp/sum", "pooled", "--out", str(out)]) == 0
     assert f"3 taps, {out}" in capsys.readouterr().out
     images = rng.normal(size=(5, 8, 8, 3)).astype("float32")
-    found = tf.saved_model.load(str(out)).signatures["serving_default"](images=images)
-    assert set(found) == {"block00/mlp/sum", "block01/mlp/sum", "pooled"}
+    outputs = tf.saved_model.load(str(out)).signatures["serving_default"](images=images)
+    assert set(outputs) == {"block00/mlp/sum", "block01/mlp/sum", "pooled"}
     expected = model.intermediates(images)
-    for tap, value in found.items():
+    for tap, value in outputs.items():
         np.testing.assert_allclose(value, expected[tap], atol=1e-5)
     assert vit_tf.load_features(out).taps == ("block00/mlp/sum", "block01/mlp/sum", "pooled")
     assert [path.name for path in out.parent.iterdir()] == ["exported"]
@@ -52,12 +52,12 @@ def test_a_folder_that_answers_otherwise_is_not_kept(model, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_the_folder_keeps_the_values_that_are_told(model, tmp_path, capsys):
+def test_the_folder_stores_the_specified_pixel_values(model, tmp_path, capsys):
     line = [model[1], "--taps", "pooled", "--out", str(tmp_path / "out"), "--range", "0", "255"]
     assert export.main(line) == 0
-    found = vit_tf.load_features(tmp_path / "out")
-    assert found.preprocessing == vit_tf.Preprocessing.from_range((8, 8), 0, 255)
-    assert found.token_grid == model[0].token_grid
+    outputs = vit_tf.load_features(tmp_path / "out")
+    assert outputs.preprocessing == vit_tf.Preprocessing.from_range((8, 8), 0, 255)
+    assert outputs.token_grid == model[0].token_grid
     assert "images: values in [0, 255] (set by the options)" in capsys.readouterr().out
 
 

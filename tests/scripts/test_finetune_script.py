@@ -64,10 +64,10 @@ def test_it_starts_from_the_weights_at_chance(start, tmp_path):
     assert float(row["loss"]) == pytest.approx(np.log(10), abs=1e-5)
     assert float(row["accuracy"]) == pytest.approx(0.1)  # all of class 0
     assert float(row["val_loss"]) == pytest.approx(np.log(10), abs=1e-5)
-    found = weights_of(load_model(tmp_path / "model.keras"))
+    values = weights_of(load_model(tmp_path / "model.keras"))
     expected = vit_tf.at_resolution(load_model(start), (12, 12), 10, "bicubic")
     for path, value in weights_of(expected).items():
-        np.testing.assert_allclose(found[path], value, atol=1e-12, err_msg=path)
+        np.testing.assert_allclose(values[path], value, atol=1e-12, err_msg=path)
 
 
 def recipe_of(line, model):
@@ -99,8 +99,8 @@ def test_crops_are_cut_from_larger_training_images(tmp_path):
     splits = finetune.load_splits(options, recipe, bit.preprocessing)
     assert [split.element_spec[0].shape[1] for split in splits] == [20, 16, 16]
     same = data.load("digits", image_size=20, splits=finetune.SPLITS, take={"train": 60})
-    for one, other in ((splits[0], same[0]),):
-        assert sorted(np.concatenate([y for _, y in one.as_numpy_iterator()])) == sorted(
+    for item, other in ((splits[0], same[0]),):
+        assert sorted(np.concatenate([y for _, y in item.as_numpy_iterator()])) == sorted(
             np.concatenate([y for _, y in other.as_numpy_iterator()])
         )
 

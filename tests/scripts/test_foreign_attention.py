@@ -62,13 +62,13 @@ def test_distances_are_those_of_the_scores_of_each_layer(low):
     studied = under_study(model, low=low)
     names = studied.require_attention()
     assert names == ["attend0/weights", "attend1/weights"]
-    found = analysis.attention_distance(studied.features(*names), images, studied.grid)
+    outputs = analysis.attention_distance(studied.features(*names), images, studied.grid)
     values = images if low else (images + 1) / 2
     inputs = vit_tf.submodel(model, "tokens", "norm0")(values)
-    for layer, before, row in zip(("attend0", "attend1"), inputs.values(), found, strict=True):
+    for layer, before, row in zip(("attend0", "attend1"), inputs.values(), outputs, strict=True):
         _, scores = model.get_layer(layer)(before, before, return_attention_scores=True)
         np.testing.assert_allclose(row, distances(scores), rtol=1e-5)
-    assert np.ptp(found.values) > 0.1
+    assert np.ptp(outputs.values) > 0.1
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_a_keras_hub_vit_has_the_attention_of_ours_in_a_report(tmp_path):
     folder, compared = tmp_path / "out" / "results", []
     for path in sorted(folder.glob("*.hub.nc")):
         kind = path.name.removesuffix(".hub.nc")
-        found, expected = (xr.load_dataset(folder / f"{kind}.{n}.nc") for n in ("hub", "ours"))
-        numbers = {name: x for name, x in found.items() if x.dtype.kind in "fi"}
+        outputs, expected = (xr.load_dataset(folder / f"{kind}.{n}.nc") for n in ("hub", "ours"))
+        numbers = {name: x for name, x in outputs.items() if x.dtype.kind in "fi"}
         for name, variable in numbers.items():
             np.testing.assert_allclose(variable, expected[name], rtol=1e-4, atol=1e-5)
         compared.append(kind)

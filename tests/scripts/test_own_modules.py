@@ -51,14 +51,14 @@ def folder(tmp_path_factory):
 def forgotten(monkeypatch):
     """What a script imports is forgotten after a test."""
     before, path = dict(sys.modules), list(sys.path)
-    known = dict(keras.saving.get_custom_objects())
+    reference = dict(keras.saving.get_custom_objects())
     yield
     for name in set(sys.modules) - set(before):
         if name.startswith("layers_"):
             del sys.modules[name]
     sys.path[:] = path
     keras.saving.get_custom_objects().clear()
-    keras.saving.get_custom_objects().update(known)
+    keras.saving.get_custom_objects().update(reference)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_every_script_that_opens_a_model_takes_modules(script):
     assert parse(line).imports == []
 
 
-def test_nothing_but_own_definitions_becomes_known(tmp_path, forgotten):
+def test_only_own_definitions_are_registered(tmp_path, forgotten):
     path = tmp_path / "layers_known.py"
     path.write_text("from collections import OrderedDict\n" + LAYER.format(name="known"))
     before = set(keras.saving.get_custom_objects())

@@ -21,7 +21,7 @@ def lines(caplog):
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_a_step_that_takes_long_says_so_more_and_more_rarely(lines, monkeypatch):
+def test_a_long_step_is_reported_less_and_less_often(lines, monkeypatch):
     monkeypatch.setattr(report_commands, "INTERVALS", (0.2, 0.4))
     with report_commands.lines_while_working(LOGGER):
         LOGGER.info("opening the model")
@@ -36,7 +36,7 @@ def test_a_step_that_takes_long_says_so_more_and_more_rarely(lines, monkeypatch)
     assert len(lines()) == len(still) + 2
 
 
-def test_a_pass_over_images_says_how_far_it_is(lines, monkeypatch):
+def test_a_pass_over_images_reports_its_progress(lines, monkeypatch):
     monkeypatch.setattr(stream, "SECONDS_BETWEEN_LINES", 0)
     images = tf.data.Dataset.from_tensor_slices(np.zeros((6, 2), "float32")).batch(2)
     stream.collect(lambda x: {"rows": {"sum": tf.reduce_sum(x, 1)}}, images, description="sums")

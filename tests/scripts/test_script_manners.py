@@ -77,7 +77,7 @@ def test_help_names_the_strategies():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsys):
+def test_a_stopped_script_reports_it_in_one_line(name, tmp_path, monkeypatch, capsys):
     script = importlib.import_module(f"vit_tf.scripts.{name}")
     arguments = NAMES[name].format(out=tmp_path / "out").split()
     before = signal.getsignal(signal.SIGTERM)
@@ -94,7 +94,7 @@ def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsy
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_error_that_names_nothing_expected_tells_its_place(capsys):
+def test_an_unexpected_error_reports_its_location(capsys):
     def run(options):
         return join_words([])  # a mistake of the package, not of the user
 
@@ -109,7 +109,7 @@ def test_an_error_that_names_nothing_expected_tells_its_place(capsys):
     assert capsys.readouterr().err == "error: Expected 1. Received: 2\n"
 
 
-def test_what_is_kept_is_said(tmp_path):
+def test_a_stopped_run_reports_what_is_saved(tmp_path):
     options = study.parse(["--out", str(tmp_path)])
     for name in ("models/a.json", "results/a.nc", "results/b.nc", "state/epoch-0009.npz"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -143,17 +143,17 @@ def test_a_training_is_stopped_and_its_log_can_be_read(tmp_path):
         error = run.communicate(timeout=60)[1]
         assert run.returncode == status and "Traceback" not in error
         (line,) = [line for line in error.splitlines() if line.startswith("stopped: ")]
-        said = re.fullmatch(
+        printed_text = re.fullmatch(
             rf"stopped: {re.escape(str(tmp_path / 'run'))} holds the state after epoch (\d+)"
             r"( and \d+ steps of the next)?; the same command resumes from there",
             line,
         )
         # Only SIGTERM has the state of the step saved.
-        assert int(said[1]) > done and not (said[2] and number == signal.SIGINT)
+        assert int(printed_text[1]) > done and not (printed_text[2] and number == signal.SIGINT)
         text = log.read_text()
         assert f"Epoch {done + 1}/5000" in text  # it went on after the last whole epoch
         assert not set("\b\r\x1b") & set(text)
-        done = int(said[1])
+        done = int(printed_text[1])
 
 
 @pytest.mark.slow

@@ -21,20 +21,22 @@ MARGINS = {
 }
 
 
-def attention_overlap(model, known):
+def attention_overlap(model, reference):
     """The largest IoU of the attention of CLS or of the mean query with the masks."""
     weights = submodel(model, "block*/attention/weights")
-    return float(analysis.attention_saliency(weights, (known["image"], known["mask"])).iou.max())
+    return float(
+        analysis.attention_saliency(weights, (reference["image"], reference["mask"])).iou.max()
+    )
 
 
-def scores(features, known, train, videos, pairs):
+def scores(features, reference, train, videos, pairs):
     """The best layer's score in each task that random features can be given."""
-    images, kinds, parts = known["image"], known["label"], known["parts"]
+    images, kinds, parts = reference["image"], reference["label"], reference["parts"]
     # Parts are of a kind each, as the "quadruped head" of PartImageNet is: a part of another kind
     # is another part, and so the kind and the half must both show in the features of half a shape.
     halves = np.stack([parts == 1, parts == 2], axis=1), 2 * kinds[:, None] + np.arange(2)
-    whole = known["mask"][:, None], kinds[:, None]
-    objects = analysis.object_clustering(features, (images, *whole), NUM_KINDS)
+    objects = reference["mask"][:, None], kinds[:, None]
+    objects = analysis.object_clustering(features, (images, *objects), NUM_KINDS)
     of_parts = analysis.object_clustering(features, (images, *halves), 2 * NUM_KINDS)
     pck = analysis.keypoint_correspondence(features, pairs, thresholds=(0.1,))
     near = (train["image"], train["label"]), (images, kinds), NUM_KINDS
@@ -49,16 +51,16 @@ def scores(features, known, train, videos, pairs):
 
 def measured(model, wrap=lambda features: features):
     """Every score of a model, on annotated shapes; `wrap` puts others in its features' place."""
-    known, train = (
+    reference, train = (
         data.load_shapes(split, image_size=SIDE, take=400) for split in ("test", "train")
     )
     videos = data.load_shape_videos(16, num_frames=8, image_size=SIDE)
     videos = list(zip(videos["image"], videos["index"], strict=True))
     pairs = data.load_shape_pairs(96, image_size=SIDE)
     features = wrap(submodel(model, "embedding", "block*/mlp/sum"))
-    found = scores(features, known, train, videos, pairs)
+    values = scores(features, reference, train, videos, pairs)
     # Noise has no shares of attention: random weights stand for it.
-    return found | {"saliency": attention_overlap(model, known)}
+    return values | {"saliency": attention_overlap(model, reference)}
 
 
 @pytest.mark.long
@@ -70,5 +72,5 @@ def test_minutes_of_training_beat_the_random_baselines(tmp_path):
     baselines = [measured(copy) for copy in fresh]
     baselines.append(measured(fresh[0], analysis.gaussian_like))
     for task, margin in MARGINS.items():
-        random = [found[task] for found in baselines]
+        random = [values[task] for values in baselines]
         assert trained[task] > max(random) + margin, (task, trained[task], random)

@@ -4,7 +4,6 @@ from attention_heads import OBLONG, head, mean_of, places, random_attention
 from tables import features_of, numbers
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis import plots
 
 OFFSETS = ("row_offset", "column_offset")
 GAP = TokenGrid(3, 4, 0, 8)
@@ -37,7 +36,7 @@ def test_uniform_attention_is_flat_by_coverage_and_a_pyramid_by_queries():
 @pytest.mark.parametrize(
     ("step", "left_over"), [((0, -1), 3 / 4), ((1, 0), 2 / 3), ((-1, 2), 2 / 3 * 2 / 4)]
 )
-def test_a_head_that_looks_at_one_neighbour_has_its_peak_exactly_there(prefix, step, left_over):
+def test_a_head_that_attends_to_one_neighbour_has_its_peak_there(prefix, step, left_over):
     grid = TokenGrid(3, 4, prefix, 8)
     mean = mean_of(head(grid, lambda r, c: (r, c) == step), grid)
     offset = analysis.attention_offset(analysis.aligned_attention(mean, "coverage"))
@@ -52,17 +51,17 @@ def test_a_head_that_looks_at_one_neighbour_has_its_peak_exactly_there(prefix, s
 def test_turning_the_image_turns_the_offset():
     score = {(0, 0): 1, (0, 1): 5, (1, 2): 2, (2, -1): 3}
     grid, turned = TokenGrid(3, 4, 0, 8), TokenGrid(4, 3, 0, 8)
-    one = mean_of(head(grid, lambda r, c: score.get((r, c), 0.1)), grid)
+    element = mean_of(head(grid, lambda r, c: score.get((r, c), 0.1)), grid)
     other = mean_of(head(turned, lambda r, c: score.get((c, r), 0.1)), turned)
     of_one, of_other = (
-        analysis.attention_offset(analysis.aligned_attention(mean)) for mean in (one, other)
+        analysis.attention_offset(analysis.aligned_attention(mean)) for mean in (element, other)
     )
     np.testing.assert_allclose(of_one.row_offset, of_other.column_offset, rtol=1e-12)
     np.testing.assert_allclose(of_one.column_offset, of_other.row_offset, rtol=1e-12)
     np.testing.assert_allclose(of_one.length, of_other.length, rtol=1e-12)
 
 
-def test_distance_on_the_unit_square_spans_it_and_knows_no_stride():
+def test_distance_on_the_unit_square_does_not_depend_on_the_stride():
     for grid in (TokenGrid(3, 4, 1, 8), TokenGrid(3, 4, 0, 32)):
         across = np.zeros((12, 12))
         across[range(12), range(11, -1, -1)] = 1  # each corner looks at the opposite one
@@ -77,9 +76,9 @@ def test_distance_on_the_unit_square_spans_it_and_knows_no_stride():
 def test_the_map_of_one_token(random_mean):
     """Those of CLS and of the spatial tokens are in test_saturated_attention.py."""
     mean, weights = random_mean
-    for found, attention in zip(analysis.attention_maps(mean, 5), weights.values(), strict=True):
+    for outputs, attention in zip(analysis.attention_maps(mean, 5), weights.values(), strict=True):
         share = attention[:, :, 5, 1:] / attention[:, :, 5, 1:].sum(-1, keepdims=True)
-        np.testing.assert_allclose(found, share.mean(0).reshape(3, 3, 4), rtol=1e-5)
+        np.testing.assert_allclose(outputs, share.mean(0).reshape(3, 3, 4), rtol=1e-5)
     cls = analysis.attention_maps(mean)
     assert cls.attrs["query"] == "cls" and cls.attrs["model"] == "features"
 
@@ -98,34 +97,3 @@ def test_the_map_of_one_token(random_mean):
 def test_errors(random_mean, call, word):
     with pytest.raises(ValueError, match=word):
         call(random_mean[0])
-
-
-def test_the_plot_of_aligned_maps_has_a_panel_per_head_scaled_to_its_maximum(random_mean):
-    aligned = analysis.aligned_attention(random_mean[0])
-    axes = plots.plot_aligned_attention(aligned).panels
-    assert axes.shape == (2, 3)
-    for index in np.ndindex(2, 3):
-        (image,) = axes[index].get_images()
-        expected = aligned.values[index] / aligned.values[index].max()
-        np.testing.assert_array_equal(image.get_array(), expected)
-        assert image.get_extent() == [-28, 28, 20, -20]
-    assert [ax.get_title() for ax in axes[0]] == ["head 0", "head 1", "head 2"]
-    assert [ax.get_ylabel() for ax in axes[:, 0]] == ["block00", "block01"]
-    assert axes[-1, 0].get_xlabel() == "offset (pixels)"
-    with pytest.raises(ValueError, match="Expected at least 6 axes"):
-        plots.plot_aligned_attention(aligned, axes=axes[0])
-
-
-def test_the_plot_of_offsets_has_a_point_per_head_and_down_is_down(random_mean):
-    offset = analysis.attention_offset(analysis.aligned_attention(random_mean[0]))
-    ax = plots.plot_attention_offset(offset)
-    for layer, points in enumerate(ax.collections):
-        expected = np.stack([offset.column_offset[layer], offset.row_offset[layer]], axis=1)
-        np.testing.assert_array_equal(points.get_offsets(), expected)
-    low, high = ax.get_ylim()
-    assert low > high and len(ax.collections) == 2
-    assert (ax.get_xlabel(), ax.get_ylabel()) == (
-        "column offset (pixels)",
-        "row offset, downwards (pixels)",
-    )
-    assert ax.get_title() == "Mean attention offset from the query: features"

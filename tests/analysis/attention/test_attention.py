@@ -38,7 +38,7 @@ def test_attention_to_the_prefix_does_not_count():
 
 
 @pytest.mark.slow
-def test_a_whole_model_may_be_given(rng):
+def test_a_model_with_all_taps_is_accepted(rng):
     vit = vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 16, 5)
     images = rng.normal(size=(5, 16, 24, 3)).astype("float32")
     every = analysis.attention_distance(vit_tf.submodel(vit, "*"), images, vit.token_grid)

@@ -6,16 +6,15 @@ from scipy.stats import entropy
 from tables import features_of, numbers
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis import plots
 
 GRID = TokenGrid(6, 6, 1, 8)
 
 
 def spikes(where, share=0.9):
     """A map of 36 tokens with most of its attention on a few."""
-    one = np.full(36, (1 - share) / 36)
-    one[list(where)] += share / len(where)
-    return one
+    item = np.full(36, (1 - share) / 36)
+    item[list(where)] += share / len(where)
+    return item
 
 
 def attention(maps):
@@ -96,15 +95,3 @@ def test_errors(rng):
     weights["block01/attention/weights"][3] = np.nan
     with pytest.raises(ValueError, match=r"finite.*block01"):
         analysis.attention_patterns(features_of(weights, OBLONG), numbers(5))
-
-
-def test_the_plot_is_a_map_of_pairs_of_layers(rng):
-    result = patterns(rng.dirichlet(np.full(36, 0.1), size=(2, 3, 4)))
-    ax = plots.plot_attention_patterns(result, query="cls")
-    (image,) = ax.get_images()
-    np.testing.assert_array_equal(image.get_array(), result.repetition.sel(query="cls").T)
-    values = result.repetition.sel(query="cls")
-    assert image.get_clim() == (values.min(), values.max()) and image.origin == "lower"
-    assert image.colorbar.ax.get_ylabel() == f"repetition, CLS\n{plots.style.SPANNED}"
-    with pytest.raises(ValueError, match=r"Expected query among .*'spatial'.*query='gap'"):
-        plots.plot_attention_patterns(result, query="gap")

@@ -15,19 +15,19 @@ def test_rows_distances_and_masses_by_loops(rng):
         for place in np.ndindex(3, 3, OBLONG.num_tokens):
             row, query = values[place], place[2]
             own = {"example": place[0], "head": place[1], "query": query}
-            found = result.sel(layer=layer, **own)
+            outputs = result.sel(layer=layer, **own)
             prefix = row[0] if query else 0.0
             mass = [prefix, row[query], row.sum() - prefix - row[query]]
-            np.testing.assert_allclose(found.mass, mass, atol=1e-6)
+            np.testing.assert_allclose(outputs.mass, mass, atol=1e-6)
             if query == 0:
-                assert np.isnan(found.distance)
+                assert np.isnan(outputs.distance)
                 continue
             lengths = [np.linalg.norm(positions[query - 1] - other) for other in positions]
             expected = np.dot(row[1:], lengths) / row[1:].sum()
-            np.testing.assert_allclose(found.distance, expected, rtol=1e-5)
+            np.testing.assert_allclose(outputs.distance, expected, rtol=1e-5)
 
 
-def test_a_head_that_looks_one_to_the_right():
+def test_a_head_that_attends_to_the_right_neighbour():
     grid = TokenGrid(3, 4, 0, 8)
     right = head(grid, lambda rows, columns: (rows, columns) == (0, 1))
     result = analysis.attention_rows(
@@ -40,7 +40,7 @@ def test_a_head_that_looks_one_to_the_right():
     np.testing.assert_array_equal(parts, [np.zeros((3, 4)), at_edge, 1 - np.array(at_edge)])
 
 
-def test_queries_that_look_at_cls_only_have_no_distance():
+def test_queries_that_attend_to_cls_only_have_no_distance():
     weights = np.zeros((1, 1, 13, 13))
     weights[..., 0] = 1
     result = analysis.attention_rows(features_of({"a/weights": weights}, OBLONG), numbers(1))

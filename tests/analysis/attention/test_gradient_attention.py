@@ -17,15 +17,15 @@ def test_relevance_is_that_of_autograd_in_torch(rng):
     features = vit_tf.submodel(vit, "block*/attention/weights", "logits")
     result = analysis.gradient_attention(features, images.astype("float32"), [3, 0])
     assert result["class"].values.tolist() == [3, 0]
-    for (example, place), found in np.ndenumerate(np.empty((2, 2))):
+    for (example, place), outputs in np.ndenumerate(np.empty((2, 2))):
         logits, attention = torch_vit(vit, torch.tensor(images[[example]], requires_grad=True))
         gradients = torch.autograd.grad(logits[0, [3, 0][place]], attention)
         relevance = np.eye(vit.token_grid.num_tokens)
         for a, gradient in zip(attention, gradients, strict=True):
             positive = np.maximum((a * gradient)[0].detach().numpy(), 0).mean(axis=0)
             relevance = relevance + positive @ relevance
-        found = result.values[example, place]
-        np.testing.assert_allclose(found, relevance, rtol=1e-5, atol=1e-5)
+        outputs = result.values[example, place]
+        np.testing.assert_allclose(outputs, relevance, rtol=1e-5, atol=1e-5)
         assert np.abs(relevance - np.eye(len(relevance))).max() > 1e-3
 
 
@@ -45,7 +45,7 @@ def test_a_score_that_is_one_attention_weight():
 
 
 @pytest.mark.slow
-def test_features_that_hide_their_gradients_are_told(tmp_path):
+def test_features_without_gradients_are_refused(tmp_path):
     vit = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 5)
     features = vit_tf.submodel(vit, "*/weights", "logits")
     features.export(tmp_path / "saved", verbose=False)

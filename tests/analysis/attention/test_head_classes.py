@@ -3,7 +3,6 @@ import pytest
 from attention_heads import head, mean_of
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis import plots
 from vit_tf.analysis.attention.mean_attention import DIRECTIONS, KINDS
 
 GRIDS = [TokenGrid(7, 7, 0, 4), TokenGrid(6, 9, 1, 16), TokenGrid(14, 8, 5, 2)]
@@ -63,7 +62,7 @@ def test_offset_heads_point_where_they_look(grid):
     assert named(classified(blobs, grid)) == [f"offset {direction}" for direction in STEPS]
 
 
-def test_queries_at_an_edge_that_look_everywhere_do_not_hide_an_offset():
+def test_edge_queries_with_uniform_attention_do_not_hide_an_offset():
     grid = TokenGrid(5, 5, 0, 8)
     result = classified([lambda r, c: ((r, c) == (0, -1)) + 1e-6], grid)
     assert named(result) == ["offset left"]
@@ -88,7 +87,7 @@ def test_an_elongated_blob_is_axial_and_a_round_one_is_not_whatever_the_grid():
         assert named(classified(scores, grid)) == ["axial row", "soft", "global", "axial row"]
 
 
-def test_a_cross_has_two_arms_that_are_alike():
+def test_a_cross_has_two_similar_arms():
     scores = [
         lambda r, c: r * c == 0 and max(abs(r), abs(c)) < 3,
         lambda r, c: r == 0 or (c == 0) * 0.05,
@@ -189,21 +188,3 @@ def test_errors():
         classified([lambda r, c: 1], TokenGrid(1, 1, 1, 8))
     with pytest.raises(ValueError, match=r"positive.*'local': 0"):
         classified([lambda r, c: 1], TokenGrid(3, 4, 1, 8), local=0)
-
-
-def test_the_plot_shows_kinds_by_colour_and_directions_by_signs():
-    grid = TokenGrid(5, 5, 0, 4)
-    heads = [
-        [head(grid, mixed((1, at))) for at in row] for row in ([(0, 0), (0, -1)], [(1, 0)] * 2)
-    ]
-    ax = plots.plot_head_classes(analysis.head_classes(mean_of(heads, grid)))
-    (image,) = ax.get_images()
-    order = list(plots.attention_plots.KIND_COLOURS)
-    assert [[order[code] for code in row] for row in image.get_array()] == [
-        ["strict", "offset"],
-        ["offset", "offset"],
-    ]
-    assert [text.get_text() for text in ax.texts] == ["", "↓", "←", "↓"]
-    assert [text.get_text() for text in ax.get_legend().get_texts()][3] == "offset (arrow): 3"
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("layer (…/attention/weights)", "head")
-    assert ax.get_title() == "Attention head types: by hand"

@@ -5,7 +5,6 @@ from tables import features_of, numbers
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis import plots
 
 PATTERNS = ("block*/attention/weights", "block*/*/skip", "block*/*/sum")
 
@@ -47,7 +46,7 @@ def test_rollout_is_the_product_of_each_image_averaged(rng):
     weights = random_attention(rng, OBLONG, layers=3)
     features = features_of(with_skips(weights, rng), OBLONG)
     data = numbers(5, batch=2)
-    expected = np.array([rollout_by_loop(one) for one in zip(*weights.values(), strict=True)])
+    expected = np.array([rollout_by_loop(item) for item in zip(*weights.values(), strict=True)])
     result = analysis.attention_rollout(features, data)
     np.testing.assert_allclose(result, expected.mean(0), rtol=1e-5)
     assert result.layer.values.tolist() == list(weights)
@@ -80,7 +79,7 @@ def test_a_vit_is_followed(images, pooling):
     result = analysis.attention_rollout(vit_tf.submodel(vit, *PATTERNS), images)
     taps = vit.intermediates(images)
     weights = [taps[f"block{n:02}/attention/weights"].numpy().astype(float) for n in range(2)]
-    expected = np.mean([rollout_by_loop(one) for one in zip(*weights, strict=True)], axis=0)
+    expected = np.mean([rollout_by_loop(item) for item in zip(*weights, strict=True)], axis=0)
     np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
@@ -121,24 +120,3 @@ def test_post_norm_and_foreign_models_and_attention_that_is_not_finite_are_refus
     ):
         with pytest.raises(ValueError, match=words):
             function(features_of(tables, OBLONG), numbers(5))
-
-
-def test_the_plot_shows_the_query_on_the_grid_of_keys(rng):
-    features = features_of(with_skips(random_attention(rng, OBLONG), rng), OBLONG)
-    result = analysis.attention_rollout(features, numbers(5))
-    axes = plots.plot_attention_rollout(result).panels
-    for ax, layer in zip(axes, result.values, strict=True):
-        share = layer[0, 1:].reshape(3, 4)
-        (image,) = ax.get_images()
-        np.testing.assert_array_equal(image.get_array(), share / share.max())
-    assert [ax.get_title() for ax in axes] == ["block00", "block01"]
-    assert axes[0].figure.axes[0].get_title().startswith("Attention rollout of CLS: features")
-    single = analysis.rollout_of_images(features, numbers(5))
-    axes = plots.plot_attention_rollout(single, query=5).panels
-    share = single.values[3, 5, 1:].reshape(3, 4)
-    np.testing.assert_array_equal(axes[3].get_images()[0].get_array(), share / share.max())
-    assert axes[3].get_title() == "example 3"
-    with pytest.raises(ValueError, match=r"among 0 to 12. Received: query=13"):
-        plots.plot_attention_rollout(result, query=13)
-    with pytest.raises(ValueError, match="Expected the attributes"):
-        plots.plot_attention_rollout(result.drop_attrs())

@@ -7,7 +7,6 @@ from tables import features_of, numbers
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis import plots
 from vit_tf.analysis.attention.saliency import most_attended
 
 SQUARE = TokenGrid(2, 2, 1, 4)
@@ -43,7 +42,7 @@ def test_iou_is_that_of_loops_over_images_heads_and_pixels(rng, prefix, mass):
             assert here.best_iou.item() == pytest.approx(max(expected), rel=1e-5)
 
 
-def test_attention_on_the_object_alone_has_an_iou_of_one_and_beside_it_of_zero():
+def test_attention_on_the_object_has_an_iou_of_one_and_outside_of_zero():
     mask = np.zeros((2, 3, 4), bool)
     mask[:, 1, 1:3] = True
     on, off = np.full((13, 13), 1e-9), np.full((13, 13), 1e-9)
@@ -68,8 +67,8 @@ def test_a_mask_of_pixels_is_its_share_of_each_patch():
 
 def test_most_attended_keeps_the_fewest_tokens_that_hold_the_mass():
     maps = tf.constant([[0.1, 0.2, 0.4, 0.3], [0.25, 0.25, 0.25, 0.25], [0.6, 0.2, 0.1, 0.1]])
-    kept = most_attended(maps, 0.6).numpy()
-    np.testing.assert_array_equal(kept, [[0, 0, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]])
+    stored = most_attended(maps, 0.6).numpy()
+    np.testing.assert_array_equal(stored, [[0, 0, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]])
     even = tf.fill((1, 24), np.float32(1 / 24))
     assert most_attended(even, 1 / 3).numpy().sum() == 8  # not 9, by rounding
     assert most_attended(even, 1.0).numpy().sum() == 24
@@ -92,8 +91,8 @@ def test_a_vit_streams_as_it_computes(rng):
     features = vit_tf.submodel(vit, "block*/attention/weights")
     result = analysis.attention_saliency(features, (images, masks))
     tap = "block00/attention/weights"
-    known = saliency({tap: vit.intermediates(images)[tap].numpy()}, masks, vit.token_grid)
-    np.testing.assert_allclose(result.iou, known.iou, rtol=1e-6)
+    reference = saliency({tap: vit.intermediates(images)[tap].numpy()}, masks, vit.token_grid)
+    np.testing.assert_allclose(result.iou, reference.iou, rtol=1e-6)
     assert result.attrs["model"] == vit.name
 
 
@@ -124,17 +123,3 @@ def test_attention_that_is_not_finite_is_named():
     weights = {"block01/attention/weights": np.full((2, 1, 13, 13), np.nan)}
     with pytest.raises(ValueError, match=r"finite.*block01"):
         saliency(weights, np.ones((2, 3, 4)))
-
-
-def test_the_plot_draws_the_best_heads_over_all(rng):
-    result = saliency(random_attention(rng, OBLONG), rng.uniform(size=(5, 3, 4)) < 0.5)
-    ax = plots.plot_attention_saliency(result)
-    for line, query in zip(ax.get_lines(), ("cls", "spatial"), strict=True):
-        np.testing.assert_array_equal(line.get_ydata(), result.best_iou.sel(query=query))
-    for points, query in zip(ax.collections, ("cls", "spatial"), strict=True):
-        drawn = points.get_offsets()[:, 1].reshape(2, 3)
-        np.testing.assert_array_equal(drawn, result.iou.sel(query=query))
-    legend = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert legend == ["CLS", "mean of the spatial tokens"]
-    assert ax.get_ylabel() == "IoU of attention and mask"
-    assert len(plots.plot_attention_saliency({"a": result, "b": result}).get_lines()) == 4

@@ -34,9 +34,9 @@ def weights(rng, lost):
     """Float32 softmax of logits, with a gap of 120 to CLS where queries are saturated."""
     logits = rng.normal(0, 2, (*lost.shape, TOKENS))
     logits[..., 0] += 120.0 * lost
-    found = np.asarray(tf.nn.softmax(tf.constant(logits, tf.float32)))
-    assert ((found[..., 1:].sum(-1) == 0) == lost).all()
-    return found
+    measured_values = np.asarray(tf.nn.softmax(tf.constant(logits, tf.float32)))
+    assert ((measured_values[..., 1:].sum(-1) == 0) == lost).all()
+    return measured_values
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def test_one_saturated_query_does_not_end_a_measurement(dtype):
     logits[0, 0, 5, 0] = 30.0 if dtype == "float16" else 120.0
     weights = tf.cast(tf.nn.softmax(tf.constant(logits, tf.float32)), dtype)
     result = analysis.attention_distance(lambda _: {"weights": weights}, numbers(1), OBLONG)
-    known = [query for query in range(12) if query != 4]
-    assert result.item() == pytest.approx(DISTANCES[known].mean(), rel=1e-6)
+    reference = [query for query in range(12) if query != 4]
+    assert result.item() == pytest.approx(DISTANCES[reference].mean(), rel=1e-6)
     assert result.left_out.item() == 1
 
 
@@ -123,7 +123,7 @@ def test_aligned_maps_are_those_of_a_loop_over_pairs(weights, lost, features, im
         np.testing.assert_array_equal(values.isnull(), unknown)
 
 
-def test_a_head_that_looks_at_no_place_is_of_no_kind(features, images):
+def test_a_head_without_spatial_attention_has_no_kind(features, images):
     mean = analysis.mean_attention(features, images)
     result = analysis.head_classes(mean)
     assert (result.kind == "none").values.nonzero() == (1, 2)
@@ -146,9 +146,9 @@ def test_saliency_leaves_out_images_without_a_map(rng, weights, lost, features):
         maps = renormalised(weights[..., rows, :].astype(float).mean(-2))
         here = result.sel(query=query)
         for layer, head in np.ndindex(2, HEADS):
-            known = [e for e in range(4) if not lost[layer, e, head, rows].all()]
-            ious = [iou_by_loop(maps[layer, e, head], masks[e]) for e in known]
-            assert here.left_out.values[layer, head] == 4 - len(known)
+            reference = [e for e in range(4) if not lost[layer, e, head, rows].all()]
+            ious = [iou_by_loop(maps[layer, e, head], masks[e]) for e in reference]
+            assert here.left_out.values[layer, head] == 4 - len(reference)
             expected = np.mean(ious) if ious else np.nan
             np.testing.assert_allclose(here.iou[layer, head], expected, rtol=1e-5)
     assert result.attrs["left_out"] == 1  # the empty mask
@@ -188,7 +188,7 @@ def test_the_plot_of_rollout_to_the_prefix_alone_is_zero():
     assert all((ax.get_images()[0].get_array() == 0).all() for ax in axes)
 
 
-def test_heads_are_ordered_by_the_queries_that_look_somewhere(rng, weights, lost):
+def test_heads_are_ordered_by_the_queries_with_spatial_attention(rng, weights, lost):
     names = "block00/attention/weights", "block00/attention/heads"
     outputs = rng.normal(size=(EXAMPLES, TOKENS, HEADS, 2))
     other = features_of({"x": rng.normal(size=(EXAMPLES, 4))})

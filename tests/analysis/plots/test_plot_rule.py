@@ -80,7 +80,7 @@ def test_plot_draws_what_the_plot_of_that_name_draws_in_the_axes_given(name):
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_what_is_no_such_result_is_refused(name):
+def test_a_result_of_another_measurement_is_refused(name):
     draw = getattr(analysis, f"plot_{name}")
     with pytest.raises(ValueError, match=r"^Expected a Data.*\. Received: list$"):
         draw([1, 2])
@@ -122,6 +122,8 @@ def test_former_arguments_draw_on_an_array_of_axes_with_a_warning():
     with pytest.warns(DeprecationWarning, match="ax="):
         axes = analysis.plot_grad_cam(result, axes=grid)
     assert list(axes) == list(grid.ravel())
+    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match=r"at least 4 axes.*3"):
+        analysis.plot_grad_cam(result, axes=grid.ravel()[:3])
     with pytest.warns(DeprecationWarning, match="class_label="):
         panels = analysis.plot_grad_cam(result, of=7).panels
     expected = result.sel({"class": 7}).values[0, 2]
@@ -158,24 +160,6 @@ def test_several_results_are_panels_of_one_plot(name):
         np.testing.assert_array_equal(drawn_values([panel]), drawn_values([alone]))
 
 
-def test_coordinates_are_chosen_by_name():
-    rows, layer = RESULTS["attention_rows"], RESULTS["attention_rows"].layer.values[1]
-    for query, position in (("cls", 0), ("CLS", 0), (5, 5), (np.int64(5), 5)):
-        ax = analysis.plot(rows, query=query, layer=layer, example=1)
-        values = rows.attention.values[1, 1, :, position, 1:].reshape(-1, 3, 4)
-        for panel, expected in zip(ax.panels, values, strict=True):
-            np.testing.assert_allclose(panel.images[0].get_array(), expected / expected.max())
-    mean = RESULTS["mean_attention"]
-    for query, expected in (
-        ("cls", mean.raw.values[2, 1, 0, 1:]),
-        ("spatial", mean.raw.values[2, 1, 1:, 1:].mean(axis=0)),
-        (5, mean.raw.values[2, 1, 5, 1:]),
-    ):
-        panel = analysis.plot(mean, query=query).panels[2, 1]
-        expected = (expected / expected.max()).reshape(3, 4)
-        np.testing.assert_allclose(panel.images[0].get_array(), expected)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
@@ -188,15 +172,24 @@ def test_coordinates_are_chosen_by_name():
         ("logit_lens", {"classes": [11]}, r"class among \[0, 1"),
         ("token_similarity", {"token": 40}, "token among"),
         ("position_attribution", {"example": 2}, r"example among \[0, 1\]"),
+        ("attention_rollout", {"query": 13}, "query.*0 to 12"),
+        ("keypoint_correspondence", {"threshold": 0.2}, r"threshold among \[0.1, 0.05\]"),
+        ("keypoint_correspondence", {"average": "category"}, "average among"),
+        ("clustering", {"score": "f1"}, "score in.*'f1'"),
+        ("knn_accuracy", {"top": 3}, r"top among \[1, 5\]"),
+        ("head_ablation", {"change": "loss"}, "change in"),
+        ("skip_ratio", {"variable": "angle"}, "variable in.*'angle'"),
+        ("localization", {"tokens": [64]}, r"tokens among \[0, 1, .*\[64\]"),
+        ("localization", {"layer": []}, "layers among"),
     ],
 )
-def test_errors_of_choices_list_what_there_is_in_plain_words(name, options, words):
+def test_errors_of_options_list_the_choices_in_plain_words(name, options, words):
     with pytest.raises(ValueError, match=words) as error:
         analysis.plot(RESULTS[name], **options)
     assert "np." not in str(error.value)
 
 
-def test_what_plot_cannot_draw_is_named():
+def test_results_that_plot_cannot_draw_are_described():
     with pytest.raises(ValueError, match=r"result of a measurement.*\(color\)"):
         analysis.plot(xr.DataArray([1.0], dims="color"))
     with pytest.raises(ValueError, match=r"result of a measurement.*list"):

@@ -144,7 +144,7 @@ def test_cka_does_not_depend_on_the_order_of_dims(rng):
     np.testing.assert_array_equal(*images)
 
 
-def test_cka_colours_are_fixed_and_say_when_values_lie_beyond(rng):
+def test_cka_colours_are_fixed_with_arrows_for_values_beyond(rng):
     result = _cka(rng, SITES, SITES, model_x="ViT", model_y="ViT")
     ax = plots.plot_cka(result)
     bar = ax.get_images()[0].colorbar
@@ -152,32 +152,14 @@ def test_cka_colours_are_fixed_and_say_when_values_lie_beyond(rng):
     assert bar.extend == "neither"
     assert f"standard error at most {result.stderr.max().item():.1g}" in bar.ax.get_ylabel()
     assert ax.get_aspect() == 1
-    result["cka"][0, 1] = -0.05
-    image = plots.plot_cka(result[["cka"]]).get_images()[0]
-    assert image.get_clim() == (0, 1)
-    assert image.colorbar.extend == "min"
-    assert image.colorbar.ax.get_ylabel() == "CKA"
-    assert image.get_array()[1, 0] == -0.05
-
-
-def test_cka_with_missing_errors_and_values(rng):
-    result = _cka(rng, SITES, SITES)
-    result["stderr"][:] = np.nan
-    result["cka"][2, 3] = np.nan
-    image = plots.plot_cka(result).get_images()[0]
-    assert image.get_array().mask[3, 2]
-    assert image.get_array().mask.sum() == 1
-    assert image.colorbar.ax.get_ylabel() == "CKA"
-
-
-def test_cka_errors(rng):
-    result = _cka(rng, SITES, SITES)
-    with pytest.raises(ValueError, match=r"Expected a Dataset with cka\(layer_x, layer_y\)"):
-        plots.plot_cka(result[["stderr"]])
-    with pytest.raises(
-        ValueError, match=r"dims \(layer_x, layer_y\)\. Received: .*\(layer, layer_y"
-    ):
-        plots.plot_cka(result.rename(layer_x="layer"))
+    result["cka"][0, 1], result["cka"][2, 3] = -0.05, np.nan
+    for unknown in (result[["cka"]], result.assign(stderr=np.nan * result.stderr)):
+        image = plots.plot_cka(unknown).get_images()[0]
+        assert image.get_clim() == (0, 1)
+        assert image.colorbar.extend == "min"
+        assert image.colorbar.ax.get_ylabel() == "CKA"
+        assert image.get_array()[1, 0] == -0.05
+        assert image.get_array().mask.sum() == 1 and image.get_array().mask[3, 2]
 
 
 @pytest.mark.slow
@@ -255,18 +237,6 @@ def test_attention_distance_sorts_heads_within_each_layer(rng):
     assert len({to_hex(line.get_color()) for line in ax.lines}) == 3
 
 
-def test_attention_distance_of_chosen_layers(rng):
-    result = _distances(rng)
-    chosen = ["block02/attention/weights", "block00/attention/weights"]
-    ax = plots.plot_attention_distance(result, layers=chosen)
-    np.testing.assert_array_equal(ax.lines[0].get_ydata(), np.sort(result.values[2]))
-    assert _legend(ax) == ["block02", "block00"]
-    with pytest.raises(ValueError, match=r"Expected layers among .*Received: \['block07'\]"):
-        plots.plot_attention_distance(result, layers=["block07"])
-    with pytest.raises(ValueError, match="Expected layers among"):
-        plots.plot_attention_distance(result, layers=[])
-
-
 def test_attention_distance_of_many_layers_and_of_one_head(rng):
     ax = plots.plot_attention_distance(_distances(rng, layers=40))
     bar = ax.figure.axes[1]
@@ -296,19 +266,6 @@ def test_receptive_field_panels_are_shares_of_their_own_maximum(rng):
     assert "own maximum" in figure.axes[0].get_title()
 
 
-def test_receptive_field_on_given_axes_and_chosen_layers(rng):
-    result = _fields(rng)
-    figure, grid = plt.subplots(2, 2, layout="constrained")
-    axes = plots.plot_receptive_field(result, axes=grid, layers=["norm", "root"])
-    assert list(axes) == [grid[0, 0], grid[0, 1]]
-    assert [ax.get_title() for ax in axes] == ["norm", "root"]
-    assert plt.get_fignums() == [figure.number]
-    with pytest.raises(ValueError, match=r"Expected at least 3 axes, one per layer\. Received: 1"):
-        plots.plot_receptive_field(result, axes=grid[:1, 0])
-    with pytest.raises(ValueError, match=r"Expected a DataArray of dims \(layer, row, column\)"):
-        plots.plot_receptive_field(result.isel(row=0))
-
-
 def test_receptive_field_that_is_zero_stays_zero(rng):
     axes = plots.plot_receptive_field(0 * _fields(rng)).panels
     assert all((ax.get_images()[0].get_array() == 0).all() for ax in axes)
@@ -331,10 +288,10 @@ def test_skip_ratio_heatmap_shows_first_tokens_in_colours_centred_on_one(rng):
     assert "1" in _ticks(image.colorbar.ax, "y")
     registers = plots.plot_skip_ratio(result.assign_attrs(prefix=3))
     assert [*_ticks(registers, "y")][:4] == ["0 (CLS)", "1 (prefix)", "2 (prefix)", "3"]
-    whole = plots.plot_skip_ratio(result.assign_attrs(prefix=0), tokens=99)
-    assert whole.get_images()[0].get_array().shape == (20, 6)
-    assert "all tokens" in whole.get_title()
-    assert "0" in _ticks(whole, "y")
+    every_token = plots.plot_skip_ratio(result.assign_attrs(prefix=0), tokens=99)
+    assert every_token.get_images()[0].get_array().shape == (20, 6)
+    assert "all tokens" in every_token.get_title()
+    assert "0" in _ticks(every_token, "y")
 
 
 def test_skip_ratio_cosine_and_missing_tokens(rng):
@@ -344,10 +301,6 @@ def test_skip_ratio_cosine_and_missing_tokens(rng):
     assert image.get_clim() == (-1, 1)
     assert image.get_array().mask.sum() == 10
     assert "grey: no such token" in image.colorbar.ax.get_ylabel()
-    with pytest.raises(ValueError, match=r"\['norm_ratio', 'cosine'\]. Received: 'angle'"):
-        plots.plot_skip_ratio(result, variable="angle")
-    with pytest.raises(ValueError, match=r"Expected a Dataset with cosine\(layer, token\)"):
-        plots.plot_skip_ratio(result[["norm_ratio"]], variable="cosine")
 
 
 @pytest.mark.parametrize("variable", ["norm_ratio", "cosine"])
@@ -389,7 +342,7 @@ def test_skip_lines_of_several_models_share_a_normalised_depth(rng):
     assert {"CLS token, mlp", "other prefix tokens, mlp"} < set(_legend(registers))
 
 
-def test_lines_of_many_models_can_be_told_apart(rng):
+def test_lines_of_many_models_differ_in_their_style(rng):
     ax = plots.plot_skip_ratio_lines({f"ViT {index}": _skips(rng) for index in range(8)})
     lines = [line for line in ax.lines if not line.get_label().startswith("_")]
     looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}
@@ -400,13 +353,11 @@ def test_lines_of_many_models_can_be_told_apart(rng):
     assert len({(line.get_color(), line.get_marker()) for line in ax.lines}) == 15
 
 
-def test_skip_lines_need_to_know_the_prefix(rng):
+def test_skip_lines_require_the_prefix(rng):
     result = _skips(rng)
     del result.attrs["prefix"]
     with pytest.raises(ValueError, match=r"Expected the attribute 'prefix'\. Received: \[\]"):
         plots.plot_skip_ratio_lines({"ViT": result})
-    with pytest.raises(ValueError, match="Expected at least one result"):
-        plots.plot_skip_ratio_lines({})
 
 
 def test_ridge_probe_draws_every_l2_and_chooses_none(rng):
@@ -447,40 +398,16 @@ def test_ridge_probe_overlays_models(rng):
     assert len({line.get_color() for line in ax.lines}) == 3
 
 
-def test_ridge_probe_of_tokens_is_their_mean_within_their_range(rng):
-    result = _probe(rng, tokens=5)
-    result[1, 0, 2:] = np.nan
-    ax = plots.plot_ridge_probe(result, label="ViT")
-    values = result.values[:, 0]
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), np.nanmean(values, 1))
-    (band,) = ax.collections
-    corners = band.get_paths()[0].vertices
-    for depth, accuracies in zip(np.linspace(0, 1, 6), values, strict=True):
-        heights = corners[np.isclose(corners[:, 0], depth), 1]
-        assert heights.min() == np.nanmin(accuracies)
-        assert heights.max() == np.nanmax(accuracies)
-    assert "range" in ax.get_legend().get_title().get_text()
-
-
-def test_ridge_probe_errors(rng):
-    with pytest.raises(
-        ValueError, match=r"dims \(layer, l2\[, token\]\[, seed\]\)\. Received: .*\(layer, head"
-    ):
-        plots.plot_ridge_probe(_probe(rng).rename(l2="head"))
-    with pytest.raises(ValueError, match="Received: Dataset with variables"):
-        plots.plot_ridge_probe(_skips(rng))
-    with pytest.raises(ValueError, match=r"shape \(0, 1\)"):
-        plots.plot_ridge_probe(_probe(rng).isel(layer=slice(0)))
-
-
-def _beside(rng, count, layers=SITES):
-    return {f"model {index}\n9{index} % right": _cka(rng, layers, layers) for index in range(count)}
+def _several(rng, count, layers=SITES):
+    return {
+        f"model {index}\n9{index} % accuracy": _cka(rng, layers, layers) for index in range(count)
+    }
 
 
 @pytest.mark.slow
-def test_cka_beside_draws_every_result_at_one_size_and_scale(rng):
-    results = _beside(rng, 7)
-    results["model 1\n91 % right"].cka[0, 0] = -0.1
+def test_cka_of_several_draws_every_result_at_one_size_and_scale(rng):
+    results = _several(rng, 7)
+    results["model 1\n91 % accuracy"].cka[0, 0] = -0.1
     axes = plots.plot_cka(results).panels
     assert axes.shape == (7,)
     assert [ax.get_title() for ax in axes] == list(results)
@@ -505,7 +432,7 @@ def test_cka_beside_draws_every_result_at_one_size_and_scale(rng):
 
 
 @pytest.mark.slow
-def test_measures_are_drawn_beside_their_disagreement_at_fixed_scales(rng):
+def test_measures_are_drawn_next_to_their_disagreement_at_fixed_scales(rng):
     values = rng.uniform(-0.2, 0.9, (3, 4, 6))
     values[1, 2] = np.nan
     apart = rng.uniform(0, 0.5, (4, 6))
@@ -528,20 +455,20 @@ def test_measures_are_drawn_beside_their_disagreement_at_fixed_scales(rng):
     ]
 
 
-def test_cka_beside_names_shared_layers_at_the_outer_panels(rng):
-    axes = plots.plot_cka(_beside(rng, 7)).panels
+def test_cka_of_several_names_shared_layers_at_the_outer_panels(rng):
+    axes = plots.plot_cka(_several(rng, 7)).panels
     assert [bool(_ticks(ax)) for ax in axes] == [False] * 4 + [True] * 3
     assert [bool(_ticks(ax, "y")) for ax in axes] == [True, *[False] * 3, True, *[False] * 2]
     assert _ticks(axes[4]) == _ticks(axes[4], "y") == {name: i for i, name in enumerate(SITES)}
     assert axes[4].get_xlabel() == axes[4].get_ylabel() == "layer"
     assert not _overlap(*axes)
-    axes = plots.plot_cka(_beside(rng, 6)).panels
+    axes = plots.plot_cka(_several(rng, 6)).panels
     assert [bool(_ticks(ax)) for ax in axes] == [False] * 3 + [True] * 3
     assert [bool(_ticks(ax, "y")) for ax in axes] == [True, False, False] * 2
 
 
 @pytest.mark.slow
-def test_cka_beside_names_layers_at_every_panel_where_they_differ(rng):
+def test_cka_of_several_names_layers_at_every_panel_where_they_differ(rng):
     results = {"all skips": _cka(rng, SITES, SITES), "fewer": _cka(rng, SITES[1:], SITES[1:])}
     axes = plots.plot_cka(results).panels
     for ax, names in zip(axes, (SITES, SITES[1:]), strict=True):
@@ -550,14 +477,6 @@ def test_cka_beside_names_layers_at_every_panel_where_they_differ(rng):
     axes = plots.plot_cka(results).panels
     assert [ax.get_ylabel() for ax in axes] == ["layer of BiT", "layer of R"]
     assert [ax.get_xlabel() for ax in axes] == ["layer of ViT"] * 2
-
-
-def test_cka_beside_errors(rng):
-    with pytest.raises(ValueError, match=r"Expected at least one result\. Received: \{\}"):
-        plots.plot_cka({})
-    with pytest.raises(ValueError, match=r"Expected a Dataset with cka\(layer_x, layer_y\)"):
-        plots.plot_cka({"a": _cka(rng, SITES, SITES)[["stderr"]]})
-    assert not plt.get_fignums()
 
 
 def _marks(ax):
@@ -606,8 +525,6 @@ def test_matches_need_the_same_layers(rng):
         plots.plot_layer_match_accuracy(_cka(rng, SITES, [*SITES, "norm"]))
     with pytest.raises(ValueError, match="Received: another order"):
         plots.plot_layer_match_accuracy(_cka(rng, SITES, SITES[::-1]))
-    with pytest.raises(ValueError, match="Expected a Dataset with cka"):
-        plots.plot_layer_match_accuracy(_cka(rng, SITES, SITES).cka)
 
 
 def _counterparts(rng, layers=SITES, **attrs):
@@ -627,8 +544,8 @@ def test_counterparts_draw_a_line_and_its_error_per_result(rng):
         assert line.get_label() == label
     brightness = [sum(to_rgb) for to_rgb in (line.get_color()[:3] for line in ax.lines)]
     assert brightness == sorted(brightness)
-    whole, part = ax.collections
-    corners = whole.get_paths()[0].vertices
+    band, part = ax.collections
+    corners = band.get_paths()[0].vertices
     for depth, middle, error in zip(
         range(6), results["3 %"].cka.values, results["3 %"].stderr.values, strict=True
     ):
@@ -654,10 +571,11 @@ def test_counterparts_beyond_the_scale_and_of_other_layers(rng):
     assert "normalised depth" in ax.get_xlabel()
     assert not ax.collections and not ax.get_legend().get_title().get_text()
     assert ax.get_title() == "CKA between corresponding layers"
-    with pytest.raises(ValueError, match=r"Expected a Dataset with cka\(layer\)"):
-        plots.plot_best_matching_layer({"ViT": low.drop_vars("cka")})
     (line,) = plots.plot_best_matching_layer(low.drop_vars("stderr")).lines
     np.testing.assert_array_equal(line.get_ydata(), low.cka.values)
+
+
+BARS = "bars: standard deviation over seeds"
 
 
 def _seeds(rng, seeds, **options):
@@ -665,35 +583,41 @@ def _seeds(rng, seeds, **options):
     return xr.concat(probes, "seed").assign_coords(seed=range(seeds))
 
 
-def _bars(ax):
-    """Array of shape (containers, layers, 2): the ends of the error bars."""
-    bars = [container.lines[2][0] for container in ax.containers]
-    return np.array([[segment[:, 1] for segment in bar.get_segments()] for bar in bars])
-
-
-def test_ridge_probe_of_seeds_is_their_mean_and_standard_deviation(rng):
-    result = _seeds(rng, 4, l2=(0.1, 1.0))
+@pytest.mark.parametrize(
+    ("tokens", "seeds", "heading"),
+    [
+        (5, 0, ["line: mean over tokens", "band: range of tokens"]),
+        (0, 1, [""]),
+        (0, 4, ["line: mean over seeds", BARS]),
+        (5, 3, ["line: mean over tokens and seeds", "band: range of tokens", BARS]),
+    ],
+)
+def test_ridge_probe_of_tokens_and_seeds(tokens, seeds, heading, rng):
+    result = _seeds(rng, seeds, tokens=tokens) if seeds else _probe(rng, tokens=tokens)
+    if tokens:  # a layer has fewer
+        result = result.where(
+            (result.layer != SITES[1]) | (xr.DataArray(range(5), dims="token") < 2)
+        )
     ax = plots.plot_ridge_probe(result, label="ViT")
-    mean, spread = result.mean("seed").values, result.std("seed", ddof=1).values
-    lines = [line for line in ax.lines if line.get_label().startswith("ViT")]
-    for index, line in enumerate(lines):
-        np.testing.assert_allclose(line.get_ydata(), mean[:, index])
-    expected = np.stack([mean - spread, mean + spread], axis=-1)
-    np.testing.assert_allclose(_bars(ax), np.moveaxis(expected, 1, 0))
-    caps = [line for line in ax.lines if line.get_marker() == "_"]
-    assert len(caps) == 4
-    heading = ax.get_legend().get_title().get_text()
-    assert heading == "line: mean over seeds\nbars: standard deviation over seeds"
-    assert _legend(ax) == ["ViT, l2 = 0.1", "ViT, l2 = 1"]
-    assert ax.get_ylim()[0] > 0
+    of_tokens = result.mean("seed") if seeds else result
+    of_seeds = (result.mean("token") if tokens else result).isel(l2=0)
+    (line,) = [line for line in ax.lines if line.get_label() == "ViT"]
+    expected = of_seeds.mean("seed") if seeds else of_seeds
+    np.testing.assert_allclose(line.get_ydata(), expected)
+    bands = [artist for artist in ax.collections if not isinstance(artist, LineCollection)]
+    assert len(bands) == bool(tokens) and len(ax.containers) == (seeds > 1)
+    for band in bands:
+        x, y = band.get_paths()[0].vertices.T
+        for depth, values in zip(np.linspace(0, 1, 6), of_tokens.values[:, 0], strict=True):
+            ends = y[np.isclose(x, depth)].min(), y[np.isclose(x, depth)].max()
+            np.testing.assert_allclose(ends, (np.nanmin(values), np.nanmax(values)))
+    for bars in ax.containers:
+        ends = np.array([segment[:, 1] for segment in bars.lines[2][0].get_segments()])
+        np.testing.assert_allclose(np.diff(ends)[:, 0], 2 * of_seeds.std("seed", ddof=1))
+    assert ax.get_legend().get_title().get_text().split("\n") == heading
 
 
-def test_ridge_probe_of_one_seed_has_no_error_bars(rng):
-    result = _seeds(rng, 1)
-    ax = plots.plot_ridge_probe(result, label="ViT")
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), result.values[0, :, 0])
-    assert not ax.containers and not ax.collections
-    assert not ax.get_legend().get_title().get_text()
+def test_ridge_probe_has_no_error_bar_where_one_seed_has_a_value(rng):
     result = _seeds(rng, 3)
     result[1:, 2] = np.nan
     ax = plots.plot_ridge_probe(result, label="ViT")
@@ -713,24 +637,7 @@ def test_ridge_probes_of_models_with_seeds_overlay(rng):
     assert list(_ticks(ax)) == SITES
 
 
-def test_ridge_probe_of_tokens_and_seeds(rng):
-    result = _seeds(rng, 3, tokens=5)
-    ax = plots.plot_ridge_probe(result, label="ViT")
-    line = next(line for line in ax.lines if line.get_label() == "ViT")
-    np.testing.assert_allclose(line.get_ydata(), result.mean(("seed", "token")).values[:, 0])
-    spread = result.mean("token").std("seed", ddof=1).values[:, 0]
-    np.testing.assert_allclose(np.diff(_bars(ax)[0])[:, 0], 2 * spread)
-    (band,) = (artist for artist in ax.collections if not isinstance(artist, LineCollection))
-    np.testing.assert_allclose(
-        [band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()],
-        [result.mean("seed").min(), result.mean("seed").max()],
-    )
-    heading = ax.get_legend().get_title().get_text().split("\n")
-    assert heading[0] == "line: mean over tokens and seeds"
-    assert len(heading) == 3
-
-
-def test_probe_variants_share_colours_by_model_and_looks_by_variant(rng):
+def test_probe_variants_share_colours_by_model_and_styles_by_variant(rng):
     labels = ["CLS: first", "CLS: mean", "GAP: mean", "GAP: first", "BiT"]
     results = {label: _probe(rng).isel(l2=0) for label in labels}
     results["GAP: mean"] = _seeds(rng, 3).isel(l2=0)
@@ -799,9 +706,7 @@ def test_probe_map_chooses_layers_on_the_grid_evenly_through_the_depth(rng):
     axes = plots.plot_probe_map(result).panels
     titles = [ax.get_title().split("\n")[0] for ax in axes]
     assert titles == [layers[index] for index in (0, 2, 4, 6, 8, 10, 12, 14)]
-    given = plt.subplots(2, 2)[1]
-    axes = plots.plot_probe_map(result, axes=given, layers=["block07", "block03"])
-    assert list(axes) == list(given[0])
+    axes = plots.plot_probe_map(result, layers=["block07", "block03"]).panels
     assert [ax.get_title().split("\n")[0] for ax in axes] == ["block07", "block03"]
     np.testing.assert_allclose(axes[0].get_images()[0].get_array().ravel(), 100 * result[7, 1:])
 
@@ -815,12 +720,6 @@ def test_probe_map_errors(rng):
         plots.plot_probe_map(result.assign_attrs(rows=4, columns=4))
     with pytest.raises(ValueError, match=r"attributes \['prefix'\]\. Received: \['columns'"):
         plots.plot_probe_map(result.drop_attrs().assign_attrs(rows=2, columns=3))
-    with pytest.raises(ValueError, match=r"at least 5 axes, one per layer\. Received: 1"):
-        plots.plot_probe_map(result, axes=[plt.subplots()[1]])
-    with pytest.raises(ValueError, match="Expected layers among"):
-        plots.plot_probe_map(result, layers=["norm"])
-    with pytest.raises(ValueError, match=r"Expected a DataArray of dims \(layer, token\)"):
-        plots.plot_probe_map(_probe(rng))
 
 
 def _localized(rng, side, prefix, layers=("block00/mlp/sum", "block01/mlp/sum")):
@@ -877,12 +776,12 @@ def test_a_frame_covers_nothing_of_its_patch(rng):
         value = image.get_array()[tuple(place[::-1])]
         assert len(cell) > 20
         assert (abs(cell / 255 - image.cmap(image.norm(value))) < 0.03).all()
-        beside = pixels[rows, max(int(left) - 1, 0)]
+        edge = pixels[rows, max(int(left) - 1, 0)]
         accent = matplotlib.colors.to_rgba(plots.style.ACCENT)
-        assert (abs(beside / 255 - accent) < 0.2).all()
+        assert (abs(edge / 255 - accent) < 0.2).all()
 
 
-def test_colours_that_span_the_values_say_so(rng):
+def test_colours_that_span_the_values_are_labelled_so(rng):
     result = _localized(rng, 8, 1) * 0.1
     axes = plots.plot_localization(result).panels
     assert plots.style.SPANNED in axes[0].figure.axes[-1].get_ylabel()
@@ -901,8 +800,8 @@ def test_localization_of_chosen_tokens_and_of_few(rng):
     axes = plots.plot_localization(result, layer=["block00/mlp/sum"], tokens=[63, 9]).panels
     assert axes.shape == (1, 2)
     np.testing.assert_array_equal(axes[0, 0].get_images()[0].get_array(), result.values[0, 63])
-    (one,) = plots.plot_localization(result, tokens=[9]).panels
-    np.testing.assert_array_equal(one.get_images()[0].get_array(), result.values[1, 9])
+    (panel,) = plots.plot_localization(result, tokens=[9]).panels
+    np.testing.assert_array_equal(panel.get_images()[0].get_array(), result.values[1, 9])
     few = plots.plot_localization(_localized(rng, 2, 1), layer=["block00/mlp/sum"]).panels
     assert few.shape == (1, 5)
     some = result.sel(token=range(9, 20))
@@ -911,9 +810,3 @@ def test_localization_of_chosen_tokens_and_of_few(rng):
     ]
     places = [(9, "1, 1"), (12, "1, 4"), (15, "1, 7"), (16, "2, 0"), (19, "2, 3")]
     assert titles == [f"token {token} ({place})" for token, place in places]
-    with pytest.raises(ValueError, match=r"Expected tokens among \[0, 1, .*Received: \[64\]"):
-        plots.plot_localization(result, tokens=[64])
-    with pytest.raises(ValueError, match=r"Expected layers among .* Received: \[\]"):
-        plots.plot_localization(result, layer=[])
-    with pytest.raises(ValueError, match="at least 10 axes, one per token and layer"):
-        plots.plot_localization(result, layer=result.layer.values, axes=[plt.subplots()[1]])

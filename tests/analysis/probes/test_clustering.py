@@ -7,7 +7,6 @@ from scipy.special import comb
 from sklearn.cluster import KMeans
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis import plots
 from vit_tf.analysis.probes.clustering import purity
 
 GRID = TokenGrid(2, 3, 1, 4)
@@ -60,7 +59,7 @@ def test_scores_are_those_of_the_tables_of_classes_and_clusters(rng, tokens):
     assert result.attrs["tokens"] == tokens and result.attrs["clusters"] == 4
 
 
-def test_classes_that_lie_apart_are_found_whole_and_again(rng):
+def test_separated_classes_are_clusters_for_every_seed(rng):
     result = analysis.clustering(lambda x: {"x": x[..., 0]}, clouds(rng, 100, 5, 6, 0.01), 5, "all")
     assert_scores(result, [[1]] * 3)
     data = clouds(rng, 100, 5, 6, 3.0)
@@ -88,9 +87,9 @@ def test_masked_features_are_the_means_over_the_pixels(rng):
     drawn = tokens[:, 1:].reshape(2, 2, 3, 5).repeat(4, 1).repeat(4, 2)
     means = analysis.masked_features(tf.constant(tokens), tf.constant(masks), GRID)
     for example in range(2):
-        for one in range(3 - example):
-            expected = drawn[example][masks[example, one]].astype(float).mean(0)
-            np.testing.assert_allclose(means[example, one], expected, atol=1e-6)
+        for element in range(3 - example):
+            expected = drawn[example][masks[example, element]].astype(float).mean(0)
+            np.testing.assert_allclose(means[example, element], expected, atol=1e-6)
     assert np.isnan(means[1, 2]).all()
     soft = tf.constant([[[[0.5, 0.0, 0.0], [0.0, 0.25, 0.0]]]])
     mean = analysis.masked_features(tf.constant(tokens[:1]), soft, GRID)
@@ -103,10 +102,10 @@ def objects(rng, count=12):
     images = np.repeat(rng.uniform(size=(count, 1, 1, 1)), 3, -1) * np.ones((1, 8, 12, 1))
     masks, labels = np.zeros((count, 3, 8, 12), bool), np.full((count, 3), -1)
     for index in range(count):
-        for one, column in enumerate((0, 8)):
-            masks[index, one, 4 * (index % 2) :][:4, column : column + 4] = True
-            labels[index, one] = rng.integers(3)
-            images[index][masks[index, one]] = colours[labels[index, one]]
+        for element, column in enumerate((0, 8)):
+            masks[index, element, 4 * (index % 2) :][:4, column : column + 4] = True
+            labels[index, element] = rng.integers(3)
+            images[index][masks[index, element]] = colours[labels[index, element]]
     masks[:, 2] = True  # of no object
     return images.astype("float32"), masks, labels
 
@@ -138,10 +137,10 @@ def test_objects_fall_into_more_clusters_than_classes_on_demand(rng):
     images += 0.2 * rng.normal(size=images.shape).astype("float32")
     result = analysis.object_clustering(patch_means, (images, masks, labels), 80, GRID)
     means = [
-        images[example][masks[example, one]].astype(float).mean(0)
-        for example, one in np.ndindex(60, 2)
+        images[example][masks[example, element]].astype(float).mean(0)
+        for example, element in np.ndindex(60, 2)
     ]
-    wanted = np.array([labels[example, one] for example, one in np.ndindex(60, 2)])
+    wanted = np.array([labels[example, element] for example, element in np.ndindex(60, 2)])
     counts = table(wanted, KMeans(80, n_init=10, random_state=0).fit_predict(np.array(means)))
     assert_scores(result.isel(layer=0), scores(counts))
     assert result.attrs["clusters"] == 80 and result.attrs["classes"] == 3
@@ -173,13 +172,3 @@ def test_errors_of_masks(rng, change, grid, words):
     images, masks, labels = objects(rng)
     with pytest.raises(ValueError, match=words):
         analysis.object_clustering(patch_means, (images, change(masks), labels), 3, grid)
-
-
-def test_the_plot_draws_the_score(rng):
-    result = analysis.clustering(sequences, clouds(rng, 40), 4)
-    ax = plots.plot_clustering({"a": result, "b": result}, score="nmi")
-    assert [list(line.get_ydata()) for line in ax.get_lines()] == [result.nmi.values.tolist()] * 2
-    assert ax.get_ylabel() == "normalised mutual information"
-    assert ax.get_title() == "Agreement of 4 clusters with labels"
-    with pytest.raises(ValueError, match="Received: score='f1'"):
-        plots.plot_clustering(result, score="f1")

@@ -42,11 +42,11 @@ def test_classifier_is_a_ridge_regression(rng, count):
     np.testing.assert_allclose(scale, x.std(axis=0) + 1e-5)
     white = np.pad((x - mean) / scale, ((0, 0), (0, 1)), constant_values=100)
     targets = np.where(np.eye(3)[labels] == 1, 1.0, -1.0)
-    for strength, found in zip(l2, weights, strict=True):
+    for strength, outputs in zip(l2, weights, strict=True):
         ridge = Ridge(alpha=strength, fit_intercept=False, solver="svd").fit(white, targets)
-        np.testing.assert_allclose(found, ridge.coef_.T, atol=1e-6)
+        np.testing.assert_allclose(outputs, ridge.coef_.T, atol=1e-6)
         normal = white.T @ white + strength * np.eye(7)
-        np.testing.assert_allclose(found, np.linalg.solve(normal, white.T @ targets), atol=1e-6)
+        np.testing.assert_allclose(outputs, np.linalg.solve(normal, white.T @ targets), atol=1e-6)
     new, _ = make_set(rng, 5)
     scores = np.pad((new - mean) / scale, ((0, 0), (0, 1)), constant_values=100) @ weights
     np.testing.assert_array_equal(classify(new, mean, scale, weights), scores.argmax(-1))
@@ -71,8 +71,8 @@ def test_streamed_accuracy_is_that_of_the_rows(rng):
             for name, (x, labels) in {"accuracy": test, "held_out": held}.items():
                 expected = (classify(np.float32(x), *fitted) == labels).mean(axis=1)
                 for layer in ("vector", "map"):
-                    found = result[name].sel(layer=layer, draw=draw, shots=count)
-                    np.testing.assert_allclose(found, expected, atol=1e-12)
+                    outputs = result[name].sel(layer=layer, draw=draw, shots=count)
+                    np.testing.assert_allclose(outputs, expected, atol=1e-12)
     assert result.attrs["examples"] == 60
     assert result["accuracy"].sel(shots=4).mean() > result["accuracy"].sel(shots=1).mean() > 1 / 3
 
@@ -81,16 +81,19 @@ def test_one_strength_is_chosen_on_the_other_images(rng):
     draws = [(batches(make_set(rng, 5)), batches(make_set(rng, 20))) for _ in range(3)]
     result = few_shot(features, draws, batches(make_set(rng, 50)), 3, (1, 5))
     assert result.sizes["l2"] == len(L2) == 31 and L2[0] == 2.0**-10 and L2[-1] == 2.0**20
-    chosen = select_few_shot(result)
-    assert chosen.dims == ("layer", "draw", "shots") and chosen["l2"].dims == ("layer", "shots")
+    selection = select_few_shot(result)
+    assert selection.dims == ("layer", "draw", "shots") and selection["l2"].dims == (
+        "layer",
+        "shots",
+    )
     for layer in result["layer"].values:
         for count in (1, 5):
             means = result["held_out"].sel(layer=layer, shots=count).mean("draw")
             best = means["l2"].values[np.flatnonzero(means == means.max())[-1]]
-            one = chosen.sel(layer=layer, shots=count)
-            assert float(one["l2"]) == best
+            item = selection.sel(layer=layer, shots=count)
+            assert float(item["l2"]) == best
             same = result["accuracy"].sel(layer=layer, shots=count, l2=best)
-            np.testing.assert_array_equal(one, same)
+            np.testing.assert_array_equal(item, same)
 
 
 def test_mistakes_are_named(rng):

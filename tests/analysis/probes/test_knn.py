@@ -5,7 +5,6 @@ from probe_data import POOL, as_images, batches, clouds, sequences, vectors
 from sklearn.neighbors import KNeighborsClassifier
 
 from vit_tf import analysis
-from vit_tf.analysis import plots
 from vit_tf.analysis.engine.results import unpack_correct
 from vit_tf.distribute.strategies import strategy
 
@@ -68,13 +67,13 @@ def test_accuracy_equals_scikit_learn(rng, temperature):
 
 def test_neither_batches_nor_replicas_leave_a_trace(rng):
     train, test = clouds(rng, 100), clouds(rng, 40)
-    whole = analysis.knn_accuracy(sequences, train, test, 7, (3, 20), "all")
+    full_result = analysis.knn_accuracy(sequences, train, test, 7, (3, 20), "all")
     for size in (7, 64):
         some = analysis.knn_accuracy(sequences, batches(train, size), test, 7, (3, 20), "all")
-        xr.testing.assert_identical(some, whole)
+        xr.testing.assert_identical(some, full_result)
     with strategy("mirrored").scope():
         spread = analysis.knn_accuracy(sequences, batches(train, 8), test, 7, (3, 20), "all")
-    xr.testing.assert_identical(spread, whole)
+    xr.testing.assert_identical(spread, full_result)
 
 
 def test_the_temperature_weighs_near_against_many():
@@ -92,20 +91,20 @@ def test_classes_without_votes_fill_the_top_on_demand(rng):
     train, test = clouds(rng, 90), clouds(rng, 50)
     rows = [(POOL["all"](x).astype(float), y) for x, y in (train, test)]
     ks = (1, 3, 5, 20)
-    found, strict = (
+    values, strict = (
         analysis.knn_accuracy(sequences, train, test, 7, ks, "all", without_votes=flag)
         for flag in (True, False)
     )
     for k in ks:
         for top in (1, 5):
             expected = accuracy_by_loops(*rows, k, top, 0.07, others=range(7))
-            assert found.sel(layer="tokens", k=k, top=top).item() == expected
+            assert values.sel(layer="tokens", k=k, top=top).item() == expected
     here = {"layer": "tokens", "top": 5}
-    assert (found - strict).sel(**here, k=5).item() > 0.02
+    assert (values - strict).sel(**here, k=5).item() > 0.02
     # The first place is always one of votes, so that at k = 1 there is nothing to fill.
-    xr.testing.assert_equal(found.sel(k=1), strict.sel(k=1))
-    xr.testing.assert_equal(found.sel(top=1), strict.sel(top=1))
-    assert found.attrs["without_votes"] == "True"
+    xr.testing.assert_equal(values.sel(k=1), strict.sel(k=1))
+    xr.testing.assert_equal(values.sel(top=1), strict.sel(top=1))
+    assert values.attrs["without_votes"] == "True"
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -165,19 +164,3 @@ def test_one_image_of_zeros_is_refused_and_all_images_may_be_neighbours(rng):
     images[3] = 0
     with pytest.raises(ValueError, match=r"not zero.*tokens, cubes"):
         analysis.knn_accuracy(sequences, (images, labels), test, 7, (3,))
-
-
-def test_the_plot_draws_each_k(rng):
-    train, test = clouds(rng, 40), clouds(rng, 30)
-    result = analysis.knn_accuracy(sequences, train, test, 7, (1, 20), "all")
-    ax = plots.plot_knn_accuracy({"ViT": result}, top=5)
-    for line, k in zip(ax.get_lines(), (1, 20), strict=True):
-        np.testing.assert_array_equal(line.get_ydata(), result.sel(k=k, top=5))
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
-        "ViT: k = 1",
-        "ViT: k = 20",
-    ]
-    assert ax.get_ylabel() == "test accuracy (%)"
-    assert plots.plot_knn_accuracy(result.sel(k=[20])).get_title().endswith(result.attrs["model"])
-    with pytest.raises(ValueError, match=r"top among \[1, 5\]. Received: top=3"):
-        plots.plot_knn_accuracy(result, top=3)

@@ -47,7 +47,7 @@ def test_probe_converges_to_the_logistic_regression_of_scikit_learn(rng):
     x, labels = rows(rng, spread=2.5)
     x = {("a", "all"): x + 0.5, ("b", "all"): 100 * x[:, :3] ** 2}
     model = fit_probes(x, labels, 3, [False, True], **LONG)
-    found = logits(model, x)
+    outputs = logits(model, x)
     for i, ((key, norm), loss) in enumerate(
         zip(probe_places(x, [False, True]), score(model, x, labels)[1], strict=True)
     ):
@@ -56,7 +56,7 @@ def test_probe_converges_to_the_logistic_regression_of_scikit_learn(rng):
         best = LogisticRegression(C=np.inf, tol=1e-10, max_iter=2000).fit(fitted, labels)
         values = best.decision_function(fitted)
         expected = values - values.mean(axis=-1, keepdims=True)
-        np.testing.assert_allclose(found[:, i], expected, atol=5e-3, err_msg=f"{key}, {norm}")
+        np.testing.assert_allclose(outputs[:, i], expected, atol=5e-3, err_msg=f"{key}, {norm}")
         every = log_softmax(values, axis=-1)[np.arange(len(labels)), labels]
         assert loss == pytest.approx(-every.mean(), abs=1e-5)
 
@@ -73,13 +73,13 @@ def test_a_probe_trained_alone_has_the_same_weights(rng):
     together = fit_probes(many, labels, 3, [False, True], **SHORT)
     alone = fit_probes({("c", "cls"): x**3}, labels, 3, [True], **SHORT)
     place = [key for key, rows in many.items() if rows.shape[1] == 5].index(("c", "cls"))
-    whole, single = (m.get_layer("normalised_5") for m in (together, alone))
+    joint, single = (m.get_layer("normalised_5") for m in (together, alone))
     assert np.abs(single.kernel).max() > 0.1
-    np.testing.assert_allclose(whole.kernel[place], single.kernel[0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(whole.bias[place], single.bias[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(joint.kernel[place], single.kernel[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(joint.bias[place], single.bias[0], rtol=1e-5, atol=1e-6)
     alone = fit_probes({("b", "cls"): many["b", "cls"]}, labels, 3, [False], **SHORT)
-    whole, single = (m.get_layer("plain_3") for m in (together, alone))
-    np.testing.assert_allclose(whole.kernel[0], single.kernel[0], rtol=1e-5, atol=1e-6)
+    joint, single = (m.get_layer("plain_3") for m in (together, alone))
+    np.testing.assert_allclose(joint.kernel[0], single.kernel[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -103,8 +103,8 @@ def test_steps_are_those_of_momentum_and_cosine_decay(rng, norm):
     np.testing.assert_allclose(layer.kernel[0], weights[:2], atol=1e-5)
     np.testing.assert_allclose(layer.bias[0], weights[2], atol=1e-5)
     values = z @ weights
-    found = np.asarray(model(stacked({("a", "all"): x})))[:, 0]
-    np.testing.assert_allclose(found, values, atol=3e-5)
+    outputs = np.asarray(model(stacked({("a", "all"): x})))[:, 0]
+    np.testing.assert_allclose(outputs, values, atol=3e-5)
 
 
 def test_batch_norm_has_the_statistics_of_all_examples_in_the_end(rng):
@@ -151,8 +151,8 @@ def test_accuracy_is_that_of_the_trained_probes_on_the_test_images(rng):
     model = fit_probes(x, train[1], 3, [False, True], **settings)
     guesses = np.asarray(model(stacked(u))).argmax(axis=-1)
     for guess, ((layer, of), norm) in zip(guesses.T, probe_places(x, [False, True]), strict=True):
-        found = result.sel(layer=layer, tokens=of, batch_norm=norm).item()
-        assert found == np.mean(guess == test[1])
+        outputs = result.sel(layer=layer, tokens=of, batch_norm=norm).item()
+        assert outputs == np.mean(guess == test[1])
     assert list(result["layer"].values) == ["tokens", "wide"]
 
 
@@ -203,22 +203,3 @@ def test_errors(rng, options, words):
     settings = {"of": tokens, "epochs": 1} | options
     with pytest.raises(ValueError, match=words):
         analysis.linear_probe(settings.pop("of"), *noise(rng, 20, 10), 3, **settings)
-
-
-def test_the_plot_draws_each_kind_of_probe(rng):
-    train, test = noise(rng, 40, 30)
-    result = analysis.linear_probe(tokens, train, test, 3, epochs=2)
-    ax = analysis.plot_linear_probe({"ViT": result})
-    kinds = [(of, norm) for norm in (False, True) for of in ("cls", "spatial")]
-    for line, (of, norm) in zip(ax.get_lines(), kinds, strict=True):
-        np.testing.assert_array_equal(line.get_ydata(), result.sel(tokens=of, batch_norm=norm))
-    assert [text.get_text().replace("\n", " ") for text in ax.get_legend().get_texts()] == [
-        "ViT: CLS token",
-        "ViT: mean of the spatial tokens",
-        "ViT: CLS token, batch norm",
-        "ViT: mean of the spatial tokens, batch norm",
-    ]
-    assert ax.get_ylabel() == "test accuracy (%)"
-    assert analysis.plot_linear_probe(result).get_title().endswith(result.attrs["model"])
-    with pytest.raises(ValueError, match="Expected a DataArray of dims"):
-        analysis.plot_linear_probe(result.isel(tokens=0))

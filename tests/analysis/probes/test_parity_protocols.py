@@ -61,11 +61,11 @@ def reference_pck(torch, pairs, shares, side):
             maps.append(large[0].permute(1, 2, 0).reshape(SIZE * SIZE, -1))
         rows, columns = torch.from_numpy(pair["source_points"]).long().T
         best = torch.argmax(maps[0][SIZE * rows + columns] @ maps[1].T, dim=-1)
-        found = torch.stack([best // SIZE, best % SIZE], dim=-1) + 0.5
-        error = (found - torch.from_numpy(pair["target_points"])).norm(dim=-1)
+        outputs = torch.stack([best // SIZE, best % SIZE], dim=-1) + 0.5
+        error = (outputs - torch.from_numpy(pair["target_points"])).norm(dim=-1)
         within = error[:, None] <= torch.tensor(shares, dtype=torch.float64) * side(pair)
         correct.setdefault(pair["category"], []).append(within.double())
-    return torch.stack([torch.cat(found).mean(0) for found in correct.values()]).mean(0).numpy()
+    return torch.stack([torch.cat(outputs).mean(0) for outputs in correct.values()]).mean(0).numpy()
 
 
 def longer_side(pair):
@@ -99,11 +99,11 @@ def test_dinos_positions_are_those_of_torch(rng, torch):
         large = torch.nn.functional.interpolate(maps, scale_factor=scale, mode="bicubic")
         assert tuple(large.shape[2:]) == new
         expected = large.permute(0, 2, 3, 1).reshape(1, -1, 6)
-        found = resample_positions(
+        outputs = resample_positions(
             positions, TokenGrid(old, old, 1, 16), TokenGrid(*new, 1, 16), "dino"
         )
-        np.testing.assert_array_equal(found[:, :1], positions[:, :1])
-        np.testing.assert_allclose(found[:, 1:], expected, atol=5e-6)
+        np.testing.assert_array_equal(outputs[:, :1], positions[:, :1])
+        np.testing.assert_allclose(outputs[:, 1:], expected, atol=5e-6)
 
 
 def test_votes_are_ranked_as_by_torch(rng, torch):
@@ -122,7 +122,7 @@ def test_votes_are_ranked_as_by_torch(rng, torch):
         order = votes.sort(dim=1, descending=True, stable=True).indices
         right = order == torch.from_numpy(test_labels)[:, None]
         expected.append([right[:, : min(top, k)].double().sum(1).mean().item() for top in (1, 5)])
-    found = analysis.knn_accuracy(
+    outputs = analysis.knn_accuracy(
         lambda images: {"x": images[:, 0, :, 0]},
         (x, train_labels),
         (y, test_labels),
@@ -131,4 +131,4 @@ def test_votes_are_ranked_as_by_torch(rng, torch):
         "all",
         without_votes=True,
     )
-    np.testing.assert_allclose(found.sel(layer="x"), expected, atol=1e-12)
+    np.testing.assert_allclose(outputs.sel(layer="x"), expected, atol=1e-12)

@@ -6,7 +6,6 @@ import xarray as xr
 from probe_data import POOL, as_images, batches, sequences, vectors
 
 from vit_tf import analysis
-from vit_tf.analysis import plots
 from vit_tf.analysis.probes.retrieval import positive_ranks, precision_at
 
 SETS = {"easy": ["easy"], "medium": ["easy", "hard"], "hard": ["hard"]}
@@ -53,10 +52,10 @@ def scores_by_loops(similarity, of, difficulty, tops):
         return [np.nan] * (1 + len(tops))
     order = sorted(range(len(similarity)), key=lambda place: (-similarity[place], place))
     shown = [place in wanted for place in order if place not in struck]
-    area, found, precisions = 0.0, 0, [1.0]
+    area, outputs, precisions = 0.0, 0, [1.0]
     for number, hit in enumerate(shown, 1):
-        found += hit
-        precisions.append(found / number)
+        outputs += hit
+        precisions.append(outputs / number)
         if hit:
             area += (precisions[-2] + precisions[-1]) / 2 / len(wanted)
     last = max(number for number, hit in enumerate(shown, 1) if hit)
@@ -171,26 +170,3 @@ def test_errors(rng, change, words):
     arguments = {"queries": numbered(asked, 4), "database": database, "truth": truth}
     with pytest.raises(ValueError, match=words):
         analysis.retrieval(sequences, **arguments | change(asked, database, truth))
-
-
-def scored(values, layers, **attributes):
-    coordinates = {"layer": layers, "difficulty": list(SETS)[: len(values[0])]}
-    score = (("layer", "difficulty"), np.array(values))
-    return xr.Dataset({"score": score}, coordinates, attributes)
-
-
-def test_plot_draws_the_scores_of_each_difficulty():
-    layers = ["block00", "block01"]
-    result = scored([[0.5, 0.4, 0.1], [0.7, 0.6, 0.2]], layers, model="ViT")
-    ax = plots.plot_retrieval(result)
-    drawn = {line.get_label(): line.get_ydata().tolist() for line in ax.lines}
-    assert drawn == {"easy": [0.5, 0.7], "medium": [0.4, 0.6], "hard": [0.1, 0.2]}
-    assert len({line.get_linestyle() for line in ax.lines}) == 3
-    assert ax.get_title() == "Image retrieval: ViT"
-    assert ax.get_ylabel() == "mean average precision (%)"
-    assert ax.yaxis.get_major_formatter()(0.25) == "25"
-    other = scored([[0.3], [0.2], [0.1]], ["a", "b", "c"])
-    ax = plots.plot_retrieval({"ViT": result.isel(difficulty=[0]), "other": other})
-    drawn = {line.get_label(): line.get_xydata().tolist() for line in ax.lines}
-    assert drawn == {"ViT": [[0, 0.5], [1, 0.7]], "other": [[0, 0.3], [0.5, 0.2], [1, 0.1]]}
-    assert ax.get_title() == "Image retrieval, easy" and "normalised depth" in ax.get_xlabel()

@@ -99,11 +99,11 @@ def test_all_tokens_in_one_pass_equal_their_own(rng, count):
 
     counted.token_grid = sequences.token_grid
     modes = {tokens: analysis.probe_statistic(counted, train, 4, L2, tokens) for tokens in PROBED}
-    totals = analysis.one_pass({mode: (one, counted) for mode, one in modes.items()}, train)
-    probes = {mode: one.finish(totals[mode]) for mode, one in modes.items()}
+    totals = analysis.one_pass({mode: (item, counted) for mode, item in modes.items()}, train)
+    probes = {mode: item.finish(totals[mode]) for mode, item in modes.items()}
     assert len(calls) == 1
     scores = {mode: analysis.score_statistic(counted, probe) for mode, probe in probes.items()}
-    totals = analysis.one_pass({mode: (one, counted) for mode, one in scores.items()}, test)
+    totals = analysis.one_pass({mode: (item, counted) for mode, item in scores.items()}, test)
     assert len(calls) == 2
     for mode in ("spatial", "each"):
         alone = analysis.ridge_probe(counted, train, test, 4, l2=L2, tokens=mode)
@@ -147,11 +147,11 @@ def test_select_l2_for_each_token_of_layers_with_different_numbers():
         [[[0.5, 0.9], [0.7, 0.9], [0.7, 0.2]], [[0.3, nan], [0.2, nan], [0.1, nan]]]
     )
     test = accuracy([[[0.0, 0.1], [0.2, 0.3], [0.4, 0.5]], [[0.6, nan], [0.7, nan], [0.8, nan]]])
-    chosen = analysis.select_l2(validation, test)
-    np.testing.assert_array_equal(chosen["validation_accuracy"], [[0.7, 0.9], [0.3, nan]])
-    assert chosen.dims == ("layer", "token") and chosen.attrs["model"] == "ViT"
-    np.testing.assert_array_equal(chosen, [[0.4, 0.3], [0.6, nan]])
-    np.testing.assert_array_equal(chosen.l2, [[10.0, 1.0], [0.1, nan]])
+    selection = analysis.select_l2(validation, test)
+    np.testing.assert_array_equal(selection["validation_accuracy"], [[0.7, 0.9], [0.3, nan]])
+    assert selection.dims == ("layer", "token") and selection.attrs["model"] == "ViT"
+    np.testing.assert_array_equal(selection, [[0.4, 0.3], [0.6, nan]])
+    np.testing.assert_array_equal(selection.l2, [[10.0, 1.0], [0.1, nan]])
     first = analysis.select_l2(validation.isel(token=0, drop=True), test.isel(token=0, drop=True))
     np.testing.assert_array_equal(first, [0.4, 0.6])
     np.testing.assert_array_equal(first.l2, [10.0, 0.1])

@@ -14,7 +14,7 @@ from PIL import Image
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.attention.saliency import most_attended
-from vit_tf.analysis.plots.interactive import colour_map
+from vit_tf.analysis.plots.style import colour_map
 from vit_tf.analysis.study.explorer.payload import probabilities
 from vit_tf.analysis.study.explorer.quantise import unpack
 
