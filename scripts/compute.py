@@ -122,9 +122,8 @@ def images_seen(run, options):
 
 def count_examples(data, run, options):
     """Number of examples of the training split that a run's configuration describes."""
-    from vit_tf.data.image_lists import select_classes
     from vit_tf.data.pipeline import open_source
-    from vit_tf.data.source import partition
+    from vit_tf.data.source import partition, select_classes
 
     result = run.folder / "result.json"
     stored = read_json(result)["options"].get("data_dir") if result.exists() else None

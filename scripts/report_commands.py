@@ -222,7 +222,7 @@ def read_annotations(options, size, preprocessing=None):
 
 def _annotated_shapes(options, size, shaped):
     """Functions that generate the annotations of the shapes, by name, and facts about these."""
-    from vit_tf.data.annotated.annotated_shapes import half_masks, shape_masks
+    from vit_tf.data.shapes import half_masks, shape_masks
 
     tested = {"take": options.sizes["test"]} if "test" in options.sizes else {}
     seed = {"seed": options.seed}

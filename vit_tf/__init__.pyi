@@ -19,11 +19,9 @@ from .taps.saving import load_features as load_features, load_model as load_mode
 from .taps.submodels import submodel as submodel
 from .taps.torch_features import torch_features as torch_features
 from .tokens import TokenGrid as TokenGrid
-from .training.finetuning import FineTuning as FineTuning
 from .training.masked_patches import MaskedPatchPrediction as MaskedPatchPrediction
-from .training.pretraining import Pretraining as Pretraining
 from .training.published import recipe as recipe
-from .training.recipes import Recipe as Recipe
+from .training.recipes import FineTuning as FineTuning, Pretraining as Pretraining, Recipe as Recipe
 from .training.runs import train as train
 
 __version__: str

@@ -136,7 +136,7 @@ class Preprocessing:
             ValueError: for another shape or values outside [0, 255].
         """
         # Only here, since TensorFlow is not needed to state what a model expects.
-        from vit_tf.data.images.framing import resize_image, scale_values
+        from vit_tf.data.imaging import resize_image, scale_values
 
         images, channels = np.asarray(images), len(self.mean)
         if images.ndim not in (3, 4) or images.shape[-1] not in (1, channels):

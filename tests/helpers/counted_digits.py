@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from vit_tf.data import pipeline, reading
-from vit_tf.data.digits import open_digits
+from vit_tf.data.pipeline import open_digits
 
 
 def count_decoding(monkeypatch):

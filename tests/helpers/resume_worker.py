@@ -19,9 +19,7 @@ import numpy as np
 
 from vit_tf import MaskedPatchPrediction, ViT, data
 from vit_tf.training.checkpointing import BackgroundWriter
-from vit_tf.training.finetuning import FineTuning
-from vit_tf.training.pretraining import Pretraining
-from vit_tf.training.recipes import Recipe
+from vit_tf.training.recipes import FineTuning, Pretraining, Recipe
 from vit_tf.training.runs import train
 
 EVERY = {

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tiny_records
 
 from vit_tf import ViT
-from vit_tf.data.images import decoding
+from vit_tf.data import imaging
 from vit_tf.training import evaluation
 from vit_tf.training.callbacks import Checkpoint
 
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_few_of_a_million_images_are_decoded_by_the_first_step(folder, tmp_path, monkeypatch, name):
     """What TensorFlow makes ahead: some batches, whatever the number of examples."""
-    decoded, decode = [], decoding.decode
+    decoded, decode = [], imaging.decode
 
     def count(contents, *args, **kwargs):
         tf.numpy_function(lambda _: decoded.append(0), [contents], [])
@@ -47,7 +47,7 @@ def test_few_of_a_million_images_are_decoded_by_the_first_step(folder, tmp_path,
     def reach(*_, **__):
         raise Reached
 
-    monkeypatch.setattr(decoding, "decode", count)
+    monkeypatch.setattr(imaging, "decode", count)
     monkeypatch.setattr(Checkpoint, "on_train_batch_end", reach)
     monkeypatch.setattr(evaluation, "_ranks", reach)
     line = COMMANDS[name].format(model=folder / "model.keras")

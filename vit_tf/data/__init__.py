@@ -1,17 +1,14 @@
 """Loads data sets by name as batches of images in [-1, 1] and labels, and augments them."""
 
-from vit_tf.data.annotated.annotated_shapes import load_shape_pairs, load_shape_videos, load_shapes
-from vit_tf.data.annotated.coco import coco_categories, load_coco, union_masks
-from vit_tf.data.annotated.davis import DavisVideos, load_davis
-from vit_tf.data.annotated.revisited import load_revisited
-from vit_tf.data.annotated.spair import load_spair
-from vit_tf.data.augmentation import augment, check_labels, random_flip, random_shift
-from vit_tf.data.few_shot import few_shot
+from vit_tf.data.augmentation import augment, check_labels, mask_patches, random_flip, random_shift
+from vit_tf.data.coco import coco_categories, load_coco, union_masks
+from vit_tf.data.davis import DavisVideos, load_davis
 from vit_tf.data.folder import check_images
-from vit_tf.data.image_lists import read_class_list
-from vit_tf.data.masking import mask_patches
-from vit_tf.data.pipeline import describe, load
-from vit_tf.data.source import Description
+from vit_tf.data.pipeline import describe, few_shot, load
+from vit_tf.data.revisited import load_revisited
+from vit_tf.data.shapes import load_shape_pairs, load_shape_videos, load_shapes
+from vit_tf.data.source import Description, read_class_list
+from vit_tf.data.spair import load_spair
 
 __all__ = [
     "DavisVideos",

@@ -11,8 +11,7 @@ import tensorflow as tf
 from vit_tf.backend import leave_gpus_to_jax
 from vit_tf.batches import without_autotune
 from vit_tf.data.folder import decode_file, open_files
-from vit_tf.data.images.decoding import pixels_of
-from vit_tf.data.images.framing import Framing
+from vit_tf.data.imaging import Framing, pixels_of
 from vit_tf.data.pipeline import load
 from vit_tf.data.reading import read_shardable
 from vit_tf.remote import is_remote, without_password

@@ -1,17 +1,36 @@
-"""Folders of images, as `vit_tf.data.layouts` finds them."""
+"""Folders of images: their splits, classes and files, on a disk or at an address.
 
+The classes of images that lie side by side are those of a text file, as released data have it:
+
+* `val_annotations.txt` of Tiny ImageNet: the name of an image, its class, a box.
+* `val.txt` of Caffe's ImageNet: the name of an image, the number of its class from 0 on.
+* `LOC_val_solution.csv` of Kaggle's ImageNet: the name without its ending, its class, boxes.
+* `ILSVRC2012_validation_ground_truth.txt`: the number of a class on each line, in the order of the
+  images' names. These are the development kit's own numbers, which its `meta.mat` explains.
+* A class on each line, in the order of the images' names.
+"""
+
+import csv
+import functools
+import io
+import logging
+import mimetypes
 import os
+import re
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.data.images import decoding
-from vit_tf.data.layouts.scanning import scan
-from vit_tf.data.source import LazyDict, Source
-from vit_tf.names import format_list
-from vit_tf.remote import PASSWORD, is_remote, without_password
+from vit_tf.data import imaging
+from vit_tf.data.source import SPLITS, TEST_FRACTION, LazyDict, Source, hold_out
+from vit_tf.data.tfds import prepared_in
+from vit_tf.names import file_error, format_list, join_words
+from vit_tf.remote import PASSWORD, as_path, is_remote, without_password
 
 # Of images that are to share a size so many are measured ahead, and all others when they are met.
 MEASURED = 100
@@ -38,11 +57,11 @@ def open_files(class_names, members):
         return tf.data.Dataset.from_tensor_slices((paths, labels))
 
     def attempt(path, window=None):
-        return decoding.decode(tf.io.read_file(path), window)
+        return imaging.decode(tf.io.read_file(path), window)
 
     def decode(path):
         name = tf.strings.regex_replace(path, *PASSWORD)
-        return decoding.decode_or_name(attempt, path, name, tf.io.read_file)
+        return imaging.decode_or_name(attempt, path, name, tf.io.read_file)
 
     def decode_by_pillow(path):
         image, problem = tf.numpy_function(_decode_or_tell, [path], (tf.uint8, tf.string))
@@ -96,7 +115,7 @@ def _error(path):
 
 
 def _decode_or_tell(path):
-    return decoding.decode_or_tell(decode_file, os.fsdecode(path))
+    return imaging.decode_or_tell(decode_file, os.fsdecode(path))
 
 
 def decode_file(path, upright=True):
@@ -107,7 +126,7 @@ def decode_file(path, upright=True):
     Raises:
         ValueError: that names the file, if it cannot be decoded.
     """
-    return decoding.pixels(_readable(path), without_password(path), upright)
+    return imaging.pixels(_readable(path), without_password(path), upright)
 
 
 def _readable(path):
@@ -136,7 +155,450 @@ def _size(path):
     from PIL import Image
 
     file = _readable(path)
-    with decoding.explained(file, without_password(path)), Image.open(file) as image:
+    with imaging.explained(file, without_password(path)), Image.open(file) as image:
         # Of a PNG the orientation may follow the image, which may be corrupt.
         sideways = image.getexif().get(0x0112, 1) >= 5
         return image.size if sideways else image.size[::-1]
+
+
+log = logging.getLogger(__name__)
+
+# In lower case; folders may be written in any.
+SPLIT_FOLDERS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+# As the archives of ImageNet are called, each of which may be all there is.
+RELEASED = {
+    "ilsvrc2012_img_train": "train",
+    "ilsvrc2012_img_val": "validation",
+    "ilsvrc2012_img_test": "test",
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is in a folder of images.
+
+    Args:
+        class_names: tuple of the names of the classes; empty where the classes are unknown.
+        splits: mapping from a split to (paths, int32 labels), which lists the split's files when
+            it is first asked for it. Labels are -1 where the classes are unknown.
+    """
+
+    class_names: tuple
+    splits: Mapping
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """A folder of images: the whole one, or that of a split.
+
+    Args:
+        class_names: tuple of the names of its classes; empty where they are unknown.
+        members: function of the names of all classes to (paths, int32 labels).
+    """
+
+    class_names: tuple
+    members: Callable
+
+
+def scan(root):
+    """The `Layout` of a folder.
+
+    Its images, or those of each split's folder, lie in a folder for each class, or side by side (or
+    in one folder called `images`) with a text file of their classes, or without one.
+
+    The classes are those of the train split or, without one, of all other splits; splits without
+    labels are left out where others have some. Without split folders one fifth of each class, the
+    same every time, is the test split. Either is logged.
+
+    Raises:
+        ValueError: for a folder without images, a class folder without images, a class that the
+            train split lacks, and folders of unknown contents.
+    """
+    root = os.path.expanduser(os.fspath(root))
+    root = root.rstrip("/") or "/"
+    if not tf.io.gfile.isdir(root):
+        raise ValueError(f"Expected a folder that exists. Received: {without_password(root)!r}")
+    folders = _split_folders(root)
+    if not folders:
+        return _without_splits(root)
+    parts = {split: _part(folder) for split, folder in folders.items()}
+    labelled = {split: part for split, part in parts.items() if part.class_names}
+    if labelled and len(labelled) < len(parts):
+        _warn_of_unlabelled(root, tuple(split for split in parts if split not in labelled))
+    parts = labelled or parts
+    defining = [parts["train"]] if "train" in parts else parts.values()
+    class_names = tuple(sorted({name for part in defining for name in part.class_names}))
+    if all(name.isdecimal() for name in class_names):
+        class_names = tuple(sorted(class_names, key=int))
+    members = {split: partial(part.members, class_names) for split, part in parts.items()}
+    return Layout(class_names, LazyDict(members))
+
+
+def _without_splits(root):
+    part = _part(root)
+
+    @functools.cache
+    def cut():
+        paths, labels = part.members(part.class_names)
+        cuts = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
+        _warn_of_test_split(root, len(cuts[1]), len(labels))
+        return [(paths[chosen], labels[chosen]) for chosen in cuts]
+
+    return Layout(part.class_names, LazyDict({"train": lambda: cut()[0], "test": lambda: cut()[1]}))
+
+
+@functools.cache
+def _warn_of_test_split(root, size, count):
+    """Logs once that some images of a folder are kept for testing."""
+    log.warning(
+        "%s has no split folders: %d of its %d images, a fixed fifth of each class, form the "
+        "test split. The split 'all' contains every image.",
+        without_password(root),
+        size,
+        count,
+    )
+
+
+def _split_folders(root):
+    """Dict from the splits that are folders to these; empty where the folders are classes."""
+    own = RELEASED.get(os.path.basename(root).lower())
+    if own:
+        return {own: root}
+    subfolders = entries(root)[0]
+    released = {name: RELEASED[name.lower()] for name in subfolders if name.lower() in RELEASED}
+    named = {
+        name: SPLIT_FOLDERS[name.lower()] for name in subfolders if name.lower() in SPLIT_FOLDERS
+    }
+    others = [name for name in subfolders if name not in {**released, **named}]
+    # Classes, such as the train among means of transport, hold images and not class folders.
+    if others and not released and not any(entries(os.path.join(root, name))[0] for name in named):
+        return {}
+    parts = {}
+    for name, split in {**released, **named}.items():
+        parts.setdefault(split, []).append(name)
+    for split, names in parts.items():
+        if len(names) > 1:
+            raise ValueError(
+                f"Expected one folder for the {split} split. Received: {_quoted(names)} in {root!r}"
+            )
+    if others and parts and not released and "train" not in parts:
+        raise ValueError(
+            "Expected folders of splits or of classes, not both. "
+            f"Received: {_quoted(named)} next to {_quoted(others)} in {root!r}"
+        )
+    return {split: os.path.join(root, parts[split][0]) for split in SPLITS if split in parts}
+
+
+def _quoted(names):
+    return format_list(map(repr, names))
+
+
+@functools.cache
+def _warn_of_unlabelled(root, splits):
+    """Logs once which splits of a folder cannot be read with the others."""
+    root = without_password(root)
+    log.warning("%s: unknown classes of %s, left out.", root, join_words(splits))
+
+
+def _part(folder):
+    """The `ImageFolder` of a folder, by the names in it and a file of labels alone."""
+    subfolders, files = entries(folder)
+    files = [os.path.join(folder, name) for name in files]
+    if not any(map(is_image, files)) and [name.lower() for name in subfolders] == ["images"]:
+        files, subfolders = files_below(os.path.join(folder, subfolders[0])), []
+    images = [file for file in files if is_image(file)]
+    warn_of_others(folder, files)
+    if not images and not subfolders:
+        raise _holds_none(folder, "a folder of images, or of one folder of images per class")
+    path, classes = find_classes(folder, images)
+    if classes:
+        classes = named_classes(path, classes)
+        return ImageFolder(class_names_of(classes), partial(_in_file, images, path, classes))
+    below = (file for name in subfolders for file in files_below(os.path.join(folder, name)))
+    if images and not any(map(is_image, below)):
+        return ImageFolder((), partial(_unlabelled, images))
+    return ImageFolder(tuple(subfolders), partial(_in_class_folders, folder, subfolders))
+
+
+def _in_file(images, path, classes, class_names):
+    """The images whose classes a file states: (paths, int32 labels)."""
+    return np.array(images), labels_of(path, classes, class_names)
+
+
+def _unlabelled(images, class_names):
+    """Images of unknown class: (paths, labels of -1)."""
+    return np.array(images), np.full(len(images), -1, np.int32)
+
+
+def _in_class_folders(folder, subfolders, class_names):
+    """The images of the class folders in a folder: (paths, int32 labels)."""
+    place = {name: index for index, name in enumerate(class_names)}
+    images, others, labels = [], [], []
+    for name in subfolders:
+        path = os.path.join(folder, name)
+        if name not in place:
+            raise ValueError(
+                f"Expected the class folders of the train split: {format_list(class_names)}. "
+                f"Received: {path!r}"
+            )
+        files = files_below(path)
+        found = [file for file in files if is_image(file)]
+        if not found:
+            raise _holds_none(path, f"each class folder to hold images ({', '.join(SUFFIXES)})")
+        images += found
+        others += [file for file in files if not is_image(file)]
+        labels += [place[name]] * len(found)
+    warn_of_others(folder, others)
+    return np.array(images), np.array(labels, np.int32)
+
+
+def _holds_none(folder, expected):
+    """The `ValueError` for a folder that holds no images, which may be one of TFDS."""
+    found = prepared_in(folder)
+    received = f"{folder!r} without any"
+    if found:
+        received = (
+            f"{found[0]!r} in {found[1]!r}, which TFDS has prepared: load it by that name, with "
+            "that folder as data_dir (--data-dir)"
+        )
+    return ValueError(f"Expected {expected}. Received: {received}")
+
+
+TEXT_SUFFIXES = (".txt", ".csv", ".tsv")
+ILSVRC = "ILSVRC2012_validation_ground_truth.txt"
+# Where the file above lies next to ILSVRC2012_img_val: as it is, or in the kit it is released in.
+ILSVRC_PLACES = (ILSVRC, f"ILSVRC2012_devkit_t12/data/{ILSVRC}")
+# A class that boxes follow, as in Kaggle's files.
+BOXES = re.compile(r"(\S+)( -?\d+){4}")
+
+
+def find_classes(folder, images):
+    """The class of each image as stated in a text file: (path of the file, list of texts).
+
+    The file lies in the folder, or next to it with its name: `val.txt` for `val/`.
+
+    Args:
+        folder: path of the folder.
+        images: paths of its images, sorted.
+
+    Returns:
+        (None, None) if there is no such file.
+
+    Raises:
+        ValueError: for several such files, and one that leaves out some of the images.
+    """
+    if not images:
+        return None, None
+    names = [os.path.basename(image) for image in images]
+    found = [(path, _classes(path, names)) for path in _candidates(folder, names)]
+    found = [(path, classes) for path, classes in found if classes]
+    if len(found) > 1:
+        files = format_list(repr(os.path.basename(path)) for path, _ in found)
+        raise ValueError(
+            f"Expected one text file with the classes of the images in {folder!r}. "
+            f"Received: {files}"
+        )
+    return found[0] if found else (None, None)
+
+
+def _candidates(folder, names):
+    """Paths of the files that may hold the classes of images of these names."""
+    inside = [name for name in entries(folder)[1] if name.lower().endswith(TEXT_SUFFIXES)]
+    paths = [os.path.join(folder, name) for name in inside]
+    parent = os.path.dirname(folder)
+    beside = [folder + suffix for suffix in TEXT_SUFFIXES]
+    if names[0].startswith("ILSVRC2012_val_"):
+        beside += [os.path.join(parent, place) for place in ILSVRC_PLACES]
+    return paths + [path for path in beside if tf.io.gfile.exists(path)]
+
+
+def _classes(path, names):
+    """The class of each image, in their order, or None for a file with other contents."""
+    rows = _rows(path)
+    place = {name: index for index, name in enumerate(names)}
+    place |= {os.path.splitext(name)[0]: index for index, name in enumerate(names)}
+    keys = [place.get(os.path.basename(row[0])) if len(row) > 1 else None for row in rows]
+    if all(key is None for key in keys):
+        alone = all(len(row) == 1 and not is_image(row[0]) for row in rows)
+        return [row[0] for row in rows] if alone and len(rows) == len(names) else None
+    told = {key: row[1] for key, row in zip(keys, rows, strict=True) if key is not None}
+    missing = [name for index, name in enumerate(names) if index not in told]
+    if missing:
+        raise ValueError(
+            f"Expected a text file with the class of each of {len(names)} images. "
+            f"Received: {path!r}, without {format_list(missing)}"
+        )
+    return [told[index] for index in range(len(names))]
+
+
+def _rows(path):
+    """The fields of each line that holds any: commas part those of a CSV file, else blanks."""
+    # A file of any other encoding differs from a list of images in its words.
+    lines = as_path(path).read_bytes().decode("utf-8-sig", "replace").splitlines()
+    if path.lower().endswith(".csv"):
+        rows = [[_without_boxes(cell.strip()) for cell in row] for row in csv.reader(lines)]
+        return [row for row in rows if row]
+    return [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
+
+
+def _without_boxes(cell):
+    found = BOXES.match(cell)
+    return found[1] if found else cell
+
+
+def named_classes(path, classes):
+    """The classes of a file by name where they are the numbers of ImageNet's development kit.
+
+    Args:
+        path: that of the file.
+        classes: list of texts, as `find_classes` returns it.
+
+    Raises:
+        ValueError: for numbers that count from 1 and no `meta.mat` next to the file.
+    """
+    if not all(text.isdecimal() for text in classes):
+        return classes
+    kit = os.path.join(os.path.dirname(path), "meta.mat")
+    if tf.io.gfile.exists(kit):
+        names = _kit_names(kit)
+        return [names[int(text)] for text in classes]
+    if _counts_from_one(classes):
+        raise ValueError(
+            "Expected class numbers that start at 0, or those of ImageNet's development "
+            f"kit with its meta.mat next to them. Received: {path!r}, which starts at 1"
+        )
+    return classes
+
+
+def _counts_from_one(classes):
+    numbers = {int(text) for text in classes}
+    return len(numbers) > 1 and numbers == set(range(1, len(numbers) + 1))
+
+
+def _kit_names(path):
+    """Dict from a number of ImageNet's development kit to the class' WordNet number."""
+    from scipy.io import loadmat
+
+    synsets = loadmat(io.BytesIO(as_path(path).read_bytes()), squeeze_me=True)["synsets"]
+    pairs = zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True)
+    return {int(number): str(name) for number, name in pairs}
+
+
+def class_names_of(classes):
+    """The names of all classes, sorted, where there are class folders: a tuple.
+
+    Of numbers it is all from 0 to the largest, so that each is the index of its class.
+    """
+    if all(text.isdecimal() for text in classes):
+        return tuple(str(number) for number in range(max(map(int, classes)) + 1))
+    return tuple(sorted(set(classes)))
+
+
+def labels_of(path, classes, class_names):
+    """The index of each class in the class names: int32 array of shape (example,).
+
+    Args:
+        path: that of the file with the classes.
+        classes: list of names of classes, or of indices in the class names.
+        class_names: tuple.
+
+    Raises:
+        ValueError: for others.
+    """
+    place = {name: index for index, name in enumerate(class_names)}
+    if not set(classes) <= set(place) and all(text.isdecimal() for text in classes):
+        place = {str(index): index for index in range(len(class_names))}
+    unknown = sorted(set(classes) - set(place))
+    if unknown:
+        raise ValueError(
+            f"Expected classes among those of the train split: {format_list(class_names)}. "
+            f"Received: {format_list(unknown)} in {path!r}"
+        )
+    return np.array([place[text] for text in classes], np.int32)
+
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+
+
+def is_image(name):
+    """Whether a file's name is that of an image."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def entries(folder):
+    """The names of the subfolders and of the files in a folder, sorted; hidden ones are left out.
+
+    Args:
+        folder: path or address, such as `"gs://bucket/photos"`.
+
+    Raises:
+        ValueError: for a symbolic link that leads to itself.
+    """
+    if is_remote(folder):
+        # Each question is a message to a server, so names that show what they are are not queried.
+        pairs = [
+            (name.rstrip("/"), name.endswith("/") or _asked(folder, name))
+            for name in tf.io.gfile.listdir(folder)
+        ]
+    else:
+        with os.scandir(folder) as found:
+            pairs = [(entry.name, _is_folder(entry)) for entry in found]
+    pairs = sorted(pair for pair in pairs if not pair[0].startswith("."))
+    return [name for name, inner in pairs if inner], [name for name, inner in pairs if not inner]
+
+
+def _asked(folder, name):
+    return not is_image(name) and tf.io.gfile.isdir(os.path.join(folder, name))
+
+
+def _is_folder(entry):
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        raise ValueError(
+            "Expected symbolic links that lead to a file or a folder. "
+            f"Received: {entry.path!r} ({file_error(error, entry.path)})"
+        ) from error
+
+
+def files_below(folder, above=()):
+    """Paths of the files in a folder and in its subfolders, sorted.
+
+    Raises:
+        ValueError: for a symbolic link to one of the folders that it lies in (`above`).
+    """
+    place = folder if is_remote(folder) else os.path.realpath(folder)
+    if place in above:
+        raise ValueError(
+            "Expected no symbolic link to a folder that contains it. "
+            f"Received: {folder!r}, which leads to {place!r}"
+        )
+    folders, files = entries(folder)
+    found = [os.path.join(folder, name) for name in files]
+    for name in folders:
+        found += files_below(os.path.join(folder, name), (*above, place))
+    return sorted(found)
+
+
+def warn_of_others(folder, files):
+    """Logs once how many files of a folder are images of formats that are not read, and which."""
+    others = [os.path.basename(file) for file in files if _is_other_image(file)]
+    if others:
+        _warn(folder, len(others), format_list(others))
+
+
+def _is_other_image(file):
+    return not is_image(file) and (mimetypes.guess_type(file)[0] or "").startswith("image/")
+
+
+@functools.cache
+def _warn(folder, count, names):
+    formats = ", ".join(SUFFIXES)
+    folder = without_password(folder)
+    log.warning(
+        "%s: %d images are left out, since only %s are supported: %s", folder, count, formats, names
+    )

@@ -1,30 +1,37 @@
-"""From a name to batched data sets of images in [-1, 1] and labels."""
+"""Data sets by name as batches of images and labels: whole, or a few images of each class."""
 
-import numbers
 import os
 from functools import partial
 
+import numpy as np
+import tensorflow as tf
+from tqdm.auto import tqdm
+
 from vit_tf.backend import leave_gpus_to_jax
 from vit_tf.batches import as_shard
-from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
-from vit_tf.data.image_lists import select_classes
-from vit_tf.data.images.framing import AREA
-from vit_tf.data.reading import read_shardable
+from vit_tf.data.imaging import AREA
+from vit_tf.data.reading import read_batches, read_shardable
 from vit_tf.data.shapes import open_shapes
 from vit_tf.data.source import (
     SPLITS,
+    TEST_FRACTION,
     Description,
+    Source,
+    check_number,
     check_splits,
+    checked_size,
+    hold_out,
     identify,
     identify_names,
     partition,
+    require_labels,
+    select_classes,
     shard_indices,
     with_all,
 )
 from vit_tf.data.tfds import is_tfds_name, open_tfds
 from vit_tf.names import renamed_arguments, unknown_name
-from vit_tf.preprocessing import Preprocessing
 from vit_tf.remote import is_remote
 
 
@@ -217,49 +224,156 @@ def _checked_take(take, splits):
     return take
 
 
-def checked_size(image_size, preprocessing=None):
-    """`image_size`, or that of the preprocessing, as a pair (height, width), or None."""
-    if preprocessing is not None:
-        return _size_of(preprocessing, checked_size(image_size))
-    if image_size is None:
-        return None
-    size = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size,) * 2
-    if len(size) != 2:
-        raise ValueError(
-            "Expected image_size to be a number of pixels or a pair (height, width). "
-            f"Received: image_size={image_size!r}"
-        )
-    for pixels in size:
-        check_number("image_size", pixels, 1)
-    return size
-
-
-def _size_of(preprocessing, size):
-    """The size of a preprocessing of RGB images, which `size` must not contradict."""
-    if not isinstance(preprocessing, Preprocessing) or len(preprocessing.mean) != 3:
-        raise ValueError(
-            "Expected preprocessing to be a vit_tf.Preprocessing of 3 channels. "
-            f"Received: preprocessing={preprocessing!r}"
-        )
-    if preprocessing.size is None:
-        return size
-    if size not in (None, preprocessing.size):
-        raise ValueError(
-            f"Expected image_size to be None or that of the preprocessing, {preprocessing.size}. "
-            f"Received: image_size={size}"
-        )
-    return preprocessing.size
-
-
-def check_number(what, value, least):
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"Expected {what} to be an integer >= {least}. Received: {what}={value!r}")
-
-
 def _check_full_batch(chosen, batch_size, drop_remainder):
     count, split = min((len(indices), split) for split, (_, indices) in chosen.items())
     if drop_remainder and count < batch_size:
         raise ValueError(
             f"Expected batch_size to be at most {count}, the number of {split} examples, with "
             f"drop_remainder=True. Received: batch_size={batch_size}"
+        )
+
+
+def open_digits():
+    """The digits, with grey values 0..16 stretched to [0, 255] and a fixed test split.
+
+    One fifth of the images (360), stratified and the same whatever the seed, are the test split.
+    """
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = (digits.images[..., None] * (255 / 16)).astype(np.float32)
+    labels = digits.target.astype(np.int32)
+    train, test = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
+    members = {"train": train, "test": test}
+
+    def read(split, indices):
+        chosen = members[split][indices]
+        return tf.data.Dataset.from_tensor_slices((images[chosen], labels[chosen]))
+
+    return Source(
+        class_names=tuple(str(name) for name in digits.target_names),
+        num_examples={split: len(chosen) for split, chosen in members.items()},
+        labels=lambda split: labels[members[split]],
+        image_size=lambda split, indices: images.shape[1:3],
+        read=read,
+        decode=lambda image: (image, ""),
+        shuffle_buffer=len(labels),
+        version=lambda: "digits",
+    )
+
+
+BLOCK = 10_000
+
+
+def few_shot(
+    name,
+    shots,
+    *,
+    seed=0,
+    image_size=None,
+    batch_size=128,
+    held_out=0,
+    data_dir=None,
+    preprocessing=None,
+    classes=None,
+):
+    """Loads `shots` images of every class, and held-out images to select settings such as `l2`.
+
+    Both come from the train split, so the test split that `load` returns remains unseen; the
+    validation split that `load` may cut from the train split overlaps with them. For the same
+    `seed` and `held_out`, a smaller set is part of a larger one, and the held-out images are the
+    same.
+
+    Args:
+        name: data set, as for `load`.
+        shots: number of images of each class.
+        seed: seed of the selection and of the shuffling.
+        image_size: height and width to resize to, in pixels; a number, a pair or None, as for
+            `load`.
+        batch_size: examples per batch; the last one may have fewer.
+        held_out: number of further images of each class; 0 makes the second data set empty.
+        data_dir: folder of the TFDS data; the default of TFDS if None.
+        preprocessing: preprocessing of the model, as for `load`.
+        classes: names of the classes to keep, as for `load`.
+
+    Returns:
+        Pair of `tf.data.Dataset` of (images, labels) as `load` returns them: `shots` images of each
+        class, shuffled anew in each epoch, and `held_out` others of each, in a fixed order.
+
+    Raises:
+        ValueError: for images without labels, a class with fewer than `shots + held_out` images,
+            arguments out of range, and as for `load`.
+    """
+    check_number("shots", shots, 1)
+    check_number("held_out", held_out, 0)
+    check_number("seed", seed, 0)
+    check_number("batch_size", batch_size, 1)
+    size = checked_size(image_size, preprocessing)
+    source = select_classes(open_source(name, data_dir), classes)
+    require_labels(source)
+    split, indices = partition(source, ("train",), 0, {}, seed)["train"]
+    indices, labels = _in_random_order(source, split, indices, shots + held_out, seed)
+    _check_counts(source, labels, shots, held_out)
+    rank = class_rank(labels)
+    chosen = np.sort(indices[(rank >= held_out) & (rank < held_out + shots)])
+    held = np.sort(indices[rank < held_out])
+    if size is None:
+        source.image_size(split, np.union1d(chosen, held))  # raises if they share none
+
+    def batches(indices, seed):
+        how = {"seed": seed, "preprocessing": preprocessing}
+        return read_batches(source, split, indices, size, batch_size, **how)
+
+    few = batches(chosen, seed)
+    rest = batches(held, None) if held_out else few.take(0)
+    for dataset, part in ((few, chosen), (rest, held)):
+        dataset.identify = partial(identify, source, split, part)
+    return few, rest
+
+
+def class_rank(labels):
+    """How many earlier examples have the same label: int array of shape (example,).
+
+    Args:
+        labels: int array of shape (example,).
+    """
+    order = np.argsort(labels, kind="stable")
+    grouped = labels[order]
+    rank = np.empty(len(labels), int)
+    rank[order] = np.arange(len(labels)) - np.searchsorted(grouped, grouped)
+    return rank
+
+
+def _in_random_order(source, split, indices, least, seed):
+    """Examples of a split in an order that depends on the seed alone: (indices, labels)."""
+    # Labels that are not known ahead are read from a random position on, until there are `least`
+    # examples of each class or all have been read.
+    rng = np.random.default_rng([seed, 2 * len(SPLITS)])
+    labels = source.labels(split)
+    if labels is not None:
+        order = rng.permutation(len(indices))
+        return indices[order], labels[order]
+    start = rng.integers(len(indices))
+    parts = [indices[start:], indices[:start]]
+    blocks = [part[i : i + BLOCK] for part in parts for i in range(0, len(part), BLOCK)]
+    found, labels = [], []
+    counts = np.zeros(len(source.class_names), int)
+    for block in tqdm(blocks, "Reading labels", delay=1, disable=None, unit="block"):
+        only = source.read(split, block).map(lambda item, label: label).batch(len(block))
+        found.append(block)
+        labels.append(only.get_single_element().numpy())
+        counts += np.bincount(labels[-1], minlength=len(counts))
+        if counts.min() >= least:
+            break
+    return np.concatenate(found), np.concatenate(labels)
+
+
+def _check_counts(source, labels, shots, held_out):
+    counts = np.bincount(labels, minlength=len(source.class_names))
+    scarce = int(np.argmin(counts))
+    if counts[scarce] < shots + held_out:
+        raise ValueError(
+            f"Expected each class to have at least {shots + held_out} images in the train split, "
+            f"for shots={shots} and held_out={held_out}. "
+            f"Received: {counts[scarce]} of class {source.class_names[scarce]!r}"
         )

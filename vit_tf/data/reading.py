@@ -20,8 +20,7 @@ from vit_tf.batches import (
     seeds_of_batches,
     without_autotune,
 )
-from vit_tf.data.images.decoding import cut
-from vit_tf.data.images.framing import Framing
+from vit_tf.data.imaging import Framing, cut
 from vit_tf.preprocessing import Preprocessing
 
 CACHE_BYTES = 2**30

@@ -1,10 +1,264 @@
-"""Pictures of one shape each, made on the spot: eight kinds of shapes on textured grounds."""
+"""Synthetic shapes, eight kinds on textured grounds, with their exact masks, parts and keypoints.
+
+Positions are (row, column) on the unit square, for any number of pixels. Each shape has a frame
+of its own, (u, v) with u to its right and v to its back, in which it fits into the unit disc.
+"""
+
+import colorsys
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.data.annotated.scenes import KINDS, random_scene
-from vit_tf.data.source import Source
+from vit_tf.backend import leave_gpus_to_jax
+from vit_tf.data.reading import read_batches
+from vit_tf.data.source import Source, check_number, checked_size, partition
+
+SUBPIXELS = 2
+# The front half shows the colour in full, the back half only so much of it.
+BACK_TONE = 0.55
+GRAIN = 8.0
+# What is left of the colours where the light is at its weakest.
+DIMMEST = 0.7
+NOTCH = 0.45
+WAVES = 3
+KEYPOINTS = ("front", "back", "left", "right")
+PARTS = ("front", "back")
+
+
+def _in_star(u, v):
+    """A star of five points: each is a triangle from the tip down to the notches next to it."""
+    sector = 2 * math.pi / 5
+    angle = np.arctan2(u, -v)
+    angle = np.abs(angle - sector * np.round(angle / sector))
+    radius = np.hypot(u, v)
+    along, across = radius * np.cos(angle), radius * np.sin(angle)
+    notch = NOTCH * math.cos(sector / 2), NOTCH * math.sin(sector / 2)
+    return (1 - along) * notch[1] >= across * (1 - notch[0])
+
+
+def _in_arrow(u, v):
+    head = (v >= -1) & (v <= 0) & (np.abs(u) <= 0.8 * (v + 1))
+    return head | ((v >= 0) & (v <= 0.95) & (np.abs(u) <= 0.3))
+
+
+# The kind, whether (u, v) lies in it, and the (u, v) of its `KEYPOINTS`.
+KINDS = {
+    "disc": (
+        lambda u, v: u**2 + v**2 <= 1,
+        ((0, -0.85), (0, 0.85), (-0.85, 0), (0.85, 0)),
+    ),
+    "ring": (
+        lambda u, v: (u**2 + v**2 <= 1) & (u**2 + v**2 >= 0.55**2),
+        ((0, -0.8), (0, 0.8), (-0.8, 0), (0.8, 0)),
+    ),
+    "square": (
+        lambda u, v: np.maximum(np.abs(u), np.abs(v)) <= 0.7,
+        ((0, -0.6), (0, 0.6), (-0.6, 0), (0.6, 0)),
+    ),
+    "triangle": (
+        lambda u, v: (v <= 0.5) & (v >= math.sqrt(3) * np.abs(u) - 1),
+        ((0, -0.75), (0, 0.4), (-0.65, 0.38), (0.65, 0.38)),
+    ),
+    "cross": (
+        lambda u, v: (
+            (np.minimum(np.abs(u), np.abs(v)) <= 0.3) & (np.maximum(np.abs(u), np.abs(v)) <= 0.95)
+        ),
+        ((0, -0.85), (0, 0.85), (-0.85, 0), (0.85, 0)),
+    ),
+    "star": (
+        _in_star,
+        ((0, -0.8), (0, 0.35), (-0.76, -0.247), (0.76, -0.247)),
+    ),
+    "dome": (
+        lambda u, v: (u**2 + v**2 <= 1) & (v <= 0.3),
+        ((0, -0.85), (0, 0.2), (-0.8, 0.1), (0.8, 0.1)),
+    ),
+    "arrow": (
+        _in_arrow,
+        ((0, -0.8), (0, 0.85), (-0.6, -0.1), (0.6, -0.1)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape of a kind; `centre` is (row, column), and `angle` turns it clockwise, in radians."""
+
+    kind: str
+    centre: tuple
+    radius: float
+    angle: float
+    colour: tuple
+
+    def own_frame(self, points):
+        """(u, v) of points of shape (..., 2)."""
+        down, right = np.moveaxis((points - np.asarray(self.centre)) / self.radius, -1, 0)
+        cos, sin = math.cos(self.angle), math.sin(self.angle)
+        return cos * right + sin * down, cos * down - sin * right
+
+    def covers(self, points):
+        """Whether points of shape (..., 2) lie on the shape: bool of shape (...)."""
+        return KINDS[self.kind][0](*self.own_frame(points))
+
+    def part(self, points):
+        """The part that points on the shape belong to: 1 in front of its centre and 2 behind."""
+        return np.where(self.own_frame(points)[1] < 0, 1, 2)
+
+    def keypoints(self):
+        """Positions of `KEYPOINTS`: float array of shape (keypoint, 2)."""
+        u, v = np.array(KINDS[self.kind][1], float).T
+        cos, sin = math.cos(self.angle), math.sin(self.angle)
+        turned = np.stack([sin * u + cos * v, cos * u - sin * v], axis=-1)
+        return np.asarray(self.centre) + self.radius * turned
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Shapes, the last of them on top, on a ground of waves and bars that mean nothing.
+
+    Args:
+        shapes: tuple of `Shape`.
+        colour: colour of the ground, RGB in [0, 255].
+        waves: list of (waves per image down and across, phase, RGB amplitude).
+        bars: list of (centre, half length, half width, angle, colour).
+        grain: seed of the noise, of a standard deviation of `GRAIN`.
+        light: factor of all colours, which the noise is added to.
+    """
+
+    shapes: tuple
+    colour: np.ndarray
+    waves: list = field(repr=False)
+    bars: list = field(repr=False)
+    grain: int = 0
+    light: float = 1.0
+
+    def index(self, size):
+        """Which shape is seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
+        points = pixel_centres(size)
+        index = np.zeros(points.shape[:-1], np.uint8)
+        for number, shape in enumerate(self.shapes, start=1):
+            index[shape.covers(points)] = number
+        return index
+
+    def parts(self, size):
+        """The part seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
+        points = pixel_centres(size)
+        parts = np.zeros(points.shape[:-1], np.uint8)
+        for shape in self.shapes:
+            on = shape.covers(points)
+            parts[on] = shape.part(points[on])
+        return parts
+
+    def draw(self, size):
+        """The picture, uint8 of shape (height, width, 3), as the mean colour within each pixel."""
+        points = pixel_centres([pixels * SUBPIXELS for pixels in size])
+        colours = self._waves(size).repeat(SUBPIXELS, axis=0).repeat(SUBPIXELS, axis=1)
+        self._draw_bars(colours, points)
+        for shape in self.shapes:
+            on = shape.covers(points)
+            tone = np.where(shape.part(points[on]) == 1, 1.0, BACK_TONE)
+            colours[on] = tone[:, None] * np.asarray(shape.colour)
+        colours = colours.reshape(size[0], SUBPIXELS, size[1], SUBPIXELS, 3).mean((1, 3))
+        noise = np.random.default_rng(self.grain).normal(0, GRAIN, colours.shape)
+        return np.clip(np.round(colours * self.light + noise), 0, 255).astype(np.uint8)
+
+    def _waves(self, size):
+        """The ground at the centre of each pixel: waves are too long to change within one."""
+        points = pixel_centres(size)
+        colours = np.tile(np.asarray(self.colour, float), (*size, 1))
+        for frequency, phase, amplitude in self.waves:
+            wave = np.sin(2 * math.pi * (points @ np.asarray(frequency)) + phase)
+            colours += wave[..., None] * np.asarray(amplitude)
+        return colours
+
+    def _draw_bars(self, colours, points):
+        """Draws into `colours` of shape (row, column, 3), at points of shape (row, column, 2)."""
+        for centre, length, width, angle, colour in self.bars:
+            down, right = np.moveaxis(points - np.asarray(centre), -1, 0)
+            along = math.cos(angle) * right + math.sin(angle) * down
+            across = math.cos(angle) * down - math.sin(angle) * right
+            colours[(np.abs(along) <= length) & (np.abs(across) <= width)] = colour
+
+
+def pixel_centres(size):
+    """Centres of the pixels of an image of `size` (height, width): (height, width, 2)."""
+    height, width = size
+    rows, columns = (np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width
+    return np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1)
+
+
+def random_scene(kind, rng):
+    """One shape of a kind, of random size, turn and colour, that may reach over the border.
+
+    The light is random too, as it changes within the videos.
+    """
+    shape = Shape(
+        kind,
+        tuple(rng.uniform(0.18, 0.82, 2)),
+        rng.uniform(0.22, 0.36),
+        rng.uniform(0, 2 * math.pi),
+        _bright_colour(rng),
+    )
+    return Scene((shape,), *_random_ground(rng), rng.uniform(DIMMEST, 1))
+
+
+def random_motion(num_frames, rng):
+    """Scenes of two or three shapes of different kinds that drift and turn on a still ground.
+
+    They share one colour, as the animals of a herd do, so that their forms distinguish them and not
+    their colours; light and noise change from frame to frame, so that no pixel keeps its value.
+    None covers another in the first scene; later on they may, and they may leave the image.
+    """
+    count = rng.integers(2, 4)
+    kinds = rng.choice(list(KINDS), count, replace=False)
+    *ground, grain = _random_ground(rng)
+    around = rng.uniform(0, 2 * math.pi) + 2 * math.pi / count * np.arange(count)
+    centres = 0.5 + 0.26 * np.stack([np.sin(around), np.cos(around)], axis=-1)
+    radii, turns = rng.uniform(0.14, 0.2, count), rng.uniform(0, 2 * math.pi, count)
+    colour = _bright_colour(rng)
+    drifts, spins = rng.uniform(-0.3, 0.3, (count, 2)), rng.uniform(-1, 1, count)
+    lights = _changing_light(num_frames, rng)
+    scenes = []
+    for frame, time in enumerate(np.arange(num_frames) / max(num_frames - 1, 1)):
+        moved = zip(kinds, centres + time * drifts, radii, turns + time * spins, strict=True)
+        shapes = [Shape(str(kind), tuple(at), *rest, colour) for kind, at, *rest in moved]
+        scenes.append(Scene(tuple(shapes), *ground, grain + frame, lights[frame]))
+    return scenes
+
+
+def _changing_light(num_frames, rng):
+    """The factor of all colours of each frame: a wave within [`DIMMEST`, 1]."""
+    frequency, phase = rng.uniform(0.5, 1.5), rng.uniform(0, 2 * math.pi)
+    times = np.arange(num_frames) / max(num_frames - 1, 1)
+    brightness = (1 + np.sin(2 * math.pi * frequency * times + phase)) / 2
+    return DIMMEST + (1 - DIMMEST) * brightness
+
+
+def _random_ground(rng):
+    """Colour, waves, bars and grain of a `Scene`, all darker than its shapes' front halves."""
+    waves = [
+        (rng.uniform(-6, 6, 2), rng.uniform(0, 2 * math.pi), rng.uniform(-20, 20, 3))
+        for _ in range(WAVES)
+    ]
+    bars = [
+        (
+            rng.uniform(0, 1, 2),
+            rng.uniform(0.06, 0.25),
+            rng.uniform(0.015, 0.05),
+            rng.uniform(0, math.pi),
+            rng.uniform(20, 200, 3),
+        )
+        for _ in range(rng.integers(2, 5))
+    ]
+    return rng.uniform(40, 140, 3), waves, bars, int(rng.integers(2**31))
+
+
+def _bright_colour(rng):
+    hue, saturation, value = rng.uniform((0, 0.4, 0.85), (1, 1, 1))
+    return tuple(255 * channel for channel in colorsys.hsv_to_rgb(hue, saturation, value))
+
 
 SIDE = 64
 # Many to train on, so that minutes of training show no image often.
@@ -15,7 +269,8 @@ FIRST = {"train": 0, "test": NUM_EXAMPLES["train"]}
 
 
 def open_shapes():
-    """The shapes, 64 x 64 pixels; image number n is the same whatever else is loaded."""
+    """The `Source` of the shapes, 64 x 64 pixels; image number n does not depend on the others."""
+    leave_gpus_to_jax()
 
     def read(split, indices):
         return tf.data.Dataset.from_tensor_slices((FIRST[split] + indices, _labels(split)[indices]))
@@ -47,3 +302,183 @@ def numbered_scene(number):
 def _labels(split):
     numbers = FIRST[split] + np.arange(NUM_EXAMPLES[split])
     return (numbers % len(KINDS)).astype(np.int32)
+
+
+BATCH_SIZE = 128
+# Apart from the seed of the still images, `shapes.SEED`.
+VIDEO_SEED = 1
+PAIR_SEED = 2
+
+
+def load_shapes(split="test", *, image_size=None, take=None, seed=0, preprocessing=None):
+    """The images of `load("shapes")` with their masks, parts and keypoints.
+
+    Masks and parts are exact at the centre of each pixel of the requested size.
+
+    Args:
+        split: "train" or "test".
+        image_size, take, seed, preprocessing: as for `load`; all examples if `take` is None.
+
+    Returns:
+        Dict of arrays, in the order of the split:
+        `image`, float32 of shape (example, height, width, 3);
+        `label`, int32 of shape (example,), the kind of shape;
+        `mask`, bool of shape (example, height, width), where the shape is;
+        `parts`, uint8 of that shape, 1 on the front half of the shape, 2 on the back, 0 elsewhere;
+        `keypoints`, float64 of shape (example, keypoint, 2), the (row, column) in pixels of the
+        shape's front, back, left and right, with the first pixel's centre at (0.5, 0.5);
+        `visible`, bool of shape (example, keypoint), whether it lies within the image.
+
+    Raises:
+        ValueError: as `load`.
+    """
+    if take is not None:
+        check_number("take", take, 1)
+    size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
+    source = open_shapes()
+    chosen = partition(source, (split,), 0, {} if take is None else {split: take}, seed)[split]
+    images, labels = _read(source, *chosen, size, preprocessing)
+    scenes = [numbered_scene(number) for number in FIRST[split] + chosen[1]]
+    places = np.stack([scene.shapes[0].keypoints() for scene in scenes])
+    return {
+        "image": images,
+        "label": labels,
+        "mask": np.stack([scene.index(size) for scene in scenes]) > 0,
+        "parts": np.stack([scene.parts(size) for scene in scenes]),
+        "keypoints": places * size,
+        "visible": _seen(places),
+    }
+
+
+def shape_masks(found, batch_size):
+    """The masks of what `load_shapes` returns as `load_coco` gives them: one object an image.
+
+    Returns:
+        `tf.data.Dataset` of batches (images, bool masks of shape (example, 1, height, width),
+        int32 labels of shape (example, 1), the kinds of shape).
+    """
+    return _masked(found, found["mask"][:, None], found["label"][:, None], batch_size)
+
+
+def half_masks(found, batch_size):
+    """The same of the front and the back of each shape, labelled by the kind and by the side.
+
+    Masks are of shape (example, 2, height, width); a front has label `2 * kind`, a back one more.
+    """
+    parts, kinds = found["parts"], found["label"]
+    masks = np.stack([parts == 1, parts == 2], axis=1)
+    return _masked(found, masks, np.stack([2 * kinds, 2 * kinds + 1], axis=1), batch_size)
+
+
+def _masked(found, masks, labels, batch_size):
+    """Batches of (images, masks, labels)."""
+    arrays = found["image"], masks, labels.astype(np.int32)
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
+
+
+def _read(source, split, indices, size, preprocessing):
+    """Images and labels, as `load` gives them, of examples at sorted indices of a split."""
+    plain = preprocessing and preprocessing.squeezed()
+    batches = read_batches(source, split, indices, size, BATCH_SIZE, preprocessing=plain)
+    images, labels = zip(*batches.as_numpy_iterator(), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def _seen(places):
+    """Whether positions on the unit square, of shape (..., 2), lie on it: bool of shape (...)."""
+    return ((places >= 0) & (places < 1)).all(axis=-1)
+
+
+def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
+    """Pairs of test images of the same kind of shape, with the keypoints visible in both.
+
+    Args:
+        count: number of pairs; the kinds of shape alternate.
+        image_size, preprocessing: as for `load`.
+        seed: seed of the selection; the first pairs of a longer list are the same.
+
+    Returns:
+        List of dicts, as `vit_tf.analysis.keypoint_correspondence` takes them, of `category`,
+        `source`, `target`, `source_points`, `target_points`, and `source_box` and `target_box`,
+        (top, left, bottom, right) of the visible part of the shape, accurate to a pixel at 64 x 64.
+
+    Raises:
+        ValueError: for arguments out of range.
+    """
+    check_number("count", count, 1)
+    check_number("seed", seed, 0)
+    size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
+    source = open_shapes()
+    labels = source.labels("test")
+    scenes = [numbered_scene(FIRST["test"] + index) for index in range(len(labels))]
+    places = np.stack([scene.shapes[0].keypoints() for scene in scenes])
+    seen = _seen(places)
+    # With one keypoint out of sight at most, two or more are always seen in both.
+    fit = seen.sum(axis=1) >= seen.shape[1] - 1
+    chosen = [
+        np.random.default_rng([PAIR_SEED, seed, number]).choice(
+            np.flatnonzero(fit & (labels == number % len(KINDS))), 2, replace=False
+        )
+        for number in range(count)
+    ]
+    indices = np.unique(chosen)
+    images, _ = _read(source, "test", indices, size, preprocessing)
+    pairs = []
+    for pair in chosen:
+        both = seen[pair].all(axis=0)
+        first, second = images[np.searchsorted(indices, pair)]
+        source_points, target_points = places[pair][:, both] * size
+        source_box, target_box = (_box(scenes[index]) * np.tile(size, 2) for index in pair)
+        pairs.append(
+            {
+                "category": source.class_names[labels[pair[0]]],
+                "source": first,
+                "target": second,
+                "source_points": source_points,
+                "target_points": target_points,
+                "source_box": source_box,
+                "target_box": target_box,
+            }
+        )
+    return pairs
+
+
+def _box(scene):
+    """(top, left, bottom, right) of what is seen of the shapes, on the unit square."""
+    mask = scene.index((SIDE, SIDE)) > 0
+    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+    return np.array([rows[0], columns[0], rows[-1] + 1, columns[-1] + 1]) / SIDE
+
+
+def load_shape_videos(count=8, *, num_frames=12, image_size=SIDE, seed=0):
+    """Videos of two or three shapes of one colour that drift and turn, with the exact mask of each.
+
+    Light and noise change from frame to frame; the background does not move.
+
+    Args:
+        count: number of videos.
+        num_frames: frames of each.
+        image_size: height and width in pixels; a number or a pair.
+        seed: seed of the videos; the first ones of a longer list are the same.
+
+    Returns:
+        Dict of arrays: `image`, float32 of shape (video, frame, height, width, 3) in [-1, 1], and
+        `index`, uint8 of shape (video, frame, height, width), 0 for the background and 1, 2, ...
+        for the visible parts of the shapes.
+
+    Raises:
+        ValueError: for arguments out of range.
+    """
+    for what, value, least in (("count", count, 1), ("num_frames", num_frames, 1)):
+        check_number(what, value, least)
+    check_number("seed", seed, 0)
+    size = checked_size(image_size) or (SIDE, SIDE)
+    videos = [
+        random_motion(num_frames, np.random.default_rng([VIDEO_SEED, seed, number]))
+        for number in range(count)
+    ]
+    images = np.stack([[scene.draw(size) for scene in scenes] for scenes in videos])
+    return {
+        "image": images.astype(np.float32) / np.float32(127.5) - 1,
+        "index": np.stack([[scene.index(size) for scene in scenes] for scenes in videos]),
+    }

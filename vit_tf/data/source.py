@@ -1,15 +1,19 @@
-"""What a data set offers to be loaded, and which of its examples go into each split."""
+"""What a data set offers to be loaded: its splits, its classes, and a part of either."""
 
 import logging
+import numbers
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
 
 import numpy as np
+import tensorflow as tf
 
 from vit_tf.files import digest_files
-from vit_tf.names import unknown_name
+from vit_tf.names import file_error, unknown_name
+from vit_tf.preprocessing import Preprocessing
+from vit_tf.remote import as_path
 
 log = logging.getLogger(__name__)
 
@@ -342,3 +346,119 @@ def _take(source, name, split, indices, size, seed):
     labels = None if labels is None else labels[indices]
     rng = np.random.default_rng([seed, len(SPLITS) + NAMES.index(name)])
     return split, indices[stratified_sample(labels, len(indices), size, rng, balanced=True)]
+
+
+def checked_size(image_size, preprocessing=None):
+    """`image_size`, or that of the preprocessing, as a pair (height, width), or None."""
+    if preprocessing is not None:
+        return _size_of(preprocessing, checked_size(image_size))
+    if image_size is None:
+        return None
+    size = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size,) * 2
+    if len(size) != 2:
+        raise ValueError(
+            "Expected image_size to be a number of pixels or a pair (height, width). "
+            f"Received: image_size={image_size!r}"
+        )
+    for pixels in size:
+        check_number("image_size", pixels, 1)
+    return size
+
+
+def _size_of(preprocessing, size):
+    """The size of a preprocessing of RGB images, which `size` must not contradict."""
+    if not isinstance(preprocessing, Preprocessing) or len(preprocessing.mean) != 3:
+        raise ValueError(
+            "Expected preprocessing to be a vit_tf.Preprocessing of 3 channels. "
+            f"Received: preprocessing={preprocessing!r}"
+        )
+    if preprocessing.size is None:
+        return size
+    if size not in (None, preprocessing.size):
+        raise ValueError(
+            f"Expected image_size to be None or that of the preprocessing, {preprocessing.size}. "
+            f"Received: image_size={size}"
+        )
+    return preprocessing.size
+
+
+def check_number(what, value, least):
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+        raise ValueError(f"Expected {what} to be an integer >= {least}. Received: {what}={value!r}")
+
+
+def read_class_list(path):
+    """Class names in a text file, such as `imagenet_50.txt`: a tuple.
+
+    There is one class per line, of which only the first word is used, as in `n01601694 Dipper`.
+
+    Raises:
+        ValueError: for a file that cannot be read, or that lists no class.
+    """
+    try:
+        lines = as_path(os.path.expanduser(path)).read_bytes().decode().splitlines()
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise ValueError(
+            "Expected a text file that lists classes. "
+            f"Received: {str(path)!r} ({file_error(error, path)})"
+        ) from error
+    names = tuple(line.split()[0] for line in lines if line.strip())
+    if not names:
+        raise ValueError(f"Expected a text file that lists classes. Received: {str(path)!r}, empty")
+    return names
+
+
+def select_classes(source, classes):
+    """The `Source` of the examples of some classes, labelled with positions among these.
+
+    The splits are those of the whole, so that a part's test images are test images of the whole.
+
+    Args:
+        source: `Source` whose labels are known without reading the images.
+        classes: list of different names of its classes, or None for all of them as they are.
+
+    Raises:
+        ValueError: for a name that is no class or that comes twice, and unknown labels.
+    """
+    if classes is None:
+        return source
+    _check_names(classes, source.class_names)
+    new_label = np.full(len(source.class_names), -1, np.int32)
+    new_label[[source.class_names.index(name) for name in classes]] = np.arange(len(classes))
+
+    @cache
+    def part(split):
+        """Where the examples of these classes are in a split, and their labels."""
+        given = source.labels(split)
+        if given is None:
+            raise ValueError(
+                "Expected classes of a data set whose labels are known without reading its images. "
+                f"Received: classes={tuple(classes)!r} of one whose {split} split is too large"
+            )
+        places = np.flatnonzero(new_label[given] >= 0)
+        return places, new_label[given[places]]
+
+    def read(split, indices):
+        examples = source.read(split, part(split)[0][indices])
+        return examples.map(lambda item, label: (item, tf.gather(new_label, label)))
+
+    return replace(
+        source,
+        class_names=tuple(classes),
+        num_examples=LazyDict({s: lambda s=s: len(part(s)[0]) for s in source.num_examples}),
+        labels=lambda split: part(split)[1],
+        image_size=lambda split, indices: source.image_size(split, part(split)[0][indices]),
+        read=read,
+        read_shuffled=None,
+    )
+
+
+def _check_names(classes, known):
+    if isinstance(classes, str) or not classes or len(set(classes)) < len(tuple(classes)):
+        raise ValueError(
+            "Expected classes to be a list of distinct class names; read_class_list reads "
+            f"one from a file. Received: classes={classes!r}"
+        )
+    for name in classes:
+        if name not in known:
+            raise unknown_name("class", name, known)

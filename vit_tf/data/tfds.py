@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.data.images import decoding
+from vit_tf.data import imaging
 from vit_tf.data.source import Source
 from vit_tf.files import digest_tree
 from vit_tf.names import format_list, unknown_name
@@ -132,10 +132,10 @@ def _decoders(feature, name):
         return {"decode": lambda encoded: (_rgb_or_grey(decode_image(feature, encoded)), "")}
 
     def read(encoded):
-        return decoding.decode(encoded, upright=False)
+        return imaging.decode(encoded, upright=False)
 
     def decode(encoded):
-        image, problem = decoding.decode_or_name(read, encoded, f"image of {name}")
+        image, problem = imaging.decode_or_name(read, encoded, f"image of {name}")
         if None in feature.shape:
             return tf.ensure_shape(image, (None, None, 3)), problem
         black = tf.zeros(feature.shape, tf.uint8)
@@ -143,7 +143,7 @@ def _decoders(feature, name):
         return tf.ensure_shape(image, feature.shape), problem
 
     def attempt(encoded, window):
-        image = decoding.decode(encoded, window, upright=False)
+        image = imaging.decode(encoded, window, upright=False)
         return image if window else tf.ensure_shape(image, feature.shape)
 
     return {"decode": decode, "attempt": attempt}
@@ -296,12 +296,12 @@ def decode_image(feature, encoded):
         encoded: string tensor, the content of a file.
     """
     if _is_rgb(feature):
-        return tf.ensure_shape(decoding.decode(encoded, upright=False), feature.shape)
+        return tf.ensure_shape(imaging.decode(encoded, upright=False), feature.shape)
     if feature.dtype != np.uint8 or len(feature.shape) != 3 or feature.shape[-1] != 1:
         return feature.decode_example(encoded)
     image = tf.cond(
         tf.io.is_jpeg(encoded),
-        lambda: tf.io.decode_jpeg(encoded, 1, **decoding.EXACT),
+        lambda: tf.io.decode_jpeg(encoded, 1, **imaging.EXACT),
         lambda: feature.decode_example(encoded),
     )
     return tf.ensure_shape(image, feature.shape)

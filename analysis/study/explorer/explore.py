@@ -306,7 +306,7 @@ def read_images(images):
         images: as for `explore`.
     """
     from vit_tf.data.folder import decode_file
-    from vit_tf.data.images.decoding import pixels_of
+    from vit_tf.data.imaging import pixels_of
 
     single = isinstance(images, str | os.PathLike) or (hasattr(images, "ndim") and images.ndim == 3)
     if single or hasattr(images, "getexif"):  # of Pillow
@@ -339,7 +339,7 @@ def _examples_of(dataset):
 
 def _files_of(image):
     """The images of a folder, or the one that is given."""
-    from vit_tf.data.layouts.listing import is_image
+    from vit_tf.data.folder import is_image
 
     if not isinstance(image, str | Path) or not Path(image).is_dir():
         return [image]

@@ -9,7 +9,7 @@ from PIL import Image
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.objects.propagation import outline, widen
-from vit_tf.data.annotated.scenes import Scene, Shape
+from vit_tf.data.shapes import Scene, Shape
 
 PIXELS = TokenGrid(8, 8, 0, 1)
 

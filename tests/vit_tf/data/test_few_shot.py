@@ -9,8 +9,7 @@ from paths import SHARED
 from PIL import Image
 
 from vit_tf import data
-from vit_tf.data.digits import open_digits
-from vit_tf.data.few_shot import class_rank
+from vit_tf.data.pipeline import class_rank, open_digits
 
 TFDS = SHARED / "tfds"
 needs_fashion = pytest.mark.skipif(
@@ -138,7 +137,7 @@ def blocks(monkeypatch):
         return digits.read(split, indices)
 
     source = dataclasses.replace(digits, labels=lambda split: None, read=record)
-    module = importlib.import_module("vit_tf.data.few_shot")
+    module = importlib.import_module("vit_tf.data.pipeline")
     monkeypatch.setattr(module, "open_source", lambda name, data_dir: source)
     monkeypatch.setattr(module, "BLOCK", 100)
     return read
@@ -168,7 +167,7 @@ def test_labels_not_known_ahead_are_all_read_once_where_images_are_scarce(blocks
 @needs_fashion
 def test_fashion_mnist(monkeypatch):
     """The test split in the place of the train split, which is six times as long."""
-    module = importlib.import_module("vit_tf.data.few_shot")
+    module = importlib.import_module("vit_tf.data.pipeline")
     opened = module.open_source("fashion_mnist", TFDS)
     source = dataclasses.replace(
         opened,

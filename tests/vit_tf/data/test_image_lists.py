@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from vit_tf import data
-from vit_tf.data.image_lists import select_classes
 from vit_tf.data.pipeline import open_source
+from vit_tf.data.source import select_classes
 
 LIST = "n03 Dipper\n\nn01 Box Turtle\r\nn05\n"
 

@@ -16,9 +16,8 @@ from PIL import Image
 import vit_tf
 from vit_tf import Preprocessing, data
 from vit_tf.batches import seeds_of_batches, skip_batches
-from vit_tf.data import pipeline, reading
+from vit_tf.data import imaging, pipeline, reading
 from vit_tf.data.folder import decode_file
-from vit_tf.data.images import decoding, framing
 from vit_tf.data.rand_augment import OPERATIONS, make_rand_augment
 from vit_tf.distribute import divide_batches, strategy
 from vit_tf.training.data_checks import checked_images, checked_labels
@@ -44,13 +43,13 @@ def cache(request, monkeypatch):
 @pytest.fixture
 def decoded(monkeypatch):
     """List of the contents that are decoded, in order."""
-    contents, decode = [], decoding.decode
+    contents, decode = [], imaging.decode
 
     def count(content, *args, **kwargs):
         tf.numpy_function(contents.append, [content], [])
         return decode(content, *args, **kwargs)
 
-    monkeypatch.setattr(decoding, "decode", count)
+    monkeypatch.setattr(imaging, "decode", count)
     return contents
 
 
@@ -62,7 +61,7 @@ def train(name, **settings):
 def test_random_resized_crops_show_what_was_drawn(photos, monkeypatch):
     """Every pixel against Pillow, which resizes the very windows that were drawn."""
     windows = {}
-    draw = framing.random_window
+    draw = imaging.random_window
 
     def record(height, width, sides, place):
         window = draw(height, width, sides, place)
@@ -70,7 +69,7 @@ def test_random_resized_crops_show_what_was_drawn(photos, monkeypatch):
         tf.numpy_function(keep, [height, width, window], [])
         return window
 
-    monkeypatch.setattr(framing, "random_window", record)
+    monkeypatch.setattr(imaging, "random_window", record)
     images, labels = arrays(train(photos, image_size=(16, 20), random_resized_crop=(0.2, 0.9)))
     assert len(windows) == len(images) == 12
     expected = []
@@ -244,8 +243,8 @@ def test_what_a_resumed_run_skips_is_neither_decoded_nor_changed(photos, streame
         tf.numpy_function(lambda c: decoded.append(c), [contents], [])
         return decode(contents, *args, **kwargs)
 
-    decode = decoding.decode
-    monkeypatch.setattr(decoding, "decode", count)
+    decode = imaging.decode
+    monkeypatch.setattr(imaging, "decode", count)
     settings = {"flip": True, "mixup": 0.2, "seed": 2}
 
     def load():

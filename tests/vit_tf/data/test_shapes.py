@@ -7,11 +7,19 @@ import numpy as np
 import pytest
 
 from vit_tf import data
-from vit_tf.data import shapes
-from vit_tf.data.annotated import scenes
-from vit_tf.data.annotated.annotated_shapes import half_masks, shape_masks
-from vit_tf.data.annotated.scenes import BACK_TONE, GRAIN, KINDS, NOTCH, Scene, Shape, pixel_centres
-from vit_tf.data.shapes import numbered_scene
+from vit_tf.data import shapes, shapes as scenes
+from vit_tf.data.shapes import (
+    BACK_TONE,
+    GRAIN,
+    KINDS,
+    NOTCH,
+    Scene,
+    Shape,
+    half_masks,
+    numbered_scene,
+    pixel_centres,
+    shape_masks,
+)
 
 FINE = (400, 400)
 TENTH = math.asin(0.3)  # the angle at which a dome is cut

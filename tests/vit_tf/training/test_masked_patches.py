@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 
 import vit_tf
 from vit_tf import MaskedPatchPrediction, Pretraining, ViT, data
-from vit_tf.data.masking import colours, draw_corruption
+from vit_tf.data.augmentation import colours, draw_corruption
 from vit_tf.distribute.strategies import strategy
 from vit_tf.training.masked_patches import pick
 

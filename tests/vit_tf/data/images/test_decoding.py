@@ -8,7 +8,7 @@ import tensorflow as tf
 from image_folders import encoded, photo
 from PIL import Image, ImageOps, PngImagePlugin
 
-from vit_tf.data.images import decoding
+from vit_tf.data import imaging
 
 
 def turned(orientation, big_endian=False):
@@ -94,13 +94,13 @@ def kinds():
 
 @pytest.fixture(scope="module")
 def whole():
-    return tf.function(decoding.decode, input_signature=[tf.TensorSpec((), tf.string)])
+    return tf.function(imaging.decode, input_signature=[tf.TensorSpec((), tf.string)])
 
 
 def test_kinds_are_as_pillow_reads_them(kinds, whole):
     for name, (content, by_pillow) in kinds.items():
         image = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
-        expected = decoding.pixels(content)
+        expected = imaging.pixels(content)
         if not image.has_transparency_data and name != "16 bits":
             np.testing.assert_array_equal(expected, image.convert("RGB"), err_msg=name)
         if by_pillow:
@@ -118,20 +118,20 @@ def test_kinds_are_as_pillow_reads_them(kinds, whole):
 def test_every_alpha_on_white_is_that_of_pillow():
     values = np.stack(np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 2), axis=-1)
     image = values[..., [0, 0, 0, 1]]
-    expected = decoding.pixels_of(Image.fromarray(image, "RGBA"))
-    np.testing.assert_array_equal(decoding._on_white(tf.constant(image)), expected)
+    expected = imaging.pixels_of(Image.fromarray(image, "RGBA"))
+    np.testing.assert_array_equal(imaging._on_white(tf.constant(image)), expected)
 
 
 def test_parts_are_those_of_the_whole_bit_for_bit(kinds, rng):
     @tf.function
     def part(content, box):
-        return decoding.decode(content, lambda height, width: box)
+        return imaging.decode(content, lambda height, width: box)
 
     names = ("jpeg", "progressive", "no subsampling", "grey jpeg", "cmyk", "turned 6", "png")
     names += ("transparent", "WEBP")
     for name in names:
         content = kinds[name][0]
-        image = decoding.pixels(content)
+        image = imaging.pixels(content)
         height, width = image.shape[:2]
         for _ in range(40):
             top, left = rng.integers(height), rng.integers(width)
@@ -144,9 +144,9 @@ def test_parts_are_those_of_the_whole_bit_for_bit(kinds, rng):
 
 def test_upright_or_as_stored(kinds):
     content = kinds["turned 6"][0]
-    stored = decoding.decode(tf.constant(content), upright=False)
+    stored = imaging.decode(tf.constant(content), upright=False)
     np.testing.assert_array_equal(stored, Image.open(io.BytesIO(content)))
-    np.testing.assert_array_equal(decoding.decode(tf.constant(content)), np.rot90(stored, -1))
+    np.testing.assert_array_equal(imaging.decode(tf.constant(content)), np.rot90(stored, -1))
 
 
 def test_what_cannot_be_decoded_raises_and_is_told(kinds, whole):
@@ -155,8 +155,8 @@ def test_what_cannot_be_decoded_raises_and_is_told(kinds, whole):
         with pytest.raises(tf.errors.OpError):
             whole(damaged)
         with pytest.raises(ValueError, match="Received: undecodable it "):
-            decoding.pixels(damaged, "it")
-    image, words = decoding.decode_or_tell(decoding.pixels, b"text")
+            imaging.pixels(damaged, "it")
+    image, words = imaging.decode_or_tell(imaging.pixels, b"text")
     assert image.shape == (1, 1, 3) and "undecodable an image (UnidentifiedImageError" in words
     assert "BytesIO" not in words
 
@@ -166,7 +166,7 @@ def test_values_beyond_16_bits_are_refused(rng):
         kind = np.float32 if values.dtype == float else np.int32
         content = encoded(Image.fromarray(values.astype(kind)), "TIFF")
         with pytest.raises(ValueError, match="8 or 16 bits"):
-            decoding.pixels(content)
+            imaging.pixels(content)
     deep = rng.integers(0, 2**16, (4, 5))
-    found = decoding.pixels(encoded(Image.fromarray(deep.astype(np.uint16)), "TIFF"))
+    found = imaging.pixels(encoded(Image.fromarray(deep.astype(np.uint16)), "TIFF"))
     np.testing.assert_array_equal(found, np.round(deep / 257)[..., None].repeat(3, -1))

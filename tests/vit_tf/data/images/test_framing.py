@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from vit_tf import Preprocessing
-from vit_tf.data.images.framing import ASPECT, draw_sides, random_window, resize_image, scale_values
+from vit_tf.data.imaging import ASPECT, draw_sides, random_window, resize_image, scale_values
 
 METHODS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 

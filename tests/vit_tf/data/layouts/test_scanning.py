@@ -10,15 +10,15 @@ from image_folders import arrays, counts, flat_folder, write
 from released_layouts import KIT, TINY, development_kit, imagenet_val, picture, tiny_imagenet
 
 from vit_tf import data
-from vit_tf.data.layouts import scanning
-from vit_tf.data.layouts.scanning import scan
+from vit_tf.data import folder as folder_module
+from vit_tf.data.folder import scan
 
 
 @pytest.fixture(autouse=True)
 def warn_again():
     """Each test logs the warnings that were logged before."""
-    scanning._warn_of_test_split.cache_clear()
-    scanning._warn_of_unlabelled.cache_clear()
+    folder_module._warn_of_test_split.cache_clear()
+    folder_module._warn_of_unlabelled.cache_clear()
 
 
 def colours(dataset):

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from vit_tf.data.folder import decode_file
-from vit_tf.data.images.framing import resize_image, scale_values
-from vit_tf.data.pipeline import check_number, checked_size
+from vit_tf.data.imaging import resize_image, scale_values
+from vit_tf.data.source import check_number, checked_size
 from vit_tf.names import file_error, format_list, lookup
 
 SPLITS = ("trn", "val", "test")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from vit_tf.data.folder import decode_file
-from vit_tf.data.images.framing import scale_values
-from vit_tf.data.pipeline import checked_size
+from vit_tf.data.imaging import scale_values
+from vit_tf.data.source import checked_size
 from vit_tf.names import file_error, format_list
 from vit_tf.preprocessing import Preprocessing
 

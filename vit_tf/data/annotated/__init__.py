@@ -1,1 +1,0 @@
-"""Images with annotations: masks, parts, keypoints, videos and landmarks."""

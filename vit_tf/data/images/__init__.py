@@ -1,1 +1,0 @@
-"""From encoded images to pixels of the size that is asked for."""
