@@ -22,10 +22,7 @@ def require_tensorflow(what):
 
 
 def require_tensorflow_or_jax(what):
-    """Raises a `ValueError` unless Keras runs on TensorFlow or JAX, which `what` (in words) needs.
-
-    On JAX it hides the GPUs from TensorFlow, as `leave_gpus_to_jax` does.
-    """
+    """Raises a `ValueError` on other backends of Keras; leaves the GPUs to JAX."""
     leave_gpus_to_jax()
     if keras.backend.backend() not in ("tensorflow", "jax"):
         raise ValueError(
@@ -35,10 +32,7 @@ def require_tensorflow_or_jax(what):
 
 
 def leave_gpus_to_jax():
-    """Hides the GPUs from TensorFlow, which only reads the data where Keras runs on JAX.
-
-    A line of the log reports GPUs that TensorFlow has initialized already, whose memory it holds.
-    """
+    """Hides the GPUs from TensorFlow where Keras runs on JAX; a log line if it is too late."""
     if not on_jax():
         return
     import tensorflow as tf

@@ -92,12 +92,8 @@ class Selection:
 class ImageMap:
     """A random function of single images, for `ResumableDataset.map_images`.
 
-    Attributes:
-        draw: function of a number of images and of a seed, an int tensor of shape (2,), that
-            returns a tuple of tensors with random numbers for each image.
-        apply: function of an image, float32 of shape (height, width, 3) in [0, 255], and its
-            numbers, that returns one of the same shape.
-        seeds: data set of a seed for each batch.
+    `draw` takes a number of images and a seed (2,), and returns random numbers for each image, with
+    which `apply` changes an image (height, width, 3) in [0, 255]; `seeds` has one for each batch.
     """
 
     draw: Callable
@@ -161,14 +157,7 @@ class ResumableDataset(tf.data.Dataset):
 
     @classmethod
     def from_examples(cls, make: Callable, examples: tf.data.Dataset, batch_size: int):
-        """`make(examples, False)`, batches of examples.
-
-        Args:
-            make: function of a data set of examples, and of whether to leave out a last batch that
-                is not full, that returns one of batches.
-            examples: data set.
-            batch_size: examples per batch.
-        """
+        """`make(examples, full)`, batches of examples, `full` without a smaller last one."""
 
         def build(selection):
             return make(select(examples, Selection(batch_size * selection.skip)), selection.full)
@@ -225,11 +214,7 @@ def as_shard(dataset: tf.data.Dataset) -> ResumableDataset:
 
 
 def select(dataset: tf.data.Dataset, selection: Selection) -> tf.data.Dataset:
-    """The batches of a `Selection` of any data set; other data sets are read and skipped.
-
-    Raises:
-        ValueError: for full batches of another data set whose batches have no static size.
-    """
+    """The batches of a `Selection` of any data set; other data sets are read and skipped."""
     if isinstance(dataset, ResumableDataset):
         return dataset.select(selection)
     shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
@@ -263,12 +248,7 @@ def full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def seeds_of_batches(seed: int, fixed: bool = False) -> ResumableDataset:
-    """Endless seeds of shape (2,), equal for equal seeds, and different on each worker.
-
-    Args:
-        seed: int.
-        fixed: whether every pass draws the same ones.
-    """
+    """Endless seeds of shape (2,), equal for equal seeds, and different on each worker."""
     numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=not fixed)
     seeds = numbers.batch(2, drop_remainder=True)
 
@@ -294,25 +274,14 @@ def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def divided_by_batch(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A data set of which workers take shards of every batch, where TensorFlow would divide files.
-
-    Files may be too few, and give other batches than one process has.
-    """
+    """A data set of which workers take shards of batches; TensorFlow would divide files."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return dataset.with_options(options)
 
 
 def map_examples(function, batch, spec):
-    """The results of a function for each example of a batch, on all cores.
-
-    A loop in the graph takes half the time of a data set of the batch's examples.
-
-    Args:
-        function: of the parts of an example.
-        batch: tuple of tensors, or of tuples of them, whose first axis is the example.
-        spec: `tf.TensorSpec` of what it returns.
-    """
+    """The results of a function for each example of a batch, on all cores, in the graph."""
     return tf.map_fn(
         lambda example: function(*example),
         batch,
@@ -331,13 +300,7 @@ def require_finite_length(dataset):
 
 
 def inspect_first_batch(dataset, spec, inspect):
-    """A data set whose first batch of images is passed to a function when it is read.
-
-    Args:
-        dataset: batched `tf.data.Dataset` of images, or of tuples that begin with them.
-        spec: the `tf.TensorSpec` of the images.
-        inspect: function of an array of shape (example, height, width, channel).
-    """
+    """A data set whose first batch of images is passed to a function when it is read."""
 
     def inspect_and_return(images):
         inspect(images.numpy())

@@ -18,11 +18,7 @@ NARROW = 0.55  # share of the expected range that a half of it does not exceed
 
 
 def check_dtype(features: Callable, dtype: str):
-    """Raises a ValueError for integer images that features do not declare.
-
-    They do so by an attribute `integer_images` that is true, by an input of integers, or by a
-    `preprocessing` whose values are those of [0, 255].
-    """
+    """Raises a ValueError for integer images unless features declare or expect such."""
     if words := _wrong_dtype(innermost_features(features), dtype):
         raise ValueError(words)
 
@@ -41,11 +37,7 @@ def _wrong_dtype(features, dtype):
 
 
 def check_values(features: Callable, images):
-    """Compares the values of some images with the `preprocessing` of features that have one.
-
-    Warns of values that are not in the range, or that fill only such a part of it as [0, 1] is of
-    [-1, 1]; a ValueError for values far beyond the range.
-    """
+    """Warns of values outside or in a small part of the expected range; an error far beyond it."""
     words, far = _wrong_values(innermost_features(features), np.asarray(images))
     if far:
         raise ValueError(words)
@@ -83,11 +75,7 @@ def far_values(features):
 
 
 def watch_images(model, data):
-    """Data whose images have the model's shape, and that warn once of values it does not expect.
-
-    Images are looked at now; those of a `tf.data.Dataset` in its first batch, when it is read;
-    other data are not looked at.
-    """
+    """Data whose images have the model's shape, and that warn once of unexpected values."""
 
     def look(images):
         if not model.has_seen_images:
@@ -176,11 +164,7 @@ def require_images(received: Iterable, expected: Iterable):
 
 
 def fix_image_shape(images, expected: tuple):
-    """Images with the static shape of a model's; a size not known yet is checked when it is.
-
-    A ValueError for another shape; inside a TensorFlow graph that does not know it, an
-    `InvalidArgumentError`, which `explained_images` makes a ValueError of.
-    """
+    """Images with the static shape of a model's; a size not known yet is checked when it is."""
     if getattr(images.shape, "rank", len(expected)) is not None:
         require_images(images.shape, expected)
         if all(size is not None for size, of in zip(images.shape, expected, strict=True) if of):

@@ -23,11 +23,7 @@ LABEL_KEYS = ("label", "labels", "y")
 
 
 def in_known_form(images):
-    """Converts images in less common forms to arrays or lists of paths; leaves others unchanged.
-
-    These forms are PyTorch tensors, with channels first or last, nested lists, dicts of arrays with
-    `"image"`, and patterns of paths.
-    """
+    """PyTorch tensors, nested lists, dicts and patterns of paths as arrays or lists of paths."""
     if isinstance(images, tuple) and images and not isinstance(images[0], int | float):
         return (in_known_form(images[0]), *map(_from_torch, images[1:]))
     if isinstance(images, Mapping) and (image := _first_key(images, IMAGE_KEYS)):

@@ -146,13 +146,7 @@ def random_shift(images, pixels, seed):
 
 
 def random_crop(images, size, seed):
-    """Cuts (height, width) pixels out of each image at a random position, each equally likely.
-
-    Args:
-        images: tensor of shape (example, height, width, channel).
-        size: (height, width) in pixels.
-        seed: int tensor of shape (2,).
-    """
+    """Cuts (height, width) pixels out of each image at a random position, each equally likely."""
     count = tf.shape(images)[:1]
     places = [whole - part + 1 for whole, part in zip(images.shape[1:3], size, strict=True)]
     # Seeds that neither the shift nor the flip of the same images takes.
@@ -384,13 +378,7 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
 
 
 def draw_corruption(count, num_patches, seed):
-    """`sources` and `places`, as in `mask_patches`, of so many images.
-
-    Args:
-        count: number of images.
-        num_patches: number of patches of an image.
-        seed: int tensor of shape (2,).
-    """
+    """`sources` and `places`, as in `mask_patches`, of so many images."""
     # A new seed for each draw, and none that an augmentation of the same batch may take.
     ranks, kinds, others = tf.unstack(tf.random.split(seed, 3))
     shape = (count, num_patches)

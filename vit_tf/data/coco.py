@@ -10,8 +10,9 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.data.folder import decode_file
+from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.reading import read_batches
-from vit_tf.data.source import Source, check_number, checked_size, partition
+from vit_tf.data.source import Source, check_number, checked_size, partition, sizes_differ
 from vit_tf.names import file_error, unknown_name
 
 SPLIT = "test"
@@ -108,16 +109,8 @@ def _source(table, class_names):
     def image_size(split, indices):
         sizes = sorted({table[index].size for index in indices})
         if len(sizes) > 1:
-            raise ValueError(
-                "Expected image_size to be given, for images that differ in size, as a number of "
-                "pixels or a pair (height, width). Received: image_size=None, images of "
-                f"{few_words(sizes)}"
-            )
+            raise sizes_differ(f", images of {few_words(sizes)}")
         return sizes[0]
-
-    def decode(item):
-        image, problem = tf.numpy_function(_decode_or_tell, item, (tf.uint8, tf.string))
-        return tf.ensure_shape(image, (None, None, 3)), tf.ensure_shape(problem, ())
 
     return Source(
         class_names=class_names,
@@ -125,24 +118,21 @@ def _source(table, class_names):
         labels=lambda split: groups,
         image_size=image_size,
         read=read,
-        decode=decode,
+        decode=lambda item: decode_in_python(_decode, *item),
         shuffle_buffer=len(table),
     )
 
 
-def _decode_or_tell(path, size):
-    """The image of a file and no words, or a black pixel and the words of what is wrong."""
+def _decode(path, size):
+    """The image of a file, of the annotated size."""
     path, size = os.fsdecode(path), tuple(size.tolist())
-    try:
-        image = decode_file(path, upright=False)
-    except ValueError as error:
-        return np.zeros((1, 1, 3), np.uint8), str(error)
+    image = decode_file(path, upright=False)
     if image.shape[:2] != size:
-        return np.zeros((1, 1, 3), np.uint8), (
+        raise ValueError(
             f"Expected an image of the size that is annotated, {size}. "
             f"Received: {path} of {image.shape[:2]}"
         )
-    return image, ""
+    return image
 
 
 def _annotator(table, size):
@@ -187,15 +177,7 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Annotated:
-    """An image file and what is annotated in it.
-
-    Attributes:
-        path: path of the file.
-        size: (height, width) of the image as it is stored, in pixels.
-        masks: list of the run lengths of each object, as pycocotools compresses them.
-        labels: int32 array of shape (object,), positions in `coco_categories`.
-        group: name of the supercategory of the largest object.
-    """
+    """An image file, its stored size, compressed masks, labels, and largest supercategory."""
 
     path: str
     size: tuple
@@ -210,11 +192,7 @@ def category_names(content):
 
 
 def read_annotations(path):
-    """What a COCO JSON file holds, its images and categories in the order of their ids.
-
-    Raises:
-        ValueError: for a file that is missing or corrupt.
-    """
+    """The content of a COCO JSON file, its images and categories in the order of their ids."""
     try:
         content = json.loads(Path(path).expanduser().read_bytes())
     except (OSError, ValueError) as error:
@@ -235,16 +213,7 @@ def read_annotations(path):
 
 
 def annotated_images(content, root, wanted):
-    """The images that have objects of the wanted categories: a list of `Annotated`.
-
-    Args:
-        content: dict, from `read_annotations`.
-        root: path of the folder of the images.
-        wanted: names of categories or supercategories, or None for all.
-
-    Raises:
-        ValueError: for missing images, unknown names and ids, corrupt masks, and no objects.
-    """
+    """The images that have objects of the wanted (super)categories: a list of `Annotated`."""
     kept = _kept_categories(content["categories"], wanted)
     label_of = {category["id"]: i for i, category in enumerate(content["categories"])}
     size_of = {image["id"]: (image["height"], image["width"]) for image in content["images"]}

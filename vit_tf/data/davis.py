@@ -92,11 +92,7 @@ def load_davis(root, split="val", *, year="2017", resolution="480p", preprocessi
 
 
 def read_mask(path):
-    """The index mask of a palette PNG: uint8 array of shape (height, width).
-
-    Raises:
-        ValueError: for a file that cannot be decoded or that has no palette.
-    """
+    """The index mask of a palette PNG: uint8 (height, width); an error names a corrupt file."""
     from PIL import Image
 
     try:

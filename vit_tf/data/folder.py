@@ -27,7 +27,7 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.data import imaging
-from vit_tf.data.source import SPLITS, TEST_FRACTION, LazyDict, Source, hold_out
+from vit_tf.data.source import SPLITS, TEST_FRACTION, LazyDict, Source, hold_out, sizes_differ
 from vit_tf.data.tfds import prepared_in
 from vit_tf.names import file_error, format_list, join_words
 from vit_tf.remote import PASSWORD, as_path, is_remote, without_password
@@ -38,13 +38,7 @@ SHUFFLE_BUFFER = 2**24  # of paths, which are short
 
 
 def open_folder(root):
-    """The images of a folder, laid out as `scan` knows; a split is listed when it is asked for.
-
-    A corrupt file stops the iteration, with an error that names it; `check_images` lists all.
-
-    Raises:
-        ValueError: as `scan` does.
-    """
+    """The `Source` of a folder as `scan` reads it; a split is listed when it is asked for."""
     layout = scan(root)
     return open_files(layout.class_names, layout.splits)
 
@@ -64,8 +58,7 @@ def open_files(class_names, members):
         return imaging.decode_or_name(attempt, path, name, tf.io.read_file)
 
     def decode_by_pillow(path):
-        image, problem = tf.numpy_function(_decode_or_tell, [path], (tf.uint8, tf.string))
-        return tf.ensure_shape(image, (None, None, 3)), tf.ensure_shape(problem, ())
+        return imaging.decode_in_python(lambda path: decode_file(os.fsdecode(path)), path)
 
     return Source(
         class_names=class_names,
@@ -76,7 +69,9 @@ def open_files(class_names, members):
         decode=decode,
         shuffle_buffer=SHUFFLE_BUFFER,
         attempt=attempt,
-        decode_by_pillow=decode_by_pillow,
+        decode_by_pillow=partial(
+            imaging.decode_in_python, lambda path: decode_file(os.fsdecode(path))
+        ),
         in_files=True,
     )
 
@@ -114,18 +109,8 @@ def _error(path):
     return None
 
 
-def _decode_or_tell(path):
-    return imaging.decode_or_tell(decode_file, os.fsdecode(path))
-
-
 def decode_file(path, upright=True):
-    """The image of a file: uint8 array of shape (height, width, 3), on white.
-
-    It is turned as its EXIF orientation says if `upright`, and else left as it is stored.
-
-    Raises:
-        ValueError: that names the file, if it cannot be decoded.
-    """
+    """The image of a file, upright or as stored: uint8 (height, width, 3); an error names it."""
     return imaging.pixels(_readable(path), without_password(path), upright)
 
 
@@ -143,11 +128,7 @@ def _shared_size(paths):
         first = first or (size, path)
         if size != first[0]:
             shown = [without_password(one) for one in (first[1], path)]
-            raise ValueError(
-                "Expected image_size to be given, for images that differ in size, as a number of "
-                "pixels or a pair (height, width). Received: image_size=None, "
-                f"{shown[0]!r} of {first[0]} and {shown[1]!r} of {size}"
-            )
+            raise sizes_differ(f", {shown[0]!r} of {first[0]} and {shown[1]!r} of {size}")
     return first[0]
 
 
@@ -179,13 +160,7 @@ RELEASED = {
 
 @dataclass(frozen=True)
 class Layout:
-    """What is in a folder of images.
-
-    Args:
-        class_names: tuple of the names of the classes; empty where the classes are unknown.
-        splits: mapping from a split to (paths, int32 labels), which lists the split's files when
-            it is first asked for it. Labels are -1 where the classes are unknown.
-    """
+    """Names of the classes, or none; and (paths, int32 labels, -1 for unknown) of each split."""
 
     class_names: tuple
     splits: Mapping
@@ -193,12 +168,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """A folder of images: the whole one, or that of a split.
-
-    Args:
-        class_names: tuple of the names of its classes; empty where they are unknown.
-        members: function of the names of all classes to (paths, int32 labels).
-    """
+    """Names of a folder's classes, and a function of all class names to (paths, int32 labels)."""
 
     class_names: tuple
     members: Callable
@@ -207,16 +177,10 @@ class ImageFolder:
 def scan(root):
     """The `Layout` of a folder.
 
-    Its images, or those of each split's folder, lie in a folder for each class, or side by side (or
-    in one folder called `images`) with a text file of their classes, or without one.
-
-    The classes are those of the train split or, without one, of all other splits; splits without
-    labels are left out where others have some. Without split folders one fifth of each class, the
-    same every time, is the test split. Either is logged.
-
-    Raises:
-        ValueError: for a folder without images, a class folder without images, a class that the
-            train split lacks, and folders of unknown contents.
+    Images lie in a folder for each class, or side by side (or in one folder called `images`) with
+    a text file of their classes, or without one. The classes are those of the train split or,
+    without one, of all splits; splits without labels are left out where others have some. Without
+    split folders a fixed fifth of each class is the test split. Either is logged.
     """
     root = os.path.expanduser(os.fspath(root))
     root = root.rstrip("/") or "/"
@@ -377,19 +341,10 @@ BOXES = re.compile(r"(\S+)( -?\d+){4}")
 
 
 def find_classes(folder, images):
-    """The class of each image as stated in a text file: (path of the file, list of texts).
+    """The class of each image by a text file in the folder, or next to it with its name.
 
-    The file lies in the folder, or next to it with its name: `val.txt` for `val/`.
-
-    Args:
-        folder: path of the folder.
-        images: paths of its images, sorted.
-
-    Returns:
-        (None, None) if there is no such file.
-
-    Raises:
-        ValueError: for several such files, and one that leaves out some of the images.
+    Returns (path of the file, list of texts), or (None, None) if there is no such file. A
+    ValueError for several such files, and one that leaves out some of the images.
     """
     if not images:
         return None, None
@@ -451,15 +406,7 @@ def _without_boxes(cell):
 
 
 def named_classes(path, classes):
-    """The classes of a file by name where they are the numbers of ImageNet's development kit.
-
-    Args:
-        path: that of the file.
-        classes: list of texts, as `find_classes` returns it.
-
-    Raises:
-        ValueError: for numbers that count from 1 and no `meta.mat` next to the file.
-    """
+    """The classes of a file by name where they are the numbers of ImageNet's development kit."""
     if not all(text.isdecimal() for text in classes):
         return classes
     kit = os.path.join(os.path.dirname(path), "meta.mat")
@@ -489,26 +436,14 @@ def _kit_names(path):
 
 
 def class_names_of(classes):
-    """The names of all classes, sorted, where there are class folders: a tuple.
-
-    Of numbers it is all from 0 to the largest, so that each is the index of its class.
-    """
+    """Sorted names of the classes; of numbers all from 0 to the largest."""
     if all(text.isdecimal() for text in classes):
         return tuple(str(number) for number in range(max(map(int, classes)) + 1))
     return tuple(sorted(set(classes)))
 
 
 def labels_of(path, classes, class_names):
-    """The index of each class in the class names: int32 array of shape (example,).
-
-    Args:
-        path: that of the file with the classes.
-        classes: list of names of classes, or of indices in the class names.
-        class_names: tuple.
-
-    Raises:
-        ValueError: for others.
-    """
+    """The index of each class, a name or a number, in the class names: int32 array (example,)."""
     place = {name: index for index, name in enumerate(class_names)}
     if not set(classes) <= set(place) and all(text.isdecimal() for text in classes):
         place = {str(index): index for index in range(len(class_names))}
@@ -530,14 +465,7 @@ def is_image(name):
 
 
 def entries(folder):
-    """The names of the subfolders and of the files in a folder, sorted; hidden ones are left out.
-
-    Args:
-        folder: path or address, such as `"gs://bucket/photos"`.
-
-    Raises:
-        ValueError: for a symbolic link that leads to itself.
-    """
+    """Sorted names of the subfolders and of the files in a folder, without hidden ones."""
     if is_remote(folder):
         # Each question is a message to a server, so names that show what they are are not queried.
         pairs = [
@@ -566,11 +494,7 @@ def _is_folder(entry):
 
 
 def files_below(folder, above=()):
-    """Paths of the files in a folder and in its subfolders, sorted.
-
-    Raises:
-        ValueError: for a symbolic link to one of the folders that it lies in (`above`).
-    """
+    """Sorted paths of the files in a folder and its subfolders; an error for a link to itself."""
     place = folder if is_remote(folder) else os.path.realpath(folder)
     if place in above:
         raise ValueError(

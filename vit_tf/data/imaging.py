@@ -46,19 +46,11 @@ XMP_ORIENTATION = r"\A\C*?tiff:Orientation(?:=\"|>)([0-9])\C*\z"
 
 @tf.autograph.experimental.do_not_convert  # which would take seconds, for conditions of Python
 def decode(contents, window=None, upright=True):
-    """The image of an encoded one: uint8 tensor of shape (height, width, 3), on white.
+    """The image of an encoded one, in the graph: uint8 tensor (height, width, 3), on white.
 
-    Equal to the result of `pixels`, bit for bit, but for JPEG in CMYK: within one of 255 levels.
-
-    Args:
-        contents: string tensor of shape (), what an image file holds.
-        window: function of its height and width, int32 tensors of shape (), that returns the part
-            to decode: int32 tensor (top, left, height, width). None for all of it.
-        upright: whether it is turned as its EXIF or XMP orientation says.
-
-    Raises:
-        tf.errors.OpError: while it runs, for what cannot be decoded in the graph; `pixels` decodes
-            it or says why.
+    Equal to that of `pixels`, bit for bit, but for JPEG in CMYK: within one of 255 levels. `window`
+    is a function of height and width to the part to decode, (top, left, height, width), or None. A
+    tf.errors.OpError for what the graph cannot decode: `pixels` decodes it or reports the reason.
     """
 
     # Conditions side by side, since one within another is slow in TensorFlow.
@@ -79,14 +71,7 @@ def decode(contents, window=None, upright=True):
 
 
 def decode_or_name(decode, item, name, read=None):
-    """The image that a function decodes in the graph and no words; or a black pixel and an error.
-
-    Args:
-        decode: function of `item` that returns a uint8 tensor of shape (height, width, 3).
-        item: string tensor of shape ().
-        name: string tensor, what the error calls the image.
-        read: function of `item` that `decode` reads a file with; None where it reads none.
-    """
+    """The image that `decode` returns and no words; or a black pixel and an error with the name."""
     expected = "Expected an image file that can be decoded. Received: undecodable "
     start, black = tf.strings.join([expected, name]), tf.zeros((1, 1, 3), tf.uint8)
     corrupt = start + " (corrupt, or of another format than its name says)"
@@ -230,12 +215,7 @@ def _bytes(text):
 
 
 def _orientation(exif, text):
-    """The orientation of an image, from 1 to 8, as Pillow finds it: in EXIF, or else in XMP.
-
-    Args:
-        exif: bytes of EXIF, int32 tensor of shape (byte,).
-        text: string tensor in which XMP is looked for.
-    """
+    """The orientation of an image, 1 to 8, as Pillow finds it: in EXIF bytes, or in XMP text."""
     exif = tf.cast(tf.pad(exif, [[0, 16]]), tf.int64)
     last = tf.size(exif, tf.int64) - 1
 
@@ -313,25 +293,21 @@ def _jpeg(contents, shape, window):
     return tf.ensure_shape(image, (None, None, 3))
 
 
-def decode_or_tell(read, *arguments):
-    """The image that `read` returns and no words, or a black pixel and those of its error."""
-    try:
-        return read(*arguments), ""
-    except ValueError as error:
-        return np.zeros((1, 1, 3), np.uint8), str(error)
+def decode_in_python(read, *item):
+    """The image that `read` returns and no words, or a black pixel and its `ValueError`'s words."""
+
+    def attempt(*arguments):
+        try:
+            return read(*arguments), ""
+        except ValueError as error:
+            return np.zeros((1, 1, 3), np.uint8), str(error)
+
+    image, problem = tf.numpy_function(attempt, item, (tf.uint8, tf.string))
+    return tf.ensure_shape(image, (None, None, 3)), tf.ensure_shape(problem, ())
 
 
 def pixels(file, name="an image", upright=True):
-    """The image of a file, read by Pillow: uint8 array of shape (height, width, 3), on white.
-
-    Args:
-        file: path, file to read from, or what it holds, as bytes.
-        name: what an error calls it.
-        upright: whether it is turned as its orientation says, or left as it is stored.
-
-    Raises:
-        ValueError: if it cannot be decoded.
-    """
+    """The image of a path, an open file or bytes, by Pillow: uint8 (height, width, 3), on white."""
     from PIL import Image, ImageOps
 
     file = file.item() if isinstance(file, np.ndarray) else file
@@ -342,12 +318,7 @@ def pixels(file, name="an image", upright=True):
 
 @contextlib.contextmanager
 def explained(file, name):
-    """Turns whatever Pillow's readers raise for a corrupt file into a `ValueError` that names it.
-
-    Args:
-        file: what `PIL.Image.open` is called with.
-        name: what the error calls it.
-    """
+    """Turns whatever Pillow raises for a corrupt file into a `ValueError` with its name."""
     try:
         yield
     except Exception as error:  # they raise whatever the file makes them
@@ -391,13 +362,7 @@ AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 
 @dataclass(frozen=True)
 class Framing:
-    """How a decoded image comes to its size and its values.
-
-    Attributes:
-        size: (height, width) in pixels.
-        preprocessing: `Preprocessing`, of which the size is not read.
-        area: None, or the range of the share of an image that a random crop shows.
-    """
+    """The size, values and random crop (range of the area or None) that decoded images get."""
 
     size: tuple
     preprocessing: Preprocessing
@@ -420,13 +385,7 @@ class Framing:
         return lambda height, width: random_window(height, width, *drawn[0])
 
     def fit(self, images, image_map=None, drawn=()):
-        """An image, or images of shape (example, height, width, channel), as a model expects them.
-
-        Args:
-            images: tensor of rank 3 or 4, with values in [0, 255].
-            image_map: `ImageMap` for one image in its size, or None.
-            drawn: tuple of what was drawn for the image, last that for `image_map`.
-        """
+        """Images of rank 3 or 4 with values in [0, 255], as a model expects them."""
         crop = None if self.area else self.preprocessing.crop
         how = (self.preprocessing.interpolation, crop, self.preprocessing.crop_rounding)
         images = resize_image(images, self.size, *how)
@@ -437,16 +396,7 @@ class Framing:
 
 
 def resize_image(image, size, method, crop=None, rounding="even"):
-    """Images of shape (..., height, width, channel) with values in [0, 255], in another size.
-
-    Args:
-        image: tensor of rank 3 or 4.
-        size: (height, width) in pixels.
-        method: `"bilinear"` or `"bicubic"`, either antialiased.
-        crop: None to squeeze the image into the size; or the share of the shorter side that is
-            shown, of which the centre is cut out, as `Preprocessing` says.
-        rounding: the `crop_rounding` of a `Preprocessing`.
-    """
+    """Images (..., height, width, channel) in another size, as `Preprocessing` specifies."""
     image = tf.convert_to_tensor(image)
     if tuple(image.shape[-3:-1]) == size and crop in (None, 1):
         return image
@@ -489,11 +439,7 @@ def _scale_and_translate(images, size, method, scale, translation):
 
 
 def _centre(images, size, method, crop, rounding):
-    """The centre of images whose shorter side is resized to `floor(size / crop)`.
-
-    As torchvision's Resize and CenterCrop: the longer side is rounded down, the rest on both sides
-    halved to the nearest even number, or down. Only what is shown is computed.
-    """
+    """The centre of images whose shorter side becomes `floor(size / crop)`, as torchvision's."""
     own = tf.shape(images)[1:3]
     least = tf.constant([math.floor(side / crop) for side in size])
     # In a square size the shorter side decides, in others the one that covers least.
@@ -510,17 +456,7 @@ def _centre(images, size, method, crop, rounding):
 
 
 def draw_sides(count, area, seed):
-    """What `random_window` takes, for `count` images.
-
-    Args:
-        count: number of images.
-        area: range of the share of an image that is shown.
-        seed: int tensor of shape (2,).
-
-    Returns:
-        Pair of the sides to try, (height, width) as shares of the root of an image's area, float32
-        of shape (example, 2, try); and of the positions, float32 in [0, 1) of shape (example, 2).
-    """
+    """For `random_window`: sides over the root of the area, (example, 2, try); positions."""
     shape = (count, TRIES)
     shares = tf.random.stateless_uniform(shape, seed, *area)
     low, high = map(math.log, ASPECT)
@@ -530,17 +466,10 @@ def draw_sides(count, area, seed):
 
 
 def random_window(height, width, sides, place):
-    """A random part of an image, as torchvision's RandomResizedCrop chooses it.
+    """A random part of an image, (top, left, height, width), as torchvision's RandomResizedCrop.
 
-    The first of the tries that fits into the image, at a random position; if none does, the largest
-    part of an aspect ratio in `ASPECT`, in the centre.
-
-    Args:
-        height, width: of the image, int32 tensors of shape ().
-        sides, place: side lengths and position of one image from `draw_sides`.
-
-    Returns:
-        int32 tensor (top, left, height, width).
+    The first of the tries that fits, at a random position; if none does, the largest part of an
+    aspect ratio in `ASPECT`, in the centre. `sides` and `place` are one image's of `draw_sides`.
     """
     # In floats, which hold these integers exactly: few operations, as there are many images.
     limits = tf.cast(tf.stack([height, width]), tf.float32)
@@ -557,11 +486,7 @@ def random_window(height, width, sides, place):
 
 
 def scale_values(images, preprocessing=None):
-    """Float32 images with values in [0, 255] as a model expects them, an array or a tensor.
-
-    `image / (255 std) - mean / std`, which is `image / 127.5 - 1` unless there is a preprocessing,
-    of which the channels may be in another order.
-    """
+    """`image / (255 std) - mean / std` of values in [0, 255], float32; by default to [-1, 1]."""
     if preprocessing and preprocessing.channel_order == "bgr":
         images = images[..., ::-1]
     mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else ((0.5,), (0.5,))

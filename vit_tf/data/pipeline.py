@@ -234,10 +234,7 @@ def _check_full_batch(chosen, batch_size, drop_remainder):
 
 
 def open_digits():
-    """The digits, with grey values 0..16 stretched to [0, 255] and a fixed test split.
-
-    One fifth of the images (360), stratified and the same whatever the seed, are the test split.
-    """
+    """The digits, with grey values 0..16 stretched to [0, 255] and a fixed fifth as test split."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -332,11 +329,7 @@ def few_shot(
 
 
 def class_rank(labels):
-    """How many earlier examples have the same label: int array of shape (example,).
-
-    Args:
-        labels: int array of shape (example,).
-    """
+    """How many earlier examples have the same label: int array of shape (example,)."""
     order = np.argsort(labels, kind="stable")
     grouped = labels[order]
     rank = np.empty(len(labels), int)

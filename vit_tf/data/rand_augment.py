@@ -57,10 +57,7 @@ class RandAugment:
         return 3.0 if self.operations == "tpu" else 1.0
 
     def draw(self, count, seed):
-        """Operations, magnitudes, signs and centres: (example, operation), the last with (2,).
-
-        The number of an operation that is not done is -1.
-        """
+        """Operations (-1 for none), magnitudes, signs and centres: (example, operation[, 2])."""
         shape = (count, self.augmentations_per_image)
         done = tf.random.stateless_uniform(shape, seed) < self.rate
         steps = len(OPERATIONS[self.operations])
@@ -99,11 +96,7 @@ class RandAugment:
 
 
 def make_rand_augment(settings):
-    """The `RandAugment` of settings: True, a magnitude in [0, 1], or a dict of its attributes.
-
-    Raises:
-        ValueError: for settings that are out of range or unknown.
-    """
+    """The `RandAugment` of settings: True, a magnitude in [0, 1], or a dict of its attributes."""
     if not isinstance(settings, dict):
         settings = {} if settings is True else {"magnitude": settings}
     if not settings.keys() <= {field.name for field in fields(RandAugment)}:
@@ -208,21 +201,30 @@ def sharpness(image, magnitude, sign):
     return _within(image + tf.reshape(tf.pad(change, ((1, 1), (3, 3))), image.shape))
 
 
-def rotate(image, magnitude, sign):
-    """Turned about the centre by up to 30 degrees, bilinear."""
+def _rotation(image, magnitude, sign):
+    """Coefficients of a turn about the centre by up to 30 degrees."""
     angle = magnitude * sign * math.radians(30)
     cos, sin = tf.cos(angle), tf.sin(angle)
     # Of the centre between the pixels, whose own centres lie at integers here.
     y, x = ((size - 1) / 2 for size in image.shape[:2])
-    coefficients = [cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y, 0.0, 0.0]
+    return [cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y]
+
+
+def _project(image, coefficients, interpolation):
+    """Transformed; what moves in is 0."""
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=image[None],
-        transforms=tf.stack(coefficients)[None],
+        transforms=tf.stack([*coefficients, 0.0, 0.0])[None],
         output_shape=image.shape[:2],
         fill_value=0.0,
-        interpolation="BILINEAR",
+        interpolation=interpolation,
         fill_mode="CONSTANT",
     )[0]
+
+
+def rotate(image, magnitude, sign):
+    """Turned about the centre by up to 30 degrees, bilinear."""
+    return _project(image, _rotation(image, magnitude, sign), "BILINEAR")
 
 
 def shear_x(image, magnitude, sign):
@@ -285,14 +287,6 @@ def _truncate(image):
     return tf.floor(_within(image))
 
 
-def _stretch(image, magnitude, sign):
-    return tf.floor(autocontrast(image, magnitude, sign))
-
-
-def _invert(image, magnitude, sign):
-    return 255.0 - image
-
-
 def _keep_bits(image, magnitude, sign):
     """Posterized to the first `4 * magnitude` bits, to at least one."""
     step = tf.pow(2.0, tf.clip_by_value(8.0 - tf.floor(4.0 * magnitude), 0.0, 7.0))
@@ -326,10 +320,6 @@ def _blend_constant(image, magnitude, sign):
     return _blend(tf.floor(tf.minimum(math.prod(image.shape[:2]) / 256, 255.0)), image, magnitude)
 
 
-def _blend_black(image, magnitude, sign):
-    return _blend(0.0, image, magnitude)
-
-
 def _blend_smooth(image, magnitude, sign):
     kernel = tf.constant([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]])[:, :, None, None] / 13
     smooth = tf.nn.depthwise_conv2d(
@@ -342,38 +332,8 @@ def _blend_smooth(image, magnitude, sign):
 
 def _nearest(image, coefficients):
     """Transformed by the nearest pixel; what moves in is grey."""
-    moved = tf.raw_ops.ImageProjectiveTransformV3(
-        images=image[None] + 1.0,
-        transforms=tf.stack([*coefficients, 0.0, 0.0])[None],
-        output_shape=image.shape[:2],
-        fill_value=0.0,
-        interpolation="NEAREST",
-        fill_mode="CONSTANT",
-    )[0]
+    moved = _project(image + 1.0, coefficients, "NEAREST")
     return tf.where(moved == 0.0, 128.0, moved - 1.0)
-
-
-def _rotate_nearest(image, magnitude, sign):
-    angle = magnitude * sign * math.radians(30)
-    cos, sin = tf.cos(angle), tf.sin(angle)
-    y, x = ((size - 1) / 2 for size in image.shape[:2])
-    return _nearest(image, [cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y])
-
-
-def _shear_x_nearest(image, magnitude, sign):
-    return _nearest(image, [1.0, 0.3 * magnitude * sign, 0.0, 0.0, 1.0, 0.0])
-
-
-def _shear_y_nearest(image, magnitude, sign):
-    return _nearest(image, [1.0, 0.0, 0.0, 0.3 * magnitude * sign, 1.0, 0.0])
-
-
-def _translate_x_nearest(image, magnitude, sign):
-    return _nearest(image, [1.0, 0.0, 100.0 * magnitude * sign, 0.0, 1.0, 0.0])
-
-
-def _translate_y_nearest(image, magnitude, sign):
-    return _nearest(image, [1.0, 0.0, 0.0, 0.0, 1.0, 100.0 * magnitude * sign])
 
 
 def cutout(image, magnitude, sign, centre):
@@ -392,31 +352,32 @@ def cutout(image, magnitude, sign, centre):
 # Functions of an image in [0, 255] of shape (height, width, 3), a magnitude and a sign, by name:
 # those of the paper's section 3 as torchvision has them, and those of the TPU repository's
 # `autoaugment.py`, which big_vision's `pp/autoaugment.py` repeats.
+_TORCHVISION = (autocontrast, equalize, rotate, solarize, color, posterize, contrast)
+_TORCHVISION += (brightness, sharpness, shear_x, shear_y, translate_x, translate_y)
 OPERATIONS = {
     "torchvision": {
         "identity": lambda image, magnitude, sign: image,
-        **{
-            step.__name__: step
-            for step in (autocontrast, equalize, rotate, solarize, color, posterize, contrast)
-        },
-        **{step.__name__: step for step in (brightness, sharpness, shear_x, shear_y)},
-        **{step.__name__: step for step in (translate_x, translate_y)},
+        **{step.__name__: step for step in _TORCHVISION},
     },
     "tpu": {
-        "autocontrast": _stretch,
+        "autocontrast": lambda *arguments: tf.floor(autocontrast(*arguments)),
         "equalize": equalize,
-        "invert": _invert,
-        "rotate": _rotate_nearest,
+        "invert": lambda image, m, s: 255.0 - image,
+        "rotate": lambda x, m, s: _nearest(x, _rotation(x, m, s)),
         "posterize": _keep_bits,
         "solarize": _solarize,
         "color": _blend_grey,
         "contrast": _blend_constant,
-        "brightness": _blend_black,
+        "brightness": lambda image, m, s: _blend(0.0, image, m),
         "sharpness": _blend_smooth,
-        "shear_x": _shear_x_nearest,
-        "shear_y": _shear_y_nearest,
-        "translate_x": _translate_x_nearest,
-        "translate_y": _translate_y_nearest,
+        "shear_x": lambda x, m, s: _nearest(x, [1.0, 0.3 * m * s, 0.0, 0.0, 1.0, 0.0]),
+        "shear_y": lambda x, m, s: _nearest(x, [1.0, 0.0, 0.0, 0.3 * m * s, 1.0, 0.0]),
+        "translate_x": lambda image, m, s: _nearest(
+            image, [1.0, 0.0, 100.0 * m * s, 0.0, 1.0, 0.0]
+        ),
+        "translate_y": lambda image, m, s: _nearest(
+            image, [1.0, 0.0, 0.0, 0.0, 1.0, 100.0 * m * s]
+        ),
         "cutout": cutout,
         "solarize_add": _solarize_add,
     },

@@ -113,15 +113,11 @@ def _mappable(build):
 
 
 def read_shardable(source, split, indices, size, batch_size, *, seed=None, **settings):
-    """Batches as of `read_batches`, of which each of several workers can make its shard alone.
+    """Batches of `read_batches`, of which each of several workers can make its shard alone.
 
     Shards are cut out of each batch before it is decoded, so that together they are the batches of
-    one process, in its order. Only where TFDS shuffles files, a worker reads and shuffles a
-    contiguous range of its own, which lies in few of them. All workers have the same number of
-    batches, of which the last may be empty.
-
-    Args:
-        source, split, indices, size, batch_size, seed, settings: as for `read_batches`.
+    one process. Only where TFDS shuffles files, a worker reads a contiguous range of its own. All
+    workers have the same number of batches, of which the last may be empty.
     """
     rest = 0 if settings.get("drop_remainder") else len(indices) % batch_size
     used = indices[: len(indices) // batch_size * batch_size + rest]
@@ -197,10 +193,8 @@ def _items(source, split, indices, seed):
 def _plan(source, items, count, own, framing, seed, most, repeats):
     """What is kept in memory, at `most` so many bytes, and what is left to do with a batch of it.
 
-    Returns:
-        Tuple of the shuffled examples, to be batched; of functions, for `_tried`, of a batch of
-        them, of what was drawn and of an `ImageMap` or None to (images, labels, problems); and of
-        whether these make the images one by one, so that they can map them.
+    Returns shuffled examples; functions for `_tried` of a batch of them, of what was drawn and of
+    an `ImageMap` or None; and whether these make the images one by one, so that they can map them.
     """
     spec = _own_spec(source, items, own)
     resized = np.prod((*framing.size, 3)) * tf.float32.size
@@ -268,13 +262,7 @@ def _cached(items, ways, count):
 def _decoders(source, framing, spec=None):
     """Functions, for `_tried`, of (items, labels) to (images, labels, problems), all batched.
 
-    They also take what was drawn for the images, and an `ImageMap` or None. The last returns the
-    problem of an item; the one before it, if there is one, is faster and raises an error.
-
-    Args:
-        source: `Source`.
-        framing: `Framing`, or None to leave images as they are.
-        spec: `tf.TensorSpec` that all decoded images are to have, or None.
+    The last returns an item's problem; the one before it, if any, is faster and raises an error.
     """
     shape = spec and tuple(spec.shape)
     spec = framing.spec if framing else spec

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.folder import decode_file
+from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import Source, check_number, checked_size
 from vit_tf.names import file_error, lookup
@@ -75,15 +76,7 @@ def load_revisited(
 
 
 def read_truth(path):
-    """What a `gnd_*.pkl` says: names of the queries, names of the data base, a dict per query.
-
-    Returns:
-        Tuple of two lists of names without ".jpg", and a list of dicts of `name`; of `bbx`, four
-        floats (left, top, right, bottom) in pixels; and of `easy`, `hard` and `junk`, int arrays.
-
-    Raises:
-        ValueError: for a file that is missing, corrupt or of another content.
-    """
+    """Names of queries and database, and dicts of name, bbx, easy, hard and junk of queries."""
     content = load_plain_pickle(path)
     try:
         asked, known = (list(map(str, content[key])) for key in ("qimlist", "imlist"))
@@ -129,9 +122,9 @@ def _batches(paths, boxes, size, batch_size, preprocessing):
     """Batches of (images, numbers) of image files, each cropped to its box."""
     boxes = np.array(boxes, float)
 
-    def decode(item):
-        image, problem = tf.numpy_function(_decode_or_tell, item, (tf.uint8, tf.string))
-        return tf.ensure_shape(image, (None, None, 3)), tf.ensure_shape(problem, ())
+    def decode(path, box):
+        path = os.fsdecode(path)
+        return crop(decode_file(path, upright=False), box, path)
 
     source = Source(
         class_names=(),
@@ -139,33 +132,15 @@ def _batches(paths, boxes, size, batch_size, preprocessing):
         labels=lambda split: None,
         image_size=lambda split, indices: size,
         read=lambda split, indices: tf.data.Dataset.from_tensor_slices(((paths, boxes), indices)),
-        decode=decode,
+        decode=lambda item: decode_in_python(decode, *item),
         shuffle_buffer=len(paths),
     )
     numbers = np.arange(len(paths), dtype=np.int32)
     return read_batches(source, "test", numbers, size, batch_size, preprocessing=preprocessing)
 
 
-def _decode_or_tell(path, box):
-    """The part of an image and no words, or a black pixel and the words of what is wrong."""
-    try:
-        return crop(decode_file(os.fsdecode(path), upright=False), box, os.fsdecode(path)), ""
-    except ValueError as error:
-        return np.zeros((1, 1, 3), np.uint8), str(error)
-
-
 def crop(image, box, path):
-    """The pixels of an image of shape (height, width, channel) within a box.
-
-    Args:
-        image: array.
-        box: (left, top, right, bottom) in pixels, rounded as Pillow does; what lies beyond the
-            image is left out.
-        path: where the image is from, to name it.
-
-    Raises:
-        ValueError: for a box without a pixel of the image.
-    """
+    """The pixels of an image in a box (left, top, right, bottom), rounded as Pillow does."""
     height, width = image.shape[:2]
     limits = np.clip(np.round(box), 0, (width, height, width, height))
     left, top, right, bottom = limits.astype(int)
@@ -182,20 +157,10 @@ NUMBERS = re.compile(r"[<>=|]?[biuf][1248]")
 
 
 def load_plain_pickle(path):
-    """The value of a pickle file, of any protocol, as Python 2 or 3 wrote it.
+    """The value of a pickle of plain values, by Python 2 or 3.
 
-    A pickle is a program, which may call whatever it can name. Here it can name what NumPy writes
-    for arrays and numbers, and even these names stand for functions of this file, which make
-    nothing but numbers: no code of the file's choice is run or imported.
-
-    Args:
-        path: of the file.
-
-    Returns:
-        dicts, lists, tuples, text, numbers and NumPy arrays of numbers.
-
-    Raises:
-        ValueError: for a file that is missing or corrupt, or names anything else.
+    A pickle is a program that calls what it names. Here it can name what NumPy writes for arrays
+    and numbers, and these names stand for functions of this file that make nothing but numbers.
     """
     try:
         with open(path, "rb") as file:
@@ -210,11 +175,7 @@ def load_plain_pickle(path):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module, name):
-        """A stand-in for what the pickle names.
-
-        Raises:
-            UnpicklingError: for all but what NumPy writes for arrays and numbers.
-        """
+        """A stand-in for what NumPy writes for arrays and numbers; an error for other names."""
         # NumPy 2 renamed the package that older files name.
         known = f"{module.replace('numpy._core.', 'numpy.core.')}.{name}"
         if known not in STAND_INS:

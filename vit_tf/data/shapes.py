@@ -190,10 +190,7 @@ def pixel_centres(size):
 
 
 def random_scene(kind, rng):
-    """One shape of a kind, of random size, turn and colour, that may reach over the border.
-
-    The light is random too, as it changes within the videos.
-    """
+    """One shape of a kind, of random size, turn, colour and light, which may cross the border."""
     shape = Shape(
         kind,
         tuple(rng.uniform(0.18, 0.82, 2)),
@@ -207,9 +204,8 @@ def random_scene(kind, rng):
 def random_motion(num_frames, rng):
     """Scenes of two or three shapes of different kinds that drift and turn on a still ground.
 
-    They share one colour, as the animals of a herd do, so that their forms distinguish them and not
-    their colours; light and noise change from frame to frame, so that no pixel keeps its value.
-    None covers another in the first scene; later on they may, and they may leave the image.
+    They share one colour, and light and noise change from frame to frame, so that only the forms
+    distinguish them. None covers another in the first scene.
     """
     count = rng.integers(2, 4)
     kinds = rng.choice(list(KINDS), count, replace=False)
@@ -351,20 +347,12 @@ def load_shapes(split="test", *, image_size=None, take=None, seed=0, preprocessi
 
 
 def shape_masks(found, batch_size):
-    """The masks of what `load_shapes` returns as `load_coco` gives them: one object an image.
-
-    Returns:
-        `tf.data.Dataset` of batches (images, bool masks of shape (example, 1, height, width),
-        int32 labels of shape (example, 1), the kinds of shape).
-    """
+    """Batches (images, masks, kinds of shape) of `load_shapes`, as `load_coco` gives them."""
     return _masked(found, found["mask"][:, None], found["label"][:, None], batch_size)
 
 
 def half_masks(found, batch_size):
-    """The same of the front and the back of each shape, labelled by the kind and by the side.
-
-    Masks are of shape (example, 2, height, width); a front has label `2 * kind`, a back one more.
-    """
+    """The same of the front (label 2 * kind) and back (2 * kind + 1) halves of each shape."""
     parts, kinds = found["parts"], found["label"]
     masks = np.stack([parts == 1, parts == 2], axis=1)
     return _masked(found, masks, np.stack([2 * kinds, 2 * kinds + 1], axis=1), batch_size)

@@ -24,11 +24,7 @@ TEST_FRACTION = 0.2
 
 
 class LazyDict(Mapping):
-    """A mapping whose values are computed when they are first asked for.
-
-    Args:
-        functions: dict from each key to the function that computes its value.
-    """
+    """A mapping from keys to the results of functions, called when first asked for."""
 
     def __init__(self, functions):
         self._functions, self._values = dict(functions), {}
@@ -100,9 +96,9 @@ class Source:
 
 
 def identify(source, split, indices):
-    """A digest, as text, of these examples of a `Source`: their contents, labels and order.
+    """A digest, as text, of the contents, labels and order of examples in files.
 
-    Of what is not in files of its own, the version counts and the paths, which nothing reads.
+    Of what is not in files of its own, the version and the indices count.
     """
     if not source.in_files:
         version = source.version() if source.version else ""
@@ -112,10 +108,7 @@ def identify(source, split, indices):
 
 
 def identify_names(source, split, indices):
-    """A digest, as text, of these examples: the names of their files and folders, and labels.
-
-    No file is read, and the folder may have moved. Of what is not in files, the indices count.
-    """
+    """A digest, as text, of the names of files and folders, and labels; no file is read."""
     if not source.in_files:
         return digest_files([], split, np.asarray(indices, "int64").tobytes())
     paths, labels = _paths_and_labels(source, split, indices)
@@ -130,10 +123,7 @@ def _paths_and_labels(source, split, indices):
 
 
 def with_all(source):
-    """The `Source` with one more split, `"all"`: the examples of the others, one after the other.
-
-    Their image_size raises a `ValueError` where the splits differ in it.
-    """
+    """The `Source` with one more split, `"all"`: the examples of the others, in order."""
     splits = [split for split in SPLITS if split in source.num_examples]
 
     @cache
@@ -158,10 +148,7 @@ def with_all(source):
             return source.image_size(split, indices)
         sizes = {one: tuple(source.image_size(one, inner)) for one, inner in parts(indices)}
         if len(set(sizes.values())) > 1:
-            raise ValueError(
-                "Expected image_size to be given, for splits that differ in it, as a number of "
-                f"pixels or a pair (height, width). Received: image_size=None, {sizes}"
-            )
+            raise sizes_differ(f", {sizes}")
         return next(iter(sizes.values()))
 
     def read(split, indices):
@@ -180,6 +167,14 @@ def with_all(source):
     )
 
 
+def sizes_differ(received=""):
+    """The `ValueError` for images that differ in size where none is requested."""
+    return ValueError(
+        "Expected image_size to be given, for images that differ in size, as a number of pixels or "
+        f"a pair (height, width). Received: image_size=None{received}"
+    )
+
+
 def require_labels(source, received="images without labels"):
     """Raises a `ValueError` for a `Source` or a `Description` of images without labels."""
     if not source.class_names:
@@ -190,16 +185,7 @@ def require_labels(source, received="images without labels"):
 
 
 def shard_indices(indices, shard, contiguous):
-    """The sorted indices that one of several processes reads; sizes differ by at most one.
-
-    Args:
-        indices: int array of shape (example,).
-        shard: (index from 0, number of shards).
-        contiguous: whether a shard is a contiguous range, which lies in as few files as possible.
-
-    Raises:
-        ValueError: for other numbers, or fewer examples than shards.
-    """
+    """Sorted indices of one of several processes, (index, number); sizes differ by at most one."""
     index, num_shards = shard
     if not 0 <= index < num_shards <= len(indices):
         raise ValueError(
@@ -210,18 +196,10 @@ def shard_indices(indices, shard, contiguous):
 
 
 def stratified_sample(labels, count, size, rng, balanced=False):
-    """Positions of `size` out of `count` examples, sorted.
+    """Sorted positions of `size` out of `count` examples: in proportion to classes, or balanced.
 
-    With labels, each class gives examples in proportion to its size, or the same number of them
-    (as far as it has so many) if `balanced`. Without, they are neighbours from a random index on,
-    so that a large data set can be read without going through all of it.
-
-    Args:
-        labels: int array of shape (count,), or None.
-        count: number of examples to choose from.
-        size: number of examples to choose.
-        rng: NumPy generator.
-        balanced: whether classes count equally.
+    Without labels they are neighbours from a random index on, so that a large data set can be read
+    without going through all of it.
     """
     if labels is None:
         start = rng.integers(count - size + 1)
@@ -236,10 +214,7 @@ def stratified_sample(labels, count, size, rng, balanced=False):
 
 
 def hold_out(labels, fraction, rng):
-    """Cuts examples in two, class by class: (positions kept, positions held out).
-
-    `ceil(fraction * example)` of them are held out, but at least one is kept.
-    """
+    """Cuts examples in two, class by class: (positions kept, positions held out); keeps one."""
     count = len(labels)
     size = min(int(np.ceil(fraction * count)), count - 1)
     held = stratified_sample(labels, count, size, rng)
@@ -247,25 +222,10 @@ def hold_out(labels, fraction, rng):
 
 
 def partition(source, splits, validation, take, seed):
-    """Which examples make up each split.
+    """Dict from each split to (split of the source, sorted indices into it).
 
-    Of a data set of training and validation examples alone, as ImageNet has labels for, the latter
-    are the test split where one is wanted, which is logged; a validation split is then cut from
-    the train split.
-
-    Args:
-        source: `Source`.
-        splits: names of the splits wanted.
-        validation: fraction of the train split that becomes the validation split, if one is
-            wanted and the source has none of its own.
-        take: dict from split to the number of examples to keep.
-        seed: seed of the held-out part and of `take`.
-
-    Returns:
-        Dict from split to (split of the source, sorted indices into it).
-
-    Raises:
-        ValueError: for a split that is missing, or too small for `validation` or `take`.
+    Of training and validation examples alone, as ImageNet has labels for, the latter are the test
+    split where one is wanted, which is logged; a validation split is then cut from the train split.
     """
     chosen = {name: _whole(source, name) for name in splits if name in source.num_examples}
     if "test" in splits and lacks_test(source.num_examples):
@@ -411,14 +371,7 @@ def read_class_list(path):
 def select_classes(source, classes):
     """The `Source` of the examples of some classes, labelled with positions among these.
 
-    The splits are those of the whole, so that a part's test images are test images of the whole.
-
-    Args:
-        source: `Source` whose labels are known without reading the images.
-        classes: list of different names of its classes, or None for all of them as they are.
-
-    Raises:
-        ValueError: for a name that is no class or that comes twice, and unknown labels.
+    The splits are those of all classes, so that test images of a part are test images of the whole.
     """
     if classes is None:
         return source

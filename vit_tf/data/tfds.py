@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data import imaging
-from vit_tf.data.source import Source
+from vit_tf.data.source import Source, sizes_differ
 from vit_tf.files import digest_tree
 from vit_tf.names import format_list, unknown_name
 
@@ -31,99 +31,102 @@ def is_tfds_name(name):
 
 
 def open_tfds(name, data_dir=None):
-    """A TFDS data set of images with one label each, downloaded first where it has to be.
+    """The `Source` of a TFDS data set of images with one label each, downloaded if necessary.
 
-    The labels are read ahead, for stratified subsets, up to 200,000 examples per split; larger
-    splits give runs of neighbours instead, which TFDS has shuffled when it prepared them. Images
-    are as they are stored, whatever their EXIF orientation.
-
-    Raises:
-        ValueError: for an unknown name, a data set that can be neither found nor downloaded, and
-            one that does not consist of images with labels. Where no host that it comes from can
-            be reached, that is so after seconds, and the error lists what is prepared in its place.
+    Labels are read ahead, for stratified subsets, up to 200,000 examples per split; larger splits
+    give runs of neighbours, which TFDS has shuffled. Images are as they are stored, whatever their
+    EXIF orientation. Where no host can be reached, the error lists what is prepared.
     """
-    import tensorflow_datasets as tfds
+    records = _Records(_prepared(_builder(name, data_dir), name), name)
+    info, feature = records.builder.info, records.builder.info.features[records.image_key]
 
-    builder = _prepared(_builder(name, data_dir), name)
-    image_key, label_key = _keys(builder, name)
-    features = builder.info.features
-    # One file after the other, so that a position in the stream is an index into the split.
-    config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+    def image_size(split, indices):
+        if None in feature.shape[:2]:
+            raise sizes_differ(f" for {name}")
+        return feature.shape[:2]
 
-    in_records = builder.info.file_format is tfds.core.FileFormat.TFRECORD
+    return Source(
+        class_names=tuple(info.features[records.label_key].names),
+        num_examples={split: part.num_examples for split, part in info.splits.items()},
+        labels=records.labels,
+        image_size=image_size,
+        read=records.read,
+        shuffle_buffer=SHUFFLE_BUFFER,
+        read_shuffled=records.read_shuffled,
+        version=lambda: f"{info.full_name} {digest_tree(records.builder.data_dir)}",
+        **_decoders(feature, name),
+    )
 
-    def records(split):
-        return tf.data.TFRecordDataset(builder.info.splits[split].filepaths)
 
-    def labels(split):
-        if builder.info.splits[split].num_examples > LABELS_AT_MOST:
+class _Records:
+    """The undecoded examples and the labels of a prepared data set."""
+
+    def __init__(self, builder, name):
+        import tensorflow_datasets as tfds
+
+        self.builder = builder
+        self.image_key, self.label_key = _keys(builder, name)
+        self._in_records = builder.info.file_format is tfds.core.FileFormat.TFRECORD
+        # One file after the other, so that a position in the stream is an index into the split.
+        self._config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        self._decoders = {self.image_key: tfds.decode.SkipDecoding()}
+
+    def labels(self, split):
+        """The labels of a split, read once in a process; None for a large one."""
+        info = self.builder.info
+        if info.splits[split].num_examples > LABELS_AT_MOST:
             return None
-        version = f"{builder.info.full_name} {os.stat(builder.data_dir).st_mtime_ns}"
-        if (read := _labels.get((builder.data_dir, version, split))) is None:
-            if in_records:
-                spec = {label_key: tf.io.FixedLenFeature((), tf.int64)}
-                batches = (
-                    records(split)
-                    .batch(BLOCK)
-                    .map(lambda block: tf.io.parse_example(block, spec)[label_key])
-                )
-            else:
-                only = tfds.decode.PartialDecoding({label_key: True})
-                examples = builder.as_dataset(split=split, decoders=only, read_config=config)
-                batches = examples.map(lambda example: example[label_key]).batch(BLOCK)
-            read = np.concatenate(list(batches.as_numpy_iterator()))
-            _labels[builder.data_dir, version, split] = read
-        return read
+        version = f"{info.full_name} {os.stat(self.builder.data_dir).st_mtime_ns}"
+        key = self.builder.data_dir, version, split
+        if key not in _labels:
+            _labels[key] = np.concatenate(list(self._label_batches(split).as_numpy_iterator()))
+        return _labels[key]
 
-    def open_range(split, first, last, config, shuffle_files=False):
-        examples = builder.as_dataset(
-            split=f"{split}[{first}:{last}]",
-            decoders={image_key: tfds.decode.SkipDecoding()},
-            read_config=config,
-            shuffle_files=shuffle_files,
-        )
-        return examples.map(lambda example: (example[image_key], example[label_key]))
+    def _label_batches(self, split):
+        import tensorflow_datasets as tfds
 
-    def read(split, indices):
-        first, last = int(indices[0]), int(indices[-1]) + 1
-        if len(indices) == last - first:
-            return open_range(split, first, last, config)
-        if not in_records:
-            return _keep(open_range(split, first, last, config), indices - first)
-        parse = functools.partial(
-            features.deserialize_example, decoders={image_key: tfds.decode.SkipDecoding()}
-        )
+        if self._in_records:
+            spec = {self.label_key: tf.io.FixedLenFeature((), tf.int64)}
+            blocks = self._stored(split).batch(BLOCK)
+            return blocks.map(lambda block: tf.io.parse_example(block, spec)[self.label_key])
+        only = tfds.decode.PartialDecoding({self.label_key: True})
+        examples = self.builder.as_dataset(split=split, decoders=only, read_config=self._config)
+        return examples.map(lambda example: example[self.label_key]).batch(BLOCK)
+
+    def read(self, split, indices):
+        """(image, label) of sorted indices."""
+        contiguous = len(indices) == indices[-1] + 1 - indices[0]
+        if contiguous or not self._in_records:
+            examples = self._range(split, indices, self._config)
+            return examples if contiguous else _keep(examples, indices - indices[0])
+        features = self.builder.info.features
+        parse = functools.partial(features.deserialize_example, decoders=self._decoders)
         # Most of the time goes into parsing: only what is kept is parsed.
-        examples = _keep(records(split), indices).map(parse)
-        return examples.map(lambda example: (example[image_key], example[label_key]))
+        return _keep(self._stored(split), indices).map(parse).map(self._pair)
 
-    def read_shuffled(split, indices, seed):
+    def read_shuffled(self, split, indices, seed):
+        """(image, label) of neighbours, from several files at once, in another order each time."""
+        import tensorflow_datasets as tfds
+
         shuffled = tfds.ReadConfig(
             shuffle_seed=seed, shuffle_reshuffle_each_iteration=True, try_autocache=False
         )
         shuffled.options.deterministic = True
-        return open_range(split, int(indices[0]), int(indices[-1]) + 1, shuffled, True)
+        return self._range(split, indices, shuffled, shuffle_files=True)
 
-    def image_size(split, indices):
-        if None in features[image_key].shape[:2]:
-            raise ValueError(
-                f"Expected image_size to be given, for images that differ in size ({name}), as a "
-                "number of pixels or a pair (height, width). Received: image_size=None"
-            )
-        return features[image_key].shape[:2]
+    def _stored(self, split):
+        return tf.data.TFRecordDataset(self.builder.info.splits[split].filepaths)
 
-    decoders = _decoders(features[image_key], name)
-    return Source(
-        class_names=tuple(features[label_key].names),
-        num_examples={split: info.num_examples for split, info in builder.info.splits.items()},
-        labels=labels,
-        image_size=image_size,
-        read=read,
-        shuffle_buffer=SHUFFLE_BUFFER,
-        read_shuffled=read_shuffled,
-        version=lambda: f"{builder.info.full_name} {digest_tree(builder.data_dir)}",
-        **decoders,
-    )
+    def _range(self, split, indices, config, **settings):
+        """(image, label) from the first of the indices to the last."""
+        part = f"{split}[{int(indices[0])}:{int(indices[-1]) + 1}]"
+        examples = self.builder.as_dataset(
+            split=part, decoders=self._decoders, read_config=config, **settings
+        )
+        return examples.map(self._pair)
+
+    def _pair(self, example):
+        return example[self.image_key], example[self.label_key]
 
 
 def _decoders(feature, name):
@@ -179,11 +182,7 @@ def _prepared(builder, name):
 
 
 def prepared_in(folder):
-    """What TFDS has prepared in a folder or up to three levels below, or None for nothing.
-
-    Returns:
-        (name as `load` takes it, path of the `data_dir` that it is in).
-    """
+    """What TFDS has prepared in a folder or 3 levels below, (name, its data_dir), or None."""
     for depth in range(4):
         pattern = os.path.join(folder, *"*" * depth, INFO)
         for path in sorted(tf.io.gfile.glob(pattern))[:1]:
@@ -287,14 +286,7 @@ def _keep(examples, places):
 
 
 def decode_image(feature, encoded):
-    """The image of a file, as an Image feature decodes it, but JPEG exactly: as Pillow does.
-
-    TFDS takes the fast cosine transform, which makes red and blue about a level darker.
-
-    Args:
-        feature: `tfds.features.Image`.
-        encoded: string tensor, the content of a file.
-    """
+    """The image of a file as an Image feature decodes it, but JPEG exactly, as Pillow does."""
     if _is_rgb(feature):
         return tf.ensure_shape(imaging.decode(encoded, upright=False), feature.shape)
     if feature.dtype != np.uint8 or len(feature.shape) != 3 or feature.shape[-1] != 1:

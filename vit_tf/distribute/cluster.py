@@ -25,20 +25,9 @@ _strategies, _position = [], []
 def make_strategy(workers=None, worker=None):
     """The strategy of this process, one of several that train together; there is one at most.
 
-    A `tf.distribute.MultiWorkerMirroredStrategy`, or, where Keras runs on JAX, a
-    `DataParallelStrategy` of the devices of all processes, connected by `jax.distributed`.
-
-    Waits until every worker has started. Where the program has set no seed, that of the first
-    worker is set on all, so that data are shuffled equally.
-
-    Args:
-        workers: addresses of all processes, `"host:port"`, the same list on each; by default those
-            that `find_cluster` finds.
-        worker: this one's index in the list; the first is the chief.
-
-    Raises:
-        ValueError: for addresses that are missing or malformed, or if TensorFlow (or JAX) has run
-            before.
+    It waits until every worker has started. Where the program has set no seed, that of the first
+    worker is set on all, so that data are shuffled equally. A ValueError for malformed addresses,
+    or if TensorFlow (or JAX) has run before.
     """
     if _strategies:
         return _strategies[0]
@@ -93,10 +82,7 @@ def current_shard():
 
 
 def shard_of_worker(dataset):
-    """This worker's shard of each batch of a data set that workers can make alone, else all of it.
-
-    `fit`, `evaluate` and `predict` of Keras models recognize a shard.
-    """
+    """This worker's shard of each batch that workers can make alone, else the whole data set."""
     shard = current_shard()
     return dataset.shard_batches(shard) if shard and is_shardable(dataset) else dataset
 
@@ -157,10 +143,7 @@ def _jax_errors():
 
 
 def leave(status):
-    """End a process whose other workers are lost, at once.
-
-    Python's own end would wait for TensorFlow, up to a minute for each iterator that is alive.
-    """
+    """End a process whose other workers are lost, at once: Python would wait for TensorFlow."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -171,9 +154,6 @@ def find_cluster(workers=None, worker=None):
 
     The arguments win over VIT_TF_WORKERS ("host:port,host:port") and VIT_TF_WORKER (0, 1, ...),
     these over TF_CONFIG, and that over Slurm's variables.
-
-    Raises:
-        ValueError: where none of them is there, or the one that wins is malformed.
     """
     if workers is not None or worker is not None:
         return _checked("workers and worker", workers, worker)

@@ -31,11 +31,7 @@ class DataParallelStrategy:
 
 
 def strategy_of(model):
-    """The `DataParallelStrategy` of the scope that this is called in, in which a model was made.
-
-    Raises:
-        ValueError: for a model whose variables lie on another number of devices.
-    """
+    """The `DataParallelStrategy` of the current scope; an error for a model made in another."""
     strategy = _current_strategy()
     devices = {len(variable.value.sharding.device_set) for variable in model.variables}
     if devices and devices != {strategy.num_replicas_in_sync}:
@@ -57,11 +53,7 @@ def _current_strategy():
 
 
 def make(name):
-    """The `DataParallelStrategy` of a name in `strategies.STRATEGIES`, but for `"multiworker"`.
-
-    Raises:
-        ValueError: for `"tpu"` where there is none.
-    """
+    """The `DataParallelStrategy` of a name in `strategies.STRATEGIES`, but for `"multiworker"`."""
     if name == "none":
         return DataParallelStrategy()
     devices = _devices("tpu") if name == "tpu" else tuple(keras.distribution.list_devices())
@@ -74,11 +66,7 @@ def make(name):
 
 
 def connect(addresses, index):
-    """Connect this process with the others; the `DataParallelStrategy` of all their devices.
-
-    Raises:
-        ValueError: if JAX has run before.
-    """
+    """Connect this process with the others; the `DataParallelStrategy` of all their devices."""
     import jax
 
     from vit_tf.distribute.cluster import HEARTBEAT, START
@@ -112,10 +100,7 @@ def gather(array):
 
 
 def scorer(model):
-    """A compiled function from a batch of images to a model's outputs, NumPy arrays.
-
-    The devices of this process share the batch; several processes each score batches of their own.
-    """
+    """A compiled function from a batch to a model's outputs, shared by this process's devices."""
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 

@@ -42,14 +42,7 @@ def divide_batches(batches, strategy):
 
 
 def pad_batches(batches, replicas, size=None):
-    """Batches padded to a multiple of the replicas; in JAX, this worker's shard of each.
-
-    Args:
-        batches: data set, as for `divide_batches`.
-        replicas: number of replicas.
-        size: examples of a full batch, to whose multiple all are padded; None for what the data set
-            stores, without which each is padded to its own.
-    """
+    """Batches padded to a multiple of the replicas, to one size if it is known; in JAX, a shard."""
     size = size or _batch_size(batches)
     most = None if size is None else -(-size // replicas) * replicas
     shard = current_shard()

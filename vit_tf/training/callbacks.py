@@ -22,12 +22,7 @@ ASK_EVERY = 10
 
 
 class Preemption:
-    """Catches SIGTERM within a `with`, so that a run can save its state before it ends.
-
-    Preemptible machines send SIGTERM some seconds before they stop. The previous handler runs when
-    `deliver` is called, or at the end of the `with`. Only the main thread of a process can catch
-    signals; in other threads this does nothing.
-    """
+    """Catches SIGTERM within a `with` of the main thread, so that a run saves its state."""
 
     def __init__(self):
         self._signalled = False
@@ -198,11 +193,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._writer.finish()
 
     def save_if_validating(self):
-        """Write the state of a run whose validation has failed.
-
-        After a failure in a training step there is none: weights decay and steps are counted
-        without waiting for the images.
-        """
+        """Write the state of a run whose validation, not a training step, has failed."""
         if self._done == self._steps:
             with self._average:
                 self.save()
@@ -243,11 +234,7 @@ class Checkpoint(keras.callbacks.Callback):
 
 
 class AverageValidation(keras.callbacks.Callback):
-    """Validates the averaged weights of an optimizer with `use_ema`, instead of the weights.
-
-    Keras' own `SwapEMAWeights` swaps by sums, after which the last bits of the weights differ.
-    Within a `with` the weights themselves are in their place, in a validation too.
-    """
+    """Validates averaged weights of an optimizer with `use_ema`, exchanged without rounding."""
 
     def __init__(self):
         super().__init__()

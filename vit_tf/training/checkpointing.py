@@ -49,11 +49,7 @@ class Progress:
 
 
 class BackgroundWriter:
-    """Writes files in a thread, one after the other, so that training goes on meanwhile.
-
-    At most two files wait, whose content is held in memory. What goes wrong in the thread is raised
-    by the next call.
-    """
+    """Writes files in a thread; two may wait in memory, and the next call raises its errors."""
 
     def __init__(self):
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "vit_tf-writer")
@@ -74,12 +70,7 @@ class BackgroundWriter:
 
 
 def write_on_chief(path, write):
-    """`files.write_whole`, on the chief of several workers, who must all call this and wait for it.
-
-    Args:
-        path: where the file is to appear, whole or not at all.
-        write: function of a path that writes the file.
-    """
+    """`files.write_whole`, on the chief of several workers, who must all call this and wait."""
     if is_chief():
         write_whole(path, write)
     else:
@@ -95,10 +86,7 @@ def save_model(model, path):
 
 
 def save_best(model, path, writer):
-    """Write a model without its optimizer to a `.keras` file in the thread of a `BackgroundWriter`.
-
-    All of several workers must call this, since saving may reduce variables; the chief writes.
-    """
+    """Write a model without its optimizer in a writer's thread; all workers must call this."""
     with tempfile.TemporaryDirectory() as folder, _without_optimizer(model):
         copy = pathlib.Path(folder) / os.path.basename(path)
         model.save(copy)
@@ -128,11 +116,7 @@ def remove_leftovers(directory):
 
 
 def describe_model(model):
-    """What makes two models the same for a resumed run: class, settings and precision, as a dict.
-
-    Names of layers are left out, since Keras counts them up with every model that is made; those
-    of classes too, as they change nothing in a run.
-    """
+    """Class, settings and precision, as a dict, without names, which Keras counts up."""
     return {
         "class": type(model).__name__,
         "precision": model.dtype_policy.name,
@@ -142,12 +126,7 @@ def describe_model(model):
 
 
 def check_shared(directory):
-    """Check that every worker of a run sees the same files in its folder.
-
-    Raises:
-        ValueError: on all workers, if one sees other states than the chief, or after half a minute
-            not yet the configuration that the chief has written.
-    """
+    """Check that every worker of a run sees the states and the configuration of the chief."""
     deadline = time.monotonic() + _SHARING_TIMEOUT
     path = as_path(directory) / "configuration.json"
     while not path.is_file():
@@ -165,16 +144,7 @@ def check_shared(directory):
 
 
 def check_configuration(configuration, directory):
-    """Compare a run's configuration with the one its folder was started with, or write it.
-
-    Args:
-        configuration: nested dict that JSON can hold; tuples count as lists.
-        directory: the run's folder.
-
-    Raises:
-        ValueError: if the folder holds a state made under another configuration; the message
-            names the fields that differ.
-    """
+    """Write a run's configuration, or compare it with its folder's; an error names what differs."""
     path = as_path(directory) / "configuration.json"
     text = json.dumps(configuration, indent=1, sort_keys=True, default=str)
     if not saved_states(directory):
@@ -200,17 +170,7 @@ def check_configuration(configuration, directory):
 
 
 def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=None):
-    """Write everything needed to resume a run, then remove all but the last states.
-
-    Args:
-        model: compiled model whose optimizer is built.
-        history: dict of lists, one entry per epoch done.
-        directory: the run's folder.
-        step: number of steps done of the next epoch.
-        metrics: arrays of the totals of these steps.
-        keep: number of states that stay.
-        writer: the `BackgroundWriter` that writes a copy of the state; None to wait for the file.
-    """
+    """Write what is needed to resume a run, then remove all but the last `keep` states."""
     # What `numpy` returns may share the memory that the next step overwrites.
     arrays = {f"v{i:05d}": np.array(v.numpy()) for i, v in enumerate(_variables(model))}
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
@@ -241,18 +201,7 @@ def state_path(directory, history, step=0):
 
 
 def restore_state(model, directory):
-    """Load the newest state of a run that is not corrupt into a model and its optimizer.
-
-    Args:
-        model: compiled model whose optimizer is built.
-        directory: the run's folder.
-
-    Returns:
-        the `Progress` of the run.
-
-    Raises:
-        ValueError: if every state is corrupt, or one is of another model; nothing is loaded then.
-    """
+    """The `Progress` of the newest intact state, loaded into a model and its optimizer."""
     states = saved_states(directory)
     if not states:
         return Progress()

@@ -17,15 +17,9 @@ class WrongExample(ValueError):
 
 
 def checked_images(dataset, model, split):
-    """A data set that checks, when images are read, that they are finite and in the expected range.
+    """A data set that checks, when images are read, that they are finite and in range.
 
     The range is checked for the first image of each batch, finiteness for all.
-    `explain_wrong_examples` converts the error to a `WrongExample`.
-
-    Args:
-        dataset: batched `tf.data.Dataset` of (images, labels) or (images, labels, weights).
-        model: the model, whose `preprocessing`, where it has one, gives the range of the values.
-        split: name of the data in the message, such as `"training"`.
     """
     spec, limits = dataset.element_spec[0], far_values(model)
     if not isinstance(spec, tf.TensorSpec) or not spec.dtype.is_floating:
@@ -54,15 +48,7 @@ def checked_images(dataset, model, split):
 
 
 def checked_labels(dataset, num_classes, split):
-    """A data set that checks, when integer labels are read, that they lie in [0, num_classes).
-
-    `explain_wrong_examples` converts the error to a `WrongExample`.
-
-    Args:
-        dataset: batched `tf.data.Dataset` of (images, labels) or (images, labels, weights).
-        num_classes: number of classes.
-        split: name of the data in the message, such as `"training"`.
-    """
+    """A data set that checks, when integer labels are read, that they lie in [0, num_classes)."""
     if not dataset.element_spec[1].dtype.is_integer:
         return dataset
     expected = f"Expected labels of the {split} data to be in [0, {num_classes}), the numbers of "

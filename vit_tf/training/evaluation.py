@@ -46,13 +46,7 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
 
 
 def correct_answers(model, dataset):
-    """Which examples have the largest score for their label.
-
-    Arguments and errors are those of `top_k_accuracy`.
-
-    Returns:
-        Truth values of shape (example,), of several workers one after the other.
-    """
+    """Which examples have the largest score for their label: bool (example,), over all workers."""
     ranks, _ = _ranks_of(model, dataset)
     shard = current_shard()
     if not shard or shard_of_worker(dataset) is dataset:
@@ -95,16 +89,7 @@ def _scorer(model):
 
 
 def majority_accuracy(train, test, num_classes, most=-1):
-    """Share of the labels of a test set that are the commonest one of a training set.
-
-    It is what a model reaches that always answers the same. Of equally common labels the lower
-    number counts. Several workers, which must all call this, each take their part.
-
-    Args:
-        train, test: batched `tf.data.Dataset`s of (anything, int labels of any shape).
-        num_classes: labels are below it.
-        most: number of batches of the training set that are counted; -1 for all.
-    """
+    """Share of test labels equal to the commonest label of `most` training batches (-1 for all)."""
     require_finite_length(train.take(most))
     require_finite_length(test)
     counts = [np.zeros(num_classes, int) for _ in (train, test)]
@@ -117,21 +102,10 @@ def majority_accuracy(train, test, num_classes, most=-1):
 
 
 def match_classes(own, num_classes, names, allow_others=False):
-    """Checks that data have the classes of a model, and returns how their labels map to its own.
+    """The model's class of each class of the data: int32 array (class of the data,).
 
-    Args:
-        own: names of the model's classes in the order of its scores, or None where unknown.
-        num_classes: number of the model's scores.
-        names: names of the classes of the data, in the order of their labels.
-        allow_others: whether to accept data of other classes or of another order. If all of their
-            names are known to the model they are matched by name, otherwise by position.
-
-    Returns:
-        int32 array of shape (class of the data,): for each the model's class.
-
-    Raises:
-        ValueError: for classes that differ unless `allow_others`; of a model that names none, for
-            another number of them.
+    With `allow_others`, data of other classes or another order are matched by name if the model has
+    all of the names, otherwise by position. Without, a ValueError for classes that differ.
     """
     names = tuple(names)
     same = len(names) == num_classes if own is None else tuple(own) == names

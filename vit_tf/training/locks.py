@@ -20,18 +20,11 @@ _LOCK = ".lock"
 
 @contextlib.contextmanager
 def only_process(folder):
-    """Lock a folder, which is created if missing.
+    """Lock a folder, created if missing; yields a function that raises after a takeover.
 
-    The operating system releases the lock when the process ends, even if it is killed, so a file
-    left by a killed process does not block others. Remote folders, such as `gs://`, have no locks:
-    there the latest process takes over, which is logged, and the earlier one stops at its next
-    check; until then both may write.
-
-    Yields:
-        Function that raises a `ValueError` if another process has taken over.
-
-    Raises:
-        ValueError: if another process holds the folder; the message names the process.
+    The operating system releases the lock when the process ends, even if it is killed. Remote
+    folders, such as `gs://`, have no locks: there the latest process takes over, which is logged,
+    and the earlier one stops at its next check; until then both may write.
     """
     if is_remote(folder):
         with _claimed(folder) as check:

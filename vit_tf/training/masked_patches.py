@@ -79,11 +79,9 @@ class MaskedPatchPrediction(keras.Model):
 
 @register
 class ColourCrossEntropy(keras.losses.Loss):
-    """Cross-entropy of each example: the mean over its corrupted patches, in float32.
+    """Cross-entropy of each example, float32: the mean over its corrupted patches.
 
-    Labels are colours of shape (example, corrupted), predictions logits of shape (example,
-    corrupted, colour). Keras' own loss has one value for each patch, which the weights of examples
-    do not fit.
+    Keras' own loss has one value for each patch, which the weights of examples do not fit.
     """
 
     def __init__(self, name="loss", reduction="sum_over_batch_size"):
@@ -115,15 +113,7 @@ def _predicted_share(y_true, y_pred):
 
 
 def pick(tokens, places):
-    """The tokens at some positions of each sequence.
-
-    Args:
-        tokens: tensor of shape (example, token, channel).
-        places: int tensor of shape (example, place).
-
-    Returns:
-        tensor of shape (example, place, channel).
-    """
+    """Tokens (example, place, channel) at some positions of each sequence."""
     # Whole rows of one matrix: an index for each number, as `take_along_axis` has, is slow.
     count, length = ops.shape(tokens)[0], tokens.shape[1]
     rows = places + length * ops.arange(count, dtype=places.dtype)[:, None]

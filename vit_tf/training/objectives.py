@@ -78,10 +78,7 @@ class Top1Accuracy(ExampleMean):
 
 
 class MeanLoss(keras.metrics.Mean):
-    """The mean over all examples of a loss times their weights, as steps of one device have it.
-
-    Keras weighs the loss of each step by the number of rows of the batch, padding included.
-    """
+    """The mean over all examples of a loss times their weights, without padding."""
 
     def __init__(self, loss, name="loss", dtype="float32"):
         super().__init__(name=name, dtype=dtype)
@@ -111,11 +108,7 @@ def step_weights(sample_weight):
 
 
 def compile_model(model, optimizer, loss, accuracy):
-    """Compile a model for a loss and an accuracy, an `ExampleMean`, under its own strategy.
-
-    Raises:
-        ValueError: for gradients that are to be accumulated on several replicas of TensorFlow.
-    """
+    """Compile a model for a loss and an accuracy, an `ExampleMean`, under its own strategy."""
     require_tensorflow_or_jax("training")
     strategy = strategy_of(model)
     steps, replicas = optimizer.gradient_accumulation_steps, strategy.num_replicas_in_sync

@@ -301,15 +301,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
 
 
 def layer_factors(paths, decay):
-    """The factor of the learning rate of each variable: dict from path to number.
-
-    Args:
-        paths: of the variables, of which those of blocks have a part `blockNN`.
-        decay: factor from each block to the one below it.
-
-    Raises:
-        ValueError: where no path has such a part.
-    """
+    """Dict from a variable's path to the factor of its rate, `decay` from block to block."""
     blocks = {path: re.search(r"\bblock(\d+)\b", path) for path in paths}
     depths = {path: int(found[1]) + 1 for path, found in blocks.items() if found}
     if not depths:
