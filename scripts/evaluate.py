@@ -74,8 +74,8 @@ def relabelled(options, model, num_scores, class_names, test):
     """The test data with the labels of the model's own classes."""
     import tensorflow as tf
 
-    from vit_tf.training.data_checks import checked_labels
     from vit_tf.training.evaluation import match_classes
+    from vit_tf.training.runs import checked_labels
 
     own = getattr(model, "class_names", None)
     try:
@@ -157,8 +157,8 @@ def run(options):
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
     from vit_tf.analysis.study.loaded_models import MIN_VARIATION, variation
-    from vit_tf.training.data_checks import explain_wrong_examples
     from vit_tf.training.evaluation import require_scores, top_k_accuracy
+    from vit_tf.training.runs import explain_wrong_examples
 
     model = common.open_model(options.model)
     preprocessing, origin = common.expected_images(options, model)

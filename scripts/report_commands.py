@@ -15,10 +15,9 @@ from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 import vit_tf
-from vit_tf.files import digest_tree
+from vit_tf.files import digest_tree, only_process
 from vit_tf.remote import without_password
 from vit_tf.scripts import common
-from vit_tf.training.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
 GALLERY = 2_000  # training images among which nearest neighbours are found, at most

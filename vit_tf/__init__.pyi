@@ -20,8 +20,12 @@ from .taps.submodels import submodel as submodel
 from .taps.torch_features import torch_features as torch_features
 from .tokens import TokenGrid as TokenGrid
 from .training.masked_patches import MaskedPatchPrediction as MaskedPatchPrediction
-from .training.published import recipe as recipe
-from .training.recipes import FineTuning as FineTuning, Pretraining as Pretraining, Recipe as Recipe
+from .training.recipes import (
+    FineTuning as FineTuning,
+    Pretraining as Pretraining,
+    Recipe as Recipe,
+    recipe as recipe,
+)
 from .training.runs import train as train
 
 __version__: str

@@ -20,11 +20,10 @@ from training_runs import make_data, make_model
 
 import vit_tf
 from vit_tf.data.any_images import as_images
-from vit_tf.files import write_whole
+from vit_tf.files import only_process, write_whole
 from vit_tf.remote import RemotePath, as_path, local_copy, without_password
 from vit_tf.scripts import common, evaluate
 from vit_tf.training import callbacks
-from vit_tf.training.locks import only_process
 from vit_tf.training.recipes import Recipe
 
 PLACES = ("ram://bucket", "memory://bucket")  # TensorFlow's and fsspec's

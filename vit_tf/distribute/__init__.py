@@ -4,12 +4,12 @@ from vit_tf.batches import full_batches
 from vit_tf.distribute.cluster import is_chief, wait_for_workers
 from vit_tf.distribute.strategies import (
     STRATEGIES,
+    divide_batches,
     is_tpu,
     steps_per_execution,
     strategy,
     strategy_of,
 )
-from vit_tf.distribute.weights import divide_batches
 
 __all__ = [
     "STRATEGIES",

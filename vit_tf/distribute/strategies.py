@@ -1,4 +1,4 @@
-"""Choosing where a model trains: one device, copies on several, several machines, or a TPU."""
+"""Where a model trains (a device, several, several machines, a TPU), and its batches there."""
 
 import functools
 import os
@@ -6,7 +6,9 @@ import os
 import tensorflow as tf
 
 from vit_tf.backend import on_jax, require_tensorflow_or_jax
+from vit_tf.batches import ResumableDataset, Shard, is_shardable
 from vit_tf.distribute import cluster
+from vit_tf.distribute.cluster import current_shard, num_workers, shard_of_worker
 from vit_tf.names import lookup
 
 # Steps that a TPU takes between two answers to its host, at most.
@@ -120,3 +122,143 @@ STRATEGIES = {
     "multiworker": cluster.make_strategy,
     "tpu": _tpu,
 }
+
+
+def divide_batches(batches, strategy):
+    """Pads and weights batches so that several replicas compute the results of one device.
+
+    On several replicas, each example gets three weights: in the loss of a step, in means over
+    examples, and 1 for an example of the data or 0 for padding. Batches are padded to a multiple of
+    the number of replicas, on a TPU and in JAX all to one size. Workers of TensorFlow take shards
+    of different sizes instead; workers of JAX get their own shard. The losses and metrics of
+    `Recipe.compile` read these weights.
+
+    Args:
+        batches: `tf.data.Dataset` of (images, labels), or of (images, labels, weights).
+        strategy: `tf.distribute.Strategy` or `DataParallelStrategy`.
+
+    Returns:
+        `tf.data.Dataset` of (images, labels, weights), the last float32 of shape (example, 3); on
+        one device, `batches`.
+
+    Raises:
+        ValueError: on a TPU, for batches of unknown size.
+    """
+    replicas = strategy.num_replicas_in_sync
+    if on_jax():
+        return pad_batches(batches, replicas) if replicas > 1 else batches
+    if num_workers() > 1:
+        return shard_of_worker(_weigh_shards(batches, replicas))
+    if is_tpu(strategy) and _batch_size(batches) is None:
+        raise ValueError(
+            "Expected batches of a known size, which a TPU needs: make them with "
+            f"`batch(..., drop_remainder=True)`. Received: batches of {batches.element_spec}"
+        )
+    return pad_batches(batches, replicas) if replicas > 1 or is_tpu(strategy) else batches
+
+
+def pad_batches(batches, replicas, size=None):
+    """Batches padded to a multiple of the replicas, to one size if it is known; in JAX, a shard."""
+    size = size or _batch_size(batches)
+    most = None if size is None else -(-size // replicas) * replicas
+    shard = current_shard()
+    sharded = shard is not None and is_shardable(batches)
+
+    def pad(batch, count):
+        inputs, labels, *own = batch
+        total = most or -(-count // replicas) * replicas
+        own = tf.cast(own[0], tf.float32) if own else tf.ones(tf.shape(labels)[:1])
+        # The loss is the mean over all of a batch, the padding included.
+        scale = tf.cast(total, tf.float32) / tf.cast(count, tf.float32)
+        weights = tf.stack([own * scale, own, tf.ones_like(own)], axis=1)
+        whole = total // shard.num_shards if sharded else total
+
+        def fill(tensor):
+            rows = [[0, whole - tf.shape(tensor)[0]], *[[0, 0]] * (tensor.shape.rank - 1)]
+            filled = tf.pad(tensor, rows)
+            filled.set_shape((whole if most else None, *tensor.shape[1:]))
+            if shard is None or sharded:
+                return filled
+            first, last = (total * n // shard.num_shards for n in (shard.index, shard.index + 1))
+            return filled[first:last]
+
+        return tf.nest.map_structure(fill, (inputs, labels, weights))
+
+    if not sharded:
+        return ResumableDataset.from_sources(
+            lambda batches: batches.map(lambda *batch: pad(batch, tf.shape(batch[1])[0])), batches
+        )
+    counts = ResumableDataset.from_examples(
+        lambda numbers, full: numbers.batch(size, drop_remainder=full).map(tf.size),
+        tf.data.Dataset.range(batches.num_examples),
+        size,
+    )
+    return ResumableDataset.from_sources(
+        lambda own, counts: tf.data.Dataset.zip(own, counts).map(pad),
+        shard_of_worker(batches),
+        counts,
+    )
+
+
+def _batch_size(batches):
+    """Examples of a full batch, or None where the data set does not store it."""
+    spec = batches.element_spec[1].shape
+    if spec.rank and spec[0]:
+        return spec[0]
+    return getattr(batches, "batch_size", None)
+
+
+def _weigh_shards(batches, replicas):
+    """Batches with weights, so that workers with unequal shards train as one device does.
+
+    Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
+    equally: each example needs the weight `replicas * n_r / n`. TensorFlow gives every replica
+    `ceil(n / replicas)` examples until none is left; of data of `vit_tf.data`, `Shard` decides.
+    """
+
+    def weigh(*batch):
+        count = tf.shape(batch[1])[0]
+        most = -(-count // replicas)
+        sizes = tf.clip_by_value(count - most * tf.range(replicas), 0, most)
+        return _weighted(batch, _weights(sizes))
+
+    if num_workers() > 1 and is_shardable(batches):
+        # A worker cannot infer the size of a batch from its own shard alone.
+        weights = _weights_by_shard(batches.num_examples, batches.batch_size, replicas)
+        return ResumableDataset.from_sources(_zip_weights, batches, weights)
+    return ResumableDataset.from_sources(lambda batches: batches.map(weigh), batches)
+
+
+def _weights_by_shard(examples, size, replicas):
+    """Weights of batches of so many examples, in all, of which workers take shards."""
+
+    def weigh(numbers):
+        count = tf.size(numbers)
+        of_replicas = [Shard(replica, replicas).size(count) for replica in range(replicas)]
+        return _weights(tf.stack(of_replicas))
+
+    weights = ResumableDataset.from_examples(
+        lambda numbers, full: numbers.batch(size, drop_remainder=full).map(weigh),
+        tf.data.Dataset.range(examples),
+        size,
+    )
+    return weights.with_shards(lambda shard: weights.map(shard.slice_batch))
+
+
+def _weights(sizes):
+    """The weights of all examples of a batch, from the number of them on each replica."""
+    weights = sizes * tf.size(sizes) / tf.reduce_sum(sizes)
+    return tf.repeat(tf.cast(weights, tf.float32), sizes)
+
+
+def _zip_weights(batches, weights):
+    both = tf.data.Dataset.zip(batches, weights)
+    return both.map(_weighted)
+
+
+def _weighted(batch, weights):
+    """A batch of (images, labels) or (images, labels, weights) with the three weights."""
+    inputs, labels, *own = batch
+    weights = tf.ensure_shape(weights, labels.shape[:1])
+    own = tf.cast(own[0], tf.float32) if own else tf.ones_like(weights)
+    return inputs, labels, tf.stack([weights * own, own, tf.ones_like(own)], axis=1)

@@ -1,6 +1,7 @@
-"""How to train: recipes from scratch, of fine-tuning and of pre-training, without a model."""
+"""How to train: recipes from scratch, of fine-tuning, of pre-training and of papers."""
 
 import dataclasses
+import typing
 
 from vit_tf.names import lookup
 
@@ -79,37 +80,17 @@ class Recipe:
     optimizer: str | None = None
 
     def __post_init__(self):
-        from vit_tf.training.optimizers import DECAYS
-
-        warmup, clip, ema = self.warmup_epochs, self.clip_norm, self.ema
-        lookup("schedule", self.schedule, DECAYS)
-        expect(isinstance(self.epochs, int) and self.epochs > 0, "epochs", "an int > 0", self)
-        expect(self.learning_rate > 0, "learning_rate", "> 0", self)
-        in_run = warmup is None or 0 <= warmup < self.epochs
+        check_fields(self)
+        warmup, name = self.warmup_epochs, self._optimizer
+        in_run = warmup is None or warmup < self.epochs
         expect(in_run, "warmup_epochs", f"None or in [0, epochs={self.epochs})", self)
-        steps, momentum = self.warmup_steps, self.momentum
-        alone = steps is None or (steps >= 0 and warmup is None)
+        alone = self.warmup_steps is None or warmup is None
         expect(alone, "warmup_steps", "None or >= 0 without warmup_epochs", self)
-        expect(momentum is None or 0 <= momentum < 1, "momentum", "None or in [0, 1)", self)
-        expect(self.weight_decay >= 0, "weight_decay", ">= 0", self)
-        expect(0 <= self.label_smoothing < 1, "label_smoothing", "in [0, 1)", self)
-        expect(clip is None or clip > 0, "clip_norm", "None or > 0", self)
-        expect(ema is None or 0 <= ema < 1, "ema", "None or in [0, 1)", self)
-        for name in ("mixup", "cutmix", "shift"):
-            expect(getattr(self, name) >= 0, name, ">= 0", self)
-        expect(0 <= self.erase <= 1, "erase", "in [0, 1]", self)
-        lookup("optimizer", self._optimizer, dict.fromkeys(OPTIMIZERS))
-        without = momentum is None or self._optimizer != "adamw"
+        lookup("optimizer", name, OPTIMIZERS)
+        without = self.momentum is None or name != "adamw"
         expect(without, "momentum", "None for optimizer='adamw'", self)
-        epsilon, layer_decay = self.epsilon, self.layer_decay
-        sgd = self._optimizer == "sgd"
-        right = epsilon is None or (epsilon > 0 and not sgd)
-        expect(right, "epsilon", "None or > 0, and None for SGD", self)
-        right = layer_decay is None or (0 < layer_decay <= 1 and not sgd)
-        expect(right, "layer_decay", "None or in (0, 1], and None for SGD", self)
-        steps = self.gradient_accumulation_steps
-        right = isinstance(steps, int) and steps > 0
-        expect(right, "gradient_accumulation_steps", "an int > 0", self)
+        for field in ("epsilon", "layer_decay"):
+            expect(getattr(self, field) is None or name != "sgd", field, "None for SGD", self)
 
     def learning_rates(self, steps_per_epoch):
         """The `WarmupDecay` of a run with `steps_per_epoch` steps per epoch.
@@ -191,6 +172,40 @@ def compile_classifier(model, optimizer, label_smoothing=0.0):
     compile_model(model, optimizer, SoftmaxCrossEntropy(label_smoothing), Top1Accuracy())
 
 
+# What a field has to be, unless it may be None.
+CHECKS = {
+    "an int > 0": lambda value: isinstance(value, int) and value > 0,
+    "> 0": lambda value: value > 0,
+    ">= 0": lambda value: value >= 0,
+    "in [0, 1)": lambda value: 0 <= value < 1,
+    "in [0, 1]": lambda value: 0 <= value <= 1,
+    "in (0, 1]": lambda value: 0 < value <= 1,
+}
+EXPECTED = {
+    **dict.fromkeys(("epochs", "steps", "validations"), "an int > 0"),
+    "gradient_accumulation_steps": "an int > 0",
+    **dict.fromkeys(("learning_rate", "clip_norm", "epsilon"), "> 0"),
+    **dict.fromkeys(("weight_decay", "mixup", "cutmix", "shift"), ">= 0"),
+    **dict.fromkeys(("warmup_epochs", "warmup_steps"), ">= 0"),
+    **dict.fromkeys(("label_smoothing", "ema", "momentum"), "in [0, 1)"),
+    "erase": "in [0, 1]",
+    "layer_decay": "in (0, 1]",
+}
+
+
+def check_fields(recipe):
+    """Raises a `ValueError` for a field of a recipe that is out of its range."""
+    from vit_tf.training.optimizers import DECAYS
+
+    lookup("schedule", recipe.schedule, DECAYS)
+    for field in dataclasses.fields(recipe):
+        value, expected = getattr(recipe, field.name), EXPECTED.get(field.name)
+        optional = type(None) in typing.get_args(field.type)
+        if expected and not (optional and value is None):
+            words = f"None or {expected}" if optional else expected
+            expect(CHECKS[expected](value), field.name, words, recipe)
+
+
 def expect(condition, field, expected, recipe):
     """Raises a ValueError that names a field of a recipe and its value unless a condition holds."""
     if not condition:
@@ -243,26 +258,16 @@ class FineTuning:
     seed: int = 0
 
     def __post_init__(self):
-        from vit_tf.training.optimizers import DECAYS
-
         for name in ("resize", "crop"):  # JSON has lists
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
-        warmup, clip, ema, crop = self.warmup_steps, self.clip_norm, self.ema, self.crop
-        lookup("schedule", self.schedule, DECAYS)
-        for name in ("steps", "validations"):
-            value = getattr(self, name)
-            expect(isinstance(value, int) and value > 0, name, "an int > 0", self)
+        check_fields(self)
         divides = self.steps % self.validations == 0
         expect(divides, "steps", f"a multiple of validations={self.validations}", self)
-        expect(self.learning_rate > 0, "learning_rate", "> 0", self)
-        expect(0 <= self.momentum < 1, "momentum", "in [0, 1)", self)
-        in_run = warmup is None or 0 <= warmup < self.steps
+        in_run = self.warmup_steps is None or self.warmup_steps < self.steps
         expect(in_run, "warmup_steps", f"None or in [0, steps={self.steps})", self)
-        expect(clip is None or clip > 0, "clip_norm", "None or > 0", self)
-        expect(ema is None or 0 <= ema < 1, "ema", "None or in [0, 1)", self)
-        expect(self.mixup >= 0, "mixup", ">= 0", self)
-        expect((self.resize is None) == (crop is None), "resize", f"as {crop=}, both or none", self)
+        both = (self.resize is None) == (self.crop is None)
+        expect(both, "resize", f"as crop={self.crop}, both or none", self)
 
     @classmethod
     def vit(cls, num_examples, **changes):
@@ -371,3 +376,184 @@ class Pretraining(Recipe):
 
         optimizer = self.make_optimizer(steps_per_epoch)
         compile_model(model, optimizer, ColourCrossEntropy(), ColourAccuracy())
+
+
+VIT = "Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929, table 3 (ImageNet) and section 3"
+AUGREG = "Steiner et al. 2021, https://arxiv.org/abs/2106.10270, table 1 and section 3"
+PLAIN = "Beyer et al. 2022, https://arxiv.org/abs/2205.01580"
+DEIT = "Touvron et al. 2021, https://arxiv.org/abs/2012.12877, table 9, and its code"
+BIT = "Kolesnikov et al. 2020, https://arxiv.org/abs/1912.11370, section 3.2 (BiT-S)"
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedRecipe:
+    """All that a paper says of a training on ImageNet; `vit_tf.recipe` gives it by name.
+
+    Attributes:
+        source: the paper.
+        model: name of the model's class.
+        variant: its published size.
+        arguments: further arguments of `from_variant`.
+        recipe: the `Recipe`, for `vit_tf.train`.
+        image_size: side of the images, in pixels.
+        batch_size: examples per batch, over all devices.
+        area: range of the share of an image that a random crop shows.
+        crop: the share of the shorter side that a validation shows.
+        validation: the share of the train split that is held out: its last images.
+        repeats: how often each image is repeated in an epoch, as for `vit_tf.data.load`.
+    """
+
+    source: str
+    model: str
+    variant: str
+    recipe: Recipe
+    arguments: dict = dataclasses.field(default_factory=dict)
+    image_size: int = 224
+    batch_size: int = 4096
+    area: tuple = (0.05, 1.0)
+    crop: float = 0.875
+    validation: float = 0.01
+    repeats: int = 1
+
+    def make_model(self, num_classes=1000, **changes):
+        """The model, for images of (image_size, image_size, 3) unless `changes` says otherwise."""
+        import vit_tf
+
+        shape = (self.image_size, self.image_size, 3)
+        settings = {"image_shape": shape, "num_classes": num_classes} | self.arguments | changes
+        return getattr(vit_tf, self.model).from_variant(self.variant, **settings)
+
+    def with_batches_of(self, batch_size):
+        """The same for another batch size: the learning rate is scaled by as much.
+
+        Linear scaling is that of Goyal et al. 2017 (https://arxiv.org/abs/1706.02677), which BiT
+        uses; the papers on ViTs have none. The steps of the warm-up stay as they are.
+        """
+        rate = self.recipe.learning_rate * batch_size / self.batch_size
+        recipe = dataclasses.replace(self.recipe, learning_rate=rate)
+        return dataclasses.replace(self, batch_size=batch_size, recipe=recipe)
+
+
+def recipe(name):
+    """Returns a `PublishedRecipe` by name, such as `"plain-vit-s16"`; `RECIPES` lists all.
+
+    Random crops cover 5 to 100 % of the image area, as in the code of these papers (Szegedy et al.
+    2014). Weight decay is relative to the learning rate: the AdamW of AugReg and of the plain ViT
+    shrinks weights by 1e-4 per step at its peak learning rate of 1e-3, which is a weight decay of
+    0.1. BiT's L2 penalty adds 1e-4 of the weights to the gradient; with a momentum of 0.9 this is
+    equivalent to a weight decay of 1e-3.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    return lookup("recipe", name, RECIPES)
+
+
+def _rand_augment(level, number=2):
+    """RandAugment of so many operations of a level, as these papers' code has it."""
+    strength = {"operations": "tpu", "magnitude": level / 10, "magnitude_stddev": 0.0}
+    return strength | {"augmentations_per_image": number, "rate": 1.0}
+
+
+_VIT = Recipe(
+    epochs=300,
+    learning_rate=3e-3,
+    warmup_steps=10_000,
+    weight_decay=0.3,
+    label_smoothing=0.0,
+    flip=True,
+    epsilon=1e-8,
+)
+# The epsilon of flax' and optax' Adam.
+_ADAM = dataclasses.replace(_VIT, learning_rate=1e-3, weight_decay=0.1, epsilon=1e-8)
+_BIT = Recipe(
+    epochs=90,
+    learning_rate=0.03 * 4096 / 256,
+    warmup_steps=5000,
+    schedule="upstream_staircase",
+    weight_decay=1e-3,
+    label_smoothing=0.0,
+    clip_norm=None,
+    flip=True,
+    momentum=0.9,
+)
+# Levels of RandAugment and alphas of MixUp of AugReg, section 3; for each size that of its code.
+_LEVELS = {"light1": (0, 0.0), "light2": (10, 0.2), "medium2": (15, 0.5)}
+_AUGREG = {"Ti/16": "light1", "S/32": "light2", "S/16": "medium2", "B/32": "medium2"}
+_AUGREG |= {"B/16": "medium2", "L/16": "medium2"}
+_WIDTHS = {"T": 192, "S": 384, "B": 768, "L": 1024}
+
+
+def _short(variant):
+    return variant.lower().replace("/", "")
+
+
+RECIPES = {
+    f"vit-{_short(variant)}": PublishedRecipe(
+        VIT,
+        "ViT",
+        variant,
+        _VIT,
+        {"dropout_rate": 0.1, "representation_dim": _WIDTHS[variant[0]]},
+    )
+    for variant in ("B/32", "B/16", "L/32", "L/16")
+}
+RECIPES |= {
+    f"augreg-{_short(variant)}": PublishedRecipe(
+        AUGREG,
+        "ViT",
+        variant,
+        dataclasses.replace(
+            _ADAM, rand_augment=_rand_augment(_LEVELS[level][0]), mixup=_LEVELS[level][1]
+        ),
+        {"representation_dim": _WIDTHS[variant[0]]},
+    )
+    for variant, level in _AUGREG.items()
+}
+RECIPES["plain-vit-s16"] = PublishedRecipe(
+    PLAIN,
+    "ViT",
+    "S/16",
+    dataclasses.replace(_ADAM, epochs=90, rand_augment=_rand_augment(10), mixup=0.2),
+    {"pooling": "gap", "position_type": "sincos", "representation_dim": 384},
+    batch_size=1024,
+)
+# RandAugment of magnitude 9 of 10 with deviation 0.5, applied in half of the cases. Rates fall to
+# 0 here, to 1e-5 in the code; batches of unlike size scale the rate.
+_DEIT = Recipe(
+    epochs=300,
+    learning_rate=1e-3,
+    warmup_epochs=5.0,
+    weight_decay=0.05,
+    label_smoothing=0.1,
+    clip_norm=None,
+    ema=0.99996,
+    rand_augment={
+        "magnitude": 0.9,
+        "magnitude_stddev": 0.05,
+        "augmentations_per_image": 2,
+        "rate": 0.5,
+    },
+    mixup=0.8,
+    cutmix=1.0,
+    flip=True,
+    erase=0.25,
+    epsilon=1e-8,
+)
+RECIPES |= {
+    f"deit-{_short(variant)}": PublishedRecipe(
+        DEIT,
+        "ViT",
+        variant,
+        _DEIT,
+        {"stochastic_depth": 0.1},
+        batch_size=1024,
+        area=(0.08, 1.0),
+        repeats=3,
+    )
+    for variant in ("Ti/16", "S/16", "B/16")
+}
+RECIPES |= {
+    f"bit-{_short(variant)}": PublishedRecipe(BIT, "BiT", variant, _BIT)
+    for variant in ("R50x1", "R50x3", "R101x1", "R101x3", "R152x2", "R152x4")
+}

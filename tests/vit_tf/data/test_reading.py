@@ -20,7 +20,7 @@ from vit_tf.data import imaging, pipeline, reading
 from vit_tf.data.folder import decode_file
 from vit_tf.data.rand_augment import OPERATIONS, make_rand_augment
 from vit_tf.distribute import divide_batches, strategy
-from vit_tf.training.data_checks import checked_images, checked_labels
+from vit_tf.training.runs import checked_images, checked_labels
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from vit_tf.distribute.weights import pad_batches
+from vit_tf.distribute.strategies import pad_batches
 from vit_tf.training.objectives import MeanLoss, SoftmaxCrossEntropy, Top1Accuracy
 
 

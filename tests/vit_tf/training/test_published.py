@@ -11,8 +11,7 @@ from vit_tf.models.transformer import Block, sine_cosine_positions
 from vit_tf.scripts import train as train_script
 from vit_tf.tokens import TokenGrid
 from vit_tf.training.optimizers import SGD, WarmupDecay
-from vit_tf.training.published import RECIPES
-from vit_tf.training.recipes import Recipe
+from vit_tf.training.recipes import RECIPES, Recipe
 
 
 def test_recipes_are_those_of_the_papers():
