@@ -100,7 +100,7 @@ def make_model(options, image_shape, num_classes):
     """The model of the options."""
     name, small, names = MODELS[options.model]
     kind = getattr(vit_tf, name)
-    every = {name for _, _, known in MODELS.values() for name in known}
+    every = {name for _, _, names_of_model in MODELS.values() for name in names_of_model}
     foreign = common.given(options, sorted(every - set(names)))
     if foreign:
         raise ValueError(f"Expected options of --model {options.model}. Received: {foreign}")
@@ -150,8 +150,8 @@ def make_recorder(options, validation, data):
     """
     from vit_tf.analysis.study.models import block_outputs
 
-    known = vit_tf.data.describe(options.data, options.data_dir)
-    few = min(SHOTS * known.num_classes, known.num_examples["train"] // 2)
+    description = vit_tf.data.describe(options.data, options.data_dir)
+    few = min(SHOTS * description.num_classes, description.num_examples["train"] // 2)
     # A data set of its own: reading that of the training would change the order of its epochs.
     train, _ = vit_tf.data.load(
         options.data,
@@ -165,7 +165,7 @@ def make_recorder(options, validation, data):
         lambda model: vit_tf.submodel(model, *block_outputs(model.taps)),
         images,
         every=options.record_formation,
-        probes=(train, images, known.num_classes),
+        probes=(train, images, description.num_classes),
         folder=options.out,
     )
 
@@ -193,7 +193,7 @@ def run(options):
         splits=("train", "validation", "test"),
         **loaded,
     )
-    known = common.describe_labelled(options)
+    description = common.describe_labelled(options)
     shape = tuple(splits[0].element_spec[0].shape[1:])
     recorders = []
     if options.record_formation is not None:
@@ -206,7 +206,7 @@ def run(options):
             )
         recorders = [make_recorder(options, splits[1], loaded)]
     training_commands.train_and_test(
-        lambda: make_model(options, shape, known.num_classes),
+        lambda: make_model(options, shape, description.num_classes),
         recipe,
         splits,
         options,

@@ -79,18 +79,18 @@ def along(axis, indices, edit):
     Raises:
         ValueError: if it is called on a value without this axis or these positions.
     """
-    chosen = np.atleast_1d(np.asarray(indices))
+    positions = np.atleast_1d(np.asarray(indices))
 
     def selected(value):
         rank = len(value.shape)
         size = value.shape[axis] if -rank <= axis < rank else None
-        whole = chosen.dtype.kind in "iu" and chosen.size
-        if size is None or not whole or chosen.min() < 0 or chosen.max() >= size:
+        valid = positions.dtype.kind in "iu" and positions.size
+        if size is None or not valid or positions.min() < 0 or positions.max() >= size:
             raise ValueError(
                 f"Expected indices from 0 to the size of axis {axis} of the tap. "
                 f"Received: indices={indices} for a tap of shape {tuple(value.shape)}"
             )
-        mask = np.isin(np.arange(size), chosen)
+        mask = np.isin(np.arange(size), positions)
         shape = [1] * rank
         shape[axis] = size
         return where(mask.reshape(shape), edit)(value)
@@ -116,29 +116,29 @@ def tokens(indices, edit):
     return along(1, indices, edit)
 
 
-def token_set(of, which):
+def token_set(model, which):
     """The positions of a set of tokens in the sequence: list of int.
 
     Args:
-        of: the model that has the tokens, or a `TokenGrid`, whose first prefix token is
+        model: the model that has the tokens, or a `TokenGrid`, whose first prefix token is
             CLS and the others registers.
         which: `"cls"`, `"registers"`, `"spatial"` for those with a position, or `"all"`.
 
     Raises:
         ValueError: for an unknown set, or one that the model does not have.
     """
-    grid = of if isinstance(of, TokenGrid) else getattr(of, "token_grid", None)
+    grid = model if isinstance(model, TokenGrid) else getattr(model, "token_grid", None)
     if grid is None:
-        raise ValueError(f"Expected a model with tokens or a TokenGrid. Received: {of!r}")
-    names = getattr(of, "prefix_names", None) or prefix_names(grid.prefix)
+        raise ValueError(f"Expected a model with tokens or a TokenGrid. Received: {model!r}")
+    names = getattr(model, "prefix_names", None) or prefix_names(grid.prefix)
     sets = {
         "cls": [i for i, name in enumerate(names) if name == "CLS"],
         "registers": [i for i, name in enumerate(names) if name.startswith("register")],
         "spatial": list(range(grid.prefix, grid.num_tokens)),
         "all": list(range(grid.num_tokens)),
     }
-    if not (found := lookup("which", which, sets)):
+    if not (positions := lookup("which", which, sets)):
         raise ValueError(
             f"Expected a set of tokens that the model has. Received: {which!r} of {grid}"
         )
-    return found
+    return positions

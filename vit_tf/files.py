@@ -84,10 +84,10 @@ def _size_and_time(path):
     if is_remote(path):
         import tensorflow as tf
 
-        found = tf.io.gfile.stat(path)
-        return f"{found.length} {found.mtime_nsec}"
-    found = os.stat(path)
-    return f"{found.st_size} {found.st_mtime_ns}"
+        status = tf.io.gfile.stat(path)
+        return f"{status.length} {status.mtime_nsec}"
+    status = os.stat(path)
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 try:

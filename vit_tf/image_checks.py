@@ -53,8 +53,8 @@ def _wrong_values(features, images):
     low, high = np.min(expected[0]), np.max(expected[1])
     least, most = float(images.min()), float(images.max())
     reach = max(abs(least - (low + high) / 2), abs(most - (low + high) / 2)) / ((high - low) / 2)
-    found = f"values from {least:.4g} to {most:.4g} for {features.name}"
-    words = f"Expected images with values in {interval(low, high)}. Received: {found}"
+    received = f"values from {least:.4g} to {most:.4g} for {features.name}"
+    words = f"Expected images with values in {interval(low, high)}. Received: {received}"
     other = next((ends for ends in NAMED if ends[0] <= least and most <= ends[1]), None)
     narrow = least < most <= least + NARROW * (high - low)
     if reach > NEAR:
@@ -167,7 +167,11 @@ def fix_image_shape(images, expected: tuple):
     """Images with the static shape of a model's; a size not known yet is checked when it is."""
     if getattr(images.shape, "rank", len(expected)) is not None:
         require_images(images.shape, expected)
-        if all(size is not None for size, of in zip(images.shape, expected, strict=True) if of):
+        if all(
+            size is not None
+            for size, expected_size in zip(images.shape, expected, strict=True)
+            if expected_size
+        ):
             return images
     import tensorflow as tf  # only its graphs have shapes that are not known yet
 

@@ -86,7 +86,11 @@ def match(patterns: Iterable, names: Iterable) -> tuple[str, ...]:
 
 def as_patterns(patterns) -> tuple[str, ...]:
     """The patterns of a call, of which each may be a list of them, as a flat tuple of text."""
-    flat = [p for one in patterns for p in (one if isinstance(one, list | tuple) else [one])]
+    flat = [
+        p
+        for pattern in patterns
+        for p in (pattern if isinstance(pattern, list | tuple) else [pattern])
+    ]
     for pattern in flat:
         if not isinstance(pattern, str):
             raise ValueError(
@@ -104,14 +108,14 @@ def _near_pattern(pattern, names):
     def nearness(word, name):
         return max((difflib.SequenceMatcher(None, word, w).ratio() for w in words(name)), default=0)
 
-    found = []
+    near = []
     for name in map(str, names):
         each = [nearness(word, name) for word in words(pattern)]
         # Numbers may differ altogether: block12 is near block11.
         letters = [n for n, word in zip(each, words(pattern), strict=True) if word.isalpha()]
         if letters and min(letters) >= SIMILAR:
-            found.append((-sum(each), name))
-    return [name for _, name in sorted(found, key=lambda pair: pair[0])][:5]
+            near.append((-sum(each), name))
+    return [name for _, name in sorted(near, key=lambda pair: pair[0])][:5]
 
 
 def as_names(names):
@@ -124,13 +128,13 @@ def as_sizes(
 ) -> tuple[int, ...]:
     """Whole numbers from `least` on as a tuple, of `counts`; a ValueError expects the `form`."""
     try:
-        whole = tuple(operator.index(size) for size in sizes)
+        integers = tuple(operator.index(size) for size in sizes)
     except TypeError:
-        whole = None
-    few = whole is not None and counts is not None and len(whole) not in counts
-    if whole is None or few or min(whole, default=least) < least:
+        integers = None
+    few = integers is not None and counts is not None and len(integers) not in counts
+    if integers is None or few or min(integers, default=least) < least:
         raise ValueError(f"Expected {name} to be {form}. Received: {name}={sizes!r}")
-    return whole
+    return integers
 
 
 def as_image_shape(image_shape, counts: tuple = (3,)) -> tuple:
@@ -138,13 +142,13 @@ def as_image_shape(image_shape, counts: tuple = (3,)) -> tuple:
     return as_sizes("image_shape", image_shape, "(height, width, channels) in pixels", counts)
 
 
-def match_sites(chosen: Iterable, sites: Iterable) -> frozenset[str]:
+def match_sites(selected: Iterable, sites: Iterable) -> frozenset[str]:
     """The sites named in `chosen`, where `"block06"` means every site of that block."""
     owners = dict.fromkeys(site.rpartition("/")[0] for site in sites if "/" in site)
-    for name in chosen:
+    for name in selected:
         if name not in sites and name not in owners:
             raise unknown_name("without_skips", name, [*owners, *sites])
-    return frozenset(s for s in sites if s in chosen or s.rpartition("/")[0] in chosen)
+    return frozenset(s for s in sites if s in selected or s.rpartition("/")[0] in selected)
 
 
 def renamed_arguments(**new_names):

@@ -212,8 +212,8 @@ class _FsspecFiles:
 
     def names(self, path):
         self._system.invalidate_cache()
-        found = (entry.rstrip("/") for entry in self._system.ls(path, detail=False))
-        return sorted(PurePosixPath(entry).name for entry in found)
+        entries = (entry.rstrip("/") for entry in self._system.ls(path, detail=False))
+        return sorted(PurePosixPath(entry).name for entry in entries)
 
     def remove(self, path):
         self._system.rm_file(path)

@@ -16,6 +16,16 @@ def counts(dataset):
     return np.bincount(arrays(dataset)[1]).tolist()
 
 
+def hashes(dataset):
+    return [image.tobytes() for image in arrays(dataset)[0]]
+
+
+def labelled(dataset):
+    """Dict from an image's bytes to its label."""
+    images, labels = arrays(dataset)
+    return {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
+
+
 def write(path, array, mode=None, **settings):
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.fromarray(np.asarray(array, np.uint8))

@@ -6,10 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
 HELPERS = ROOT / "tests" / "helpers"
 SHARED = ROOT.parent / "shared"
+TFDS = SHARED / "tfds"
+needs_fashion = pytest.mark.skipif(
+    not (TFDS / "fashion_mnist").is_dir(), reason=f"no Fashion-MNIST in {TFDS}"
+)
 
 
 def copy_checkout(folder):

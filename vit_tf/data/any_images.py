@@ -40,11 +40,11 @@ def in_known_form(images):
         if is_pattern and not (paths := sorted(glob.glob(text, recursive=True))):
             raise ValueError(f"No file matches {text!r}.")
         return paths if is_pattern else images
-    found = _from_torch(images)
-    if found is not images and found.ndim in (3, 4):
-        is_first = found.shape[-3] in CHANNELS and found.shape[-1] not in CHANNELS
-        return np.moveaxis(found, -3, -1) if is_first else found
-    return found
+    array = _from_torch(images)
+    if array is not images and array.ndim in (3, 4):
+        is_first = array.shape[-3] in CHANNELS and array.shape[-1] not in CHANNELS
+        return np.moveaxis(array, -3, -1) if is_first else array
+    return array
 
 
 def _from_torch(values):
@@ -92,11 +92,11 @@ def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
         return _from_dataset(images, preprocessing, batch_size)
     if isinstance(images, tuple):
         first, *rest = images
-        found = as_images(first, preprocessing, batch_size)
-        if isinstance(found, tf.data.Dataset):
-            found = np.concatenate([_first(batch) for batch in found])
-        rest = [of if hasattr(of, "shape") else np.asarray(of) for of in rest]
-        return (found, *rest[: len(rest) - _ends_in_weights(rest)])
+        converted = as_images(first, preprocessing, batch_size)
+        if isinstance(converted, tf.data.Dataset):
+            converted = np.concatenate([_first(batch) for batch in converted])
+        rest = [values if hasattr(values, "shape") else np.asarray(values) for values in rest]
+        return (converted, *rest[: len(rest) - _ends_in_weights(rest)])
     if isinstance(images, str | os.PathLike):
         return _from_path(images, preprocessing, batch_size)
     if isinstance(images, list):
@@ -150,7 +150,7 @@ def _is_there(path):
 def _from_list(images, preprocessing, batch_size):
     if not images:
         raise ValueError("Expected at least one image. Received: none")
-    if all(isinstance(one, str | os.PathLike) for one in images):
+    if all(isinstance(image, str | os.PathLike) for image in images):
         _require_preprocessing(preprocessing)
         paths = [os.path.expanduser(os.fspath(path)) for path in images]
         for path in paths:
@@ -164,15 +164,15 @@ def _from_list(images, preprocessing, batch_size):
         )
         return read.map(lambda images, _: images)
     arrays = []
-    for one in images:
-        if isinstance(one, str | os.PathLike):
-            one = decode_file(one)
-        one = pixels_of(one) if _is_pillow(one) else np.asarray(one)
-        arrays.append(_prepared(one, preprocessing) if one.dtype.kind in "iu" else one)
-    if len({one.shape for one in arrays}) > 1:
+    for image in images:
+        if isinstance(image, str | os.PathLike):
+            image = decode_file(image)
+        image = pixels_of(image) if _is_pillow(image) else np.asarray(image)
+        arrays.append(_prepared(image, preprocessing) if image.dtype.kind in "iu" else image)
+    if len({image.shape for image in arrays}) > 1:
         raise ValueError(
             "Expected images of one size, or a model that declares the size of its images. "
-            f"Received: shapes {sorted({one.shape for one in arrays})}"
+            f"Received: shapes {sorted({image.shape for image in arrays})}"
         )
     return np.stack(arrays)
 
@@ -241,8 +241,8 @@ def _as_pair(dataset):
     if image is None:
         raise ValueError(f"Expected elements with 'image'. Received: {sorted(spec)}")
     if label is None:
-        return dataset.map(lambda of: of[image])
-    return dataset.map(lambda of: (of[image], of[label]))
+        return dataset.map(lambda example: example[image])
+    return dataset.map(lambda example: (example[image], example[label]))
 
 
 def _image_spec(dataset):

@@ -148,7 +148,7 @@ def random_shift(images, pixels, seed):
 def random_crop(images, size, seed):
     """Cuts (height, width) pixels out of each image at a random position, each equally likely."""
     count = tf.shape(images)[:1]
-    places = [whole - part + 1 for whole, part in zip(images.shape[1:3], size, strict=True)]
+    places = [side - part + 1 for side, part in zip(images.shape[1:3], size, strict=True)]
     # Seeds that neither the shift nor the flip of the same images takes.
     top, left = (
         tf.random.stateless_uniform(count, seed + 2 + axis, 0, places[axis], tf.int32)
@@ -195,11 +195,11 @@ def random_erasing(images, share, seed):
         tf.random.stateless_uniform((shape[0], n), seed + 2 + n, dtype=tf.float32) for n in (2, 1)
     )
     start = tf.floor(start * (size - sides + 1))
-    chosen = tf.reduce_any(fits, axis=1) & (coins[:, 0] < share)
+    erased = tf.reduce_any(fits, axis=1) & (coins[:, 0] < share)
 
     def within(axis):
         place = tf.range(size[axis]) - start[:, axis, None]
-        return (place >= 0) & (place < sides[:, axis, None]) & chosen[:, None]
+        return (place >= 0) & (place < sides[:, axis, None]) & erased[:, None]
 
     inside = within(0)[:, :, None, None] & within(1)[:, None, :, None]
     return tf.where(inside, tf.zeros((), images.dtype), images)
@@ -228,9 +228,9 @@ def check_labels(labels, num_classes):
 
 def _one_hot(labels, num_classes):
     """Labels of shape (example,) as float32 of shape (example, class)."""
-    known = tf.reduce_all((labels >= 0) & (labels < num_classes))
+    in_range = tf.reduce_all((labels >= 0) & (labels < num_classes))
     message = f"Expected labels to be in [0, {num_classes}). Received: labels"
-    with tf.control_dependencies([tf.debugging.Assert(known, [message, labels])]):
+    with tf.control_dependencies([tf.debugging.Assert(in_range, [message, labels])]):
         return tf.one_hot(labels, num_classes)
 
 

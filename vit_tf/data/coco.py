@@ -214,30 +214,30 @@ def read_annotations(path):
 
 def annotated_images(content, root, wanted):
     """The images that have objects of the wanted (super)categories: a list of `Annotated`."""
-    kept = _kept_categories(content["categories"], wanted)
+    category_ids = _kept_categories(content["categories"], wanted)
     label_of = {category["id"]: i for i, category in enumerate(content["categories"])}
     size_of = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
     _require_known(content["annotations"], "image_id", size_of)
     _require_known(content["annotations"], "category_id", label_of)
     encode = _encoder()
-    found = {}
+    objects = {}
     for annotation in tqdm(content["annotations"], "Reading annotations", delay=1, disable=None):
         category, image = annotation["category_id"], annotation["image_id"]
-        if category in kept and not annotation.get("iscrowd"):
+        if category in category_ids and not annotation.get("iscrowd"):
             mask, area = encode(annotation, size_of[image])
             if area:
-                found.setdefault(image, []).append((mask, label_of[category], area))
-    if not found:
+                objects.setdefault(image, []).append((mask, label_of[category], area))
+    if not objects:
         raise ValueError(
             "Expected annotations of objects with an area that are not crowds. "
             f"Received: none, for categories={wanted!r}"
         )
-    images = [image for image in content["images"] if image["id"] in found]
+    images = [image for image in content["images"] if image["id"] in objects]
     paths = _find(root, [image["file_name"] for image in images])
     supers = [_supercategory(category) for category in content["categories"]]
     table = []
     for image, path in zip(images, paths, strict=True):
-        masks, labels, areas = zip(*found[image["id"]], strict=True)
+        masks, labels, areas = zip(*objects[image["id"]], strict=True)
         group = supers[labels[np.argmax(areas)]]
         labels = np.array(labels, np.int32)
         table.append(Annotated(path, size_of[image["id"]], list(masks), labels, group))
@@ -257,16 +257,16 @@ def _kept_categories(categories, wanted):
             f"Expected categories to be a list of names. Received: categories={wanted!r}"
         )
     names = [{category["name"], _supercategory(category)} for category in categories]
-    known = set().union(*names)
+    all_names = set().union(*names)
     for name in wanted:
-        if name not in known:
-            raise unknown_name("category", name, sorted(known))
+        if name not in all_names:
+            raise unknown_name("category", name, sorted(all_names))
     pairs = zip(categories, names, strict=True)
     return {category["id"] for category, names in pairs if names & set(wanted)}
 
 
-def _require_known(annotations, key, known):
-    strangers = sorted({annotation[key] for annotation in annotations} - set(known))
+def _require_known(annotations, key, ids):
+    strangers = sorted({annotation[key] for annotation in annotations} - set(ids))
     if strangers:
         raise ValueError(
             f"Expected each annotation's {key} to be among those of the file. "

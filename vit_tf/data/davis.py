@@ -114,9 +114,9 @@ def read_mask(path):
 def _names(path):
     """The names that a text file lists, one to a line: a tuple."""
     if not path.is_file():
-        known = sorted(file.stem for file in path.parent.glob("*.txt"))
+        list_names = sorted(file.stem for file in path.parent.glob("*.txt"))
         raise ValueError(
-            f"Expected a list of videos (there are: {format_list(known) or 'none'}). "
+            f"Expected a list of videos (there are: {format_list(list_names) or 'none'}). "
             f"Received: {str(path)!r}"
         )
     names = tuple(path.read_text(encoding="utf-8").split())
@@ -127,8 +127,8 @@ def _names(path):
 
 def _numbered(folder, suffix):
     """Paths of the files of a video, in the order of their numbers: a tuple."""
-    found = folder.glob(f"*{suffix}") if folder.is_dir() else ()
-    paths = tuple(sorted(path for path in found if path.stem.isdecimal()))
+    candidates = folder.glob(f"*{suffix}") if folder.is_dir() else ()
+    paths = tuple(sorted(path for path in candidates if path.stem.isdecimal()))
     if not paths:
         raise ValueError(
             f"Expected a folder of files 00000{suffix}, 00001{suffix}, ... "

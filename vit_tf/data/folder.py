@@ -90,8 +90,8 @@ def check_images(folder):
 def _check(paths):
     """Decodes the images and throws them away; a `ValueError` lists those that cannot be."""
     with ThreadPoolExecutor() as pool:
-        found = pool.map(_error, paths)
-        bar = tqdm(found, "Checking images", len(paths), delay=1, disable=None, unit="image")
+        errors = pool.map(_error, paths)
+        bar = tqdm(errors, "Checking images", len(paths), delay=1, disable=None, unit="image")
         bad = [error for error in bar if error]
     if bad:
         raise ValueError(
@@ -121,13 +121,13 @@ def _readable(path):
 
 def _shared_size(paths):
     """The (height, width) that images share, in pixels, from the heads of some of their files."""
-    chosen = np.unique(np.linspace(0, len(paths) - 1, MEASURED).astype(int))
+    sample = np.unique(np.linspace(0, len(paths) - 1, MEASURED).astype(int))
     first = None
-    for path in paths[chosen]:
+    for path in paths[sample]:
         size = _size(path)
         first = first or (size, path)
         if size != first[0]:
-            shown = [without_password(one) for one in (first[1], path)]
+            shown = [without_password(named) for named in (first[1], path)]
             raise sizes_differ(f", {shown[0]!r} of {first[0]} and {shown[1]!r} of {size}")
     return first[0]
 
@@ -210,7 +210,7 @@ def _without_splits(root):
         paths, labels = part.members(part.class_names)
         cuts = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
         _warn_of_test_split(root, len(cuts[1]), len(labels))
-        return [(paths[chosen], labels[chosen]) for chosen in cuts]
+        return [(paths[indices], labels[indices]) for indices in cuts]
 
     return Layout(part.class_names, LazyDict({"train": lambda: cut()[0], "test": lambda: cut()[1]}))
 
@@ -310,24 +310,24 @@ def _in_class_folders(folder, subfolders, class_names):
                 f"Received: {path!r}"
             )
         files = files_below(path)
-        found = [file for file in files if is_image(file)]
-        if not found:
+        images_of_class = [file for file in files if is_image(file)]
+        if not images_of_class:
             raise _holds_none(path, f"each class folder to hold images ({', '.join(SUFFIXES)})")
-        images += found
+        images += images_of_class
         others += [file for file in files if not is_image(file)]
-        labels += [place[name]] * len(found)
+        labels += [place[name]] * len(images_of_class)
     warn_of_others(folder, others)
     return np.array(images), np.array(labels, np.int32)
 
 
 def _holds_none(folder, expected):
     """The `ValueError` for a folder that holds no images, which may be one of TFDS."""
-    found = prepared_in(folder)
+    prepared = prepared_in(folder)
     received = f"{folder!r} without any"
-    if found:
+    if prepared:
         received = (
-            f"{found[0]!r} in {found[1]!r}, which TFDS has prepared: load it by that name, with "
-            "that folder as data_dir (--data-dir)"
+            f"{prepared[0]!r} in {prepared[1]!r}, which TFDS has prepared: load it by that name, "
+            "with that folder as data_dir (--data-dir)"
         )
     return ValueError(f"Expected {expected}. Received: {received}")
 
@@ -349,15 +349,15 @@ def find_classes(folder, images):
     if not images:
         return None, None
     names = [os.path.basename(image) for image in images]
-    found = [(path, _classes(path, names)) for path in _candidates(folder, names)]
-    found = [(path, classes) for path, classes in found if classes]
-    if len(found) > 1:
-        files = format_list(repr(os.path.basename(path)) for path, _ in found)
+    candidates = [(path, _classes(path, names)) for path in _candidates(folder, names)]
+    candidates = [(path, classes) for path, classes in candidates if classes]
+    if len(candidates) > 1:
+        files = format_list(repr(os.path.basename(path)) for path, _ in candidates)
         raise ValueError(
             f"Expected one text file with the classes of the images in {folder!r}. "
             f"Received: {files}"
         )
-    return found[0] if found else (None, None)
+    return candidates[0] if candidates else (None, None)
 
 
 def _candidates(folder, names):
@@ -365,10 +365,10 @@ def _candidates(folder, names):
     inside = [name for name in entries(folder)[1] if name.lower().endswith(TEXT_SUFFIXES)]
     paths = [os.path.join(folder, name) for name in inside]
     parent = os.path.dirname(folder)
-    beside = [folder + suffix for suffix in TEXT_SUFFIXES]
+    siblings = [folder + suffix for suffix in TEXT_SUFFIXES]
     if names[0].startswith("ILSVRC2012_val_"):
-        beside += [os.path.join(parent, place) for place in ILSVRC_PLACES]
-    return paths + [path for path in beside if tf.io.gfile.exists(path)]
+        siblings += [os.path.join(parent, place) for place in ILSVRC_PLACES]
+    return paths + [path for path in siblings if tf.io.gfile.exists(path)]
 
 
 def _classes(path, names):
@@ -380,14 +380,14 @@ def _classes(path, names):
     if all(key is None for key in keys):
         alone = all(len(row) == 1 and not is_image(row[0]) for row in rows)
         return [row[0] for row in rows] if alone and len(rows) == len(names) else None
-    told = {key: row[1] for key, row in zip(keys, rows, strict=True) if key is not None}
-    missing = [name for index, name in enumerate(names) if index not in told]
+    class_by_index = {key: row[1] for key, row in zip(keys, rows, strict=True) if key is not None}
+    missing = [name for index, name in enumerate(names) if index not in class_by_index]
     if missing:
         raise ValueError(
             f"Expected a text file with the class of each of {len(names)} images. "
             f"Received: {path!r}, without {format_list(missing)}"
         )
-    return [told[index] for index in range(len(names))]
+    return [class_by_index[index] for index in range(len(names))]
 
 
 def _rows(path):
@@ -401,8 +401,8 @@ def _rows(path):
 
 
 def _without_boxes(cell):
-    found = BOXES.match(cell)
-    return found[1] if found else cell
+    match = BOXES.match(cell)
+    return match[1] if match else cell
 
 
 def named_classes(path, classes):
@@ -473,8 +473,8 @@ def entries(folder):
             for name in tf.io.gfile.listdir(folder)
         ]
     else:
-        with os.scandir(folder) as found:
-            pairs = [(entry.name, _is_folder(entry)) for entry in found]
+        with os.scandir(folder) as children:
+            pairs = [(entry.name, _is_folder(entry)) for entry in children]
     pairs = sorted(pair for pair in pairs if not pair[0].startswith("."))
     return [name for name, inner in pairs if inner], [name for name, inner in pairs if not inner]
 
@@ -502,10 +502,10 @@ def files_below(folder, above=()):
             f"Received: {folder!r}, which leads to {place!r}"
         )
     folders, files = entries(folder)
-    found = [os.path.join(folder, name) for name in files]
+    paths = [os.path.join(folder, name) for name in files]
     for name in folders:
-        found += files_below(os.path.join(folder, name), (*above, place))
-    return sorted(found)
+        paths += files_below(os.path.join(folder, name), (*above, place))
+    return sorted(paths)
 
 
 def warn_of_others(folder, files):

@@ -76,12 +76,12 @@ def decode_or_name(decode, item, name, read=None):
     start, black = tf.strings.join([expected, name]), tf.zeros((1, 1, 3), tf.uint8)
     corrupt = start + " (corrupt, or of another format than its name says)"
     missing = start + " (no such file, or one that cannot be read)"
-    one = tf.data.Dataset.from_tensors(item)
-    decoded = one.map(lambda item: (decode(item), ""))
+    single = tf.data.Dataset.from_tensors(item)
+    decoded = single.map(lambda item: (decode(item), ""))
     failed = tf.data.Dataset.from_tensors((black, corrupt))
     if read is not None:  # reading alone fails for what is missing
         unread = tf.data.Dataset.from_tensors((black, missing))
-        failed = one.map(lambda item: (black, corrupt + tf.strings.substr(read(item), 0, 0)))
+        failed = single.map(lambda item: (black, corrupt + tf.strings.substr(read(item), 0, 0)))
         failed = failed.ignore_errors().concatenate(unread)
     return decoded.ignore_errors().concatenate(failed).take(1).get_single_element()
 
@@ -172,14 +172,14 @@ def _on_white(image):
 
 def _exif_of_jpeg(contents):
     """The bytes of EXIF in a JPEG, int32; none where there are none."""
-    exif, found = _behind(tf.strings.substr(contents, 0, HEAD), r"Exif\x00\x00")
-    return _bytes(tf.where(found, exif, ""))
+    exif, has_exif = _behind(tf.strings.substr(contents, 0, HEAD), r"Exif\x00\x00")
+    return _bytes(tf.where(has_exif, exif, ""))
 
 
 def _exif_of_png(contents):
     """The bytes of EXIF in a PNG, in its own chunk or in ImageMagick's, int32."""
-    chunk, found = _behind(contents, "eXIf")
-    return tf.cond(found, lambda: _bytes(chunk), lambda: _raw_profile(contents))
+    chunk, has_chunk = _behind(contents, "eXIf")
+    return tf.cond(has_chunk, lambda: _bytes(chunk), lambda: _raw_profile(contents))
 
 
 def _raw_profile(contents):
@@ -444,14 +444,14 @@ def _centre(images, size, method, crop, rounding):
     least = tf.constant([math.floor(side / crop) for side in size])
     # In a square size the shorter side decides, in others the one that covers least.
     by_height = least[0] * own[1] >= least[1] * own[0]
-    whole = tf.where(
+    resized = tf.where(
         by_height,
         tf.stack([least[0], least[0] * own[1] // own[0]]),
         tf.stack([least[1] * own[0] // own[1], least[1]]),
     )
     half = {"even": tf.round, "down": tf.floor}[rounding]
-    start = half(tf.cast(whole - tf.constant(size), tf.float32) / 2)
-    scale = tf.cast(whole, tf.float32) / tf.cast(own, tf.float32)
+    start = half(tf.cast(resized - tf.constant(size), tf.float32) / 2)
+    scale = tf.cast(resized, tf.float32) / tf.cast(own, tf.float32)
     return _scale_and_translate(images, size, method, scale, -start)
 
 
@@ -478,11 +478,11 @@ def random_window(height, width, sides, place):
 
     size = tries[:, tf.argmax(tf.cast(fits, tf.int32))]
     room = limits - size
-    chosen = tf.concat([tf.minimum(tf.floor(place * (room + 1)), room), size], 0)
+    window = tf.concat([tf.minimum(tf.floor(place * (room + 1)), room), size], 0)
     widest, highest = limits[0] * ASPECT[1], limits[1] / ASPECT[0]
     size = tf.round(tf.minimum(limits, tf.stack([highest, widest])))
     centre = tf.concat([(limits - size) // 2, size], 0)
-    return tf.cast(tf.where(tf.reduce_any(fits), chosen, centre), tf.int32)
+    return tf.cast(tf.where(tf.reduce_any(fits), window, centre), tf.int32)
 
 
 def scale_values(images, preprocessing=None):

@@ -125,17 +125,17 @@ def load(
         )
     area = _checked_area(random_resized_crop)
     source = with_all(select_classes(open_source(name, data_dir), classes))
-    chosen = partition(source, splits, validation, take, seed)
+    selection = partition(source, splits, validation, take, seed)
     if shard is not None:
         contiguous = source.read_shuffled is not None
-        chosen = {
+        selection = {
             split: (name, shard_indices(indices, shard, contiguous))
-            for split, (name, indices) in chosen.items()
+            for split, (name, indices) in selection.items()
         }
-    _check_full_batch(chosen, batch_size, drop_remainder)
+    _check_full_batch(selection, batch_size, drop_remainder)
     drawn = {"train": {"seed": seed, "area": area, "repeats": repeats}}
     loaded = []
-    for split, (name, indices) in chosen.items():
+    for split, (name, indices) in selection.items():
         dataset = read_shardable(
             source,
             name,
@@ -224,8 +224,8 @@ def _checked_take(take, splits):
     return take
 
 
-def _check_full_batch(chosen, batch_size, drop_remainder):
-    count, split = min((len(indices), split) for split, (_, indices) in chosen.items())
+def _check_full_batch(selection, batch_size, drop_remainder):
+    count, split = min((len(indices), split) for split, (_, indices) in selection.items())
     if drop_remainder and count < batch_size:
         raise ValueError(
             f"Expected batch_size to be at most {count}, the number of {split} examples, with "
@@ -244,12 +244,12 @@ def open_digits():
     members = {"train": train, "test": test}
 
     def read(split, indices):
-        chosen = members[split][indices]
-        return tf.data.Dataset.from_tensor_slices((images[chosen], labels[chosen]))
+        selected = members[split][indices]
+        return tf.data.Dataset.from_tensor_slices((images[selected], labels[selected]))
 
     return Source(
         class_names=tuple(str(name) for name in digits.target_names),
-        num_examples={split: len(chosen) for split, chosen in members.items()},
+        num_examples={split: len(selected) for split, selected in members.items()},
         labels=lambda split: labels[members[split]],
         image_size=lambda split, indices: images.shape[1:3],
         read=read,
@@ -312,18 +312,18 @@ def few_shot(
     indices, labels = _in_random_order(source, split, indices, shots + held_out, seed)
     _check_counts(source, labels, shots, held_out)
     rank = class_rank(labels)
-    chosen = np.sort(indices[(rank >= held_out) & (rank < held_out + shots)])
+    shot_indices = np.sort(indices[(rank >= held_out) & (rank < held_out + shots)])
     held = np.sort(indices[rank < held_out])
     if size is None:
-        source.image_size(split, np.union1d(chosen, held))  # raises if they share none
+        source.image_size(split, np.union1d(shot_indices, held))  # raises if they share none
 
     def batches(indices, seed):
         how = {"seed": seed, "preprocessing": preprocessing}
         return read_batches(source, split, indices, size, batch_size, **how)
 
-    few = batches(chosen, seed)
+    few = batches(shot_indices, seed)
     rest = batches(held, None) if held_out else few.take(0)
-    for dataset, part in ((few, chosen), (rest, held)):
+    for dataset, part in ((few, shot_indices), (rest, held)):
         dataset.identify = partial(identify, source, split, part)
     return few, rest
 
@@ -349,16 +349,16 @@ def _in_random_order(source, split, indices, least, seed):
     start = rng.integers(len(indices))
     parts = [indices[start:], indices[:start]]
     blocks = [part[i : i + BLOCK] for part in parts for i in range(0, len(part), BLOCK)]
-    found, labels = [], []
+    read_blocks, labels = [], []
     counts = np.zeros(len(source.class_names), int)
     for block in tqdm(blocks, "Reading labels", delay=1, disable=None, unit="block"):
         only = source.read(split, block).map(lambda item, label: label).batch(len(block))
-        found.append(block)
+        read_blocks.append(block)
         labels.append(only.get_single_element().numpy())
         counts += np.bincount(labels[-1], minlength=len(counts))
         if counts.min() >= least:
             break
-    return np.concatenate(found), np.concatenate(labels)
+    return np.concatenate(read_blocks), np.concatenate(labels)
 
 
 def _check_counts(source, labels, shots, held_out):

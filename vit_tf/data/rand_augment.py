@@ -232,35 +232,35 @@ def shear_x(image, magnitude, sign):
     height, width = image.shape[:2]
     # Pixels' centres lie at halves.
     shift = 0.3 * magnitude * sign * (tf.range(float(height)) + 0.5)
-    whole = tf.floor(shift)
-    part = (shift - whole)[:, None]
+    pixels = tf.floor(shift)
+    part = (shift - pixels)[:, None]
     # Of columns from one before the image to one behind it, which are black.
-    columns = tf.range(width + 1) + tf.cast(whole, tf.int32)[:, None] + 1
+    columns = tf.range(width + 1) + tf.cast(pixels, tf.int32)[:, None] + 1
     places = tf.clip_by_value(columns, 0, width + 1) + (width + 2) * tf.range(height)[:, None]
     padded = tf.pad(image, ((0, 0), (1, 1), (0, 0)))
-    found = _rows(tf.gather(tf.reshape(padded, (-1, 3)), places))
-    return tf.reshape(found[:, :-3] * (1.0 - part) + found[:, 3:] * part, image.shape)
+    moved = _rows(tf.gather(tf.reshape(padded, (-1, 3)), places))
+    return tf.reshape(moved[:, :-3] * (1.0 - part) + moved[:, 3:] * part, image.shape)
 
 
 def shear_y(image, magnitude, sign):
     """Columns moved up or down by up to 0.3 of their index, bilinear."""
     height, width = image.shape[:2]
     shift = 0.3 * magnitude * sign * (tf.range(float(width)) + 0.5)
-    whole = tf.floor(shift)
-    part = tf.repeat(shift - whole, 3)
-    rows = tf.range(height + 1)[:, None] + tf.cast(whole, tf.int32) + 1
+    pixels = tf.floor(shift)
+    part = tf.repeat(shift - pixels, 3)
+    rows = tf.range(height + 1)[:, None] + tf.cast(pixels, tf.int32) + 1
     places = tf.clip_by_value(rows, 0, height + 1) * width + tf.range(width)
     padded = tf.pad(image, ((1, 1), (0, 0), (0, 0)))
-    found = _rows(tf.gather(tf.reshape(padded, (-1, 3)), places))
-    return tf.reshape(found[:-1] * (1.0 - part) + found[1:] * part, image.shape)
+    moved = _rows(tf.gather(tf.reshape(padded, (-1, 3)), places))
+    return tf.reshape(moved[:-1] * (1.0 - part) + moved[1:] * part, image.shape)
 
 
 def _moved(rows, by, axis):
     """Numbers of shape (height, width * 3) moved along an axis, by fewer than there are."""
     before, behind = tf.maximum(by, 0), tf.maximum(-by, 0)
-    kept = rows.shape[axis] - before - behind
+    length = rows.shape[axis] - before - behind
     start = tf.stack([behind if a == axis else 0 for a in range(2)])
-    size = tf.stack([kept if a == axis else rows.shape[a] for a in range(2)])
+    size = tf.stack([length if a == axis else rows.shape[a] for a in range(2)])
     padding = tf.stack([[before, behind] if a == axis else [0, 0] for a in range(2)])
     return tf.ensure_shape(tf.pad(tf.slice(rows, start, size), padding), rows.shape)
 

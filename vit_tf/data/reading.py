@@ -128,7 +128,7 @@ def read_shardable(source, split, indices, size, batch_size, *, seed=None, **set
     def read_shard(shard, image_map):
         shard.check(batch_size)
         if len(used) < batch_size and not shard.size(rest):
-            return empty_batch(whole)
+            return empty_batch(batches)
         if seed is not None and source.read_shuffled is None:
             # It is another shard in each epoch: none of it is kept.
             part = read(indices, batch_size, shard=shard, keep=False)
@@ -140,13 +140,13 @@ def read_shardable(source, split, indices, size, batch_size, *, seed=None, **set
             return part
         return ResumableDataset.from_sources(lambda part: part.concatenate(empty_batch(part)), part)
 
-    whole = read(indices, batch_size)
+    batches = read(indices, batch_size)
 
     def build(image_map):
-        made = whole.map_images(image_map) if image_map else whole
+        made = batches.map_images(image_map) if image_map else batches
         return made.with_shards(lambda shard: read_shard(shard, image_map))
 
-    return _mappable(build) if whole.can_map_images else build(None)
+    return _mappable(build) if batches.can_map_images else build(None)
 
 
 def _repeated(examples, count, repeats):
@@ -184,8 +184,8 @@ def _needs_pillow(source, split, indices):
 
 def _items(source, split, indices, seed):
     """The items of a split, from several files at once where they are to be shuffled anyhow."""
-    whole = len(indices) == indices[-1] + 1 - indices[0]
-    if seed is None or not whole or source.read_shuffled is None:
+    contiguous = len(indices) == indices[-1] + 1 - indices[0]
+    if seed is None or not contiguous or source.read_shuffled is None:
         return source.read(split, indices)
     return source.read_shuffled(split, indices, seed)
 
@@ -211,11 +211,11 @@ def _plan(source, items, count, own, framing, seed, most, repeats):
         def frame(images, labels, problems, drawn, image_map):
             return _framed(images, drawn, framing, image_map), labels, problems
 
-        kept = _cached(items, _decoders(source, None, spec), count)
-        return shuffle(kept, count), [frame], bool(framing.area)
+        cached = _cached(items, _decoders(source, None, spec), count)
+        return shuffle(cached, count), [frame], bool(framing.area)
     if not framing.area and count * resized <= most:
-        kept = _cached(items, _decoders(source, framing), count)
-        return shuffle(kept, count), [_take_as_is], False
+        cached = _cached(items, _decoders(source, framing), count)
+        return shuffle(cached, count), [_take_as_is], False
     ways = _decoders(source, framing, spec if own and not framing.area else None)
     if repeats > 1 and source.shuffle_buffer < count:
         # The first of a stream that is shuffled in part would be nearly the same in every epoch.
@@ -245,11 +245,13 @@ def _tried(batches, ways, size):
     if len(ways) == 1:
         return batches.map(*ways, num_parallel_calls=calls)
 
-    def one(*batch):
+    def try_ways(*batch):
         first, second = [tf.data.Dataset.from_tensors(batch).map(way) for way in ways]
         return first.ignore_errors().concatenate(second).take(1)
 
-    made = batches.interleave(one, cycle_length=calls, num_parallel_calls=calls, deterministic=True)
+    made = batches.interleave(
+        try_ways, cycle_length=calls, num_parallel_calls=calls, deterministic=True
+    )
     return made.apply(tf.data.experimental.assert_cardinality(batches.cardinality()))
 
 
@@ -294,12 +296,12 @@ def _decoders(source, framing, spec=None):
 
 def _of_one_shape(image, shape, problem):
     """The image, or a black one and what is wrong if it is of another shape."""
-    found = tf.strings.reduce_join(tf.strings.as_string(tf.shape(image)), separator=", ")
+    received = tf.strings.reduce_join(tf.strings.as_string(tf.shape(image)), separator=", ")
     message = tf.strings.join(
         [
             "Expected image_size to be given, for images that differ in size. "
             f"Received: image_size=None, images of shape ({', '.join(map(str, shape))}) and of (",
-            found,
+            received,
             ")",
         ]
     )

@@ -63,11 +63,11 @@ def load_revisited(
             "Received: image_size=None, preprocessing=None"
         )
     folder = Path(root).expanduser() / name
-    asked, known, truth = read_truth(folder / f"gnd_{name}.pkl")
+    query_names, database_names, truth = read_truth(folder / f"gnd_{name}.pkl")
     boxes = [query.pop("bbx") for query in truth]
     if not crop_queries:
-        boxes = [EVERYTHING] * len(asked)
-    parts = ((asked, boxes), (known, [EVERYTHING] * len(known)))
+        boxes = [EVERYTHING] * len(query_names)
+    parts = ((query_names, boxes), (database_names, [EVERYTHING] * len(database_names)))
     queries, database = (
         _batches(_paths(folder / "jpg", names), boxes, size, batch_size, preprocessing)
         for names, boxes in parts
@@ -79,17 +79,19 @@ def read_truth(path):
     """Names of queries and database, and dicts of name, bbx, easy, hard and junk of queries."""
     content = load_plain_pickle(path)
     try:
-        asked, known = (list(map(str, content[key])) for key in ("qimlist", "imlist"))
-        entries = zip(asked, content["gnd"], strict=True)
-        truth = [_entry(query, entry, len(known)) for query, entry in entries]
+        query_names, database_names = (
+            list(map(str, content[key])) for key in ("qimlist", "imlist")
+        )
+        entries = zip(query_names, content["gnd"], strict=True)
+        truth = [_entry(query, entry, len(database_names)) for query, entry in entries]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             "Expected a dict of imlist, qimlist and gnd, with the bbx, easy, hard and junk of each "
             f"query. Received: {str(path)!r} ({type(error).__name__}: {error})"
         ) from error
-    if not asked or not known:
+    if not query_names or not database_names:
         raise ValueError(f"Expected queries and a database. Received: {str(path)!r} without")
-    return asked, known, truth
+    return query_names, database_names, truth
 
 
 def _entry(name, entry, count):
@@ -97,14 +99,14 @@ def _entry(name, entry, count):
     box = np.asarray(entry["bbx"], float)
     if box.shape != (4,) or not np.isfinite(box).all():
         raise ValueError(f"bbx {entry['bbx']} of {name}")
-    found = {"name": name, "bbx": box}
-    for what in RELEVANCE:
-        places = np.asarray(entry[what]).ravel()
+    query = {"name": name, "bbx": box}
+    for relevance in RELEVANCE:
+        places = np.asarray(entry[relevance]).ravel()
         numbers = places.astype(np.int64)
         if (numbers != places).any() or (numbers < 0).any() or (numbers >= count).any():
-            raise ValueError(f"{what} of {name} beyond the {count} images of imlist")
-        found[what] = numbers
-    return found
+            raise ValueError(f"{relevance} of {name} beyond the {count} images of imlist")
+        query[relevance] = numbers
+    return query
 
 
 def _paths(folder, names):
@@ -177,10 +179,10 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module, name):
         """A stand-in for what NumPy writes for arrays and numbers; an error for other names."""
         # NumPy 2 renamed the package that older files name.
-        known = f"{module.replace('numpy._core.', 'numpy.core.')}.{name}"
-        if known not in STAND_INS:
+        qualified_name = f"{module.replace('numpy._core.', 'numpy.core.')}.{name}"
+        if qualified_name not in STAND_INS:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return _Name(STAND_INS[known])
+        return _Name(STAND_INS[qualified_name])
 
 
 class _Name:

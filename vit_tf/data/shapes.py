@@ -332,9 +332,9 @@ def load_shapes(split="test", *, image_size=None, take=None, seed=0, preprocessi
         check_number("take", take, 1)
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
     source = open_shapes()
-    chosen = partition(source, (split,), 0, {} if take is None else {split: take}, seed)[split]
-    images, labels = _read(source, *chosen, size, preprocessing)
-    scenes = [numbered_scene(number) for number in FIRST[split] + chosen[1]]
+    selection = partition(source, (split,), 0, {} if take is None else {split: take}, seed)[split]
+    images, labels = _read(source, *selection, size, preprocessing)
+    scenes = [numbered_scene(number) for number in FIRST[split] + selection[1]]
     places = np.stack([scene.shapes[0].keypoints() for scene in scenes])
     return {
         "image": images,
@@ -346,21 +346,21 @@ def load_shapes(split="test", *, image_size=None, take=None, seed=0, preprocessi
     }
 
 
-def shape_masks(found, batch_size):
+def shape_masks(shapes, batch_size):
     """Batches (images, masks, kinds of shape) of `load_shapes`, as `load_coco` gives them."""
-    return _masked(found, found["mask"][:, None], found["label"][:, None], batch_size)
+    return _masked(shapes, shapes["mask"][:, None], shapes["label"][:, None], batch_size)
 
 
-def half_masks(found, batch_size):
+def half_masks(shapes, batch_size):
     """The same of the front (label 2 * kind) and back (2 * kind + 1) halves of each shape."""
-    parts, kinds = found["parts"], found["label"]
+    parts, kinds = shapes["parts"], shapes["label"]
     masks = np.stack([parts == 1, parts == 2], axis=1)
-    return _masked(found, masks, np.stack([2 * kinds, 2 * kinds + 1], axis=1), batch_size)
+    return _masked(shapes, masks, np.stack([2 * kinds, 2 * kinds + 1], axis=1), batch_size)
 
 
-def _masked(found, masks, labels, batch_size):
+def _masked(shapes, masks, labels, batch_size):
     """Batches of (images, masks, labels)."""
-    arrays = found["image"], masks, labels.astype(np.int32)
+    arrays = shapes["image"], masks, labels.astype(np.int32)
     return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
 
 
@@ -400,20 +400,20 @@ def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
     labels = source.labels("test")
     scenes = [numbered_scene(FIRST["test"] + index) for index in range(len(labels))]
     places = np.stack([scene.shapes[0].keypoints() for scene in scenes])
-    seen = _seen(places)
+    visible = _seen(places)
     # With one keypoint out of sight at most, two or more are always seen in both.
-    fit = seen.sum(axis=1) >= seen.shape[1] - 1
-    chosen = [
+    fit = visible.sum(axis=1) >= visible.shape[1] - 1
+    index_pairs = [
         np.random.default_rng([PAIR_SEED, seed, number]).choice(
             np.flatnonzero(fit & (labels == number % len(KINDS))), 2, replace=False
         )
         for number in range(count)
     ]
-    indices = np.unique(chosen)
+    indices = np.unique(index_pairs)
     images, _ = _read(source, "test", indices, size, preprocessing)
     pairs = []
-    for pair in chosen:
-        both = seen[pair].all(axis=0)
+    for pair in index_pairs:
+        both = visible[pair].all(axis=0)
         first, second = images[np.searchsorted(indices, pair)]
         source_points, target_points = places[pair][:, both] * size
         source_box, target_box = (_box(scenes[index]) * np.tile(size, 2) for index in pair)
@@ -457,8 +457,8 @@ def load_shape_videos(count=8, *, num_frames=12, image_size=SIDE, seed=0):
     Raises:
         ValueError: for arguments out of range.
     """
-    for what, value, least in (("count", count, 1), ("num_frames", num_frames, 1)):
-        check_number(what, value, least)
+    for name, value, least in (("count", count, 1), ("num_frames", num_frames, 1)):
+        check_number(name, value, least)
     check_number("seed", seed, 0)
     size = checked_size(image_size) or (SIDE, SIDE)
     videos = [

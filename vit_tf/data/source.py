@@ -140,13 +140,13 @@ def with_all(source):
     def labels(split):
         if split != ALL:
             return source.labels(split)
-        found = [source.labels(one) for one in splits]
-        return None if any(one is None for one in found) else np.concatenate(found)
+        label_arrays = [source.labels(name) for name in splits]
+        return None if any(name is None for name in label_arrays) else np.concatenate(label_arrays)
 
     def image_size(split, indices):
         if split != ALL:
             return source.image_size(split, indices)
-        sizes = {one: tuple(source.image_size(one, inner)) for one, inner in parts(indices)}
+        sizes = {name: tuple(source.image_size(name, inner)) for name, inner in parts(indices)}
         if len(set(sizes.values())) > 1:
             raise sizes_differ(f", {sizes}")
         return next(iter(sizes.values()))
@@ -154,7 +154,7 @@ def with_all(source):
     def read(split, indices):
         if split != ALL:
             return source.read(split, indices)
-        first, *others = (source.read(one, inner) for one, inner in parts(indices))
+        first, *others = (source.read(name, inner) for name, inner in parts(indices))
         return reduce(lambda joined, other: joined.concatenate(other), others, first)
 
     sizes = {split: partial(source.num_examples.__getitem__, split) for split in splits}
@@ -227,14 +227,16 @@ def partition(source, splits, validation, take, seed):
     Of training and validation examples alone, as ImageNet has labels for, the latter are the test
     split where one is wanted, which is logged; a validation split is then cut from the train split.
     """
-    chosen = {name: _whole(source, name) for name in splits if name in source.num_examples}
+    selection = {name: _whole(source, name) for name in splits if name in source.num_examples}
     if "test" in splits and lacks_test(source.num_examples):
         _warn_of_missing_test_split()
-        chosen["test"] = chosen.pop("validation", None) or _whole(source, "validation")
-    missing = [name for name in splits if name not in chosen]
+        selection["test"] = selection.pop("validation", None) or _whole(source, "validation")
+    missing = [name for name in splits if name not in selection]
     if missing == ["validation"] and "train" in source.num_examples:
-        kept, held = _carve(source, validation, seed)
-        chosen |= {"validation": ("train", held)} | ({"train": kept} if "train" in splits else {})
+        remaining, held = _carve(source, validation, seed)
+        selection |= {"validation": ("train", held)} | (
+            {"train": remaining} if "train" in splits else {}
+        )
     elif missing:
         there = ", ".join(split for split in source.num_examples if split != ALL)
         cut = " (and validation, cut from train)" if "train" in source.num_examples else ""
@@ -243,8 +245,8 @@ def partition(source, splits, validation, take, seed):
             f"Received: splits={tuple(splits)!r}"
         )
     for name, size in take.items():
-        chosen[name] = _take(source, name, *chosen[name], size, seed)
-    return {name: chosen[name] for name in splits}
+        selection[name] = _take(source, name, *selection[name], size, seed)
+    return {name: selection[name] for name in splits}
 
 
 def check_splits(splits):
@@ -342,9 +344,9 @@ def _size_of(preprocessing, size):
     return preprocessing.size
 
 
-def check_number(what, value, least):
+def check_number(name, value, least):
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"Expected {what} to be an integer >= {least}. Received: {what}={value!r}")
+        raise ValueError(f"Expected {name} to be an integer >= {least}. Received: {name}={value!r}")
 
 
 def read_class_list(path):
@@ -406,12 +408,12 @@ def select_classes(source, classes):
     )
 
 
-def _check_names(classes, known):
+def _check_names(classes, class_names):
     if isinstance(classes, str) or not classes or len(set(classes)) < len(tuple(classes)):
         raise ValueError(
             "Expected classes to be a list of distinct class names; read_class_list reads "
             f"one from a file. Received: classes={classes!r}"
         )
     for name in classes:
-        if name not in known:
-            raise unknown_name("class", name, known)
+        if name not in class_names:
+            raise unknown_name("class", name, class_names)

@@ -113,33 +113,33 @@ def _draw(lines, count, seed):
     if count is None:
         return lines
     categories = np.array([line.rpartition(":")[2] for line in lines])
-    chosen, scarce = [], []
+    selected, scarce = [], []
     for number, category in enumerate(np.unique(categories)):
         places = np.flatnonzero(categories == category)
         if len(places) < count:
             scarce.append(f"{category} ({len(places)})")
-        chosen.extend(np.random.default_rng([seed, number]).permutation(places)[:count])
+        selected.extend(np.random.default_rng([seed, number]).permutation(places)[:count])
     if scarce:
         wanted = f"Expected {count} pairs of each category"
         warnings.warn(
             f"{wanted}. Received fewer, all of which are used: {format_list(scarce)}", stacklevel=3
         )
-    return [lines[place] for place in sorted(chosen)]
+    return [lines[place] for place in sorted(selected)]
 
 
 def _annotation(path):
     """What the JSON file of a pair says: a dict, with keypoints as arrays of shape (point, 2)."""
     try:
         pair = json.loads(path.read_text(encoding="utf-8"))
-        wanted = [f"{short}_{what}" for short in SIDES.values() for what in ("imname", "kps")]
+        wanted = [f"{short}_{field}" for short in SIDES.values() for field in ("imname", "kps")]
         missing = [key for key in ("category", *wanted) if key not in pair]
         if missing:
             raise ValueError(f"without {', '.join(missing)}")
         points = {key: np.array(pair[key], float) for key in ("src_kps", "trg_kps")}
         if len({places.shape for places in points.values()}) > 1:
             raise ValueError("with another number of source than of target keypoints")
-        known = [f"{short}_bndbox" for short in SIDES.values() if f"{short}_bndbox" in pair]
-        boxes = {key: _box(key, pair[key]) for key in known}
+        box_keys = [f"{short}_bndbox" for short in SIDES.values() if f"{short}_bndbox" in pair]
+        boxes = {key: _box(key, pair[key]) for key in box_keys}
         return pair | {key: places.reshape(-1, 2) for key, places in points.items()} | boxes
     except (OSError, TypeError, ValueError) as error:
         raise ValueError(

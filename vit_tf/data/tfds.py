@@ -165,8 +165,10 @@ def _builder(name, data_dir):
     except (ValueError, AssertionError, ImportError) as error:
         if is_tfds_name(name):
             raise _unusable(name, error) from error
-    known = ["digits", "shapes", *tfds.list_builders()]
-    raise unknown_name("name (digits, shapes, a TFDS name or a folder that exists)", name, known)
+    known_names = ["digits", "shapes", *tfds.list_builders()]
+    raise unknown_name(
+        "name (digits, shapes, a TFDS name or a folder that exists)", name, known_names
+    )
 
 
 def _prepared(builder, name):
@@ -196,11 +198,11 @@ def prepared_in(folder):
 
 def _check_data_dir(root, name):
     """Raises a `ValueError` for the folder of one data set in place of the one that holds it."""
-    found = prepared_in(root) if root.is_dir() else None
-    if found and os.path.normpath(root).startswith(os.path.join(found[1], "")):
+    prepared = prepared_in(root) if root.is_dir() else None
+    if prepared and os.path.normpath(root).startswith(os.path.join(prepared[1], "")):
         raise ValueError(
             "Expected data_dir (--data-dir) to be the parent folder of the data sets. "
-            f"Received: {name!r} with a folder of {found[0]!r}; try {found[1]!r}"
+            f"Received: {name!r} with a folder of {prepared[0]!r}; try {prepared[1]!r}"
         )
 
 
@@ -273,8 +275,8 @@ def _keep(examples, places):
     wanted[places] = True
     marked = tf.data.Dataset.zip(examples, tf.data.Dataset.from_tensor_slices(wanted))
 
-    def keep(block, kept):
-        return tf.nest.map_structure(lambda x: tf.boolean_mask(x, kept), block)
+    def keep(block, mask):
+        return tf.nest.map_structure(lambda x: tf.boolean_mask(x, mask), block)
 
     # A block costs little more than one example.
     return (

@@ -172,8 +172,8 @@ def find_cluster(workers=None, worker=None):
 
 def has_several_workers():
     """Whether VIT_TF_WORKERS or TF_CONFIG names more than one worker."""
-    told = "VIT_TF_WORKERS" in os.environ or "cluster" in os.environ.get("TF_CONFIG", "")
-    return told and len(find_cluster()[0]) > 1
+    configured = "VIT_TF_WORKERS" in os.environ or "cluster" in os.environ.get("TF_CONFIG", "")
+    return configured and len(find_cluster()[0]) > 1
 
 
 def _from_tf_config(text):
@@ -222,9 +222,11 @@ def _checked(source, workers, worker):
     """A list of addresses and an index into it."""
     addresses = workers.split(",") if isinstance(workers, str) else list(workers or ())
     addresses = [str(address).strip() for address in addresses]
-    whole = all(re.fullmatch(r"[^\s:/]+:[0-9]+|\[[^\]]+\]:[0-9]+", one) for one in addresses)
+    well_formed = all(
+        re.fullmatch(r"[^\s:/]+:[0-9]+|\[[^\]]+\]:[0-9]+", address) for address in addresses
+    )
     index = int(worker) if str(worker).isdecimal() else -1
-    if not addresses or not whole or len(set(addresses)) < len(addresses):
+    if not addresses or not well_formed or len(set(addresses)) < len(addresses):
         raise ValueError(
             f'Expected {source} to specify different addresses "host:port" of the workers. '
             f"Received: {workers!r}"

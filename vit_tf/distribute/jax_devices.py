@@ -106,12 +106,12 @@ def scorer(model):
 
     count = len(jax.local_devices()) if keras.distribution.distribution() else 1
     mesh = Mesh(np.array(jax.local_devices()[:count]), ("batch",))
-    whole, divided = (
+    replicated, divided = (
         NamedSharding(mesh, PartitionSpec()),
         NamedSharding(mesh, PartitionSpec("batch")),
     )
     variables = [
-        [jax.device_put(np.asarray(variable.value), whole) for variable in variables]
+        [jax.device_put(np.asarray(variable.value), replicated) for variable in variables]
         for variables in (model.trainable_variables, model.non_trainable_variables)
     ]
 

@@ -171,12 +171,12 @@ def pad_batches(batches, replicas, size=None):
         # The loss is the mean over all of a batch, the padding included.
         scale = tf.cast(total, tf.float32) / tf.cast(count, tf.float32)
         weights = tf.stack([own * scale, own, tf.ones_like(own)], axis=1)
-        whole = total // shard.num_shards if sharded else total
+        padded_size = total // shard.num_shards if sharded else total
 
         def fill(tensor):
-            rows = [[0, whole - tf.shape(tensor)[0]], *[[0, 0]] * (tensor.shape.rank - 1)]
+            rows = [[0, padded_size - tf.shape(tensor)[0]], *[[0, 0]] * (tensor.shape.rank - 1)]
             filled = tf.pad(tensor, rows)
-            filled.set_shape((whole if most else None, *tensor.shape[1:]))
+            filled.set_shape((padded_size if most else None, *tensor.shape[1:]))
             if shard is None or sharded:
                 return filled
             first, last = (total * n // shard.num_shards for n in (shard.index, shard.index + 1))

@@ -134,9 +134,12 @@ def check_shared(directory):
             break
         time.sleep(0.1)
     newest = max((_position(state.name) for state in saved_states(directory)), default=0)
-    seen = of_every_worker(newest if path.is_file() else -1)
-    if len(set(seen)) > 1 or seen[0] < 0:
-        places = [divmod(place, _MAX_STEPS) if place >= 0 else "no configuration" for place in seen]
+    newest_states = of_every_worker(newest if path.is_file() else -1)
+    if len(set(newest_states)) > 1 or newest_states[0] < 0:
+        places = [
+            divmod(place, _MAX_STEPS) if place >= 0 else "no configuration"
+            for place in newest_states
+        ]
         raise ValueError(
             f"Expected {without_password(directory)!r} to be a folder that all workers share. "
             f"Received: workers that find these epochs and steps in it: {places}"
@@ -183,9 +186,9 @@ def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=Non
         # A state of later steps is a corrupt one, instead of which an earlier one was restored.
         position = _position(path.name)
         before = [state for state in saved_states(directory) if _position(state.name) < position]
-        kept = [path, *before[len(before) + 1 - keep :]]
+        remaining = [path, *before[len(before) + 1 - keep :]]
         for state in saved_states(directory):
-            if state not in kept:
+            if state not in remaining:
                 state.unlink()
 
     if is_chief():

@@ -119,10 +119,12 @@ def match_classes(own, num_classes, names, allow_others=False):
             f"has no class names. Received: data of {len(names)} classes, {_some(names)}"
         )
     others = [name for name in names if name not in own]
-    what = f"with others, {_some(others)}" if others else "without others, but not all in order"
+    difference = (
+        f"with others, {_some(others)}" if others else "without others, but not all in order"
+    )
     raise ValueError(
         f"Expected data of the {len(own)} classes of the model, {_some(own)}. "
-        f"Received: data of {len(names)} classes, {_some(names)}, {what}"
+        f"Received: data of {len(names)} classes, {_some(names)}, {difference}"
     )
 
 

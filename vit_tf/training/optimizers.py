@@ -303,7 +303,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
 def layer_factors(paths, decay):
     """Dict from a variable's path to the factor of its rate, `decay` from block to block."""
     blocks = {path: re.search(r"\bblock(\d+)\b", path) for path in paths}
-    depths = {path: int(found[1]) + 1 for path, found in blocks.items() if found}
+    depths = {path: int(match[1]) + 1 for path, match in blocks.items() if match}
     if not depths:
         raise ValueError(
             "Expected a model of blocks, such as a ViT, for layer_decay. "

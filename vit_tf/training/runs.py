@@ -402,7 +402,7 @@ def explain_wrong_examples():
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        found = _WRONG.search(error.message)
-        if not found:
+        match = _WRONG.search(error.message)
+        if not match:
             raise
-        raise WrongExample(found[0]) from error
+        raise WrongExample(match[0]) from error

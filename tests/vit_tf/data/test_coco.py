@@ -232,16 +232,6 @@ def test_the_largest_object_counts_for_the_balance(tmp_path):
     assert labels[:, 1].tolist() == [1, 1, 0, 0]
 
 
-def test_the_seed_chooses_the_images(tmp_path):
-    images = {f"{i}.png": black(2, 2) + i for i in range(20)}
-    files = write(tmp_path, images, [note(i + 1, [box(0, 0, 2, 2)]) for i in range(20)])
-    first, same, other = (load(files, take=8, seed=s)[0][:, 0, 0, 0] for s in (1, 1, 2))
-    assert first.tolist() == same.tolist() != other.tolist()
-    assert (np.diff(first) > 0).all() and len(first) == 8
-    every = load(files)[0][:, 0, 0, 0]
-    np.testing.assert_allclose((every + 1) * 127.5, np.arange(20), atol=1e-4)
-
-
 # Analyses
 
 

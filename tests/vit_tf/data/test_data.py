@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_folders import arrays, counts, flat_folder, write
-from paths import SHARED
+from image_folders import arrays, counts, flat_folder, hashes, labelled, write
+from paths import TFDS, needs_fashion
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -17,16 +17,6 @@ from vit_tf import data
 from vit_tf.data import source
 from vit_tf.data.augmentation import random_erasing
 from vit_tf.data.rand_augment import make_rand_augment
-
-TFDS = SHARED / "tfds"
-needs_fashion = pytest.mark.skipif(
-    not (TFDS / "fashion_mnist").is_dir(), reason=f"no Fashion-MNIST in {TFDS}"
-)
-
-
-def hashes(dataset):
-    return [image.tobytes() for image in arrays(dataset)[0]]
-
 
 # Digits
 
@@ -46,16 +36,6 @@ def test_digits_are_those_of_scikit_learn():
     assert len(found) == len(expected) == 1797
     assert [found[image.tobytes()] for image in expected] == digits.target.tolist()
     assert len(hashes(test)) == 360
-
-
-def test_resizing_is_the_bilinear_antialiased_one():
-    small, large = (
-        arrays(data.load("digits", image_size=size, splits=("test",))[0])[0]
-        for size in (None, (24, 32))
-    )
-    expected = tf.image.resize(small, (24, 32), method="bilinear", antialias=True)
-    np.testing.assert_allclose(large, expected, atol=1e-5)
-    assert large.min() >= -1 and large.max() <= 1
 
 
 def test_the_test_split_is_stratified_and_blind_to_the_seed():
@@ -145,12 +125,6 @@ def test_choose_without_labels_gives_neighbours(rng):
     assert np.diff(source.stratified_sample(None, 10, 8, rng)).tolist() == [1] * 7
 
 
-def test_describe_digits():
-    found = data.describe("digits")
-    assert found.num_classes == 10 and found.class_names == tuple("0123456789")
-    assert found.num_examples == {"train": 1437, "test": 360}
-
-
 # Fashion-MNIST, through TensorFlow Datasets
 
 
@@ -203,18 +177,6 @@ def test_fashion_mnist_splits_are_disjoint_and_stratified(monkeypatch):
     train, validation = (indices for _, indices in chosen.values())
     assert np.array_equal(train, np.arange(59_400))
     assert np.array_equal(validation, np.arange(59_400, 60_000))
-
-
-@pytest.mark.slow
-@needs_fashion
-def test_fashion_mnist_subset_is_balanced_and_repeats():
-    first, second = (
-        data.load("fashion_mnist", data_dir=TFDS, splits=("test",), take=100, image_size=16)[0]
-        for _ in range(2)
-    )
-    assert counts(first) == [10] * 10
-    assert hashes(first) == hashes(second)
-    assert first.element_spec[0].shape == (None, 16, 16, 3)
 
 
 def test_unknown_names_and_data_sets_that_cannot_be_had(tmp_path, monkeypatch):
@@ -274,17 +236,6 @@ def test_importing_the_package_is_light():
 # Folders
 
 
-def pixels(path, **settings):
-    """An image file as `load` gives it, in [0, 255], from a folder that holds two copies of it."""
-    root = path.parent / f"{path.name}.folder"
-    for number in range(2):
-        target = root / "class" / f"{number}{path.suffix}"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(path.read_bytes())
-    images, _ = arrays(data.load(root, splits=("test",), **settings)[0])
-    return (images[0] + 1) * 127.5
-
-
 @pytest.mark.slow
 def test_flat_folder_is_split_class_by_class(tmp_path, rng):
     root = flat_folder(tmp_path, rng)
@@ -295,9 +246,7 @@ def test_flat_folder_is_split_class_by_class(tmp_path, rng):
         for path in (root / name).iterdir():
             pixels = np.asarray(Image.open(path)).astype(np.float32) / 127.5 - 1
             expected[pixels.tobytes()] = label
-    images, labels = (np.concatenate(x) for x in zip(arrays(train), arrays(test), strict=True))
-    found = {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
-    assert found == expected
+    assert labelled(train) | labelled(test) == expected
     assert hashes(data.load(str(root), seed=5)[1]) == hashes(test)
     described = data.describe(root)
     assert described == data.Description(str(root), 2, ("ape", "bee"), {"train": 24, "test": 6})
@@ -319,51 +268,6 @@ def test_folder_with_splits_of_its_own(tmp_path, rng):
     message = r"among those of the data set: train \(and validation, cut from train\).*'test'"
     with pytest.raises(ValueError, match=message):
         data.load(tmp_path)
-
-
-@pytest.mark.slow
-def test_images_of_many_kinds(tmp_path, rng):
-    grey = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
-    rgb = np.stack([grey, 255 - grey, grey // 2], axis=-1)
-    as_rgb = np.repeat(grey[..., None], 3, axis=-1)
-    alpha = np.full((5, 7, 1), 255)
-    alpha[0, 0] = 0
-    on_white = rgb.copy()
-    on_white[0, 0] = 255
-    exact = {
-        "grey.png": (grey, None, as_rgb),
-        "rgb.bmp": (rgb, None, rgb),
-        "upper.PNG": (rgb, None, rgb),
-        "lossless.webp": (rgb, None, rgb),
-        "alpha.png": (np.concatenate([rgb, alpha], axis=-1), None, on_white),
-        "palette.png": (grey, "P", as_rgb),
-        "palette.gif": (grey, "P", as_rgb),
-        "bit.png": ((grey > 99) * np.uint8(255), "1", (as_rgb > 99) * np.uint8(255)),
-    }
-    for name, (array, mode, expected) in exact.items():
-        extra = {"lossless": True} if name.endswith("webp") else {}
-        path = write(tmp_path / name, array, mode, **extra)
-        np.testing.assert_allclose(pixels(path), expected, atol=1e-4, err_msg=name)
-    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
-    np.testing.assert_allclose(pixels(tmp_path / "deep.png"), as_rgb, atol=1e-4)
-    for name, mode in {"cmyk.jpg": "CMYK", "grey.jpeg": "L", "rgb.jpg": None}.items():
-        flat = np.broadcast_to(
-            np.uint8([200, 200, 200] if mode == "L" else [200, 60, 30]), (9, 8, 3)
-        )
-        path = write(tmp_path / name, flat, mode, quality=100)
-        np.testing.assert_allclose(pixels(path), flat, atol=3, err_msg=name)
-
-
-def test_animations_show_their_first_frame_and_photos_are_upright(tmp_path):
-    frames = [Image.fromarray(np.full((4, 6), value, np.uint8)) for value in (10, 200)]
-    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
-    np.testing.assert_allclose(pixels(tmp_path / "film.gif"), np.full((4, 6, 3), 10), atol=1e-4)
-    turned = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(4, 6))
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned.save(tmp_path / "turned.png", exif=exif)
-    expected = np.rot90(np.arange(24).reshape(4, 6), -1)
-    np.testing.assert_allclose(pixels(tmp_path / "turned.png")[..., 0], expected, atol=1e-4)
 
 
 def test_images_that_differ_in_size(tmp_path, rng):
@@ -393,15 +297,6 @@ def test_damaged_images_are_listed_when_asked_for(tmp_path, rng):
     assert "np.str_" not in str(error.value)
     with pytest.raises(tf.errors.InvalidArgumentError, match="undecodable"):
         [arrays(dataset) for dataset in data.load(root, image_size=8)]
-
-
-def test_ten_damaged_images_are_named_and_the_others_counted(tmp_path, rng):
-    root = flat_folder(tmp_path, rng, (3, 3))
-    for number in range(14):
-        (root / "bee" / f"text{number:02}.png").write_text("hello")
-    with pytest.raises(ValueError, match=r"14 undecodable of 20.*; and 4 more$") as error:
-        data.check_images(root)
-    assert str(error.value).count("/bee/text") == 10
 
 
 @pytest.mark.slow

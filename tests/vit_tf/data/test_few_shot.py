@@ -5,36 +5,11 @@ import importlib
 
 import numpy as np
 import pytest
-from paths import SHARED
+from image_folders import arrays, counts, hashes, labelled, write
 from PIL import Image
 
 from vit_tf import data
 from vit_tf.data.pipeline import class_rank, open_digits
-
-TFDS = SHARED / "tfds"
-needs_fashion = pytest.mark.skipif(
-    not (TFDS / "fashion_mnist").is_dir(), reason=f"no Fashion-MNIST in {TFDS}"
-)
-
-
-def arrays(dataset):
-    """All images and labels of a batched data set."""
-    images, labels = zip(*dataset.as_numpy_iterator(), strict=True)
-    return np.concatenate(images), np.concatenate(labels)
-
-
-def hashes(dataset):
-    return [image.tobytes() for image in arrays(dataset)[0]]
-
-
-def counts(dataset):
-    return np.bincount(arrays(dataset)[1]).tolist()
-
-
-def labelled(dataset):
-    """Dict from an image's bytes to its label."""
-    images, labels = arrays(dataset)
-    return {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
 
 
 def test_class_rank_counts_earlier_examples_of_the_class(rng):
@@ -103,18 +78,9 @@ def test_errors_name_the_class_and_the_numbers():
 def folder(tmp_path, rng):
     """A train split of images of 6 x 5 pixels: 5 of apes and 3 of bees."""
     for name, size in {"ape": 5, "bee": 3}.items():
-        (tmp_path / "train" / name).mkdir(parents=True)
         for i in range(size):
-            image = Image.fromarray(rng.integers(0, 256, (6, 5, 3)).astype(np.uint8))
-            image.save(tmp_path / "train" / name / f"{i}.png")
+            write(tmp_path / "train" / name / f"{i}.png", rng.integers(0, 256, (6, 5, 3)))
     return tmp_path
-
-
-def test_a_folder(folder):
-    few, held = data.few_shot(folder, 2, held_out=1)
-    assert counts(few) == [2, 2] and counts(held) == [1, 1]
-    with pytest.raises(ValueError, match="Received: 3 of class 'bee'"):
-        data.few_shot(folder, 4)
 
 
 def test_images_that_differ_in_size_between_the_two_parts(folder):
@@ -123,8 +89,11 @@ def test_images_that_differ_in_size_between_the_two_parts(folder):
             image.resize((5, 7 + int(path.stem))).save(path)
     with pytest.raises(ValueError, match="image_size to be given"):
         data.few_shot(folder, 1, held_out=1)
-    few, held = data.few_shot(folder, 1, held_out=1, image_size=4)
+    few, held = data.few_shot(folder, 2, held_out=1, image_size=4)
     assert few.element_spec == held.element_spec
+    assert counts(few) == [2, 2] and counts(held) == [1, 1]
+    with pytest.raises(ValueError, match="Received: 3 of class 'bee'"):
+        data.few_shot(folder, 4)
 
 
 @pytest.fixture
@@ -161,31 +130,3 @@ def test_labels_not_known_ahead_are_all_read_once_where_images_are_scarce(blocks
     with pytest.raises(ValueError, match=r"Received: 1\d\d of class"):
         data.few_shot("digits", 1000)
     np.testing.assert_array_equal(np.sort(np.concatenate(blocks)), np.arange(1437))
-
-
-@pytest.mark.slow
-@needs_fashion
-def test_fashion_mnist(monkeypatch):
-    """The test split in the place of the train split, which is six times as long."""
-    module = importlib.import_module("vit_tf.data.pipeline")
-    opened = module.open_source("fashion_mnist", TFDS)
-    source = dataclasses.replace(
-        opened,
-        num_examples={"train": opened.num_examples["test"]},
-        labels=lambda split: opened.labels("test"),
-        read=lambda split, indices: opened.read("test", indices),
-    )
-    monkeypatch.setattr(module, "open_source", lambda name, data_dir: source)
-
-    def load():
-        return data.few_shot("fashion_mnist", 4, seed=3, image_size=16, held_out=2)
-
-    first, again = ([arrays(part) for part in load()] for _ in range(2))
-    for (images, labels), (same, too), size in zip(first, again, (4, 2), strict=True):
-        assert images.shape[1:] == (16, 16, 3) and np.bincount(labels).tolist() == [size] * 10
-        np.testing.assert_array_equal(images, same)
-        np.testing.assert_array_equal(labels, too)
-    few, held = ({image.tobytes() for image in images} for images, _ in first)
-    assert len(few) == 40 and len(held) == 20 and not few & held
-    with pytest.raises(ValueError, match=r"1001 images.*Received: 1000 of class 'T-shirt/top'"):
-        data.few_shot("fashion_mnist", 1001)

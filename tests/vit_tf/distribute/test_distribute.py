@@ -82,28 +82,6 @@ def test_more_steps_in_one_call_train_alike(rng, tmp_path):
         np.testing.assert_allclose(many, few, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_two_replicas_follow_the_loss_curve_of_one_device(rng):
-    images = rng.normal(size=(64, 4, 4, 1)).astype("float32")
-    labels = rng.integers(3, size=64)
-    data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(16)
-    # Gradients are longer than the limit, so that where they are clipped shows.
-    recipe = Recipe(epochs=6, learning_rate=0.02, clip_norm=0.05)
-
-    def losses(name):
-        keras.utils.set_random_seed(1)
-        with strategy(name).scope():
-            layers = [keras.layers.Flatten(), keras.layers.Dense(8, "gelu"), keras.layers.Dense(3)]
-            model = keras.Sequential([keras.Input((4, 4, 1)), *layers])
-            recipe.compile(model, steps_per_epoch=4)
-        assert model.distribute_strategy.num_replicas_in_sync == (2 if name == "mirrored" else 1)
-        return model.fit(data, epochs=recipe.epochs, shuffle=False, verbose=0).history["loss"]
-
-    alone, together = losses("none"), losses("mirrored")
-    assert alone[-1] < alone[0] - 0.1
-    np.testing.assert_allclose(together, alone, atol=1e-5)
-
-
 def statistics(vit, bit, data):
     """Every statistic of a ViT and a BiT, as requests of one pass."""
     every = vit_tf.submodel(vit, "*")

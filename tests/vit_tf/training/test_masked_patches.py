@@ -14,7 +14,6 @@ import vit_tf
 from vit_tf import MaskedPatchPrediction, Pretraining, ViT, data
 from vit_tf.data.augmentation import colours, draw_corruption
 from vit_tf.distribute.strategies import strategy
-from vit_tf.training.masked_patches import pick
 
 TINY = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 16, "num_classes": 5}
 OBLONG = {"image_shape": (8, 12, 3), "patch_size": 4, **TINY}
@@ -178,12 +177,6 @@ def test_it_compiles_to_the_same_gradients(rng):
     plain, compiled = gradients(), tf.function(gradients, jit_compile=True)()
     for one, other in zip(plain, compiled, strict=True):
         np.testing.assert_allclose(tf.convert_to_tensor(one), other, rtol=1e-3, atol=1e-5)
-
-
-def test_pick_takes_rows(rng):
-    tokens = rng.normal(size=(2, 3, 4)).astype("float32")
-    places = np.array([[2, 0], [1, 1]], "int32")
-    np.testing.assert_array_equal(pick(tokens, places), [tokens[0, [2, 0]], tokens[1, [1, 1]]])
 
 
 def halves(count=512):

@@ -212,9 +212,7 @@ def test_gradients_of_several_batches_are_those_of_a_larger_one(name):
         np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
 
 
-def test_accumulation_is_one_of_the_fields_that_are_checked():
-    with pytest.raises(ValueError, match="gradient_accumulation_steps to be an int > 0"):
-        Recipe(gradient_accumulation_steps=0)
+def test_accumulation_needs_one_replica():
     with strategy("mirrored").scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
         with pytest.raises(ValueError, match="gradient_accumulation_steps=4 on 2 replicas"):
@@ -275,3 +273,43 @@ def test_optimizers_of_recipes(settings, name, momentum):
 def test_settings_that_an_optimizer_lacks(settings, message):
     with pytest.raises(ValueError, match=message):
         Recipe(**settings)
+
+
+@pytest.mark.parametrize("decay", ["cosine", "linear"])
+@pytest.mark.parametrize("warmup", [0, 20])
+def test_schedule_is_the_formula(decay, warmup):
+    steps = np.array([0, 1, 10, 19, 20, 21, 60, 99, 100, 130])
+    rates = [float(WarmupDecay(0.3, warmup, 100, decay)(step)) for step in steps]
+    progress = np.clip((steps - warmup) / (100 - warmup), 0, 1)
+    fall = (1 + np.cos(np.pi * progress)) / 2 if decay == "cosine" else 1 - progress
+    expected = 0.3 * np.where(steps < warmup, steps / max(warmup, 1), fall)
+    np.testing.assert_allclose(rates, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["vit", "bit", "reloaded vit"])
+def test_only_kernels_decay(kind, tmp_path):
+    if kind == "bit":
+        model = vit_tf.BiT((8, 8, 3), units=(1, 1), width_factor=0.5, num_classes=3)
+    else:
+        model = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, num_classes=3)
+    for variable in model.trainable_variables:
+        variable.assign(np.random.default_rng(0).normal(size=variable.shape) + 1)
+    recipe = Recipe(epochs=2, learning_rate=0.1, warmup_epochs=0, weight_decay=0.3)
+    recipe.compile(model, 4)
+    model.optimizer.build(model.trainable_variables)
+    if kind == "reloaded vit":
+        model.save(tmp_path / "model.keras")
+        model = keras.saving.load_model(tmp_path / "model.keras")
+    before = {v.path: v.numpy() for v in model.trainable_variables}
+    zeros = [tf.zeros(v.shape) for v in model.trainable_variables]
+    model.optimizer.apply(zeros, model.trainable_variables)
+    names = set()
+    for variable in model.trainable_variables:
+        names.add(variable.name)
+        shrunk = before[variable.path].astype(float) * (1 - 0.1 * 0.3)
+        expected = shrunk if variable.name == "kernel" else before[variable.path]
+        np.testing.assert_allclose(variable.numpy(), expected, rtol=3e-7, err_msg=variable.path)
+        if variable.name != "kernel":
+            np.testing.assert_array_equal(variable.numpy(), before[variable.path])
+    expected = {"kernel", "bias", "gamma", "beta"}
+    assert names == expected | (set() if kind == "bit" else {"prefix", "positions"})

@@ -13,15 +13,13 @@ import h5py
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from image_folders import flat_folder
 from training_runs import kill_at, make_data, make_model, newest_state, read_log
 
 import vit_tf
-from vit_tf import BiT, ViT, load_model
+from vit_tf import load_model
 from vit_tf.distribute.strategies import strategy
 from vit_tf.remote import PARTIAL
-from vit_tf.training.optimizers import WarmupDecay
 from vit_tf.training.recipes import Recipe
 from vit_tf.training.runs import checkpointing, train
 
@@ -39,77 +37,6 @@ def undisturbed(tmp_path_factory):
     """Folder, model and history of a whole run."""
     directory = tmp_path_factory.mktemp("undisturbed")
     return directory, *run(directory)
-
-
-@pytest.mark.parametrize("decay", ["cosine", "linear"])
-@pytest.mark.parametrize("warmup", [0, 20])
-def test_schedule_is_the_formula(decay, warmup):
-    steps = np.array([0, 1, 10, 19, 20, 21, 60, 99, 100, 130])
-    rates = [float(WarmupDecay(0.3, warmup, 100, decay)(step)) for step in steps]
-    progress = np.clip((steps - warmup) / (100 - warmup), 0, 1)
-    fall = (1 + np.cos(np.pi * progress)) / 2 if decay == "cosine" else 1 - progress
-    expected = 0.3 * np.where(steps < warmup, steps / max(warmup, 1), fall)
-    np.testing.assert_allclose(rates, expected, atol=1e-7)
-
-
-def test_recipe_sets_the_schedule_in_epochs():
-    schedule = Recipe(epochs=10, learning_rate=0.5, warmup_epochs=2.5).learning_rates(4)
-    assert float(schedule(5)) == pytest.approx(0.25) and float(schedule(10)) == 0.5
-    assert float(schedule(39)) > 0 and float(schedule(40)) == pytest.approx(0, abs=1e-8)
-    assert Recipe(epochs=10).learning_rates(4).warmup_steps == 4
-
-
-@pytest.mark.parametrize("kind", ["vit", "bit", "reloaded vit"])
-def test_only_kernels_decay(kind, tmp_path):
-    if kind == "bit":
-        model = BiT((8, 8, 3), units=(1, 1), width_factor=0.5, num_classes=3)
-    else:
-        model = ViT((8, 8, 3), 4, 1, 2, 8, 16, num_classes=3)
-    for variable in model.trainable_variables:
-        variable.assign(np.random.default_rng(0).normal(size=variable.shape) + 1)
-    recipe = Recipe(epochs=2, learning_rate=0.1, warmup_epochs=0, weight_decay=0.3)
-    recipe.compile(model, 4)
-    model.optimizer.build(model.trainable_variables)
-    if kind == "reloaded vit":
-        model.save(tmp_path / "model.keras")
-        model = keras.saving.load_model(tmp_path / "model.keras")
-    before = {v.path: v.numpy() for v in model.trainable_variables}
-    zeros = [tf.zeros(v.shape) for v in model.trainable_variables]
-    model.optimizer.apply(zeros, model.trainable_variables)
-    names = set()
-    for variable in model.trainable_variables:
-        names.add(variable.name)
-        shrunk = before[variable.path].astype(float) * (1 - 0.1 * 0.3)
-        expected = shrunk if variable.name == "kernel" else before[variable.path]
-        np.testing.assert_allclose(variable.numpy(), expected, rtol=3e-7, err_msg=variable.path)
-        if variable.name != "kernel":
-            np.testing.assert_array_equal(variable.numpy(), before[variable.path])
-    expected = {"kernel", "bias", "gamma", "beta"}
-    assert names == expected | (set() if kind == "bit" else {"prefix", "positions"})
-
-
-def test_recipe_is_a_dict_and_back():
-    recipe = Recipe(epochs=7, ema=0.9, rand_augment={"magnitude": 0.2})
-    assert Recipe(**json.loads(json.dumps(dataclasses.asdict(recipe)))) == recipe
-
-
-@pytest.mark.parametrize(
-    "field, value",
-    [
-        ("epochs", 0),
-        ("learning_rate", 0.0),
-        ("warmup_epochs", 100),
-        ("schedule", "cosin"),
-        ("weight_decay", -1.0),
-        ("label_smoothing", 1.0),
-        ("clip_norm", 0.0),
-        ("ema", 1.0),
-        ("mixup", -0.1),
-    ],
-)
-def test_recipe_refuses(field, value):
-    with pytest.raises(ValueError, match=f"{field}.*Received: .*{value}"):
-        Recipe(**{field: value})
 
 
 @pytest.mark.slow
@@ -239,20 +166,6 @@ def test_run_on_two_replicas_resumes(tmp_path, monkeypatch):
     assert {k: pytest.approx(v, abs=1e-6) for k, v in history.items()} == again
     for w, v in zip(resumed.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(w, v, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_two_replicas_that_share_a_batch_unevenly_train_as_one_device(tmp_path):
-    trained, recipe = {}, dataclasses.replace(RECIPE, shift=0)  # which draws anew in each epoch
-    for name in ("none", "mirrored"):
-        with strategy(name).scope():
-            data = make_data()[1].unbatch().take(19).batch(8)  # the last batch has 3 examples
-            data = data.apply(tf.data.experimental.assert_cardinality(3))
-            layers = [keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(3)]
-            model, _ = run(tmp_path / name, recipe, keras.Sequential(layers), (data, data))
-        trained[name] = model.get_weights()
-    for w, v in zip(*trained.values(), strict=True):
-        np.testing.assert_allclose(w, v, atol=1e-5)
 
 
 def test_a_run_resumes_within_an_accumulation_of_gradients(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from image_folders import arrays, counts, labelled
 from PIL import Image
 
 from vit_tf import data
@@ -30,9 +31,8 @@ def imagenet(root, splits, classes=6):
 
 def pixels(dataset):
     """The (red, green) of each image, as whole numbers, and the labels."""
-    images, labels = zip(*dataset.as_numpy_iterator(), strict=True)
-    values = np.round((np.concatenate(images)[:, 0, 0, :2] + 1) * 127.5).astype(int)
-    return values, np.concatenate(labels)
+    images, labels = arrays(dataset)
+    return np.round((images[:, 0, 0, :2] + 1) * 127.5).astype(int), labels
 
 
 def test_a_list_selects_class_folders_in_its_order(tmp_path):
@@ -68,29 +68,22 @@ def test_the_parts_of_the_splits_are_those_of_the_whole():
     """Also of a data set that is no folder, so that no test image becomes a training one."""
     pairs = zip(data.load("digits"), data.load("digits", classes=["8", "3"]), strict=True)
     for whole, part in pairs:
-        images, labels = (np.concatenate(x) for x in zip(*whole.as_numpy_iterator(), strict=True))
         expected = {
-            images[i].tobytes(): [8, 3].index(labels[i])
-            for i in range(len(labels))
-            if labels[i] in (8, 3)
+            image: [8, 3].index(label)
+            for image, label in labelled(whole).items()
+            if label in (8, 3)
         }
-        images, labels = (np.concatenate(x) for x in zip(*part.as_numpy_iterator(), strict=True))
-        found = {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
-        assert found == expected
+        assert labelled(part) == expected
 
 
 @pytest.mark.slow
 def test_few_shots_of_some_classes():
     few, held = data.few_shot("digits", 2, held_out=1, classes=["4", "7", "1"])
-    whole = {
-        image.tobytes(): label
-        for images, labels in data.load("digits", splits=("train",))[0].as_numpy_iterator()
-        for image, label in zip(images, labels, strict=True)
-    }
+    train = labelled(data.load("digits", splits=("train",))[0])
     for dataset, count in ((few, 2), (held, 1)):
-        images, labels = (np.concatenate(x) for x in zip(*dataset.as_numpy_iterator(), strict=True))
-        assert np.bincount(labels).tolist() == [count] * 3
-        assert [whole[i.tobytes()] for i in images] == [(4, 7, 1)[label] for label in labels]
+        assert counts(dataset) == [count] * 3
+        for image, label in labelled(dataset).items():
+            assert train[image] == (4, 7, 1)[label]
 
 
 def test_sizes_are_those_of_the_selected_images(tmp_path):

@@ -1,17 +1,21 @@
-"""Recipes by name against what the papers say, and small runs of what they ask for."""
+"""Recipes against what the papers say, and small runs of what they ask for."""
 
 import dataclasses
+import json
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from training_runs import make_data, make_model, read_log
 
 import vit_tf
+from vit_tf import FineTuning, Recipe, data, train
 from vit_tf.models.transformer import Block, sine_cosine_positions
 from vit_tf.scripts import train as train_script
 from vit_tf.tokens import TokenGrid
 from vit_tf.training.optimizers import SGD, WarmupDecay
-from vit_tf.training.recipes import RECIPES, Recipe
+from vit_tf.training.recipes import RECIPES
 
 
 def test_recipes_are_those_of_the_papers():
@@ -96,20 +100,6 @@ def test_fixed_positions_stay_and_are_saved(tmp_path):
     assert wider.position_embedding.shape == (16, 8) and not wider.embedding.positions.trainable
     with pytest.raises(ValueError, match=r"position_type.*Received: 'fixed'"):
         vit_tf.ViT((8, 8, 3), position_type="fixed", **sizes)
-
-
-def test_momentum_is_sgd_that_decays_kernels_only():
-    recipe = Recipe(epochs=2, learning_rate=0.1, warmup_steps=0, momentum=0.9, weight_decay=0.5)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    model.layers[0].bias.assign([1.0, 2.0])
-    recipe.compile(model, 4)
-    assert isinstance(model.optimizer, SGD) and model.optimizer.momentum == 0.9
-    model.optimizer.build(model.trainable_variables)
-    kernel = model.layers[0].kernel.numpy()
-    zeros = [np.zeros(v.shape, "float32") for v in model.trainable_variables]
-    model.optimizer.apply(zeros, model.trainable_variables)
-    np.testing.assert_allclose(model.layers[0].kernel, kernel * (1 - 0.1 * 0.5), rtol=1e-6)
-    np.testing.assert_array_equal(model.layers[0].bias, [1.0, 2.0])
 
 
 def test_warmup_in_steps():
@@ -216,3 +206,134 @@ def test_an_image_is_repeated_with_another_crop():
     )
     images = next(iter(cropped))[0].numpy()
     assert not np.array_equal(images[0], images[1])
+
+
+FINE_TUNING = FineTuning(
+    steps=24,
+    learning_rate=0.05,
+    warmup_steps=6,
+    ema=0.5,
+    flip=True,
+    resize=(4, 4),
+    crop=(4, 4),
+    validations=4,
+)
+
+
+def test_staircase_is_divided_by_ten_at_30_60_and_90_percent():
+    schedule = WarmupDecay(0.3, 100, 1000, "staircase")
+    found = {step: float(schedule(step)) for step in (0, 50, 99, 100, 299, 300, 600, 899, 900, 999)}
+    expected = [0, 0.15, 0.297, 0.3, 0.3, 0.03, 0.003, 0.003, 0.0003, 0.0003]
+    np.testing.assert_allclose(list(found.values()), expected, rtol=1e-5)
+    assert Recipe(epochs=10, schedule="staircase").learning_rates(7).decay == "staircase"
+
+
+@pytest.mark.parametrize(
+    "examples, steps, warmup, mixup",
+    [(19_999, 500, 100, 0), (20_000, 10_000, 500, 0.1), (500_000, 20_000, 500, 0.1)],
+)
+def test_hyperrule_is_the_papers(examples, steps, warmup, mixup):
+    for size, resize, crop in [((95, 96), 160, 128), ((96, 96), 448, 384), ((375, 500), 448, 384)]:
+        rule = FineTuning.hyperrule(examples, size)
+        assert (rule.resize, rule.crop) == ((resize, resize), (crop, crop))
+        assert (rule.steps, rule.mixup, rule.flip) == (steps, mixup, True)
+        assert rule.clip_norm is None and rule.momentum == 0.9
+        schedule = rule.make_optimizer()._learning_rate
+        assert schedule.warmup_steps == warmup
+        # The steps of `get_schedule` in BiT's bit_hyperrule.py, after each of which it divides.
+        tenths = {500: (200, 300, 400), 10_000: (3000, 6000, 9000), 20_000: (6000, 12000, 18000)}
+        for number, step in enumerate(tenths[steps]):
+            rates = [float(schedule(at)) for at in (step - 1, step)]
+            np.testing.assert_allclose(rates, [0.003 / 10**number, 0.0003 / 10**number], rtol=1e-5)
+        assert schedule.peak == 0.003
+    assert FineTuning.hyperrule(9, (8, 8), batch_size=128, flip=False).learning_rate == 0.003 / 4
+    vit = FineTuning.vit(examples, learning_rate=0.03)
+    assert vit == FineTuning(steps=steps, learning_rate=0.03)
+    assert (vit.schedule, vit.clip_norm, vit.mixup, vit.crop) == ("cosine", 1.0, 0.0, None)
+
+
+def test_crops_are_cut_at_every_place_and_nothing_else():
+    rows, columns = np.indices((5, 7))
+    image = np.stack([rows, columns, 0 * rows], axis=-1).astype("float32")
+    batches = tf.data.Dataset.from_tensors((np.stack([image] * 400), np.zeros(400, "int32")))
+    recipe = FineTuning(resize=(5, 7), crop=(3, 4))
+    (cut,) = (images for images, _ in recipe.augment(batches, 2).as_numpy_iterator())
+    assert cut.shape == (400, 3, 4, 3)
+    corners = cut[:, 0, 0, :2]
+    np.testing.assert_array_equal(cut[..., :2] - corners[:, None, None], [image[:3, :4, :2]] * 400)
+    places, counts = np.unique(corners, axis=0, return_counts=True)
+    assert len(places) == 3 * 4 and counts.min() > 15
+    assert abs(np.corrcoef(corners.T)[0, 1]) < 0.15
+    both = data.augment(batches, 2, crop=(3, 4), flip=True)
+    (flipped,) = (images for images, _ in both.as_numpy_iterator())
+    mirrored = flipped[:, 0, 0, 1] > flipped[:, 0, 1, 1]
+    left = flipped[:, 0].min(axis=1)[:, 1]
+    assert 140 < mirrored.sum() < 260 and abs(np.corrcoef(mirrored, left)[0, 1]) < 0.15
+    assert FineTuning().augment(batches, 2) is batches
+    for crop in [(6, 7), (0, 3), (3,)]:
+        with pytest.raises(ValueError, match=r"crop.*at most \(5, 7\)"):
+            data.augment(batches, 2, crop=crop)
+
+
+@pytest.mark.slow
+def test_fine_tuning_learns(tmp_path):
+    """Rounds of 6 steps are not passes over the 5 batches."""
+    history = train(make_model(), FINE_TUNING, *make_data(), tmp_path, verbose=0)
+    assert [row["epoch"] for row in read_log(tmp_path)] == ["1", "2", "3", "4"]
+    assert len(history["loss"]) == 4 and history["val_accuracy"][-1] > 0.6
+    peaks = [float(WarmupDecay(0.05, 6, 24)(step)) for step in (6, 12, 18, 24)]
+    np.testing.assert_allclose(history["learning_rate"], peaks, atol=1e-7)
+
+
+def test_recipe_sets_the_schedule_in_epochs():
+    schedule = Recipe(epochs=10, learning_rate=0.5, warmup_epochs=2.5).learning_rates(4)
+    assert float(schedule(5)) == pytest.approx(0.25) and float(schedule(10)) == 0.5
+    assert float(schedule(39)) > 0 and float(schedule(40)) == pytest.approx(0, abs=1e-8)
+    assert Recipe(epochs=10).learning_rates(4).warmup_steps == 4
+
+
+def test_the_optimizer_of_fine_tuning():
+    """SGD without decay of weights, whose updates `test_optimizers` compares with the formula."""
+    recipe = FineTuning(steps=10, learning_rate=0.2, warmup_steps=2, clip_norm=1.5, validations=1)
+    optimizer = recipe.make_optimizer()
+    assert isinstance(optimizer, SGD) and optimizer.momentum == 0.9
+    assert optimizer.global_clipnorm == 1.5
+    assert not optimizer.weight_decay and not optimizer.use_ema
+    rates = [float(optimizer._learning_rate(step)) for step in (1, 2, 6)]
+    np.testing.assert_allclose(rates, [0.1, 0.2, 0.1], rtol=1e-6)
+    assert FineTuning(ema=0.99).make_optimizer().ema_momentum == 0.99
+
+
+@pytest.mark.parametrize(
+    "recipe", [FINE_TUNING, Recipe(epochs=7, ema=0.9, rand_augment={"magnitude": 0.2})]
+)
+def test_a_recipe_is_a_dict_and_back(recipe):
+    assert type(recipe)(**json.loads(json.dumps(dataclasses.asdict(recipe)))) == recipe
+
+
+@pytest.mark.parametrize(
+    "make, field, value",
+    [
+        *((Recipe, "epochs", value) for value in (0, 2.5)),
+        (Recipe, "warmup_epochs", 100),
+        (Recipe, "weight_decay", -1.0),
+        (Recipe, "label_smoothing", 1.0),
+        (Recipe, "erase", 1.5),
+        (Recipe, "layer_decay", 0.0),
+        (Recipe, "epsilon", 0.0),
+        (Recipe, "gradient_accumulation_steps", 0),
+        *((FineTuning, "steps", value) for value in (0, 33)),
+        (FineTuning, "warmup_steps", 500),
+        (FineTuning, "resize", (8, 8)),
+        (FineTuning, "validations", 0),
+        *((make, "learning_rate", 0.0) for make in (Recipe, FineTuning)),
+        *((make, "momentum", 1.0) for make in (Recipe, FineTuning)),
+        *((make, "schedule", "cosin") for make in (Recipe, FineTuning)),
+        *((make, "clip_norm", 0.0) for make in (Recipe, FineTuning)),
+        *((make, "ema", 1.0) for make in (Recipe, FineTuning)),
+        *((make, "mixup", -0.1) for make in (Recipe, FineTuning)),
+    ],
+)
+def test_a_field_out_of_its_range(make, field, value):
+    with pytest.raises(ValueError, match=rf"{field}.*Received: .*{str(value)[:3].strip('(')}"):
+        make(**{field: value})

@@ -1,7 +1,8 @@
-"""Folders as they come: their splits, classes and images, on files in the released layouts."""
+"""Folders of images, on a disk and at an address: their splits, classes and files."""
 
 import json
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from image_folders import arrays, counts, flat_folder, write
 from released_layouts import KIT, TINY, development_kit, imagenet_val, picture, tiny_imagenet
 
 from vit_tf import data
-from vit_tf.data import folder as folder_module
+from vit_tf.data import folder as folder_module, source
 from vit_tf.data.folder import scan
 
 
@@ -249,3 +250,205 @@ def test_folders_of_tfds_are_told_from_folders_of_images(tmp_path, config, floor
     with pytest.raises(ValueError, match=message) as error:
         data.load(folders[min(floor, len(folders) - 1)])
     assert str(error.value).count(str(tmp_path)) == 1
+
+
+@pytest.fixture
+def copied(request):
+    """Function that copies a folder to an address, which it returns."""
+
+    def copy(folder):
+        address = f"ram://{request.node.name}"
+        for place, _, names in os.walk(folder):
+            inner = os.path.relpath(place, folder)
+            there = address if inner == "." else f"{address}/{inner}"
+            tf.io.gfile.makedirs(there)
+            for name in names:
+                with open(os.path.join(place, name), "rb") as file:
+                    content = file.read()
+                with tf.io.gfile.GFile(f"{there}/{name}", "wb") as file:
+                    file.write(content)
+        return address
+
+    return copy
+
+
+def test_a_folder_at_an_address_is_that_on_disk(tmp_path, rng, copied):
+    flat_folder(tmp_path, rng, (12, 8))
+    (tmp_path / "ape" / ".hidden.png").write_bytes(b"")
+    (tmp_path / "list.txt").write_text("bee\nape\n")
+    address = copied(tmp_path)
+    assert data.describe(address).num_examples == {"train": 16, "test": 4}
+    classes = data.read_class_list(f"{address}/list.txt")
+    there, here = (
+        [arrays(one) for one in data.load(root, classes=list(classes))]
+        for root in (address + "/", tmp_path)
+    )
+    for (images, labels), (expected, expected_labels) in zip(there, here, strict=True):
+        np.testing.assert_array_equal(images, expected)
+        np.testing.assert_array_equal(labels, expected_labels)
+    assert data.check_images(address) == 20
+
+
+def test_released_layouts_at_an_address(tmp_path, copied):
+    address = copied(tiny_imagenet(tmp_path))
+    there, here = (
+        [arrays(one) for one in data.load(root, splits=("validation",), image_size=8)]
+        for root in (address, tmp_path)
+    )
+    np.testing.assert_array_equal(there[0][0], here[0][0])
+    np.testing.assert_array_equal(there[0][1], here[0][1])
+
+
+def test_what_is_not_at_an_address_is_told():
+    for name in ("ram://nowhere", "ram://nowhere/photos/"):
+        with pytest.raises(ValueError, match=r"a folder that exists\. Received: 'ram://now"):
+            data.load(name)
+    with pytest.raises(ValueError, match=r"lists classes\. Received: 'ram://nowhere/list\.txt'"):
+        data.read_class_list("ram://nowhere/list.txt")
+
+
+def test_a_damaged_image_at_an_address_is_named(copied, tmp_path, rng):
+    flat_folder(tmp_path, rng, (3, 3))
+    (tmp_path / "ape" / "00.png").write_text("hello")
+    with pytest.raises(ValueError, match=r"undecodable ram://.*/ape/00\.png \("):
+        data.check_images(copied(tmp_path))
+
+
+def test_tiff_files_are_read_with_the_others(tmp_path, rng):
+    pixels = rng.integers(0, 256, (2, 4, 6, 5, 3)).astype(np.uint8)
+    for label, name in enumerate(("ape", "bee")):
+        for number, suffix in enumerate((".png", ".tiff", ".TIF", ".bmp")):
+            write(tmp_path / name / f"{number}{suffix}", pixels[label, number])
+    (everything,) = data.load(tmp_path, splits=("all",))
+    images, labels = arrays(everything)
+    order = np.lexsort(images.reshape(8, -1).T)
+    expected = pixels.reshape(8, 6, 5, 3) / 127.5 - 1
+    np.testing.assert_allclose(
+        images[order], expected[np.lexsort(expected.reshape(8, -1).T)], atol=1e-6
+    )
+    assert np.bincount(labels).tolist() == [4, 4] and data.check_images(tmp_path) == 8
+
+
+@pytest.mark.parametrize("classes", [("ape", "bee"), ("",)])
+def test_images_of_formats_that_are_not_read_are_counted_and_named(tmp_path, rng, caplog, classes):
+    for name in classes:
+        write(tmp_path / name / "a.png", rng.integers(0, 256, (6, 5, 3)))
+        write(tmp_path / name / "b.png", rng.integers(0, 256, (6, 5, 3)))
+        (tmp_path / name / "c.svg").write_bytes(b"")
+        (tmp_path / name / "notes.txt").write_text("where these were taken")
+    arrays(data.load(tmp_path, splits=("all",))[0])
+    (line,) = [record.getMessage() for record in caplog.records if "c.svg" in record.getMessage()]
+    assert f"{len(classes)} images are left out" in line and str(tmp_path) in line
+    assert "notes.txt" not in line
+
+
+@pytest.mark.parametrize("link, target", [("ape/again", ".."), ("ape/self", "self"), ("top", ".")])
+def test_a_loop_of_symbolic_links_is_named(tmp_path, rng, link, target):
+    flat_folder(tmp_path, rng, (3, 3))
+    (tmp_path / link).symlink_to(target)
+    with pytest.raises(ValueError, match=rf"symbolic link.*{link}"):
+        data.load(tmp_path)
+
+
+def test_loops_over_two_folders_end(tmp_path, rng):
+    flat_folder(tmp_path, rng, (3, 3))
+    (tmp_path / "ape" / "x").symlink_to("../bee")
+    (tmp_path / "bee" / "y").symlink_to("../ape")
+    with pytest.raises(ValueError, match=r"symbolic link.*'.*/ape/x/y', which leads to"):
+        data.load(tmp_path)
+
+
+def test_a_folder_may_be_a_link_to_another(tmp_path, rng):
+    flat_folder(tmp_path / "train", rng, (3, 3))
+    (tmp_path / "test").symlink_to("train")
+    assert data.describe(tmp_path).num_examples == {"train": 6, "test": 6}
+
+
+@pytest.mark.parametrize("name", ["val", "Valid", "VALIDATION", "test", "Testing"])
+def test_a_split_on_its_own_is_a_split_and_not_a_class(tmp_path, rng, name):
+    flat_folder(tmp_path / name, rng, (3, 2))
+    split = "test" if name.lower().startswith("test") else "validation"
+    described = data.describe(tmp_path)
+    assert described.class_names == ("ape", "bee")
+    assert described.num_examples == {split: 5}
+    assert counts(data.load(tmp_path, splits=(split,))[0]) == [3, 2]
+    assert data.check_images(tmp_path) == 5
+    with pytest.raises(ValueError, match=rf"those of the data set: {split}\. Received: .*'train'"):
+        data.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names", [("Train", "Val", "Test"), ("training", "valid", "testing"), ("TRAIN", "validation")]
+)
+def test_splits_have_many_names(tmp_path, rng, names):
+    for number, name in enumerate(names, 1):
+        flat_folder(tmp_path / name, rng, (number, 1))
+    found = data.describe(tmp_path).num_examples
+    assert found == {
+        s: n + 1
+        for n, s in zip((1, 2, 3), ("train", "validation", "test"), strict=True)
+        if n <= len(names)
+    }
+
+
+def test_classes_are_those_of_all_splits_where_there_is_no_train_split(tmp_path, rng):
+    flat_folder(tmp_path / "val", rng, (1, 2))
+    write(tmp_path / "test" / "cat" / "0.png", rng.integers(0, 256, (6, 5, 3)))
+    flat_folder(tmp_path / "test", rng, (2,))
+    assert data.describe(tmp_path).class_names == ("ape", "bee", "cat")
+    validation, test = data.load(tmp_path, splits=("validation", "test"))
+    assert counts(validation) == [1, 2] and counts(test) == [2, 0, 1]
+
+
+@pytest.mark.slow
+def test_validation_images_are_tested_on_where_there_are_no_test_images(tmp_path, rng, caplog):
+    """As of ImageNet, whose test images have no labels; what is validated on is then cut off."""
+    source._warn_of_missing_test_split.cache_clear()
+    flat_folder(tmp_path / "train", rng, (20, 20))
+    flat_folder(tmp_path / "val", rng, (3, 4))
+    released = arrays(data.load(tmp_path, splits=("validation",))[0])[0]
+    assert not caplog.records
+    (alone,) = data.load(tmp_path, splits=("test",))
+    assert "the validation split is used as one" in caplog.text
+    train, validation, test = data.load(tmp_path, splits=("train", "validation", "test"))
+    for one in (alone, test):
+        np.testing.assert_array_equal(arrays(one)[0], released)
+    assert counts(train) == [18, 18] and counts(validation) == [2, 2]
+    images = np.concatenate([arrays(one)[0] for one in (train, validation, test)])
+    assert len({image.tobytes() for image in images}) == 47
+    every = counts(data.load(tmp_path, splits=("all",))[0])
+    assert every == [23, 24] and data.describe(tmp_path).num_examples["validation"] == 7
+
+
+def test_two_folders_of_one_split_are_refused(tmp_path, rng):
+    for name in ("train", "val", "Validation"):
+        flat_folder(tmp_path / name, rng, (2, 1))
+    message = r"one folder for the validation split. Received: 'Validation', 'val' in '.*'"
+    with pytest.raises(ValueError, match=message):
+        data.load(tmp_path)
+
+
+def test_classes_may_bear_the_names_of_splits(tmp_path, rng):
+    """As the means of transport does, beside which other kinds of them stand."""
+    for name in ("train", "bus", "Test"):
+        for number in range(2):
+            write(tmp_path / name / f"{number}.png", rng.integers(0, 256, (6, 5, 3)))
+    assert data.describe(tmp_path).class_names == ("Test", "bus", "train")
+
+
+def test_other_folders_stand_beside_splits_but_classes_do_not(tmp_path, rng):
+    flat_folder(tmp_path / "train", rng, (2, 1))
+    flat_folder(tmp_path / "labels", rng, (1, 1))
+    assert data.describe(tmp_path).num_examples == {"train": 3}
+    (tmp_path / "train").rename(tmp_path / "test")
+    message = r"folders of splits or of classes, not both. Received: 'test' next to 'labels' in"
+    with pytest.raises(ValueError, match=message):
+        data.describe(tmp_path)
+
+
+def test_ten_classes_of_the_train_split_are_named(tmp_path, rng):
+    for number in range(13):
+        write(tmp_path / "train" / f"c{number:02}" / "0.png", rng.integers(0, 256, (6, 5, 3)))
+    write(tmp_path / "test" / "dog" / "0.png", rng.integers(0, 256, (6, 5, 3)))
+    with pytest.raises(ValueError, match=r"c08, c09 and 3 more\. Received: '.*/test/dog'$"):
+        data.describe(tmp_path)
