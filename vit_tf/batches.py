@@ -15,11 +15,6 @@ class Shard:
 
     Of `n` examples replica `r` of `R` has `n // R`, and one more if `r < n % R`; those of a worker
     are contiguous, in the order of the workers.
-
-    Attributes:
-        index: number of the worker, from 0.
-        num_shards: number of workers.
-        replicas: of each worker.
     """
 
     index: int
@@ -265,8 +260,7 @@ def seeds_of_batches(seed: int, fixed: bool = False) -> ResumableDataset:
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """A data set that keeps its parallelism, which TensorFlow would otherwise tune.
 
-    The end of an iterator waits for the thread that tunes, which may miss that it is cancelled: for
-    as long as the iterator has lived, at most a minute, in about every fifth case.
+    The end of an iterator waits for the tuning thread, up to a minute in about every fifth case.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -37,8 +37,7 @@ def as_path(path):
 def write_remote(path, write):
     """Calls `write` with a path on this machine and copies what it wrote to an address.
 
-    Object stores, such as `gs`, show a copy whole or not at all, and the older file until then. On
-    other file systems a copy that is cut off may leave a part of it instead of the older file.
+    Object stores show a copy whole or not at all; other file systems may show a part of it.
     """
     path = as_path(path)
     with tempfile.TemporaryDirectory() as folder:

@@ -74,17 +74,9 @@ def is_raw(images):
 def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
     """Images in any form as an array, a pair of arrays or a batched `tf.data.Dataset`.
 
-    Args:
-        images: array of shape (example, height, width, channel) or (height, width, channel); PIL
-            image, path, or list of these; folder; data set of images, of (images, labels), with
-            weights too, or of dicts of `"image"` and `"label"`, batched or not; or a tuple
-            (images, labels) of any of the first; also what `in_known_form` takes.
-        preprocessing: the `vit_tf.Preprocessing` of images of 8 bits, PIL images and files; None
-            leaves integers as they are and refuses files.
-        batch_size: of folders and of data sets that come without batches.
-
-    Raises:
-        ValueError: for a path that does not exist, images that cannot be read, or anything else.
+    Arrays, PIL images, paths, lists of these, folders, data sets of images, of (images, labels[,
+    weights]) or of dicts, tuples (images, labels), and what `in_known_form` takes. 8-bit and PIL
+    images and files get the `preprocessing`; None leaves integers as they are, refuses files.
     """
     leave_gpus_to_jax()
     images = in_known_form(images)

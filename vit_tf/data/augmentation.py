@@ -174,15 +174,10 @@ def random_flip(images, seed):
 
 
 def random_erasing(images, share, seed):
-    """Makes a rectangle of some images 0, as torchvision's RandomErasing chooses it.
+    """Makes a rectangle of a share of the images 0, as torchvision's RandomErasing chooses it.
 
     Of 2 to 33 % of the area and of an aspect ratio from 0.3 to 1 / 0.3, anywhere; the first of
     10 tries that is smaller than the image, and none if all are larger.
-
-    Args:
-        images: tensor of shape (example, height, width, channel).
-        share: of the images that lose one.
-        seed: int tensor of shape (2,).
     """
     size = tf.constant([float(side) for side in images.shape[1:3]])
     shape = (tf.shape(images)[0], 10)
@@ -393,18 +388,10 @@ def draw_corruption(count, num_patches, seed):
 
 
 def colours(images, grid, preprocessing):
-    """The mean colour of every patch, in 3 bits per channel.
+    """The mean colour of every patch, in 3 bits per channel: int32 (example, patch).
 
     With `m_c` in [0, 1] the mean of channel `c`, of `C`, over the pixels of a patch, its colour is
     `sum_c 8 ** (C - 1 - c) min(floor(8 m_c), 7)`.
-
-    Args:
-        images: float tensor of shape (example, height, width, channel).
-        grid: `TokenGrid` of the patches.
-        preprocessing: the `Preprocessing` of the images.
-
-    Returns:
-        int32 tensor of shape (example, patch) in [0, 8 ** channel).
     """
     mean, std = (tf.constant(part, tf.float32) for part in (preprocessing.mean, preprocessing.std))
     channels, stride = images.shape[-1], grid.stride

@@ -13,7 +13,6 @@ The classes of images that lie side by side are those of a text file, as release
 import csv
 import functools
 import io
-import logging
 import mimetypes
 import os
 import re
@@ -27,7 +26,15 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.data import imaging
-from vit_tf.data.source import SPLITS, TEST_FRACTION, LazyDict, Source, hold_out, sizes_differ
+from vit_tf.data.source import (
+    SPLITS,
+    TEST_FRACTION,
+    LazyDict,
+    Source,
+    hold_out,
+    sizes_differ,
+    warn_once,
+)
 from vit_tf.data.tfds import prepared_in
 from vit_tf.names import file_error, format_list, join_words
 from vit_tf.remote import PASSWORD, as_path, is_remote, without_password
@@ -142,8 +149,6 @@ def _size(path):
         return image.size if sideways else image.size[::-1]
 
 
-log = logging.getLogger(__name__)
-
 # In lower case; folders may be written in any.
 SPLIT_FOLDERS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -192,7 +197,8 @@ def scan(root):
     parts = {split: _part(folder) for split, folder in folders.items()}
     labelled = {split: part for split, part in parts.items() if part.class_names}
     if labelled and len(labelled) < len(parts):
-        _warn_of_unlabelled(root, tuple(split for split in parts if split not in labelled))
+        names = [split for split in parts if split not in labelled]
+        warn_once(f"{without_password(root)}: unknown classes of {join_words(names)}, left out.")
     parts = labelled or parts
     defining = [parts["train"]] if "train" in parts else parts.values()
     class_names = tuple(sorted({name for part in defining for name in part.class_names}))
@@ -209,22 +215,14 @@ def _without_splits(root):
     def cut():
         paths, labels = part.members(part.class_names)
         cuts = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
-        _warn_of_test_split(root, len(cuts[1]), len(labels))
+        warn_once(
+            f"{without_password(root)} has no split folders: {len(cuts[1])} of its {len(labels)} "
+            "images, a fixed fifth of each class, form the test split. The split 'all' contains "
+            "every image."
+        )
         return [(paths[indices], labels[indices]) for indices in cuts]
 
     return Layout(part.class_names, LazyDict({"train": lambda: cut()[0], "test": lambda: cut()[1]}))
-
-
-@functools.cache
-def _warn_of_test_split(root, size, count):
-    """Logs once that some images of a folder are kept for testing."""
-    log.warning(
-        "%s has no split folders: %d of its %d images, a fixed fifth of each class, form the "
-        "test split. The split 'all' contains every image.",
-        without_password(root),
-        size,
-        count,
-    )
 
 
 def _split_folders(root):
@@ -259,13 +257,6 @@ def _split_folders(root):
 
 def _quoted(names):
     return format_list(map(repr, names))
-
-
-@functools.cache
-def _warn_of_unlabelled(root, splits):
-    """Logs once which splits of a folder cannot be read with the others."""
-    root = without_password(root)
-    log.warning("%s: unknown classes of %s, left out.", root, join_words(splits))
 
 
 def _part(folder):
@@ -512,17 +503,11 @@ def warn_of_others(folder, files):
     """Logs once how many files of a folder are images of formats that are not read, and which."""
     others = [os.path.basename(file) for file in files if _is_other_image(file)]
     if others:
-        _warn(folder, len(others), format_list(others))
+        warn_once(
+            f"{without_password(folder)}: {len(others)} images are left out, since only "
+            f"{', '.join(SUFFIXES)} are supported: {format_list(others)}"
+        )
 
 
 def _is_other_image(file):
     return not is_image(file) and (mimetypes.guess_type(file)[0] or "").startswith("image/")
-
-
-@functools.cache
-def _warn(folder, count, names):
-    formats = ", ".join(SUFFIXES)
-    folder = without_password(folder)
-    log.warning(
-        "%s: %d images are left out, since only %s are supported: %s", folder, count, formats, names
-    )

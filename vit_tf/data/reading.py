@@ -50,23 +50,9 @@ def read_batches(
     """Batches of (images, labels) of some examples of a split, as `load` returns them.
 
     Images whose own size is known are cached as they are decoded, others as they are resized; too
-    large or too many ones are decoded in every epoch. A problem with an image travels as words and
-    is raised last, since a cache whose input fails drops that example for good.
-
-    Args:
-        source: `Source`.
-        split: split of the source.
-        indices: sorted int array of shape (example,).
-        size: (height, width) in pixels, or None for the images' own.
-        batch_size: examples per batch.
-        seed: int, or None to keep the order.
-        drop_remainder: whether to leave out a last batch that is not full.
-        preprocessing: the `Preprocessing` that they are for; None means values in [-1, 1].
-        area: of random crops, as for `load`; None for none.
-        shard: `batches.Shard`, of each batch, that is decoded; None for all of it. A last batch
-            with none of it is left out.
-        keep: whether what is small enough is kept in memory; False for a shard.
-        repeats: how often each example follows itself.
+    large or too many ones, and shards (`keep=False`), are decoded in every epoch. A problem with an
+    image travels as words and is raised last, since a cache whose input fails drops that example
+    for good. A last batch of which `shard` has no example is left out.
     """
     own = source.image_size(split, indices) if size is None else None
     framing = Framing(tuple(size or own), preprocessing or Preprocessing(None), area)
@@ -215,16 +201,16 @@ def _plan(source, items, count, own, framing, seed, most, repeats):
         return shuffle(cached, count), [frame], bool(framing.area)
     if not framing.area and count * resized <= most:
         cached = _cached(items, _decoders(source, framing), count)
-        return shuffle(cached, count), [_take_as_is], False
+        return (
+            shuffle(cached, count),
+            [lambda images, labels, problems, *_: (images, labels, problems)],
+            False,
+        )
     ways = _decoders(source, framing, spec if own and not framing.area else None)
     if repeats > 1 and source.shuffle_buffer < count:
         # The first of a stream that is shuffled in part would be nearly the same in every epoch.
         items = _one_of_neighbours(items, repeats, seed)
     return shuffle(items, min(count, source.shuffle_buffer)), ways, True
-
-
-def _take_as_is(images, labels, problems, drawn, image_map):
-    return images, labels, problems
 
 
 def _own_spec(source, items, own):

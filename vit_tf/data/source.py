@@ -198,8 +198,7 @@ def shard_indices(indices, shard, contiguous):
 def stratified_sample(labels, count, size, rng, balanced=False):
     """Sorted positions of `size` out of `count` examples: in proportion to classes, or balanced.
 
-    Without labels they are neighbours from a random index on, so that a large data set can be read
-    without going through all of it.
+    Without labels they are neighbours from a random index on, which are read from few files.
     """
     if labels is None:
         start = rng.integers(count - size + 1)
@@ -229,7 +228,10 @@ def partition(source, splits, validation, take, seed):
     """
     selection = {name: _whole(source, name) for name in splits if name in source.num_examples}
     if "test" in splits and lacks_test(source.num_examples):
-        _warn_of_missing_test_split()
+        warn_once(
+            "There is no test split with labels: the validation split is used as one, and a "
+            "validation split is taken from the train split if both are requested."
+        )
         selection["test"] = selection.pop("validation", None) or _whole(source, "validation")
     missing = [name for name in splits if name not in selection]
     if missing == ["validation"] and "train" in source.num_examples:
@@ -267,11 +269,9 @@ def lacks_test(splits):
 
 
 @cache
-def _warn_of_missing_test_split():
-    log.warning(
-        "There is no test split with labels: the validation split is used as one, and a "
-        "validation split is taken from the train split if both are requested."
-    )
+def warn_once(message):
+    """Logs a warning, once in a process."""
+    log.warning("%s", message)
 
 
 def _whole(source, split):

@@ -212,8 +212,7 @@ def _weigh_shards(batches, replicas):
     """Batches with weights, so that workers with unequal shards train as one device does.
 
     Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
-    equally: each example needs the weight `replicas * n_r / n`. TensorFlow gives every replica
-    `ceil(n / replicas)` examples until none is left; of data of `vit_tf.data`, `Shard` decides.
+    equally: each example needs the weight `replicas * n_r / n`.
     """
 
     def weigh(*batch):
@@ -225,7 +224,9 @@ def _weigh_shards(batches, replicas):
     if num_workers() > 1 and is_shardable(batches):
         # A worker cannot infer the size of a batch from its own shard alone.
         weights = _weights_by_shard(batches.num_examples, batches.batch_size, replicas)
-        return ResumableDataset.from_sources(_zip_weights, batches, weights)
+        return ResumableDataset.from_sources(
+            lambda *both: tf.data.Dataset.zip(both).map(_weighted), batches, weights
+        )
     return ResumableDataset.from_sources(lambda batches: batches.map(weigh), batches)
 
 
@@ -249,11 +250,6 @@ def _weights(sizes):
     """The weights of all examples of a batch, from the number of them on each replica."""
     weights = sizes * tf.size(sizes) / tf.reduce_sum(sizes)
     return tf.repeat(tf.cast(weights, tf.float32), sizes)
-
-
-def _zip_weights(batches, weights):
-    both = tf.data.Dataset.zip(batches, weights)
-    return both.map(_weighted)
 
 
 def _weighted(batch, weights):

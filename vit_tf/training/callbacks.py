@@ -64,20 +64,8 @@ class Checkpoint(keras.callbacks.Callback):
     The state is written after each epoch, every `save_every` steps, and on SIGTERM. The first epoch
     of a run that was stopped in one takes only the steps that are left of it. The best model is
     saved at the end of the validation, when averaged weights, if any, are still in place: put this
-    callback before `AverageValidation`.
-
-    Args:
-        directory: the run's folder.
-        progress: the `Progress` of the run so far; each epoch is added to its history.
-        steps: number of steps in an epoch.
-        preemption: the `Preemption` that signals whether the run shall end.
-        save_every: number of steps after which the state is saved; None for whole epochs only.
-        average: the `AverageValidation` of the run, or None.
-        still_alone: function that raises where another process has taken over the folder.
-        keep: number of states that stay in the folder.
-
-    Raises:
-        ValueError: during training, when the loss is no longer finite; no file is touched.
+    callback before `AverageValidation`. A ValueError, before any file is touched, for a loss that
+    is not finite.
     """
 
     def __init__(

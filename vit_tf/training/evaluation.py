@@ -21,23 +21,12 @@ NAMED = 5  # class names in a message
 
 
 def top_k_accuracy(model, dataset, ks=(1, 5)):
-    """Share of examples whose label is among the k classes of the largest scores.
+    """Share of examples whose label is among the k classes of the largest scores: dict by k.
 
-    Of equal scores the class of the lower number comes first, as for `argmax`. Several workers,
-    which must all call this, each take their part of data of `vit_tf.data`.
-
-    Args:
-        model: callable from images to logits or probabilities of shape (example, class).
-        dataset: batched `tf.data.Dataset` of (images, int labels).
-        ks: the numbers k; those that every class would fit in are left out.
-
-    Returns:
-        dict from k to the share, in the order of `ks`.
-
-    Raises:
-        ValueError: for images of another shape than the model's, labels outside its classes,
-            another backend of Keras than TensorFlow and JAX, scores that are not finite or not of
-            shape (example, class), or no examples.
+    Of equal scores the class of the lower number comes first, as for `argmax`; a k that every class
+    fits in is left out. Several workers, which must all call this, each take their part of data of
+    `vit_tf.data`. A ValueError for images of another shape than the model's, labels outside its
+    classes, scores that are not finite or not of shape (example, class), or no examples.
     """
     ranks, num_classes = _ranks_of(model, dataset)
     ks = [k for k in ks if k == 1 or k < num_classes]

@@ -424,11 +424,7 @@ class PublishedRecipe:
         return getattr(vit_tf, self.model).from_variant(self.variant, **settings)
 
     def with_batches_of(self, batch_size):
-        """The same for another batch size: the learning rate is scaled by as much.
-
-        Linear scaling is that of Goyal et al. 2017 (https://arxiv.org/abs/1706.02677), which BiT
-        uses; the papers on ViTs have none. The steps of the warm-up stay as they are.
-        """
+        """The same for another batch size, the learning rate in proportion (Goyal et al. 2017)."""
         rate = self.recipe.learning_rate * batch_size / self.batch_size
         recipe = dataclasses.replace(self.recipe, learning_rate=rate)
         return dataclasses.replace(self, batch_size=batch_size, recipe=recipe)

@@ -11,15 +11,14 @@ from image_folders import arrays, counts, flat_folder, write
 from released_layouts import KIT, TINY, development_kit, imagenet_val, picture, tiny_imagenet
 
 from vit_tf import data
-from vit_tf.data import folder as folder_module, source
+from vit_tf.data import source
 from vit_tf.data.folder import scan
 
 
 @pytest.fixture(autouse=True)
 def warn_again():
     """Each test logs the warnings that were logged before."""
-    folder_module._warn_of_test_split.cache_clear()
-    folder_module._warn_of_unlabelled.cache_clear()
+    source.warn_once.cache_clear()
 
 
 def colours(dataset):
@@ -403,7 +402,6 @@ def test_classes_are_those_of_all_splits_where_there_is_no_train_split(tmp_path,
 @pytest.mark.slow
 def test_validation_images_are_tested_on_where_there_are_no_test_images(tmp_path, rng, caplog):
     """As of ImageNet, whose test images have no labels; what is validated on is then cut off."""
-    source._warn_of_missing_test_split.cache_clear()
     flat_folder(tmp_path / "train", rng, (20, 20))
     flat_folder(tmp_path / "val", rng, (3, 4))
     released = arrays(data.load(tmp_path, splits=("validation",))[0])[0]
