@@ -18,10 +18,11 @@ from training_runs import newest_state
 
 from benchmarks import fault_injection, killed_runs as files
 from benchmarks.killed_runs import Job, run_job
+from vit_tf import files as package_files
 from vit_tf.analysis.engine import store
 from vit_tf.data import reading
 from vit_tf.scripts import analyze as analyze_script, study as study_script, train as train_script
-from vit_tf.training import callbacks, checkpointing, locks
+from vit_tf.training import callbacks, checkpointing
 
 TINY = "--image-size 8 --take 40 --epochs 4 --batch-size 20 --patch-size 8 --num-layers 1"
 TINY += " --num-heads 1 --hidden-dim 16 --mlp-dim 16 --dropout-rate 0.1 --ema 0.9 --mixup 0.2"
@@ -237,7 +238,7 @@ HOLD += "with only(sys.argv[2]): print('held', flush=True); time.sleep(60)"
 @pytest.mark.slow
 def test_one_process_at_a_time(undisturbed, tmp_path, capsys):
     out = tmp_path / "out"
-    command = [sys.executable, "-c", HOLD, locks.__file__, out]
+    command = [sys.executable, "-c", HOLD, package_files.__file__, out]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         measured = ["--figures", "1", "--take-test", "60", "--strategy", "none", "--out", str(out)]
@@ -264,7 +265,7 @@ def test_the_lock_of_an_ended_process_is_not_taken_for_a_new_one(tmp_path, monke
         return descriptor
 
     monkeypatch.setattr(os, "open", open_and_lose)
-    with locks.only_process(tmp_path):
+    with package_files.only_process(tmp_path):
         assert len(calls) == 2 and Path(calls[1]).read_text() == str(os.getpid())
 
 
