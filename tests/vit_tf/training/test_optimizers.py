@@ -221,6 +221,7 @@ def test_accumulation_needs_one_replica():
     assert Recipe(gradient_accumulation_steps=2).to_config()["gradient_accumulation_steps"] == 2
 
 
+@pytest.mark.slow
 def test_a_run_with_muon_resumes_bit_for_bit(tmp_path, monkeypatch):
     """Killed in a step, with an average of weights, and gradients of two batches an update."""
     settings = {"optimizer": "muon", "epochs": 2, "ema": 0.6, "gradient_accumulation_steps": 2}
