@@ -149,17 +149,7 @@ def analyze(figures, options):
 
 
 def open_models(options):
-    """The models of files, folders and public names, and the images that all of them are shown.
-
-    Of several models, the options for pixel values apply to those that do not specify them.
-
-    Returns:
-        List of `LoadedModel`, list of the sources of their pixel values, and `Preprocessing`.
-
-    Raises:
-        ValueError: for what cannot be opened, is no model of RGB images, or options that do not fit
-            the models.
-    """
+    """The models of files, folders and public names, and the images that all of them are shown."""
     from vit_tf.analysis.study.loaded_models import LoadedModel
     from vit_tf.analysis.study.models import distinct, slug
 
@@ -246,11 +236,7 @@ def input_shape(opened):
 
 
 def common_size(opened, image_size):
-    """(height, width) of the images on which all models are compared.
-
-    Raises:
-        ValueError: if they need images of different sizes, or accept any and none is given.
-    """
+    """(height, width) of the images on which all models are compared."""
     sizes = {model.name: tuple(input_shape(model)[1:3]) for model in opened}
     sizes = {name: size for name, size in sizes.items() if None not in size}
     if image_size:

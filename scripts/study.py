@@ -156,32 +156,23 @@ def make_study(figures, options):
 
 @dataclasses.dataclass(frozen=True)
 class ModelPlan:
-    """One model of the study: what it is, how it is trained and its role in the figures.
+    """One model of the study: what it is, how it is trained and its role in the figures."""
 
-    Attributes:
-        name: as figures and tables show it.
-        role: "vit", "gap", "resnet" or "mixer"; "without" (the skips of a block); "seed" (another
-            seed), "fraction" (of the training images), "before" and "after" (fine-tuning).
-        model, config: its class and the arguments of that.
-        recipe: the `vit_tf.Recipe`.
-        detail: what distinguishes it from others of its role: the block, the seed, the fraction.
-        base: name of the plan that it is compared with.
-        seed: added to the study's seed for the initialization.
-        fraction: of the training images.
-        half: which half of the classes it is trained and tested on, 0 or 1; None for all.
-        start: plan whose trained weights it starts from, except for the head.
-    """
-
-    name: str
+    name: str  # as figures and tables show it
+    # "vit", "gap", "resnet" or "mixer"; "without" (the skips of a block); "seed" (another seed),
+    # "fraction" (of the training images), "before" and "after" (fine-tuning).
     role: str
-    model: type
-    config: dict
+    model: type  # its class and the arguments of that
+    config: dict  # its class and the arguments of that
     recipe: vit_tf.Recipe
+    # What distinguishes it from others of its role: the block, the seed, the fraction.
     detail: str | int | float | None = None
-    base: str | None = None
-    seed: int = 0
-    fraction: float = 1.0
+    base: str | None = None  # name of the plan that it is compared with
+    seed: int = 0  # added to the study's seed for the initialization
+    fraction: float = 1.0  # of the training images
+    # Which half of the classes it is trained and tested on, 0 or 1; None for all.
     half: int | None = None
+    # Plan whose trained weights it starts from, except for the head.
     start: "ModelPlan | None" = None
 
     @property
@@ -378,10 +369,7 @@ def model_path(plan, options):
 
 
 def load_facts(plan, options):
-    """What `train_plan` returns for a model that was already trained; None if it was not.
-
-    The `key` in it changes with the weights in the file, which are what is measured.
-    """
+    """What `train_plan` returns for a model that was already trained; None if it was not."""
     from vit_tf.analysis.engine.store import fingerprint
     from vit_tf.files import digest_files
 
@@ -475,17 +463,7 @@ def _half_of_classes(data, plan, batch_size):
 
 
 def train_in_parallel(plans, options, progress, jobs):
-    """Trains the models that are not yet trained, several at a time, the longest first.
-
-    Training a small model leaves much of a processor idle: Python traces its graph on one
-    core, and its tensors are too small to be split over all.
-
-    Args:
-        plans: list of `ModelPlan`; one starts when the plan that it starts from is trained.
-        options: of the command line.
-        progress: the `ProgressBar`.
-        jobs: number of processes. A single model is left to `train_all`, which loads the others.
-    """
+    """Trains the models that are not yet trained, several at a time, the longest first."""
     missing = [plan for plan in plans if not load_facts(plan, options)]
     if min(jobs, len(missing)) < 2:
         return
@@ -543,12 +521,7 @@ def default_jobs():
 
 
 class Processes:
-    """Processes that run functions, each on its part of the cores; they end with this process.
-
-    Args:
-        jobs: number of processes.
-        progress: called with what the functions report.
-    """
+    """Processes that run functions, each on its part of the cores; they end with this process."""
 
     def __init__(self, jobs, progress):
         context = multiprocessing.get_context("spawn")

@@ -171,6 +171,19 @@ def holm_levels(p_values, alpha=ALPHA):
 
 LEAST_EXAMPLES = 4  # of a batch, for the unbiased HSIC
 UNBOUNDED = (-np.inf, np.inf)  # the possible values of most quantities
+RANGES = {
+    "rank correlation": (-1.0, 1.0),
+    "share beyond chance": (-np.inf, 1.0),
+    **dict.fromkeys(("share", "accuracy", "purity", "IoU", "PCK", "J&F", "asymmetry"), (0.0, 1.0)),
+}
+
+
+def range_of(unit):
+    """The least and the largest possible value of a unit such as "difference in share of heads"."""
+    if unit.startswith("difference in "):
+        low, high = range_of(unit.removeprefix("difference in "))
+        return low - high, high - low
+    return RANGES.get(unit, RANGES.get(unit.partition(" of ")[0], UNBOUNDED))
 
 
 @dataclass(frozen=True)
@@ -319,6 +332,18 @@ def ratio_of_spreads(first, second, over):
     return transformed(gap, lambda x: np.exp(x / 2))
 
 
+def within(inner, bounds):
+    """An `Estimate` whose interval holds possible values only, which costs no coverage."""
+
+    def limits(alpha):
+        return tuple(float(end) for end in np.clip(inner.at(alpha), *bounds))
+
+    if bounds == UNBOUNDED:
+        return inner
+    low, high = np.clip([inner.low, inner.high], *bounds).tolist()
+    return replace(inner, low=low, high=high, limits=limits)
+
+
 def transformed(inner, function):
     """An increasing function of an `Estimate`, such as the exponential of a mean of logarithms."""
     value, low, high = (float(function(x)) for x in (inner.value, inner.low, inner.high))
@@ -432,8 +457,8 @@ def over_trainings(estimates, bounds=UNBOUNDED):
         return between
     ends = np.array([[run.value - run.low, run.high - run.value] for run in estimates])
     all_known = np.isfinite(ends).all()
-    within = ends.mean(axis=0) if all_known else np.zeros(2)
-    low, high = np.hypot(between.high - between.value, within)
+    own_reaches = ends.mean(axis=0) if all_known else np.zeros(2)
+    low, high = np.hypot(between.high - between.value, own_reaches)
     spread = np.std(values, ddof=1)
     how = f"Student's t over {len(values)} runs (standard deviation {spread:.2g}), and "
     how += (
@@ -443,8 +468,7 @@ def over_trainings(estimates, bounds=UNBOUNDED):
     )
     if not low + high:
         return descriptive(between.value, f"all {len(values)} runs are equal")
-    low, high = np.clip([between.value - low, between.value + high], *bounds).tolist()
-    return Estimate(between.value, low, high, how)
+    return within(Estimate(between.value, between.value - low, between.value + high, how), bounds)
 
 
 # Outcomes, and the variables that hold them, as scorecards of earlier versions name them.

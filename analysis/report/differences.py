@@ -8,7 +8,15 @@ import numpy as np
 
 from vit_tf.names import join_words
 
-from ..engine.estimates import Estimate, accuracy_of, corrected, minus, require_estimate
+from ..engine.estimates import (
+    Estimate,
+    accuracy_of,
+    corrected,
+    minus,
+    range_of,
+    require_estimate,
+    within,
+)
 
 # Of more models than that only the two that are furthest apart are compared.
 MOST_PAIRWISE = 3
@@ -16,47 +24,24 @@ MOST_PAIRWISE = 3
 
 @dataclass(frozen=True)
 class Comparison:
-    """One quantity of several models, as a row of the report.
+    """One quantity of several models, as a row of the report."""
 
-    Attributes:
-        label, explanation, unit: of the quantity.
-        values: list of (name of the model or of a pair, `Estimate`).
-        sentences: the differences between pairs of models.
-        tested: how many pairs have a difference with an interval.
-        differs: how many pairs differ significantly.
-        link: id of the element of the page that shows it.
-        chapter: the `papers.chapters.Chapter` of its figure; None for the test accuracy.
-        main: the largest significant difference, in words; empty where there is none.
-        size: of that difference, relative to the sum of both values.
-        plain: the values, in words.
-    """
-
-    label: str
+    label: str  # of the quantity
     explanation: str
     unit: str
-    values: tuple[tuple[str, Estimate], ...]
-    sentences: tuple[str, ...] = ()
-    tested: int = 0
-    differs: int = 0
-    link: str = ""
-    chapter: Any = None
-    main: str = ""
-    size: float = 0.0
-    plain: str = ""
+    values: tuple[tuple[str, Estimate], ...]  # list of (name of the model or of a pair, `Estimate`)
+    sentences: tuple[str, ...] = ()  # the differences between pairs of models
+    tested: int = 0  # how many pairs have a difference with an interval
+    differs: int = 0  # how many pairs differ significantly
+    link: str = ""  # id of the element of the page that shows it
+    chapter: Any = None  # the `papers.chapters.Chapter` of its figure; None for the test accuracy
+    main: str = ""  # the largest significant difference, in words; empty where there is none
+    size: float = 0.0  # of that difference, relative to the sum of both values
+    plain: str = ""  # the values, in words
 
 
 def compare(pictures, models, results):
-    """The quantities of these models and their differences.
-
-    Args:
-        pictures: list of `study.plan.Picture`, whose figures name their quantities.
-        models: list of `StudyModel`. Compared are those that are no variants of others; a model by
-            itself with its own untrained copy, where that was measured.
-        results: dict from result name to labelled result.
-
-    Returns:
-        List of `Comparison`, the accuracy first.
-    """
+    """The quantities of these models and their differences."""
     compared = [model for model in models if model.base is None]
     if len(compared) == 1:
         compared += [m for m in models if m.base is compared[0] and m.role == "untrained"]
@@ -85,15 +70,7 @@ def compare(pictures, models, results):
 
 
 def main_results(rows, most=5):
-    """The significant differences in words, the largest first; of one model its key quantities.
-
-    Args:
-        rows: list of `Comparison`.
-        most: number of sentences, at most.
-
-    Returns:
-        List of sentences.
-    """
+    """The significant differences in words, the largest first; of one model its key quantities."""
     differing = sorted((row for row in rows if row.main), key=lambda row: -row.size)
     sentences = [row.main for row in differing[:most]]
     alike = [_decapitalized(row.label) for row in rows if row.tested and not row.differs]
@@ -143,13 +120,10 @@ def _estimated(quantity, named, results):
 
 
 def _said(values, label, unit, more=""):
-    """The differences between pairs of models as fields of a `Comparison`.
-
-    All pairs are tested, with Holm's correction. For many models only the pair with the largest
-    difference is shown.
-    """
+    """The differences between pairs of models as fields of a `Comparison`."""
     pairs = list(combinations(values, 2))
-    gaps = corrected([minus(first, second) for (_, first), (_, second) in pairs])
+    bounds = range_of(f"difference in {unit}")
+    gaps = corrected([within(minus(first, second), bounds) for (_, first), (_, second) in pairs])
     sentences = [_sentence(a, b, gap) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)]
     significant = [at for at, gap in enumerate(gaps) if gap.low > 0 or gap.high < 0]
     if len(values) > MOST_PAIRWISE:
@@ -216,10 +190,10 @@ def _sentence(name, other, gap):
         more, less = (name, other) if gap.value > 0 else (other, name)
         low, high = sorted((abs(gap.low), abs(gap.high)))
         return f"{more} is higher than {less} by {abs(gap.value):.2f} ({low:.2f} to {high:.2f})."
-    return (
-        f"{name} and {other}: not significant "
-        f"({_signed(gap.value)}, from {_signed(gap.low)} to {_signed(gap.high)})."
-    )
+    numbers = f"{_signed(gap.value)}, from {_signed(gap.low)} to {_signed(gap.high)}"
+    if gap.low < gap.high and gap.value in (gap.low, gap.high):
+        numbers += "; the value is at an end of its interval, as few values are possible"
+    return f"{name} and {other}: not significant ({numbers})."
 
 
 def _signed(value):

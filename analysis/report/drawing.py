@@ -15,12 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Drawer:
-    """Draws pictures as PNG in `folder / "figures"`, each when what it is made of has changed.
-
-    Args:
-        folder: path of the report's folder, which contains `results` too.
-        processes: `rendering.Processes` that draw meanwhile, or None to draw at once.
-    """
+    """Draws pictures as PNG in `folder / "figures"`, each when what it is made of has changed."""
 
     def __init__(self, folder, processes=None):
         self.folder, self._processes = folder, processes
@@ -146,12 +141,7 @@ def _sharing(figures):
 
 
 def draw_measured(figures, results, drawer):
-    """Starts to draw the pictures of which everything is measured, while the rest is.
-
-    Args:
-        figures, results: as for `draw`; results that are not there yet are None or missing.
-        drawer: the `Drawer`.
-    """
+    """Starts to draw the pictures of which everything is measured, while the rest is."""
     for together in _sharing(figures):
         measurements = [
             measurement

@@ -7,20 +7,7 @@ from .page import as_json, write_page
 
 
 def write_explore_page(path, *, views, image_names, versions):
-    """Write a self-contained HTML file; an interrupted write leaves no partial file.
-
-    Args:
-        path: where to write the HTML.
-        views: list of dicts, one for each model: `name`; `payload`, a dict that JSON can hold, see
-            `study.explorer.payload`; `shown`, a dict of what there is to show, which chooses the
-            panels; `left_out`, a list of (what is not shown, list of sentences on why); and
-            `facts`, a dict of what it takes to make the page again.
-        image_names: list of the names of the images.
-        versions: list of packages with their versions.
-
-    Returns:
-        The path written.
-    """
+    """Write a self-contained HTML file; an interrupted write leaves no partial file."""
     data = {
         "images": list(image_names),
         "colours": colour_map(),

@@ -19,16 +19,7 @@ def model_colours(models):
 
 
 def draw_overview(pictures, models, results):
-    """The panels of the figures that have an `Overview`.
-
-    Args:
-        pictures: list of `Picture`.
-        models: list of `StudyModel`, those that are compared.
-        results: dict from result name to result.
-
-    Returns:
-        List of `Panel`: one for each model where the values are a matrix, else one for all.
-    """
+    """The panels of the figures that have an `Overview`."""
     colours, shown = model_colours(models), {}
     for picture in pictures:
         view = picture.figure.overview

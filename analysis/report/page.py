@@ -27,19 +27,12 @@ FAMILIES = ("vit", "resnet", "mixer", "other")
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the pictures of a figure.
+    """One of the pictures of a figure."""
 
-    Attributes:
-        title: what sets it apart from the other panels, such as the name of a model.
-        png: path or bytes of the PNG.
-        alt: alternative text of the picture.
-        name: id of the panel, unique on the page; may be empty.
-    """
-
-    title: str
-    png: str | os.PathLike | bytes
-    alt: str
-    name: str = ""
+    title: str  # what sets it apart from the other panels, such as the name of a model
+    png: str | os.PathLike | bytes  # path or bytes of the PNG
+    alt: str  # alternative text of the picture
+    name: str = ""  # id of the panel, unique on the page; may be empty
 
 
 @dataclass(frozen=True)
@@ -78,42 +71,26 @@ class ReportFigure:
 
 @dataclass(frozen=True)
 class Section:
-    """One chapter of the report.
-
-    Attributes:
-        heading: its heading.
-        text: the question that its figures answer.
-        figures: list of `ReportFigure`.
-        result: the answer, as a sentence with numbers; may be empty.
-        not_measured: list of (what a figure shows, list of sentences on what it would take).
-    """
+    """One chapter of the report."""
 
     heading: str
-    text: str
+    text: str  # the question that its figures answer
     figures: Sequence[ReportFigure] = ()
-    result: str = ""
+    result: str = ""  # the answer, as a sentence with numbers; may be empty
+    # List of (what a figure shows, list of sentences on what it would take).
     not_measured: Sequence[tuple[str, Sequence[str]]] = ()
 
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """One model on the first screen of the report.
+    """One model on the first screen of the report."""
 
-    Attributes:
-        name: as figures show it.
-        kind: what it is, in words, "ViT with a CLS token".
-        family: its thumbnail, one of `FAMILIES`.
-        parameters: number of parameters; None where it is not known.
-        accuracy: test accuracy as an `Estimate`; None where it is not known.
-        colour: of the model in the overview, as CSS writes it; may be empty.
-    """
-
-    name: str
-    kind: str
-    family: str = "other"
-    parameters: int | None = None
-    accuracy: Any = None
-    colour: str = ""
+    name: str  # as figures show it
+    kind: str  # what it is, in words, "ViT with a CLS token"
+    family: str = "other"  # its thumbnail, one of `FAMILIES`
+    parameters: int | None = None  # number of parameters; None where it is not known
+    accuracy: Any = None  # test accuracy as an `Estimate`; None where it is not known
+    colour: str = ""  # of the model in the overview, as CSS writes it; may be empty
 
 
 def write_report(
@@ -200,14 +177,7 @@ def write_report(
 
 
 def write_page(path, name, live, **values):
-    """Write a page of the template, style and script of a name, whole or not at all; its path.
-
-    Args:
-        path: where to write the HTML.
-        name: of the files of this folder, `"report"`.
-        live: whether the page has its script, the only one that it may run.
-        **values: what the template shows.
-    """
+    """Write a page of the template, style and script of a name, whole or not at all; its path."""
     script = _resource(f"{name}.js") if live else ""
     digest = hashlib.sha256(script.encode()).digest()
     page = _template(f"{name}.html").render(
@@ -379,10 +349,7 @@ def _interval(low, high):
 
 
 def _by_paper(claims, figures):
-    """The claims of each paper as the template expects them, with the number of each outcome.
-
-    Claims of one statement, tested on several sets of models, stand together.
-    """
+    """The claims of each paper as the template expects them, with the number of each outcome."""
     numbered = [_judged(claim, number, figures) for number, claim in enumerate(claims, start=1)]
     papers = []
     for name, address in dict.fromkeys(claim["source"] for claim in numbered):

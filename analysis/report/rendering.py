@@ -21,22 +21,16 @@ FEW_PICTURES = 8  # that are drawn sooner than another process starts
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture before it is drawn.
+    """A picture before it is drawn."""
 
-    Attributes:
-        plot: function of the results that draws them in new axes, which it returns.
-        results: dict from label to result.
-        is_single: whether `plot` takes the only result itself, and no dict.
-        baselines: labels of results that are drawn as baselines; None where `plot` knows none.
-        description: of the figure, for errors.
-        path: of the PNG; None for a picture that only shares its scales with others.
-    """
-
+    # Function of the results that draws them in new axes, which it returns.
     plot: Callable[..., Any]
-    results: dict[str, Any]
-    is_single: bool
+    results: dict[str, Any]  # dict from label to result
+    is_single: bool  # whether `plot` takes the only result itself, and no dict
+    # Labels of results that are drawn as baselines; None where `plot` knows none.
     baselines: tuple[str, ...] | None
-    description: str
+    description: str  # of the figure, for errors
+    # Of the PNG; None for a picture that only shares its scales with others.
     path: Path | None = None
 
     def figure(self):
@@ -150,14 +144,7 @@ def close(figure):
 
 
 class Processes:
-    """Processes that render while this one does something else: a context.
-
-    They start with the first `Drawing`s. A process that runs TensorFlow cannot be forked safely,
-    so that each is a new interpreter, which imports the plots alone.
-
-    Args:
-        count: number of processes.
-    """
+    """Processes that render while this one does something else: a context."""
 
     def __init__(self, count):
         self._workers = [_Worker() for _ in range(count)]

@@ -15,7 +15,14 @@ import xarray as xr
 from vit_tf.names import renamed_arguments
 from vit_tf.training.checkpointing import flatten
 
-from ..engine.estimates import Estimate, claim_outcome, corrected, require_estimate
+from ..engine.estimates import (
+    Estimate,
+    claim_outcome,
+    corrected,
+    range_of,
+    require_estimate,
+    within,
+)
 from ..engine.store import fingerprint
 from .data import Data
 from .figure import Figure
@@ -226,11 +233,7 @@ def evaluate(
 def scorecard_dataset(
     rows: list[Result], models: Iterable[StudyModel] = (), images: Data | None = None
 ) -> xr.Dataset:
-    """The results as a Dataset along `claim`, to save with the results.
-
-    Its attributes `models` and `data` are JSON of what reports of other seeds have in common: for
-    each model that is no variant of another its role and its configuration, and facts of the data.
-    """
+    """The results as a Dataset along `claim`, to save with the results."""
     columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(Result)}
     columns["results"] = [" ".join(names) for names in columns["results"]]
     columns["models"] = [", ".join(names) for names in columns["models"]]
@@ -273,10 +276,7 @@ def _roles(claim: Claim) -> list[str]:
 
 
 def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, StudyModel]]:
-    """Every set of models that can play the parts of a claim, without parts that none can play.
-
-    Variants and baselines are those of the ViT in the same set.
-    """
+    """Every set of models that can play the parts of a claim, without parts that none can play."""
     roles = _roles(claim)
     own = [role for role in roles if role in ("vit", "gap", "resnet", "mixer")]
     candidates = {role: [model for model in models if model.scorecard_role == role] for role in own}
@@ -318,6 +318,7 @@ def _measured(
     require_estimate(estimate, f"the claim {claim.name!r}")
     if np.isnan(estimate.value):
         return f"The value is not defined here: {estimate.how}.", ()
+    estimate = within(estimate, range_of(claim.unit))
     return estimate, tuple(n for n in names if isinstance(values[n], xr.DataArray | xr.Dataset))
 
 

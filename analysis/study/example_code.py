@@ -7,11 +7,7 @@ from .plan import Picture
 
 
 def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = "") -> str:
-    """The code of one figure from its panels, or no text where its definition has none.
-
-    `sources` is what `vit_tf.load` opens by model name; other models are taken from a dict
-    `models`, as it was passed to `make_report`. `setup` makes `images` and `train`.
-    """
+    """The code of one figure from its panels, or no text where its definition has none."""
     figure = pictures[0].figure
     if not figure.call:
         return ""

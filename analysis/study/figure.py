@@ -40,11 +40,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Overview:
-    """What the first screen of a report shows of a figure: a panel titled `label`.
-
-    `values` takes a result to its values over depth, of shape (layer,), which one panel shows for
-    all models, or of shape (layer, layer), with a panel for each model.
-    """
+    """What the first screen of a report shows of a figure: a panel titled `label`."""
 
     label: str
     values: Callable

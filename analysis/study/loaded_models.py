@@ -57,31 +57,22 @@ ACCURACY = "test accuracy (%)"
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as it was loaded.
+    """A model as it was loaded."""
 
-    Attributes:
-        name: as figures and tables show it.
-        model: a Keras model, or a callable from images to `{tap: tensor}`, as `load_features`
-            returns.
-        expects: `Preprocessing` of its images.
-        digest: of what it computes; by default that of a Keras model's weights. Of a function
-            nothing is known: what is measured on it is never read from an earlier run.
-        source: where it is from, as tables show it.
-        taps: patterns of the layers that are read of a model whose layers have no names of ours.
-        patch_size, prefix: pixels of a patch and number of prefix tokens, where the model does not
-            specify them.
-        role: as `given_role` of a `StudyModel`.
-    """
-
-    name: str
+    name: str  # as figures and tables show it
+    # A Keras model, or a callable from images to `{tap: tensor}`, as `load_features` returns.
     model: Any
     expects: Preprocessing
+    # Of what it computes; by default that of a Keras model's weights. Of a function nothing is
+    # known: what is measured on it is never read from an earlier run.
     digest: str = ""
-    source: str = ""
+    source: str = ""  # where it is from, as tables show it
+    # Patterns of the layers that are read of a model whose layers have no names of ours.
     taps: tuple[str, ...] = ()
+    # Pixels of a patch and number of prefix tokens, where the model does not specify them.
     patch_size: int | None = None
     prefix: int | None = None
-    role: str | None = None
+    role: str | None = None  # as `given_role` of a `StudyModel`
 
     @property
     def is_keras(self) -> bool:
@@ -319,10 +310,7 @@ def grid_of(
 
 
 def _grid_of_patches(loaded: LoadedModel, counts: list[int], size: tuple[int, int]) -> TokenGrid:
-    """The grid of a patch size, of the last layer that has tokens enough for it.
-
-    Later ones may hold what a pooling made of them: queries, or the values of attention heads.
-    """
+    """The grid of a patch size, of the last layer that has tokens enough for it."""
     grid = TokenGrid.of_patches(size, loaded.patch_size)
     enough = [count for count in counts if count >= grid.num_spatial]
     count = (enough or counts)[-1]

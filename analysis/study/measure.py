@@ -43,13 +43,7 @@ WORDS = {
 
 
 def measure(wanted, data, folder, progress=None, meanwhile=None):
-    """Every measurement wanted, kept in a folder so that none is made twice.
-
-    Arguments and the dict are those of `measure_all`.
-
-    Raises:
-        ValueError: at the end, naming the measurements that failed and why.
-    """
+    """Every measurement wanted, kept in a folder so that none is made twice."""
     results, problems = measure_all(wanted, data, folder, progress, meanwhile)
     failed = {}
     for name, reason in problems.items():
@@ -125,9 +119,7 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
 
 
 def _independent(schedule):
-    """Lists of (number, `Pass`), in order: one, or several with passes of their own that do not
-    feed each other.
-    """
+    """Lists of (number, `Pass`), in order."""
     lists, names = [], set()
     for numbered in enumerate(schedule, start=1):
         measurements = numbered[1].measurements
@@ -200,12 +192,7 @@ NOT_MEASURING = tuple(
 
 
 def _key(measurement, data, keys):
-    """`fingerprint` of all that a result is made of: models, data, parameters, code and inputs.
-
-    Args:
-        measurement, data: the measurement, and the `Data` that it reads.
-        keys: dict from name to the key of each measurement that it is made of.
-    """
+    """`fingerprint` of all that a result is made of: models, data, parameters, code and inputs."""
     code = code_of([*measurement.functions, __name__], NOT_MEASURING)
     inputs = [keys[source.name] for source in measurement.before]
     return fingerprint(
@@ -261,10 +248,7 @@ def _title(measurements):
 
 
 def _sharing(measurements):
-    """Lists of measurements that share a pass: all of connected models, and of a few others.
-
-    More models at once would need more memory.
-    """
+    """Lists of measurements that share a pass: all of connected models, and of a few others."""
     shared = []
     for connected in _connected(measurements):
         models = {model for m in connected for model in m.models}
@@ -288,11 +272,7 @@ def _connected(measurements):
 
 
 def _make(measurements, data, results, problems, parts=False):
-    """Measurements that are made together: dict from name to a function that finishes it.
-
-    Where they fail together, half of them are tried at a time, until only those that fail are lost;
-    the log has one line on the first failure. `parts` is whether these are a part.
-    """
+    """Measurements that are made together: dict from name to a function that finishes it."""
     fed = {}
     for m in measurements:
         try:

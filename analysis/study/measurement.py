@@ -21,21 +21,15 @@ DATA = "data"
 
 @dataclass(frozen=True)
 class Measurement:
-    """What both kinds have.
+    """What both kinds have."""
 
-    Attributes:
-        name: of the result: that of the analysis and the models, "cka.vit-cls.bit".
-        models: the models that it looks at.
-        inputs: what is measured before, whose results it is fed; among them may be `DATA`.
-        reads: the field of `Data` that it goes through; None for what only follows from its inputs.
-        saved: whether it is a result of its own, or only an input of others, which may be large.
-    """
-
-    name: str
-    models: tuple[StudyModel, ...]
+    name: str  # of the result: that of the analysis and the models, "cka.vit-cls.bit"
+    models: tuple[StudyModel, ...]  # the models that it looks at
+    # What is measured before, whose results it is fed; among them may be `DATA`.
     inputs: tuple[Any, ...]
+    # The field of `Data` that it goes through; None for what only follows from its inputs.
     reads: str | None
-    saved: bool
+    saved: bool  # whether it is a result of its own, or only an input of others, which may be large
 
     @property
     def before(self):
@@ -67,30 +61,23 @@ class Measurement:
 
 @dataclass(frozen=True)
 class SharedPass(Measurement):
-    """A statistic of activations; made by `statistic`.
+    """A statistic of activations; made by `statistic`."""
 
-    Attributes:
-        taps: for each model, the names of the taps that the statistic looks at.
-        make: function of the features of each model, then of the results of the inputs, to an
-            `engine.stream.Statistic`.
-        view: function of a model, its features and the `Data` to the features that the statistic
-            looks at in their place, or None.
-    """
-
+    # For each model, the names of the taps that the statistic looks at.
     taps: tuple[tuple[str, ...], ...]
+    # Function of the features of each model, then of the results of the inputs, to an
+    # `engine.stream.Statistic`.
     make: Callable[..., Any]
+    # Function of a model, its features and the `Data` to the features that the statistic looks at
+    # in their place, or None.
     view: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
 class OwnPasses(Measurement):
-    """A measurement with passes of its own, or none; made by `task`.
+    """A measurement with passes of its own, or none; made by `task`."""
 
-    Attributes:
-        make: function of the results of the inputs to the result.
-    """
-
-    make: Callable[..., Any]
+    make: Callable[..., Any]  # function of the results of the inputs to the result
 
 
 def statistic(analysis, models, taps, make, *, reads="test", inputs=(), saved=True, view=None):
@@ -155,23 +142,14 @@ def with_inputs(measurements):
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number by which a report compares its models; made of a function by `quantity`.
+    """A number by which a report compares its models; made of a function by `quantity`."""
 
-    Attributes:
-        label: what it is, in words.
-        explanation: how it is made.
-        result: name of the result, with `{model}`, and `{other}` for one of two models.
-        unit: what the number is, in a few words.
-        statistic: function of the result to an `Estimate`.
-        more: what a model with a higher value does, before "than": "attends more globally".
-    """
-
-    label: str
-    explanation: str
-    result: str
-    unit: str
-    statistic: Callable[[Any], Any]
-    more: str = ""
+    label: str  # what it is, in words
+    explanation: str  # how it is made
+    result: str  # name of the result, with `{model}`, and `{other}` for one of two models
+    unit: str  # what the number is, in a few words
+    statistic: Callable[[Any], Any]  # function of the result to an `Estimate`
+    more: str = ""  # what a model with a higher value does, before "than": "attends more globally"
 
     @property
     def of_pairs(self):

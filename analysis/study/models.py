@@ -247,10 +247,7 @@ def attended(weights: dict[str, tuple], grid: TokenGrid | None) -> tuple[list[st
 
 
 def without_repeats(values: dict[str, np.ndarray]) -> list[str]:
-    """Names of the layers that differ from the one before, as a dropout does not when it is off.
-
-    Of equal layers the outermost is kept, such as `"block_1/mlp"` of `"block_1/mlp/dense_2"`.
-    """
+    """Names of the layers that differ from the one before, as a dropout does not when it is off."""
     names = []
     for tap, value in values.items():
         if names and np.array_equal(values[names[-1]], value):

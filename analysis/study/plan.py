@@ -20,15 +20,10 @@ from .models import BASELINES, ROLES, StudyModel
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture of a figure, before it is measured.
-
-    Attributes:
-        figure: the `Figure`.
-        selection: the `Selection`: its models and measurements.
-    """
+    """One picture of a figure, before it is measured."""
 
     figure: Figure
-    selection: Selection
+    selection: Selection  # the `Selection`: its models and measurements
 
     @property
     def name(self):
@@ -97,11 +92,7 @@ class Picture:
 
 
 def by_figure(pictures):
-    """The pictures of each figure of the report: list of lists, in order.
-
-    Panels of one figure show the same result for different models: measurement, plot, chapter and
-    title are the same.
-    """
+    """The pictures of each figure of the report: list of lists, in order."""
     groups = {}
     for picture in pictures:
         figure = picture.figure
@@ -112,11 +103,7 @@ def by_figure(pictures):
 
 @cache
 def all_figures():
-    """Every `Figure` that a module of `papers/` defines, paper by paper, in the modules' order.
-
-    Raises:
-        ValueError: as `check_figures`.
-    """
+    """Every `Figure` that a module of `papers/` defines, paper by paper, in the modules' order."""
     papers = import_module("vit_tf.analysis.papers")
     figures, modules = {}, {}
     for module in walk_packages(papers.__path__, f"{papers.__name__}."):
@@ -131,20 +118,7 @@ def all_figures():
 
 
 def check_figures(figures, modules=None):
-    """Checks definitions before anything is trained or measured on their account.
-
-    What they measure is planned for models that stand for those of a study and for anyone's.
-
-    Args:
-        figures: list of `Figure`.
-        modules: the names of the modules that define each, as a list of sets; one by default.
-
-    Raises:
-        ValueError: that names the figure, the claim or the quantity, for a part or a result that
-            is not there, with near matches; for a drawing or a statistic that returns nothing; for
-            claims without a threshold; and for pictures, results, claims and numbers of figures
-            that exist twice.
-    """
+    """Checks definitions before anything is trained or measured on their account."""
     modules = modules or [{""}] * len(figures)
     owners, numbers = {}, {}
     for figure, own in zip(figures, modules, strict=True):
@@ -311,15 +285,7 @@ def _taps(block, sites):
 
 
 def lookup_figures(numbers=(), figures=None):
-    """The figures with these numbers; all for none.
-
-    Args:
-        numbers: as those of `Figure.choices`, such as `"1"`, `"C.4"`, `"W.3"` or `"sanity"`.
-        figures: those to choose among; by default `all_figures()`.
-
-    Raises:
-        ValueError: for a number that no figure has.
-    """
+    """The figures with these numbers; all for none."""
     figures = all_figures() if figures is None else tuple(figures)
     numbers = [str(number) for number in numbers]
     all_numbers = list(dict.fromkeys(number for figure in figures for number in figure.choices))
@@ -332,17 +298,7 @@ def lookup_figures(numbers=(), figures=None):
 
 
 def plan(figures, models, data, elsewhere=""):
-    """What is drawn of these models and of this `Data`, and what is not.
-
-    Args:
-        figures, models, data: lists of `Figure` and of `StudyModel`, and the `Data`.
-        elsewhere: sentence on how figures of models that are not here are had; without it they are
-            left out in silence.
-
-    Returns:
-        Pair of a list of `Picture`, and of a list of (what a figure is, list of sentences on why it
-        does not show a model, or nothing).
-    """
+    """What is drawn of these models and of this `Data`, and what is not."""
     pictures, left_out = [], []
     for figure in figures:
         selections, reasons = figure.select(models)
@@ -386,15 +342,7 @@ def _merged(left_out):
 
 
 def without_failures(pictures, results, problems):
-    """The pictures of what could be measured, and those that lack a model or all of them.
-
-    Args:
-        pictures: list of `Picture`.
-        results, problems: what `measure.measure_all` returned.
-
-    Returns:
-        Pair of a list as `pictures`, and a list of (title of a picture, list of sentences).
-    """
+    """The pictures of what could be measured, and those that lack a model or all of them."""
     drawable, failed = [], []
     for picture in pictures:
         measurements = picture.selection.measurements

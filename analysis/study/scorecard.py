@@ -15,7 +15,13 @@ import xarray as xr
 from vit_tf.files import write_whole
 from vit_tf.names import format_list, join_words
 
-from ..engine.estimates import UNBOUNDED, Estimate, claim_outcome, current_outcomes, over_trainings
+from ..engine.estimates import (
+    Estimate,
+    claim_outcome,
+    current_outcomes,
+    over_trainings,
+    range_of,
+)
 from ..plots.similarity_plots import plot_trainings
 from ..report.page import ReportFigure, require_own, write_report
 from ..report.rendering import save_figure
@@ -29,14 +35,6 @@ log = logging.getLogger(__name__)
 FIXED = ("statement", "section", "figure", "quantity", "threshold", "direction", "source")
 NUMBERS = ("value", "low", "high")
 PLACE = Path("results", "scorecard.nc")
-# The least and the largest possible value of quantities that have one.
-BOUNDS = {
-    "rank correlation": (-1.0, 1.0),
-    "share beyond chance": (-np.inf, 1.0),
-    **dict.fromkeys(
-        ("share of depth", "share of heads", "share of layers", "share of tokens"), (0.0, 1.0)
-    ),
-}
 
 
 def scorecard_of_trainings(scorecards):
@@ -140,7 +138,7 @@ def _over(claim: str, scorecards: dict[str, xr.Dataset]) -> dict[str, Any]:
     row = {name: values[0] for name, values in first.items()}
     words = re.split(" (?:No i|I)nterval: ", next(iter(cards.values()))["explanation"].item())[0]
     if measured:
-        mean = over_trainings(measured, BOUNDS.get(row["quantity"], UNBOUNDED))
+        mean = over_trainings(measured, range_of(row["quantity"]))
         row |= {name: getattr(mean, name) for name in NUMBERS}
         row["outcome"] = claim_outcome(mean.low, mean.high, row["threshold"], row["direction"])
         row["explanation"] = f"{words} Interval: {mean.how}."

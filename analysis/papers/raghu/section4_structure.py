@@ -114,10 +114,7 @@ def cka_values(result):
 
 
 def between_halves(cka):
-    """Mean CKA of the layers of the lower half with those of the upper half but themselves.
-
-    The mean over the layers of the lower half of the mean over those of the upper.
-    """
+    """Mean CKA of the layers of the lower half with those of the upper half but themselves."""
     count = len(cka)
     if count < 2:
         raise ValueError(f"Expected at least two layers. Received: {count}")

@@ -135,10 +135,7 @@ def vit_localizes_more(vit, resnet):
 
 
 def _share_below_own(similarity, factor):
-    """Share of other patches less similar than the own one: (position,) of a coarser grid.
-
-    Ties count half; NaN where no token or patch of a position is known.
-    """
+    """Share of other patches less similar than the own one: (position,) of a coarser grid."""
     last = expect_array(similarity, ("layer", "token", "row", "column")).isel(layer=-1)
     last = last.isel(token=np.isfinite(last["token_row"].values))
     coarse = last.coarsen(row=factor, column=factor).mean()
@@ -246,10 +243,7 @@ SUMMARIES = {"cls": "first token", "all": "mean of all", "spatial": "mean withou
 
 
 def ridge_probe_of(model, tokens="all"):
-    """Accuracy of ridge probes on each block's output, shown `tokens` as for `ridge_probe`.
-
-    They are fitted on some images; the strength of their penalty is chosen on others.
-    """
+    """Accuracy of ridge probes on each block's output, shown `tokens` as for `ridge_probe`."""
     taps = model.blocks
     if tokens != "all":
         model.require_grid()
@@ -402,7 +396,8 @@ def readable_from(accuracy):
     def limits(alpha):
         return np.quantile(depths, [alpha / 2, 1 - alpha / 2])
 
-    return estimate(depth(values), limits, "percentile bootstrap over images")
+    how = "percentile bootstrap over images; each end is the depth of a layer, as the value is"
+    return estimate(depth(values), limits, how)
 
 
 @quantity("ridge_probe.{model}", unit="accuracy", more="reaches a higher linear-probe accuracy")

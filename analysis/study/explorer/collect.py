@@ -35,26 +35,20 @@ TOP_OF_SEVERAL = 3  # of each of several images
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and the images that it is looked at with.
+    """A model and the images that it is looked at with."""
 
-    Attributes:
-        model: the `StudyModel`.
-        images: float32 array of shape (example, height, width, channel), values in [-1, 1].
-        classes: positions of the classes to explain; those of the highest scores if None.
-        samples, noise, seed: of SmoothGrad.
-        foreign: whether its layers have no names of the tap grammar.
-        named: names of its prefix tokens, None where the model does not name them.
-        pooled: positions of the tokens that its head reads, None where it does not name them.
-    """
-
-    model: object
+    model: object  # the `StudyModel`
+    # Float32 array of shape (example, height, width, channel), values in [-1, 1].
     images: np.ndarray = field(repr=False)
+    # Positions of the classes to explain; those of the highest scores if None.
     classes: tuple | None = None
-    samples: int = 6
-    noise: float = 0.1
-    seed: int = 0
-    foreign: bool = False
+    samples: int = 6  # of SmoothGrad
+    noise: float = 0.1  # of SmoothGrad
+    seed: int = 0  # of SmoothGrad
+    foreign: bool = False  # whether its layers have no names of the tap grammar
+    # Names of its prefix tokens, None where the model does not name them.
     named: tuple | None = None
+    # Positions of the tokens that its head reads, None where it does not name them.
     pooled: tuple | None = None
 
     @property
@@ -110,10 +104,7 @@ class Subject:
         return np.argsort(-self.scores.values, axis=1, kind="stable")[:, :most].tolist()
 
     def explain(self, measure):
-        """The result (example, class, ...) of a measurement of each image for its own classes.
-
-        Of `measure(images, classes)`. Classes that are not explained for an image are NaN.
-        """
+        """The result (example, class, ...) of a measurement of each image for its own classes."""
         if len({*map(tuple, self.explained_classes)}) == 1:
             return measure(self.images, self.explained_classes[0])
         pairs = zip(self.images, self.explained_classes, strict=True)
@@ -131,10 +122,7 @@ class Subject:
 
     @cached_property
     def tokens(self):
-        """Tokens of some layers: dict from tap to array (example, row, column, channel).
-
-        Of a network of maps the last of each size, else layers on the grid, without the prefix.
-        """
+        """Tokens of some layers: dict from tap to array (example, row, column, channel)."""
         if self.model.has_maps:
             return self._values(self.maps)
         grid = self.model.grid
@@ -314,12 +302,7 @@ FLAT = "The head scores all classes equally, as one that is zero or untrained do
 
 
 def collect_results(subject):
-    """Every result that the model has the taps for.
-
-    Returns:
-        Pair of a dict from a key of `MEASURES` to the result, and a list of (what is not shown,
-        list of sentences on why).
-    """
+    """Every result that the model has the taps for."""
     results, left_out = {}, []
     for name, (words, measure) in MEASURES.items():
         if name in OF_CLASSES and is_flat(results):

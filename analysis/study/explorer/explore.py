@@ -151,12 +151,7 @@ def explore(
 
 
 def explore_models(models, images, path):
-    """Write one page of several models; an `Exploration` with a dict from name for all.
-
-    Args:
-        models: dict from name to the pair of a model and a dict of the settings of `explore`.
-        images, path: as for `explore`.
-    """
+    """Write one page of several models; an `Exploration` with a dict from name for all."""
     require_own(path)
     pictures, image_names = read_images(images)
     views, results, left_out = [], {}, {}
@@ -300,11 +295,7 @@ def _shown(subject, results):
 
 
 def read_images(images):
-    """Images as uint8 or float arrays with values in [0, 255], and their names.
-
-    Args:
-        images: as for `explore`.
-    """
+    """Images as uint8 or float arrays with values in [0, 255], and their names."""
     from vit_tf.data.folder import decode_file
     from vit_tf.data.imaging import pixels_of
 

@@ -15,17 +15,7 @@ BEST = 3  # classes with the highest scores in a layer: top-1 to top-3
 
 
 def make_payload(subject, results, photos, class_names):
-    """What the script of the page draws.
-
-    Args:
-        subject: the `Subject`.
-        results: dict from a key of `collect.MEASURES` to the result.
-        photos: list of uint8 arrays of shape (height, width, 3), what the model sees of each image.
-        class_names: names of all classes, or None.
-
-    Returns:
-        dict of `examples`, one dict of packed arrays for each, and of what they share.
-    """
+    """What the script of the page draws."""
     grid = subject.model.grid
     explained_classes = subject.explained_classes if "scores" in results else [[] for _ in photos]
     shared = {

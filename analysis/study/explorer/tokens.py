@@ -86,12 +86,7 @@ def _lengths(x):
 
 @dataclass(frozen=True)
 class Removals:
-    """Scores of images without each head, and without the branches of each block.
-
-    Attributes:
-        features: a submodel of outputs of heads, of branches and of the scores.
-        scores: the tap that holds the scores.
-    """
+    """Scores of images without each head, and without the branches of each block."""
 
     features: object
     scores: str

@@ -143,6 +143,28 @@ def test_a_unit_that_the_sentence_contains_is_not_repeated():
     assert row.main == "A is larger than B: 3.00 versus 1.00 (ratio)."
 
 
+def test_a_difference_at_the_end_of_its_interval_is_explained():
+    """Depths are those of layers: a bootstrap may end at the estimate itself."""
+    depth = replace(size, label="Depth", unit="share of depth")
+    rows = made([depth], [model("A"), model("B")], size_a=[2 / 3, 0, 2 / 3], size_b=[0.5, 0.5, 0.5])
+    (sentence,) = rows[0].sentences
+    assert "(+0.17, from \N{MINUS SIGN}0.50 to +0.17; the value is at an end" in sentence
+    wide = made([depth], [model("A"), model("B")], size_a=[0.6, 0, 1], size_b=[0.5, 0, 1])
+    assert "end" not in wide[0].sentences[0]
+
+
+def test_a_difference_of_shares_stays_within_its_range():
+    share = replace(size, unit="share of heads")
+    rows = {
+        quantity.unit: made(
+            [quantity], [model("A"), model("B")], size_a=[0.5, -1, 2], size_b=[0.4, -1, 2]
+        )
+        for quantity in (share, size)
+    }
+    assert "from \N{MINUS SIGN}1.00 to +1.00" in rows["share of heads"][0].sentences[0]
+    assert "to +2." in rows["pixels"][0].sentences[0]
+
+
 def cka(values, stderr=None):
     data = {"cka": (("layer_x", "layer_y"), np.array(values, float))}
     if stderr is not None:

@@ -11,7 +11,7 @@ from scipy import stats
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.engine.estimates import Estimate, over_trainings, student
+from vit_tf.analysis.engine.estimates import Estimate, over_trainings, range_of, student
 from vit_tf.analysis.study.claims import Result, scorecard_dataset
 from vit_tf.analysis.study.data import Data
 from vit_tf.scripts import scorecard as script
@@ -123,6 +123,8 @@ def test_claims_are_matched_by_name_and_evaluated_anew():
         ("rank correlation", (-0.9, 0.8, 0.1), (-1.0, 1.0)),
         ("share of heads", (0.1, 0.3, 0.8), (0.0, 1.0)),
         ("share beyond chance", (0.2, 0.5, 0.9), (None, 1.0)),
+        ("difference in share", (-0.6, 0.1, 0.56), (-1.0, 1.0)),
+        ("difference in share of patches", (-0.9, 0.8, 0.1), (-1.0, 1.0)),
         ("ratio", (0.2, 0.5, 0.9), (None, None)),
     ],
 )
@@ -136,6 +138,20 @@ def test_an_interval_ends_where_the_quantity_does(quantity, values, ends):
     for name, end, without in zip(("low", "high"), ends, free, strict=True):
         assert actual[name].item() == pytest.approx(without if end is None else end)
         assert end is None or abs(without) > abs(end)
+
+
+def test_an_interval_within_a_range_covers_what_the_free_one_does(rng):
+    """Ends at the limits of the possible values cost no coverage: no truth lies beyond them."""
+    unit = "difference in share"
+    for values in rng.uniform(-1, 1, (200, 3)):
+        runs = [Estimate(value, value - 0.3, value + 0.2, "") for value in values]
+        free, bounded = over_trainings(runs), over_trainings(runs, range_of(unit))
+        assert -1 <= bounded.low <= bounded.value <= bounded.high <= 1
+        truths = np.linspace(-1, 1, 41)
+        covered = [(x.low <= truths) & (truths <= x.high) for x in (free, bounded)]
+        np.testing.assert_array_equal(*covered)
+        for alpha in (0.01, 0.2):
+            assert -1 <= bounded.at(alpha)[0] <= bounded.at(alpha)[1] <= 1
 
 
 @pytest.mark.parametrize(
