@@ -91,7 +91,7 @@ def parse(arguments=None):
 
 def run(options):
     """List the figures, or measure and report."""
-    from vit_tf.analysis.study.plan import lookup_figures
+    from vit_tf.analysis.study.figure import lookup_figures
 
     figures = lookup_figures(report_commands.figure_numbers(options))
     if options.list:

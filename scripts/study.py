@@ -107,7 +107,7 @@ def parse(arguments=None):
 
 def run(options):
     """List the figures, or train, measure and report."""
-    from vit_tf.analysis.study.plan import lookup_figures
+    from vit_tf.analysis.study.figure import lookup_figures
 
     figures = lookup_figures(report_commands.figure_numbers(options))
     if options.list:
@@ -493,8 +493,8 @@ def train_and_measure(plan, options):
 
 def _measure_alone(plan, options):
     """Makes the measurements of a model that share no pass with those of other models."""
+    from vit_tf.analysis.study.figure import lookup_figures, plan as plan_pictures
     from vit_tf.analysis.study.measure import in_own_passes, measure
-    from vit_tf.analysis.study.plan import lookup_figures, plan as plan_pictures
 
     models, _ = train_all([plan], options, lambda *_: None)
     data = report_commands.read_data(

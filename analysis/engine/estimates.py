@@ -174,6 +174,7 @@ UNBOUNDED = (-np.inf, np.inf)  # the possible values of most quantities
 RANGES = {
     "rank correlation": (-1.0, 1.0),
     "share beyond chance": (-np.inf, 1.0),
+    "share of depth": (0.0, 2.0),  # twice a mean relative depth
     **dict.fromkeys(("share", "accuracy", "purity", "IoU", "PCK", "J&F", "asymmetry"), (0.0, 1.0)),
 }
 

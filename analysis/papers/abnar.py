@@ -3,7 +3,7 @@
 from ..attention.rollout import rollout_statistic
 from ..plots.attention_plots import plot_attention_rollout
 from ..study.figure import Figure, Paper, each
-from ..study.measurement import statistic
+from ..study.measure import statistic
 from .chapters import LOCALITY
 
 ABNAR = Paper("Abnar and Zuidema (2020)", "https://arxiv.org/abs/2005.00928", prefix="A.", rank=3)

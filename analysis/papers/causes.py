@@ -29,7 +29,7 @@ from ..plots.flow_plots import (
 )
 from ..study.claims import claim
 from ..study.figure import Figure, Paper, group, variants, with_roles
-from ..study.measurement import DATA, quantity, task
+from ..study.measure import DATA, quantity, task
 from .chapters import CAUSES
 from .walmer.section4_attention import unit_distance_of
 

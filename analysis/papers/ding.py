@@ -10,7 +10,7 @@ from ..plots.similarity_plots import plot_similarities
 from ..similarity.similarities import similarities_statistic
 from ..study.claims import claim
 from ..study.figure import Figure, Paper, each
-from ..study.measurement import statistic
+from ..study.measure import statistic
 from .chapters import STRUCTURE
 
 DING = Paper("Ding et al. (2021)", "https://arxiv.org/abs/2108.01661", prefix="S.", rank=5)

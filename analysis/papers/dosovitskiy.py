@@ -5,7 +5,7 @@ import numpy as np
 from ..flow.embeddings import patch_filters, position_similarity
 from ..plots.flow_plots import plot_patch_filters, plot_position_similarity
 from ..study.figure import Figure, Paper, each
-from ..study.measurement import task
+from ..study.measure import task
 from .chapters import EMBEDDINGS
 
 DOSOVITSKIY = Paper(

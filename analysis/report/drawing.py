@@ -100,7 +100,7 @@ def draw(figures, results, folder, progress=None, code_for=None, drawer=None):
     sentence says everything that a picture would show, it replaces the picture.
 
     Args:
-        figures: list of lists of `Picture`, the panels of each figure, from `plan.by_figure`.
+        figures: list of lists of `Picture`, the panels of each figure, from `figure.by_figure`.
         results: dict from result name to result, as `measure` returns it.
         folder: path of the report's folder, which contains `results` too.
         progress: as for `measure.measure_all`, called before each picture.

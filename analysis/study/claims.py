@@ -25,9 +25,8 @@ from ..engine.estimates import (
 )
 from ..engine.store import fingerprint
 from .data import Data
-from .figure import Figure
+from .figure import Figure, all_figures, describe, missing_data
 from .models import ROLES, StudyModel
-from .plan import all_figures, describe, missing_data
 
 OUTCOMES = ("replicates", "does not replicate", "inconclusive", "descriptive", "not tested")
 

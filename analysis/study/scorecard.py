@@ -28,7 +28,7 @@ from ..report.rendering import save_figure
 from .assemble import Report
 from .claims import OUTCOMES, Result
 from .data import UNKNOWN
-from .plan import all_figures
+from .figure import all_figures
 
 log = logging.getLogger(__name__)
 

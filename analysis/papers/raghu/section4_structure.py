@@ -9,7 +9,7 @@ from ...plots.similarity_plots import plot_cka, plot_layer_match_accuracy
 from ...similarity.cka import cka_statistic, layer_match_accuracy
 from ...study.claims import claim
 from ...study.figure import Figure, Overview, each, pairs
-from ...study.measurement import quantity, statistic
+from ...study.measure import quantity, statistic
 from ...study.models import representations
 from ..chapters import STRUCTURE
 from . import RAGHU

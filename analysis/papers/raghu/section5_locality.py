@@ -21,7 +21,7 @@ from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_statistic
 from ...study.claims import claim
 from ...study.figure import Figure, Overview, each, pairs, together
-from ...study.measurement import DATA, quantity, statistic, task
+from ...study.measure import DATA, quantity, statistic, task
 from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALITY
 from . import RAGHU

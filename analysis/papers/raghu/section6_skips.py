@@ -19,7 +19,7 @@ from ...plots.flow_plots import plot_skip_ratio, plot_skip_ratio_lines
 from ...plots.similarity_plots import plot_cka
 from ...study.claims import claim
 from ...study.figure import Figure, each, group, together, variants, with_roles
-from ...study.measurement import quantity, statistic
+from ...study.measure import quantity, statistic
 from ..chapters import SKIPS
 from . import RAGHU
 from .section4_structure import cka_of, expect_cka

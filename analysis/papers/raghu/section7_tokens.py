@@ -24,7 +24,7 @@ from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
 from ...similarity.localization import localization_statistic
 from ...study.claims import claim
 from ...study.figure import Figure, Overview, each, split, together
-from ...study.measurement import DATA, quantity, statistic, task
+from ...study.measure import DATA, quantity, statistic, task
 from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALIZATION, PROBES
 from . import RAGHU

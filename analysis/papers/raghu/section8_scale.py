@@ -12,7 +12,7 @@ from ...plots.similarity_plots import plot_best_matching_layer, plot_data_scale
 from ...similarity.cka import best_matching_layer, cka_statistic
 from ...study.claims import claim
 from ...study.figure import Figure, group, variants, with_roles
-from ...study.measurement import statistic, task
+from ...study.measure import statistic, task
 from ...study.models import NotApplicable
 from ..chapters import SCALE
 from . import RAGHU

@@ -9,7 +9,7 @@ from ...plots.similarity_plots import plot_cka, plot_last_layer_cka
 from ...similarity.cka import last_layer_statistic, residual_statistic
 from ...study.claims import claim
 from ...study.figure import Figure, each, group
-from ...study.measurement import statistic, task
+from ...study.measure import statistic, task
 from ...study.models import NotApplicable
 from ..chapters import SKIPS, STRUCTURE
 from ..raghu.section4_structure import cka_of

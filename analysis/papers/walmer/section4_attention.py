@@ -40,7 +40,7 @@ from ...plots.attention_plots import (
 )
 from ...study.claims import claim
 from ...study.figure import Figure, each, together
-from ...study.measurement import statistic, task
+from ...study.measure import statistic, task
 from ..chapters import LOCALITY, OBJECTS
 from . import WALMER
 

@@ -12,7 +12,7 @@ from ...plots.probe_plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_statistic
 from ...study.claims import claim
 from ...study.figure import Figure, together
-from ...study.measurement import statistic, task
+from ...study.measure import statistic, task
 from ...study.models import BASELINES, MOST_PANELS, spread
 from ..chapters import CLASSES, OBJECTS
 from . import WALMER

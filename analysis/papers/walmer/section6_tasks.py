@@ -20,7 +20,7 @@ from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
 from ...study.claims import claim
 from ...study.figure import Figure, together
-from ...study.measurement import DATA, quantity, statistic, task
+from ...study.measure import DATA, quantity, statistic, task
 from ...study.models import BASELINES
 from ..chapters import CLASSES, PROBES, TASKS
 from . import WALMER

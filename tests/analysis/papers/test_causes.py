@@ -13,9 +13,9 @@ from vit_tf.analysis.papers import causes
 from vit_tf.analysis.papers.ding import AGREEMENT
 from vit_tf.analysis.study.claims import claim_outcome
 from vit_tf.analysis.study.data import Data
-from vit_tf.analysis.study.measurement import DATA, with_inputs
+from vit_tf.analysis.study.figure import Picture
+from vit_tf.analysis.study.measure import DATA, with_inputs
 from vit_tf.analysis.study.models import StudyModel
-from vit_tf.analysis.study.plan import Picture
 
 EXPECTED = {1: "replicates", -1: "does not replicate", 0: "inconclusive"}
 

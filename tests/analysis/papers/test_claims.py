@@ -17,8 +17,8 @@ from vit_tf.analysis.papers.raghu.section5_locality import extent
 from vit_tf.analysis.papers.raghu.section6_skips import skips_partition as without_skips
 from vit_tf.analysis.similarity.localization import input_patches
 from vit_tf.analysis.study.claims import OUTCOMES, evaluate, scorecard, scorecard_dataset
+from vit_tf.analysis.study.figure import all_figures
 from vit_tf.analysis.study.models import representations
-from vit_tf.analysis.study.plan import all_figures
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
 EXPECTED = {1: "replicates", -1: "does not replicate", 0: "inconclusive"}

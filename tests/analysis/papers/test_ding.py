@@ -11,7 +11,7 @@ from vit_tf.analysis.papers.ding import (
     measures_agree,
 )
 from vit_tf.analysis.study.claims import scorecard
-from vit_tf.analysis.study.plan import all_figures
+from vit_tf.analysis.study.figure import all_figures
 
 
 def result(maps):

@@ -24,7 +24,7 @@ from vit_tf.analysis.papers.walmer.section6_tasks import (
     task_scores,
 )
 from vit_tf.analysis.study.claims import scorecard, scorecard_dataset
-from vit_tf.analysis.study.plan import all_figures
+from vit_tf.analysis.study.figure import all_figures
 
 ROLES = {"vit": "vit", "untrained": "vit-untrained", "noise": "vit-noise"}
 EXPECTED = {1: "replicates", -1: "does not replicate", 0: "inconclusive"}

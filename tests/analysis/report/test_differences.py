@@ -14,9 +14,9 @@ from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves
 from vit_tf.analysis.papers.raghu.section5_locality import early_extent, early_reach
 from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
 from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
-from vit_tf.analysis.report.differences import compare, main_results
+from vit_tf.analysis.report.first_screen import compare, main_results
 from vit_tf.analysis.report.page import write_report
-from vit_tf.analysis.study.measurement import quantity
+from vit_tf.analysis.study.measure import quantity
 
 
 def test_difference_of_normal_intervals_is_that_of_independent_values():

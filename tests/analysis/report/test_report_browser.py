@@ -10,7 +10,7 @@ from browser import CHROMIUM, Browser, place
 from vit_tf.analysis import plots
 from vit_tf.analysis.engine.estimates import share
 from vit_tf.analysis.plots import interactive
-from vit_tf.analysis.report.differences import Comparison
+from vit_tf.analysis.report.first_screen import Comparison
 from vit_tf.analysis.report.page import ModelSummary, Panel, ReportFigure, Section, write_report
 from vit_tf.analysis.study.claims import Result
 

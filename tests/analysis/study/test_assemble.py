@@ -16,9 +16,8 @@ from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_18
 from vit_tf.analysis.plots.attention_plots import KIND_COLOURS, KINDS, one_kind
 from vit_tf.analysis.report import drawing
 from vit_tf.analysis.study.data import OPTIONAL, Data
-from vit_tf.analysis.study.figure import Figure, Selection, each
+from vit_tf.analysis.study.figure import Figure, Picture, Selection, each, lookup_figures, plan
 from vit_tf.analysis.study.models import StudyModel
-from vit_tf.analysis.study.plan import Picture, lookup_figures, plan
 
 DRAWN = []  # no part of a function, with whose values pictures are keyed
 MODULE = "vit_tf.analysis.plots.made_up"

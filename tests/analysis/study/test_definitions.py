@@ -9,10 +9,9 @@ from vit_tf.analysis.engine.estimates import student
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, FIGURE_2, cka_of, halves_alike
 from vit_tf.analysis.study.claims import claim, evaluate
-from vit_tf.analysis.study.figure import each, together
-from vit_tf.analysis.study.measurement import statistic
+from vit_tf.analysis.study.figure import all_figures, check_figures, each, lookup_figures, together
+from vit_tf.analysis.study.measure import statistic
 from vit_tf.analysis.study.models import StudyModel
-from vit_tf.analysis.study.plan import all_figures, check_figures
 
 PLAIN = replace(FIGURE_1, claims=(), quantities=())
 
@@ -47,8 +46,8 @@ def with_mistake(model):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"models": each("vti")}, ("part of a model", "Figures 1 and B.1", "'vti'", "vit")),
-        ({"models": together("vit", baselines=("untrianed",))}, ("part", "Figures 1", "untrained")),
+        ({"models": each("vti")}, ("role of a model", "Figures 1 and B.1", "'vti'", "vit")),
+        ({"models": together("vit", baselines=("untrianed",))}, ("role", "Figures 1", "untrained")),
         ({"claims": [made("cka.{vti}")]}, ("own-claim", "'vti'", "vit")),
         ({"claims": [made("ckka.{vit}")]}, ("own-claim", "result", "'ckka'", "cka")),
         ({"quantities": [replace(halves_alike, result="cka.{modle}")]}, ("'modle'", "model")),
@@ -81,6 +80,18 @@ def test_what_exists_twice_is_an_error():
             check_figures(figures, modules)
         assert [word for word in words if word not in str(error.value)] == []
     check_figures([PLAIN, replace(other, numbers="1", name="a-{model}")], [{"a"}, {"a", "b"}])
+
+
+def test_selected_figures_are_checked_and_claims_may_use_the_results_of_others():
+    wrong = replace(PLAIN, numbers="77", name="own-{model}", measure=with_mistake)
+    on_other = replace(PLAIN, numbers="78", claims=[made("attention_distance.{vit}")])
+    figures = [PLAIN, on_other, *lookup_figures(["3"])]
+    assert lookup_figures(["78"], figures) == [on_other]
+    assert lookup_figures(["1"], [PLAIN, wrong]) == [PLAIN]
+    with pytest.raises(ValueError, match=r"measure of .*blokcs"):
+        lookup_figures(["77"], [PLAIN, wrong])
+    with pytest.raises(ValueError, match="'attention_distance'"):
+        lookup_figures(["78"], figures[:2])
 
 
 def two_of_one_name(item, other):

@@ -8,17 +8,17 @@ import pytest
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.study.assemble import example_code
 from vit_tf.analysis.study.data import OPTIONAL, Data
-from vit_tf.analysis.study.example_code import example_code
-from vit_tf.analysis.study.models import StudyModel
-from vit_tf.analysis.study.plan import (
-    _anyones_models,
+from vit_tf.analysis.study.figure import (
+    _foreign_models,
     _study_models,
     all_figures,
     by_figure,
     lookup_figures,
     plan,
 )
+from vit_tf.analysis.study.models import StudyModel
 
 DATA = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))
 
@@ -27,7 +27,7 @@ def groups_of(models, numbers=()):
     return by_figure(plan(lookup_figures(numbers), models, DATA)[0])
 
 
-@pytest.mark.parametrize("models", [_study_models(), _anyones_models()], ids=["study", "anyone"])
+@pytest.mark.parametrize("models", [_study_models(), _foreign_models()], ids=["study", "anyone"])
 @pytest.mark.parametrize("known", [True, False])
 def test_every_figure_has_code_of_public_calls_with_arguments_that_they_have(models, known):
     sources = {model.name: model.name for model in models} if known else {}

@@ -13,8 +13,8 @@ from vit_tf import TokenGrid
 from vit_tf.analysis import make_report
 from vit_tf.analysis.study import assemble
 from vit_tf.analysis.study.claims import evaluate
+from vit_tf.analysis.study.figure import all_figures, lookup_figures
 from vit_tf.analysis.study.models import StudyModel, slug
-from vit_tf.analysis.study.plan import all_figures, lookup_figures
 
 SHAPE = (16, 16, 3)
 

@@ -18,10 +18,9 @@ from vit_tf.analysis.papers.raghu.section6_skips import skip_ratio_of
 from vit_tf.analysis.similarity.cka import best_matching_layer
 from vit_tf.analysis.study import measure as measuring
 from vit_tf.analysis.study.data import Data
-from vit_tf.analysis.study.measure import measure
-from vit_tf.analysis.study.measurement import OwnPasses, SharedPass, with_inputs
+from vit_tf.analysis.study.figure import all_figures, plan
+from vit_tf.analysis.study.measure import OwnPasses, SharedPass, measure, with_inputs
 from vit_tf.analysis.study.models import StudyModel, block_outputs
-from vit_tf.analysis.study.plan import all_figures, plan
 
 
 @pytest.fixture(scope="module")
