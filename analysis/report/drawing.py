@@ -143,12 +143,8 @@ def _sharing(figures):
 def draw_measured(figures, results, drawer):
     """Starts to draw the pictures of which everything is measured, while the rest is."""
     for together in _sharing(figures):
-        measurements = [
-            measurement
-            for picture in together
-            for measurement in picture.selection.measurements.values()
-        ]
-        if all(results.get(measurement.name) is not None for measurement in measurements):
+        measurements = [m for picture in together for m in picture.selection.measurements.values()]
+        if all(results.get(m.name) is not None for m in measurements):
             drawer.draw(_without_sentences(together, results)[0], results, meanwhile=True)
 
 

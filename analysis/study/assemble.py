@@ -27,7 +27,7 @@ from .claims import evaluate, scorecard_dataset
 from .data import make_data
 from .figure import Figure, Picture, by_figure, describe, lookup_figures, plan, without_failures
 from .loaded_models import LoadedModel, expected, prepare_models
-from .measure import measure, measure_all
+from .measure import measure_all, raise_problems
 from .models import require_distinct
 
 log = logging.getLogger(__name__)
@@ -103,21 +103,15 @@ def write_figures(
     folder = Path(folder)
     pictures, left_out = plan(figures, models, data, elsewhere)
     measuring = partial(progress, "measuring") if progress else None
-    wanted = [
-        measurement
-        for picture in pictures
-        for measurement in picture.selection.measurements.values()
-    ]
+    wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
     with Processes.for_pictures(len(pictures) if is_chief() else 0) as processes:
         drawer = Drawer(folder, processes)
-        meanwhile = (
-            partial(draw_measured, by_figure(pictures), drawer=drawer) if processes else None
+        start_to_draw = partial(draw_measured, by_figure(pictures), drawer=drawer)
+        results, problems = measure_all(
+            wanted, data, folder / "results", measuring, start_to_draw if processes else None
         )
-        keywords = {"progress": measuring, "meanwhile": meanwhile}
         if strict:
-            results, problems = measure(wanted, data, folder / "results", **keywords), {}
-        else:
-            results, problems = measure_all(wanted, data, folder / "results", **keywords)
+            raise_problems(problems)
         pictures, failed = without_failures(pictures, results, problems)
         left_out = [*left_out, *failed, *notes, *undefined(results)]
         if left_out:
@@ -137,17 +131,7 @@ def write_figures(
             partial(example_code, sources=sources or {}, setup=setup),
             drawer,
         )
-    claims = evaluate(figures, models, results, elsewhere, data)
-    if claims:
-        _keep_scorecard(
-            folder / "results" / "scorecard.nc", scorecard_dataset(claims, models, data)
-        )
-    measured = [claim for claim in claims if claim.outcome != "not tested"]
-    for claim in measured:
-        log.info("%-18s %s (%s)", claim.outcome, claim.statement, ", ".join(claim.models))
-    if len(measured) < len(claims):
-        count = len(claims) - len(measured)
-        log.info("%d of %d claims are not tested: see the report", count, len(claims))
+    claims = _evaluated(figures, models, results, elsewhere, data, folder / "results")
     differences = compare(pictures, models, results)
     compared = [model for model in models if model.base is None]
     chapters, notes = _not_measured(figures, left_out)
@@ -167,6 +151,22 @@ def write_figures(
         **page,
     )
     return Report(path, results, claims, left_out)
+
+
+def _evaluated(figures, models, results, elsewhere, data, folder):
+    """The claims that figures test, which are logged, and saved unless the same are there."""
+    claims = evaluate(figures, models, results, elsewhere, data)
+    if claims:
+        path, scorecard = folder / "scorecard.nc", scorecard_dataset(claims, models, data)
+        if not path.exists() or not xr.load_dataset(path).identical(scorecard):
+            write_whole(path, scorecard.to_netcdf)
+    measured = [claim for claim in claims if claim.outcome != "not tested"]
+    for claim in measured:
+        log.info("%-18s %s (%s)", claim.outcome, claim.statement, ", ".join(claim.models))
+    if len(measured) < len(claims):
+        count = len(claims) - len(measured)
+        log.info("%d of %d claims are not tested: see the report", count, len(claims))
+    return claims
 
 
 @renamed_arguments(parts="roles")
@@ -302,12 +302,6 @@ def _class_names(images, data, models):
     declared = {tuple(getattr(model, "class_names", None) or ()) for model in models.values()}
     (declared,) = declared - {()} if len(declared - {()}) == 1 else [()]
     return declared if data.num_classes is None or data.num_classes <= len(declared) else ()
-
-
-def _keep_scorecard(path, scorecard):
-    """Writes the scorecard, unless the one that is there is the same."""
-    if not path.exists() or not xr.load_dataset(path).identical(scorecard):
-        write_whole(path, scorecard.to_netcdf)
 
 
 KINDS = {

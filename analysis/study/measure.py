@@ -203,12 +203,17 @@ WORDS = {
 def measure(wanted, data, folder, progress=None, meanwhile=None):
     """Every measurement wanted, kept in a folder so that none is made twice."""
     results, problems = measure_all(wanted, data, folder, progress, meanwhile)
+    raise_problems(problems)
+    return results
+
+
+def raise_problems(problems):
+    """Raises a `ValueError` that names the measurements that failed, and why; if any did."""
     failed = {}
     for name, reason in problems.items():
         failed.setdefault(reason, []).append(name)
     if failed:
         raise ValueError("; ".join(f"{', '.join(names)}: {why}" for why, names in failed.items()))
-    return results
 
 
 def measure_all(wanted, data, folder, progress=None, meanwhile=None):
