@@ -389,7 +389,7 @@ def plot_head_classes(
         for k, c in KIND_COLOURS.items()
         if k != "none" or k in kind.values
     ]
-    ax.legend(handles=handles, title="number of heads", **style.BESIDE)
+    ax.legend(handles=handles, title="number of heads", **style.LEGEND)
     return ax
 
 

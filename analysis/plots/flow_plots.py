@@ -600,7 +600,7 @@ def plot_token_ablation(
         panel.label_outer()
     shown = {bars.get_label(): bars for panel in flat for bars in panel.containers}
     handles = [shown[name] for name in orders if name in shown]
-    ax.legend(handles=handles, title="tokens (bars: 95 % CI)", **style.BESIDE)
+    ax.legend(handles=handles, title="tokens (bars: 95 % CI)", **style.LEGEND)
     return ax
 
 

@@ -16,8 +16,8 @@ LONG_ENTRY = 26
 MARKERS = "osD^vPX*<>"
 LINE_STYLES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 SPANNED = "colours span the values drawn"
-# A legend to the right of the axes.
-BESIDE = {
+# Where a legend is: to the right of the axes.
+LEGEND = {
     **{"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0, "frameon": False},
     **{"fontsize": 8, "title_fontsize": 8, "alignment": "left"},
 }
@@ -203,4 +203,4 @@ def legend(ax, title=None):
     handles, labels = ax.get_legend_handles_labels()
     if max(map(len, labels)) > LONG_ENTRY:
         labels = [label.replace(": ", ":\n", 1) for label in labels]
-    return ax.legend(handles, labels, title=title, handlelength=3.2, **BESIDE)
+    return ax.legend(handles, labels, title=title, handlelength=3.2, **LEGEND)

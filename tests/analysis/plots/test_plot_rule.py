@@ -79,6 +79,16 @@ def test_plot_draws_what_the_plot_of_that_name_draws_in_the_axes_given(name):
         assert any(panel.get_ylabel() for panel in panels)
 
 
+@pytest.mark.parametrize(
+    "name", ["cka", "mean_attention", "skip_ratio", "localization", "grad_cam"]
+)
+def test_plots_do_not_depend_on_the_order_of_dims(name):
+    result = RESULTS[name]
+    axes = [analysis.plot(x) for x in (result, result.transpose(*list(result.sizes)[::-1]))]
+    drawn = [drawn_values(np.ravel(getattr(ax, "panels", ax))) for ax in axes]
+    np.testing.assert_array_equal(*drawn)
+
+
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_of_another_measurement_is_refused(name):
     draw = getattr(analysis, f"plot_{name}")
