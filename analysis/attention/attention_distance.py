@@ -90,14 +90,14 @@ def attention_statistic(features, grid):
     def step(images, taps):
         weights = attention_weights(taps, grid)
         return {
-            "of": {layer: summed_distance(w, grid) for layer, w in weights.items()},
+            "distance": {layer: summed_distance(w, grid) for layer, w in weights.items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals):
-        layers = list(totals["of"])
-        summed, counted = np.stack(list(totals["of"].values()), axis=1)
+        layers = list(totals["distance"])
+        summed, counted = np.stack(list(totals["distance"].values()), axis=1)
         require_finite("attention distance", summed, layers)
         distance = mean_of(summed, counted)
         left_out = totals["examples"] * grid.num_spatial - counted
@@ -158,16 +158,12 @@ def summed_spatial(weights, grid):
 
 
 def spatial_shares(weights, grid):
-    """Attention (..., spatial_key) renormalised over spatial keys, and which queries have any
-    (...).
-
-    What is below the smallest normal float32 counts as none: devices that flush such numbers to
-    zero and others agree, and the reciprocal is finite. Weights that are NaN, or zero for all keys,
-    are no attention: their shares are NaN, for which results raise an error.
-    """
+    """Attention (..., spatial_key) renormalised over spatial keys; which queries (...) have any."""
     weights = tf.cast(weights, tf.float32)
     spatial = weights[..., grid.prefix :]
     total = tf.reduce_sum(spatial, axis=-1, keepdims=True)
+    # Below the smallest normal float32 there is none, whether or not a device flushes it to zero.
+    # Weights that are NaN, or zero for all keys, have NaN shares, for which results raise an error.
     elsewhere = tf.reduce_sum(weights[..., : grid.prefix], axis=-1, keepdims=True)
     none = (total < np.finfo(np.float32).tiny) & (elsewhere > 0)
     share = tf.where(none, 0.0, 1.0 / tf.where(none, 1.0, total))

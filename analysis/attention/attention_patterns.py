@@ -11,7 +11,7 @@ from ..engine.results import dataset_of, facts_of, mean_of, require_finite, vari
 from ..engine.stream import Statistic, evaluate
 from .attention_distance import LEFT_OUT, attention_weights, on_attention
 from .mean_attention import attention_maps, grid_of_mean, require_tokens
-from .saliency import has_places, query_maps, query_names
+from .saliency import has_attention, query_maps, query_names
 
 # Largest distance to the uniform map by rounding in float32: such a map has no pattern.
 FLAT = 1e-5
@@ -124,13 +124,8 @@ def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
 
 
 def pattern_terms(maps):
-    """Peaks (..., layer, head), and repetition and similarity of pairs of layers, 0 where there is
-    none.
-
-    Maps of shape (..., layer, head, token) sum to 1, or are zeros. `seen` and `paired` are ones
-    where there is a map, and where two layers have a pair of different heads.
-    """
-    tokens, has_map = maps.shape[-1], tf.cast(has_places(maps), maps.dtype)
+    """Peaks of maps (..., layer, head, token), repetition and similarity of layers, and counts."""
+    tokens, has_map = maps.shape[-1], tf.cast(has_attention(maps), maps.dtype)
     entropy = -tf.reduce_sum(tf.math.xlogy(maps, maps), axis=-1)
     peak = has_map * (1.0 - entropy / np.log(tokens))
     centred = has_map[..., None] * (maps - 1.0 / tokens)
@@ -141,9 +136,10 @@ def pattern_terms(maps):
     weighted = unit * tf.sqrt(tf.maximum(peak, 0.0))[..., None]
     return {
         "peak": peak,
-        "seen": has_map,
+        "mapped": has_map,  # ones where there is a map
         "repetition": _pairs_of_layers(weighted) * mean,
         "similarity": _pairs_of_layers(unit) * mean,
+        # Ones where two layers have a pair of different heads.
         "paired": tf.cast(pairs > 0, maps.dtype),
     }
 
@@ -158,7 +154,9 @@ def _pairs_of_layers(heads):
 def _patterns_of(terms, examples, queries, layers, attrs):
     """The result, from sums over examples."""
     dims = ("query", "layer")
-    counts = dict.fromkeys(("repetition", "similarity"), terms["paired"]) | {"peak": terms["seen"]}
+    counts = dict.fromkeys(("repetition", "similarity"), terms["paired"]) | {
+        "peak": terms["mapped"]
+    }
     words = {
         "repetition": "similarity of heads, weighted by their peaks",
         "similarity": "correlation of the maps of two heads",
@@ -169,6 +167,6 @@ def _patterns_of(terms, examples, queries, layers, attrs):
         name: variable((*dims, last[name]), mean_of(terms[name], counts[name]), text)
         for name, text in words.items()
     }
-    left_out = (examples - terms["seen"]).astype(int)
+    left_out = (examples - terms["mapped"]).astype(int)
     variables["left_out"] = ((*dims, "head"), left_out, LEFT_OUT)
     return dataset_of(variables, attrs, query=queries, layer=layers, layer_other=layers)

@@ -81,14 +81,14 @@ def mean_attention_statistic(features, grid):
                 layer: tf.reduce_sum(tf.cast(w, tf.float32), axis=0) for layer, w in weights.items()
             },
             "spatial": {layer: summed[0] for layer, summed in spatial.items()},
-            "seen": {layer: summed[1] for layer, summed in spatial.items()},
+            "counted": {layer: summed[1] for layer, summed in spatial.items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals):
         layers = list(totals["raw"])
-        names = ("raw", "spatial", "seen")
+        names = ("raw", "spatial", "counted")
         raw, spatial, counted = (np.stack(list(totals[name].values())) for name in names)
         require_finite("mean attention", spatial, layers)
         spatial, left_out = mean_of(spatial, counted[..., None]), totals["examples"] - counted
@@ -308,9 +308,9 @@ def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
         share = mean_of(summed, weights.sum(axis=-1)[..., None])
         left_out = left_out[:, :, grid.prefix :].sum(axis=-1)
     else:
-        place = _position(query, grid)
+        position = _position(query, grid)
         spatial = mean["spatial"].transpose("layer", "head", "query", "spatial_key")
-        share, left_out = spatial.values[:, :, place], left_out[:, :, place]
+        share, left_out = spatial.values[:, :, position], left_out[:, :, position]
     dims, words = (*DIMS, "row", "column"), ("mean attention", "1")
     facts = mean.attrs | {"query": query}
     coords = _heads(mean, left_out)
@@ -495,7 +495,7 @@ def _median(share):
 
 
 def _ratio(part, total):
-    """`part / whole`, 1 where both are 0."""
+    """`part / total`, 1 where both are 0."""
     return np.where(total == 0, 1.0, part / np.where(total == 0, 1, total))
 
 

@@ -75,14 +75,12 @@ def saliency_statistic(features, grid, mass=0.6):
     def step(images, masks, taps):
         covered = patch_cover(masks, grid)
         counted = tf.reduce_any(covered > 0, axis=-1)
-        queries = {
-            layer: query_maps(weights, grid)
-            for layer, weights in attention_weights(taps, grid).items()
-        }
+        weights = attention_weights(taps, grid)
+        queries = {layer: query_maps(values, grid) for layer, values in weights.items()}
         sums = {layer: _summed_iou(maps, covered, mass) for layer, maps in queries.items()}
         return {
             "iou": {layer: summed[0] for layer, summed in sums.items()},
-            "seen": {layer: summed[1] for layer, summed in sums.items()},
+            "with_iou": {layer: summed[1] for layer, summed in sums.items()},
             "attention": {layer: tf.reduce_sum(maps, (1, 3)) for layer, maps in queries.items()},
             "counted": tf.reduce_sum(tf.cast(counted, tf.int32)),
             "beyond": num_beyond(masks),
@@ -94,11 +92,7 @@ def saliency_statistic(features, grid, mass=0.6):
 
 
 def query_maps(weights, grid):
-    """Attention over spatial keys of CLS, if any, and of the mean query: (query, example, head,
-    key).
-
-    Each map sums to 1, or is all zeros where its queries attend to prefix tokens only.
-    """
+    """Maps (query, example, head, spatial_key) of CLS, if any, and of the mean query; or zeros."""
     weights = tf.cast(weights, tf.float32)
     # A product reads all queries once, where a mean of some of them would copy these first.
     share = [[0.0] * grid.prefix + [1.0 / grid.num_spatial] * grid.num_spatial]
@@ -146,11 +140,11 @@ def most_attended(maps, mass):
     ranked = tf.gather(maps, order, axis=-1, batch_dims=maps.shape.rank - 1)
     before = tf.cumsum(ranked, axis=-1, exclusive=True)
     is_kept = tf.cast(before < mass - ROUNDING, tf.float32)
-    place = tf.argsort(order)
-    return tf.gather(is_kept, place, axis=-1, batch_dims=maps.shape.rank - 1)
+    rank = tf.argsort(order)
+    return tf.gather(is_kept, rank, axis=-1, batch_dims=maps.shape.rank - 1)
 
 
-def has_places(maps):
+def has_attention(maps):
     """Whether a map of shape (..., token) has any attention: ones and zeros of shape (...)."""
     return tf.cast(tf.reduce_any(maps != 0, axis=-1), tf.float32)
 
@@ -161,7 +155,7 @@ def _summed_iou(maps, covered, mass):
     both = tf.einsum("qeht,et->qeh", most, covered)
     either = tf.reduce_sum(most, axis=-1) + tf.reduce_sum(covered, axis=-1)[:, None] - both
     counted = tf.cast(tf.reduce_any(covered > 0, axis=-1), tf.float32)
-    with_iou = has_places(maps) * counted[:, None]
+    with_iou = has_attention(maps) * counted[:, None]
     return tf.reduce_sum(with_iou * both / either, axis=1), tf.reduce_sum(with_iou, axis=1)
 
 
@@ -172,20 +166,18 @@ def _overlap(totals, features, grid, mass):
     require_shares(totals["beyond"])
     if not totals["counted"]:
         raise ValueError("Expected a mask that is not empty. Received: empty masks only")
-    iou, with_iou = (np.stack(list(totals[name].values()), axis=1) for name in ("iou", "seen"))
+    iou, with_iou = (np.stack(list(totals[name].values()), axis=1) for name in ("iou", "with_iou"))
     iou = mean_of(iou, with_iou)
     ranked = np.where(np.isnan(iou), -1.0, iou)
     has_iou = ~np.isnan(iou).all(axis=-1)
-    best = (
-        np.where(has_iou, ranked.max(axis=-1), np.nan),
-        np.where(has_iou, ranked.argmax(axis=-1), -1),
-    )
+    best_iou = np.where(has_iou, ranked.max(axis=-1), np.nan)
+    best_head = np.where(has_iou, ranked.argmax(axis=-1), -1)
     dims = ("query", "layer")
     words = "mean IoU of attention and mask"
     variables = {
         "iou": variable((*dims, "head"), iou, words),
-        "best_iou": variable(dims, best[0], words),
-        "best_head": (dims, best[1], {"long_name": "head of the largest IoU"}),
+        "best_iou": variable(dims, best_iou, words),
+        "best_head": (dims, best_head, {"long_name": "head of the largest IoU"}),
         "left_out": ((*dims, "head"), (totals["counted"] - with_iou).astype(int), LEFT_OUT),
     }
     estimator = "mean over examples of the IoU of the fewest tokens that hold the mass"

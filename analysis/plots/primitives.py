@@ -82,19 +82,19 @@ def name_layers(ax, which, names, positions, inches=None):
     groups = group_layers(names, capacity) if len(names) > capacity else None
     if groups:
         edges = [(positions[start - 1] + positions[start]) / 2 for _, start, _ in groups[1:]]
-        labels, places = _apart(groups, positions, FONT_SIZE * 1.15 / scale)
+        labels, locations = _apart(groups, positions, FONT_SIZE * 1.15 / scale)
         axis.set_ticks(edges, labels=[""] * len(edges))
-        axis.set_ticks(places, labels=labels, minor=True)
+        axis.set_ticks(locations, labels=labels, minor=True)
     else:
         step = math.ceil(len(names) / capacity)
-        labels, places = [elide(name) for name in names[::step]], positions[::step]
-        axis.set_ticks(places, labels=labels)
+        labels, locations = [elide(name) for name in names[::step]], positions[::step]
+        axis.set_ticks(locations, labels=labels)
         axis.set_ticks([], minor=True)
     axis.set_tick_params(which="minor", length=0, pad=7, labelsize=FONT_SIZE)
     axis.set_tick_params(which="major", length=6 if groups else 2.5, labelsize=FONT_SIZE)
     if which == "x":
         widths = np.array([len(label) * FONT_SIZE * 0.65 for label in labels])
-        flat = ((widths[1:] + widths[:-1]) / 2 < np.diff(np.asarray(places) * scale)).all()
+        flat = ((widths[1:] + widths[:-1]) / 2 < np.diff(np.asarray(locations) * scale)).all()
         axis.set_tick_params(which="both", labelrotation=0 if flat else 90)
 
 
@@ -104,10 +104,10 @@ def depth_axis(ax, layers):
         ax.set_xlabel(NORMALISED)
         return [np.linspace(0, 1, len(names)) for names in layers]
     names, cut = shorten(layers[0])
-    places = np.arange(len(names))
-    name_layers(ax, "x", names, places)
+    locations = np.arange(len(names))
+    name_layers(ax, "x", names, locations)
     ax.set_xlabel(layer_label(cut))
-    return [places] * len(layers)
+    return [locations] * len(layers)
 
 
 def name_positions(ax, shape, unit):
@@ -135,11 +135,11 @@ def _apart(groups, positions, gap):
     """Names and centres of groups; small groups are omitted where labels would touch."""
     labelled = []
     for name, start, stop in sorted(groups, key=lambda group: group[1] - group[2]):
-        place = (positions[start] + positions[stop - 1]) / 2
-        if all(abs(place - other) >= gap for other, _ in labelled):
-            labelled.append((place, name))
+        location = (positions[start] + positions[stop - 1]) / 2
+        if all(abs(location - other) >= gap for other, _ in labelled):
+            labelled.append((location, name))
     labelled.sort()
-    return [name for _, name in labelled], [place for place, _ in labelled]
+    return [name for _, name in labelled], [location for location, _ in labelled]
 
 
 def elide(name, width=LONGEST):
@@ -298,9 +298,9 @@ def _panel_axes():
 
 def _grid_in(ax, rows, columns):
     """A grid of axes where axes are, which `Figure.add_axes` may have made."""
-    place = ax.get_subplotspec()
-    if place is not None:
-        return place.subgridspec(rows, columns)
+    spec = ax.get_subplotspec()
+    if spec is not None:
+        return spec.subgridspec(rows, columns)
     box = ax.get_position(original=True)
     edges = {"left": box.x0, "right": box.x1, "bottom": box.y0, "top": box.y1}
     return ax.figure.add_gridspec(rows, columns, **edges)

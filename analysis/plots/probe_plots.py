@@ -252,8 +252,8 @@ def _spaced_on_grid(result):
     off = _off_grid(result)
     names = layer_names(result)
     names = [name for name in names if name not in off] or names
-    places = np.linspace(0, len(names) - 1, min(len(names), MOST_MAPS))
-    return [names[place] for place in places.round().astype(int)]
+    numbers = np.linspace(0, len(names) - 1, min(len(names), MOST_MAPS))
+    return [names[number] for number in numbers.round().astype(int)]
 
 
 def _expect_on_grid(result):

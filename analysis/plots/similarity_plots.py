@@ -210,10 +210,10 @@ def _mark_matches(ax, cka):
         marks = {"marker": marker, "markerfacecolor": colour, "label": label}
         ax.plot(columns[rows], best[rows], **marks, **look)
     ax.set(xlim=ends, ylim=ends)
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "borderaxespad": 0, "borderpad": 0}
+    corner = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "borderaxespad": 0, "borderpad": 0}
     ax.legend(
         title=f"{own.sum()} of {len(cka)} layers match the corresponding layer best",
-        **place, frameon=False, fontsize=8, title_fontsize=8, handlelength=1.6, labelspacing=0.25,
+        **corner, frameon=False, fontsize=8, title_fontsize=8, handlelength=1.6, labelspacing=0.25,
         alignment="left",
     )  # fmt: skip
 
@@ -404,28 +404,28 @@ def _named(result, tokens):
     return result.sel(token=list(tokens))
 
 
-def _spaced(result, in_place):
+def _spaced(result, on_grid):
     """The tokens to draw: all if they are few, otherwise some spread over the grid."""
-    if result.sizes["token"] <= (MOST_PANELS**2 if in_place else MOST_BY_LAYER):
+    if result.sizes["token"] <= (MOST_PANELS**2 if on_grid else MOST_BY_LAYER):
         return result
-    places = np.stack([result["token_row"].values, result["token_column"].values])
-    if not in_place:
-        return result.isel(token=_landmarks(places, result.shape[2:]))
+    positions = np.stack([result["token_row"].values, result["token_column"].values])
+    if not on_grid:
+        return result.isel(token=_landmarks(positions, result.shape[2:]))
     keep = np.ones(result.sizes["token"], bool)
-    for place in places:
-        values = np.unique(place[np.isfinite(place)])
+    for side in positions:
+        values = np.unique(side[np.isfinite(side)])
         spaced = np.linspace(0, len(values) - 1, min(len(values), MOST_PANELS)).round().astype(int)
-        keep &= np.isin(place, values[spaced])
+        keep &= np.isin(side, values[spaced])
     return result.isel(token=np.flatnonzero(keep))
 
 
-def _landmarks(places, shape):
+def _landmarks(positions, shape):
     """Indices of the first prefix token and of those at two corners, two edges and the centre."""
     last, middle = np.array(shape) - 1, np.array(shape) // 2
     top, left = (0, middle[1]), (middle[0], 0)
-    indices = set(np.flatnonzero(np.isnan(places).any(axis=0))[:1])
+    indices = set(np.flatnonzero(np.isnan(positions).any(axis=0))[:1])
     for landmark in ((0, 0), top, left, middle, last):
-        distance = np.hypot(*(places - np.array(landmark)[:, None]))
+        distance = np.hypot(*(positions - np.array(landmark)[:, None]))
         indices.add(np.nanargmin(distance))
     return sorted(indices)
 
@@ -661,8 +661,8 @@ def _name_points(ax, x, y, names):
     centres = ax.transData.transform(np.column_stack([x, y]))
     taken = [Bbox.from_bounds(*(centre - 4), 8, 8) for centre in centres]
     for point, name in zip(zip(x, y, strict=True), names, strict=True):
-        place = {"xytext": (0, 0), "textcoords": "offset points", "fontsize": FONT_SIZE}
-        text = ax.annotate(str(name), point, **place)
+        look = {"xytext": (0, 0), "textcoords": "offset points", "fontsize": FONT_SIZE}
+        text = ax.annotate(str(name), point, **look)
         for offset, horizontal, vertical in PLACES:
             text.set(position=offset, ha=horizontal, va=vertical)
             box = text.get_window_extent()
@@ -698,7 +698,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     if not rows:
         raise ValueError("Expected a claim that was tested. Received: none")
     ax = style.new_axes(10.5, 0.25 * len(rows) + 1.4) if ax is None else ax
-    for place, name in enumerate(rows):
+    for number, name in enumerate(rows):
         row = result.sel(claim=name)
         side = 1 if row["direction"].item() == "above" else -1
         every = values.sel(claim=name).values
@@ -706,9 +706,9 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         away = side * (np.concatenate([numbers, every]) - row["threshold"].item())
         away = away / (np.nanmax(np.abs(away)) or 1.0)
         colour = OUTCOME_COLOURS[row["outcome"].item()]
-        ax.plot(sorted(away[1:3]), [place] * 2, color=colour, linewidth=1.6)
-        ax.plot(away[:1], [place], "D", color=colour, markersize=7, markerfacecolor="white")
-        ax.plot(away[3:], [place] * len(every), "o", color=colour, markersize=3.5)
+        ax.plot(sorted(away[1:3]), [number] * 2, color=colour, linewidth=1.6)
+        ax.plot(away[:1], [number], "D", color=colour, markersize=7, markerfacecolor="white")
+        ax.plot(away[3:], [number] * len(every), "o", color=colour, markersize=3.5)
     ax.axvline(0, color="grey", linewidth=0.8, linestyle="--")
     statements = [result["statement"].sel(claim=row).item() for row in rows]
     ax.set_yticks(range(len(rows)), statements, fontsize=FONT_SIZE)

@@ -145,8 +145,8 @@ def nearest(similarity, labels, most):
     """The `most` most similar of images (test image, image), the earlier of equal ones first."""
     missing = [[0, 0], [0, most]]
     similarity = tf.pad(similarity, missing, constant_values=-np.inf)
-    largest, places = tf.math.top_k(similarity, most)
-    labels = tf.gather(tf.pad(labels, missing), places, axis=1, batch_dims=1)
+    largest, indices = tf.math.top_k(similarity, most)
+    labels = tf.gather(tf.pad(labels, missing), indices, axis=1, batch_dims=1)
     return {"similarity": largest, "labels": labels}
 
 

@@ -45,7 +45,7 @@ def stacked(x):
     }
 
 
-def probe_places(x, batch_norm):
+def probe_keys(x, batch_norm):
     """List of (key, batch_norm) of the probes of `fit_probes`, in their order."""
     return [(key, norm) for keys in _groups(x).values() for norm in batch_norm for key in keys]
 
@@ -263,9 +263,9 @@ def fit_linear_probe(
     model = fit_probes(x, labels, num_classes, batch_norm, **settings, seed=seed)
     _, loss = score(model, x, labels)
     accuracy, _ = score(model, x_test, test_labels)
-    places = probe_places(x, batch_norm)
+    keys = probe_keys(x, batch_norm)
     coords = {"layer": layers, "tokens": tokens, "batch_norm": list(batch_norm)}
-    result = _accuracy_of(accuracy, loss, places, coords)
+    result = _accuracy_of(accuracy, loss, keys, coords)
     settings |= {"step_examples": min(batch_size, len(labels)), "seed": seed}
     del settings["batch_size"]  # that of the provenance is of the test images
     estimator = "softmax regression by SGD with momentum 0.9 and cosine decay"
@@ -292,11 +292,11 @@ def _rows(pooled, layers):
     return x, pooled[0].labels.astype(np.int64)
 
 
-def _accuracy_of(accuracy, loss, places, coords):
+def _accuracy_of(accuracy, loss, keys, coords):
     """The result of `linear_probe`, without its attributes."""
     result = xr.DataArray(np.nan, coords, tuple(coords), name="accuracy")
     losses = result.copy()
-    for hits, value, ((layer, tokens), norm) in zip(accuracy, loss, places, strict=True):
+    for hits, value, ((layer, tokens), norm) in zip(accuracy, loss, keys, strict=True):
         at = {"layer": layer, "tokens": tokens, "batch_norm": norm}
         result.loc[at], losses.loc[at] = hits, value
     return result.assign_coords(training_loss=(tuple(coords), losses.values))

@@ -30,8 +30,8 @@ def positive_ranks(ranking, positive, junk):
     """Ascending ranks of the positive images of a query, from 0, in a ranking without the junk."""
     is_positive = np.isin(ranking, positive)
     dropped = np.isin(ranking, junk)
-    places = np.flatnonzero(is_positive)
-    return places - np.cumsum(dropped)[places] + dropped[places]
+    positions = np.flatnonzero(is_positive)
+    return positions - np.cumsum(dropped)[positions] + dropped[positions]
 
 
 def average_precision(ranks: np.ndarray, count: int) -> float:
@@ -159,7 +159,7 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
         similarity = totals["rows"]
         _require_ranking(similarity)
         examples = len(next(iter(similarity.values())))
-        _require_places(truth, examples)
+        _require_positions(truth, examples)
         scores = np.stack([_scores(values, truth, k) for values in similarity.values()])
         facts = {"estimator": "exact ranking by cosine similarity, float64", "queries": count}
         facts["tokens"] = asked.tokens or DEFAULT
@@ -200,16 +200,16 @@ def _require_numbers(k):
         raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
 
 
-def _require_places(truth, examples):
+def _require_positions(truth, examples):
     """Raises a `ValueError` unless `truth` has positions in a database of so many images."""
     for query, images in enumerate(truth):
         for kind in ("easy", "hard", "junk"):
-            places = np.asarray(images.get(kind, ()))
-            if kind not in images or (places < 0).any() or (places >= examples).any():
+            positions = np.asarray(images.get(kind, ()))
+            if kind not in images or (positions < 0).any() or (positions >= examples).any():
                 raise ValueError(
                     "Expected truth to have easy, hard and junk of each query, positions in a "
                     f"database of {examples} images. Received: query {query} with "
-                    f"{kind}={places.tolist() if kind in images else None}"
+                    f"{kind}={positions.tolist() if kind in images else None}"
                 )
 
 

@@ -39,11 +39,7 @@ from ..engine.stream import Statistic, as_dataset, collect, evaluate, first_batc
 
 
 def moments(examples, x, targets, products=None, rows=None):
-    """The centred sums `xx` and `xy` that `solve` needs of one layer, or its centred `rows`.
-
-    `x` (token, channel) and `targets` (class,) are sums over examples, and `products` those of x x'
-    and x y'; `rows` in their place are X (example, token, channel) and Y (example, class).
-    """
+    """What `solve` needs of one layer, centred: sums over examples, of `products`, or `rows`."""
     mean, target = x / examples, targets / examples
     means = {"mean": mean, "target": target}
     if rows is None:
@@ -106,18 +102,14 @@ BLOCKS = 4
 
 @dataclass(frozen=True)
 class Probe:
-    """Ridge probes, fitted to every layer.
+    """Ridge probes, fitted to every layer."""
 
-    `weights` is a dict from layer to its weights (token, l2, channel, class) and intercepts (token,
-    l2, class); `places` are the attributes that say where the tokens lie.
-    """
-
-    weights: dict
+    weights: dict  # of each layer (token, l2, channel, class), and intercepts (token, l2, class)
     l2: np.ndarray
     tokens: str
     num_classes: int
     examples: int
-    places: dict
+    positions: dict  # attributes of the result: where tokens lie
 
 
 @measurement()
@@ -243,8 +235,8 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
         # One layer at a time, as each is large for probes of many tokens.
         weights = {layer: solve(_moments(totals, layer), l2) for layer in layers}
         sizes = {len(x) for x in totals["x"].values()}
-        places = _places(sizes, grid)
-        return Probe(weights, l2, tokens, num_classes, int(totals["examples"]), places)
+        positions = _positions(sizes, grid)
+        return Probe(weights, l2, tokens, num_classes, int(totals["examples"]), positions)
 
     return Statistic(step, finish, with_labels=True)
 
@@ -367,7 +359,7 @@ def _total(totals, layer):
     return totals["x"][layer].sum() + squares.sum()
 
 
-def _places(sizes, grid):
+def _positions(sizes, grid):
     """Where tokens lie, in layers of these numbers of tokens and features of this grid or None."""
     prefix = grid.prefix if grid is not None and grid.num_tokens in sizes else 0
     if grid is None or sizes != {prefix + grid.num_spatial}:
@@ -392,7 +384,7 @@ def _accuracy(totals, features, probe):
     each = probe.tokens == EACH
     estimator = "regularised least squares on {-1, 1} targets, float64"
     more = {"num_classes": probe.num_classes, "tokens": probe.tokens}
-    more |= {"train_examples": probe.examples} | (probe.places if each else {})
+    more |= {"train_examples": probe.examples} | (probe.positions if each else {})
     facts = facts_of(features, totals, estimator, **more)
     dims, words = ("layer", "l2", "token"), ("test accuracy of a ridge probe", "1")
     coords = {"layer": list(probe.weights), "l2": probe.l2}

@@ -147,15 +147,17 @@ def test_it_shares_a_pass_with_ridge_probes(rng):
         ({"k": ()}, "every k"),
         ({"temperature": 0.0}, "temperature above 0"),
         ({"tokens": "each"}, "tokens to be one of"),
-        ({"of": lambda x: {"zero": 0 * x[..., 0]}}, "not zero.*zero"),
-        ({"of": lambda x: {"bad": x[..., 0] * np.nan}}, "finite.*bad"),
-        ({"of": lambda x: {"flat": 0 * x[..., 0] + 1.5}}, "ties at the k-th .*flat"),
+        ({"features": lambda x: {"zero": 0 * x[..., 0]}}, "not zero.*zero"),
+        ({"features": lambda x: {"bad": x[..., 0] * np.nan}}, "finite.*bad"),
+        ({"features": lambda x: {"flat": 0 * x[..., 0] + 1.5}}, "ties at the k-th .*flat"),
     ],
 )
 def test_errors(rng, options, words):
-    settings = {"of": sequences, "k": (3,), "tokens": "all"} | options
+    settings = {"features": sequences, "k": (3,), "tokens": "all"} | options
     with pytest.raises(ValueError, match=words):
-        analysis.knn_accuracy(settings.pop("of"), clouds(rng, 20), clouds(rng, 10), 7, **settings)
+        analysis.knn_accuracy(
+            settings.pop("features"), clouds(rng, 20), clouds(rng, 10), 7, **settings
+        )
 
 
 def test_one_image_of_zeros_is_refused_and_all_images_may_be_neighbours(rng):

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine.pooling import pool
-from vit_tf.analysis.probes.linear_probe import fit_probes, probe_places, score, stacked
+from vit_tf.analysis.probes.linear_probe import fit_probes, probe_keys, score, stacked
 from vit_tf.distribute.strategies import strategy
 
 LONG = {"epochs": 500, "batch_size": 120, "learning_rate": 12.0, "seed": 0}
@@ -49,7 +49,7 @@ def test_probe_converges_to_the_logistic_regression_of_scikit_learn(rng):
     model = fit_probes(x, labels, 3, [False, True], **LONG)
     outputs = logits(model, x)
     for i, ((key, norm), loss) in enumerate(
-        zip(probe_places(x, [False, True]), score(model, x, labels)[1], strict=True)
+        zip(probe_keys(x, [False, True]), score(model, x, labels)[1], strict=True)
     ):
         # An affine map of the features changes the weights, not what they say at the optimum.
         fitted = (x[key] - x[key].mean(0)) / x[key].std(0)
@@ -150,7 +150,7 @@ def test_accuracy_is_that_of_the_trained_probes_on_the_test_images(rng):
     settings = {"epochs": 3, "batch_size": 32, "learning_rate": 4.0, "seed": 0}
     model = fit_probes(x, train[1], 3, [False, True], **settings)
     guesses = np.asarray(model(stacked(u))).argmax(axis=-1)
-    for guess, ((layer, of), norm) in zip(guesses.T, probe_places(x, [False, True]), strict=True):
+    for guess, ((layer, of), norm) in zip(guesses.T, probe_keys(x, [False, True]), strict=True):
         outputs = result.sel(layer=layer, tokens=of, batch_norm=norm).item()
         assert outputs == np.mean(guess == test[1])
     assert list(result["layer"].values) == ["tokens", "wide"]
@@ -195,11 +195,11 @@ def test_the_size_of_features_does_not_matter(rng):
         ({"tokens": "each"}, "tokens to be one of"),
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": 0, "learning_rate": -1}, "batch_size, learning_rate above 0"),
-        ({"of": lambda x: {"bad": x[..., 0] * np.nan}, "tokens": "all"}, "finite.*bad"),
-        ({"of": lambda x: {"zero": 0 * x[..., 0]}, "tokens": "all"}, "zeros at zero"),
+        ({"features": lambda x: {"bad": x[..., 0] * np.nan}, "tokens": "all"}, "finite.*bad"),
+        ({"features": lambda x: {"zero": 0 * x[..., 0]}, "tokens": "all"}, "zeros at zero"),
     ],
 )
 def test_errors(rng, options, words):
-    settings = {"of": tokens, "epochs": 1} | options
+    settings = {"features": tokens, "epochs": 1} | options
     with pytest.raises(ValueError, match=words):
-        analysis.linear_probe(settings.pop("of"), *noise(rng, 20, 10), 3, **settings)
+        analysis.linear_probe(settings.pop("features"), *noise(rng, 20, 10), 3, **settings)
