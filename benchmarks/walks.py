@@ -28,13 +28,13 @@ TIMM = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 def count(call):
     """Numbers of files and of functions of the package that a call passes through."""
-    codes = set()
+    called = set()
 
     def profile(frame, event, _):
         # A comprehension of a module is part of its body, as in Python 3.12, which calls none.
         body = frame.f_back if frame.f_code.co_name in COMPREHENSIONS else frame
         if event == "call" and body.f_code.co_flags & inspect.CO_OPTIMIZED:
-            codes.add(frame.f_code)
+            called.add(frame.f_code)
 
     threading.setprofile(profile)
     sys.setprofile(profile)
@@ -43,7 +43,8 @@ def count(call):
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    codes = [code for code in codes if os.path.realpath(code.co_filename).startswith(ROOTS)]
+    # A copy, since threads that still run go on adding to it.
+    codes = [x for x in called.copy() if os.path.realpath(x.co_filename).startswith(ROOTS)]
     names = {(code.co_filename, code.co_qualname) for code in codes if code.co_name[0] != "<"}
     return sorted({os.path.realpath(code.co_filename) for code in codes}), len(names)
 

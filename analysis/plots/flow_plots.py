@@ -11,6 +11,7 @@ from ..engine.results import (
     expect_array,
     expect_variable,
     layer_names,
+    require_word,
     select_labels,
     select_layers,
 )
@@ -106,7 +107,7 @@ def plot_skip_ratio(
     """
     if isinstance(results, dict):
         return plot_skip_ratio_lines(results, ax, variable)
-    variable = _expect_skip_variable(variable)
+    require_word(variable, tuple(SKIP_LABELS), "variable")
     values = expect_variable(results, variable, ("layer", "token"))
     count = values.sizes["token"]
     shown = values.isel(token=slice(tokens))
@@ -120,12 +121,6 @@ def plot_skip_ratio(
     if variable == "norm_ratio":
         style.plain_log(bar.ax.yaxis)
     return ax
-
-
-def _expect_skip_variable(variable):
-    if variable not in SKIP_LABELS:
-        raise ValueError(f"Expected variable in {list(SKIP_LABELS)}. Received: {variable!r}")
-    return variable
 
 
 def _skip_norm(variable, values):
@@ -171,7 +166,7 @@ def plot_skip_ratio_lines(
     See also:
         `skip_ratio`, `plot_skip_ratio`.
     """
-    variable = _expect_skip_variable(variable)
+    require_word(variable, tuple(SKIP_LABELS), "variable")
     lines = {
         f"{label}: {kind}" if label else kind: line
         for label, result in style.by_label(results).items()
@@ -636,9 +631,7 @@ def _finish(ax, change, **labels):
 
 
 def _effect(change):
-    if change not in EFFECTS:
-        raise ValueError(f"Expected change in {list(EFFECTS)}. Received: {change!r}")
-    return change
+    return require_word(change, tuple(EFFECTS), "change")
 
 
 def plot_overlay(

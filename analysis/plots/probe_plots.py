@@ -15,6 +15,7 @@ from ..engine.results import (
     expect_array,
     expect_results,
     layer_names,
+    require_word,
     select_labels,
     select_layers,
 )
@@ -438,8 +439,7 @@ def plot_clustering(
     See also:
         `clustering`, `object_clustering`.
     """
-    if score not in SCORES:
-        raise ValueError(f"Expected score in {list(SCORES)}. Received: score={score!r}")
+    require_word(score, tuple(SCORES), "score")
     scores = style.labelled(results, ("layer",), score)
     lines = {(label, score): values for label, values in scores.items()}
     counts = {result.attrs.get("clusters") for result in style.by_label(results).values()}
