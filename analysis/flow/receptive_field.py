@@ -81,7 +81,7 @@ def run_pieces(features, images, target):
 def _find_sums(taps, before):
     """Taps that the graph adds up of two taps of their shape: dict from sum to (branch, skip)."""
     if tf.executing_eagerly():
-        return {}  # there is no graph to tell
+        return {}  # there is no graph that shows them
     every, sums = before | taps, {}
     names = {value.ref(): tap for tap, value in every.items()}
     for tap, value in taps.items():
