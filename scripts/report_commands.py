@@ -139,7 +139,13 @@ def measured_sizes(options, description, split):
 
 def read_data(options, description, split="test", **images):
     """The `Data` that is measured, `options.sizes` of it; `images` are arguments of `data.load`."""
-    from vit_tf.analysis.study.data import FIELD_IMAGES, MOST_IN_BATCH, Data, batch_size_of
+    from vit_tf.analysis.study.data import (
+        FIELD_IMAGES,
+        MOST_IN_BATCH,
+        Data,
+        batch_size_of,
+        field_batch_size,
+    )
 
     classes = common.chosen_classes(options)
     source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
@@ -147,7 +153,8 @@ def read_data(options, description, split="test", **images):
     tested = options.sizes["test"]
     size = batch_size_of(tested)
     (test,) = load(splits=(split,), batch_size=size, take=tested)
-    (few,) = load(splits=(split,), batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))
+    fields = min(FIELD_IMAGES, tested)
+    (few,) = load(splits=(split,), batch_size=field_batch_size(test), take=fields)
     pixels = tuple(few.element_spec[0].shape[1:3])
     annotated, annotation_facts = read_annotations(options, pixels, images.get("preprocessing"))
     facts = {

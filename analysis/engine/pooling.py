@@ -106,12 +106,7 @@ def require_grid(features, grid):
 
 
 def on_grid(features, grid, make, num_tokens):
-    """The `Statistic` that `make(token_grid)` returns, once the grid is known.
-
-    A pair (rows, columns) is completed from the first batch: the prefix by the number of tokens,
-    which `num_tokens` counts in what a step takes after the images, the stride by the size of the
-    images.
-    """
+    """The `Statistic` of `make(token_grid)`; a first batch completes a pair (rows, columns)."""
     given = grid_of(features, grid)
     if given is None or isinstance(given, TokenGrid):
         return make(require_grid(features, grid))
@@ -126,9 +121,7 @@ def on_grid(features, grid, make, num_tokens):
 
 
 def shared_grid(taps, grid, given, image_shape):
-    """The one `TokenGrid` on which all taps lie, also maps if it is `given`, and that tiles the
-    images.
-    """
+    """The one `TokenGrid` of all taps, also maps if it is `given`, that tiles the images."""
     size = height, width = tuple(image_shape[1:3])
     grids = {tap: _grid_of_tap(tap, values, grid, size) for tap, values in taps.items()}
     shared = next(iter(grids.values()))
@@ -238,11 +231,9 @@ class Pooled:
 
 
 def pool(taps, tokens=None, grid=None):
-    """The CLS token of each layer, or the mean of its spatial tokens or of all, float64 (example,
-    channel).
+    """Float64 (example, channel) of each layer: CLS, or the mean of spatial or of all tokens.
 
-    `tokens=None` is CLS for sequences with a prefix, the mean of the spatial tokens for others and
-    for maps, and a vector as it is.
+    `tokens=None` is CLS for sequences with a prefix, the spatial tokens of others, all of a map.
     """
     _require_tokens(tokens)
     words = {layer: tokens or _default_tokens(x.shape.rank, grid) for layer, x in taps.items()}

@@ -43,11 +43,7 @@ def sum_of_workers(strategy, sums):
 
 
 def rows_of_workers(strategy, rows, numbers):
-    """The rows of all workers, one structure of arrays a batch, in the order of the batches'
-    `numbers`.
-
-    The first axis, of rows, may differ; the batch of a number of -1 is left out.
-    """
+    """The rows of all workers in the order of the batches' `numbers`; that of -1 is left out."""
     numbers = np.asarray(strategy.gather(tf.constant(numbers, tf.int64), axis=0))
     order = [place for place in np.argsort(numbers, kind="stable") if numbers[place] >= 0]
 

@@ -83,12 +83,7 @@ def effects(features, interventions, images, scores, count, *, description, leas
 
 
 def effects_of_cells(features, cells, images, scores, names, interventions=None, **facts):
-    """The `effects` of `cells`, a dict from coordinates to intervention, as a table of dims
-    `names`.
-
-    `interventions` is a function of the taps of the model as it is to the list of interventions,
-    for those that follow from it; the values of `cells` then do not count.
-    """
+    """The `effects` of `cells`, coordinates to intervention, or of a function of taps: a table."""
     interventions = interventions or list(cells.values())
     result = effects(features, interventions, images, scores, len(cells), **facts)
     return in_table(result, cells, names)

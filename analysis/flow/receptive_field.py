@@ -57,10 +57,7 @@ class Piece:
 
 
 def run_pieces(features, images, target):
-    """The pieces of one forward pass: of `features.segments()` where there are, else one piece.
-
-    `target` maps a tap's name and value to the activations (example, channel) of a position.
-    """
+    """The pieces of a pass; `target` is a function of a tap and its value to (example, channel)."""
     require_features(features, images)
     single = [lambda images: (taps_of(features, images), None)]
     segments = features.segments() if hasattr(features, "segments") else single
@@ -122,9 +119,7 @@ def propagated(pieces):
 
 
 def absolute_gradients(pieces, channels, seed):
-    """Mean over channels of absolute gradients, summed over examples and image channels: (row,
-    column). One channel of each tap at a time, a piece's gradient is traced once.
-    """
+    """Mean over channels of absolute gradients, summed over examples, by tap: (row, column)."""
     rows = propagated(pieces)
     widths = {tap: t.shape[1] for piece in pieces for tap, t in piece.targets.items()}
     weights = {row.tap: _weights(widths[row.tap], channels, seed) for row in rows}
@@ -169,10 +164,7 @@ def _weights(width, channels, seed):
 
 
 def _weighted_gradients(pieces, rows, weights, needed, reduce):
-    """Reduced gradients (tap, ...) of one weighting of channels, of `names_of(rows)`.
-
-    Those of rows that are not `needed` are zero.
-    """
+    """Reduced gradients (tap, ...) of `names_of(rows)`; those of rows not `needed` are zero."""
 
     def from_tap(piece, row, source):
         """The gradient of a tap with respect to a tensor of its own piece."""

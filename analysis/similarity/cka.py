@@ -292,10 +292,7 @@ def varying_layers(hsic, scales, layers, places):
 
 
 def _varying(hsic, scales):
-    """Which layers differ in more than one example of a batch, beyond rounding: (layer,).
-
-    The unbiased HSIC takes out what a single example adds to its row and column of the kernel.
-    """
+    """Which layers (layer,) differ in several examples of a batch: HSIC is blind to one."""
     size, own, raw = np.moveaxis(scales.astype(np.float64), -1, 0)
     between = np.diagonal(hsic, axis1=1, axis2=2).sum(axis=0)
     differs = own.sum(axis=0) > 1e-12 * raw.sum(axis=0)

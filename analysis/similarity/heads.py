@@ -166,10 +166,7 @@ def subset_members(distance):
 
 
 def similarity_of_subsets(hsic, squares, members, tap, layers):
-    """Minibatch CKA between subsets of heads and layers, and its standard error: (subset, layer).
-
-    The HSIC of single heads and layers (batch, head + layer, head + layer) adds up by `members`.
-    """
+    """CKA of subsets of heads and layers, and its error, (subset, layer): HSIC is additive."""
     subsets, heads = members.shape
     own = np.diagonal(hsic, axis1=1, axis2=2).T
     require_finite("CKA", own, [f"{tap}/head{head}" for head in range(heads)] + layers)

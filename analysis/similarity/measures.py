@@ -200,10 +200,7 @@ def of_matrix(name, matrix, invariant, **options):
 
 
 def of_pairs(name, stacks, function, invariant, symmetric=True, has_value=None, **options):
-    """A measure that is the mean over batches of `over_pairs` of the `stacks` of `Layers`.
-
-    Pairs with a layer that is not `known`, a function of `Layers`, are NaN and not computed.
-    """
+    """The mean over batches of `over_pairs` of `stacks`; NaN for layers without `has_value`."""
 
     def terms(layers, places):
         pairs = places.pairs(symmetric)

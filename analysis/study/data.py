@@ -75,6 +75,8 @@ class Data:
 
 
 FIELD_IMAGES = 32
+FIELD_PIXELS = 2**18  # of the images that gradients are taken of at once, of 224 px five
+FEWEST_FIELDS = 4  # of these, as the first batch also tells which axes hold examples
 MOST_IN_BATCH = 120
 FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
 SMALLEST_BATCH = 8  # where there would be fewer otherwise: similarities of small ones are noisy
@@ -101,7 +103,7 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
         ValueError: for labels that are no integers, or labelled images of a single batch.
     """
     test = _batched(images)
-    few = test.unbatch().take(FIELD_IMAGES).batch(FIELD_IMAGES)
+    few = test.unbatch().take(FIELD_IMAGES).batch(field_batch_size(test))
     optional_facts = {name: {name: _digest(made)} for name, made in optional.items()}
     optional = {
         name: made if callable(made) else lambda made=made: made for name, made in optional.items()
@@ -127,6 +129,14 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
         {"gallery": lambda: labelled, **optional},
         optional_facts,
     )
+
+
+def field_batch_size(test: tf.data.Dataset) -> int:
+    """How many images gradients are taken of at once, all activations of which are kept for it."""
+    size = tf.nest.flatten(test.element_spec)[0].shape[1:3].as_list()
+    if None in size:
+        return FIELD_IMAGES
+    return min(FIELD_IMAGES, max(FEWEST_FIELDS, FIELD_PIXELS // math.prod(size)))
 
 
 def _batched(images: Any, **sizes: int) -> tf.data.Dataset:

@@ -1,3 +1,5 @@
+"""CKA, and what follows from it, beside NumPy in float64."""
+
 import warnings
 
 import numpy as np
@@ -8,8 +10,14 @@ from hypothesis import given, settings, strategies as st
 from measure_oracles import hsic, minibatch_cka, without_each_batch
 from tables import features_of, numbers
 
+import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.similarity.cka import ratio_and_jackknife
+from vit_tf.analysis import plots
+from vit_tf.analysis.similarity.cka import (
+    best_matching_layer,
+    layer_match_accuracy,
+    ratio_and_jackknife,
+)
 from vit_tf.analysis.similarity.heads import head_similarity
 from vit_tf.analysis.similarity.localization import localization
 from vit_tf.distribute import strategy
@@ -267,3 +275,175 @@ def test_activations_at_hand_are_compared_as_features_are(rng):
     ]:
         with pytest.raises(ValueError, match=message):
             analysis.cka(*arguments)
+
+
+def similarity(cka, x, y):
+    dims = ("layer_x", "layer_y")
+    cka = np.array(cka, float)
+    return xr.Dataset(
+        {"cka": (dims, cka), "stderr": (dims, cka / 100)}, coords={"layer_x": x, "layer_y": y}
+    )
+
+
+def test_counterparts_are_paired_by_name_not_by_position():
+    found = best_matching_layer(
+        similarity([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]], ["a", "b"], ["only", "b", "a"])
+    )
+    assert list(found.layer.values) == ["a", "b"]
+    np.testing.assert_array_equal(found.cka, [0.3, 0.5])
+    np.testing.assert_allclose(found.stderr, [0.003, 0.005])
+
+
+def test_own_matches_of_permuted_layers():
+    layers = ["a", "b", "c", "d"]
+    assert layer_match_accuracy(similarity(np.eye(4), layers, layers)) == (4, 4)
+    moved = np.eye(4)[[1, 0, 2, 3]]
+    assert layer_match_accuracy(similarity(moved, layers, layers)) == (2, 4)
+    assert layer_match_accuracy(similarity(np.eye(4), layers, layers[::-1])) == (0, 4)
+    assert layer_match_accuracy(similarity(np.eye(4)[:, :3], layers, layers[:3])) == (3, 3)
+
+
+def test_models_without_a_layer_in_common():
+    strange = similarity([[1.0]], ["a"], ["b"])
+    for function in (best_matching_layer, layer_match_accuracy):
+        with pytest.raises(ValueError, match=r"layers of the same names. Received: \['a'\]"):
+            function(strange)
+
+
+@pytest.fixture
+def vit():
+    return vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 5, without_skips=["block01/mlp"])
+
+
+def taps_of(vit, **names):
+    """Features that are some taps of a ViT, renamed."""
+
+    def features(images):
+        taps = vit.intermediates(images)
+        return {name: taps[tap] for name, tap in names.items()}
+
+    return features
+
+
+def test_branches_meet_the_skips_of_all_blocks(rng, vit):
+    images = rng.normal(size=(12, 16, 16, 3)).astype("float32")
+    sites = ("block00/attention", "block01/attention")
+    result = analysis.residual_cka(vit_tf.submodel(vit, "*"), images)
+    assert list(result.layer_x.values) == [f"{site}/branch" for site in sites]
+    assert list(result.layer_y.values) == [f"{site}/skip" for site in sites]
+    named = {f"b{i}": f"{site}/branch" for i, site in enumerate(sites)}
+    named |= {f"s{i}": f"{site}/skip" for i, site in enumerate(sites)}
+    known = analysis.cka(taps_of(vit, **named), images).cka
+    np.testing.assert_allclose(
+        result.cka, known.sel(layer_x=["b0", "b1"], layer_y=["s0", "s1"]), atol=1e-5
+    )
+    mlp = analysis.residual_cka(vit_tf.submodel(vit, "*"), images, site="mlp")
+    assert (list(mlp.layer_x.values), list(mlp.layer_y.values)) == (
+        ["block00/mlp/branch", "block01/mlp/branch"],
+        ["block00/mlp/skip"],
+    )
+
+
+def test_a_branch_that_copies_its_skip_is_alike(rng):
+    images = rng.normal(size=(12, 2, 2, 3)).astype("float32")
+
+    def features(x):
+        return {"a/attention/skip": x, "a/attention/branch": -3 * x, "b/mlp/skip": x**2}
+
+    np.testing.assert_allclose(analysis.residual_cka(features, images).cka, [[1]], atol=1e-6)
+
+
+def test_depth_is_compared_at_the_norms(rng, vit):
+    images = rng.normal(size=(12, 16, 16, 3)).astype("float32")
+    result = analysis.depth_cka(vit_tf.submodel(vit, "*"), images)
+    layers = [f"block0{i}/{site}/norm" for i in range(2) for site in ("attention", "mlp")]
+    assert list(result.layer_x.values) == [*layers, "norm"]
+    known = analysis.cka(vit_tf.submodel(vit, "norm", "*/norm"), images)
+    np.testing.assert_allclose(result.cka, known.cka, atol=1e-6)
+
+
+def test_missing_taps_are_named():
+    images = np.zeros((8, 2, 2, 1), "float32")
+    with pytest.raises(ValueError, match=r"Expected taps named 'attention/branch'. Received: sum"):
+        analysis.residual_cka(lambda x: {"sum": x}, images)
+    with pytest.raises(ValueError, match=r"Expected taps named 'norm'. Received: pre_norm"):
+        analysis.depth_cka(lambda x: {"pre_norm": x, "block/norm1": x}, images)
+
+
+@pytest.fixture
+def models(rng):
+    """Two models with CLS on different grids, and one of maps, that have something in common."""
+    common = rng.normal(size=(48, 1, 6))
+    x, y = (common + rng.normal(size=(48, tokens, 6)) for tokens in (5, 7))
+    z = common[:, :, None] + rng.normal(size=(48, 3, 2, 6))
+    return {
+        "one": ({"early": x**2, "last": x}, TokenGrid(2, 2, 1, 8)),
+        "two": ({"last": y}, TokenGrid(2, 3, 1, 8)),
+        "maps": ({"last": z}, TokenGrid(3, 2, 0, 8)),
+    }
+
+
+def last_layer_cka(models):
+    features = {name: features_of(*tables) for name, tables in models.items()}
+    return analysis.last_layer_cka(features, numbers(48, 16))
+
+
+def test_each_cell_is_the_cka_of_the_parts(models):
+    result = last_layer_cka(models)
+    parts = {name: tables["last"] for name, (tables, _) in models.items()}
+    cls = {name: parts[name][:, 0] for name in ("one", "two")}
+    spatial = {"one": parts["one"][:, 1:], "two": parts["two"][:, 1:], "maps": parts["maps"]}
+    for part, values in (("cls", cls), ("spatial", spatial)):
+        known = analysis.cka(features_of(values), numbers(48, 16))
+        names = list(values)
+        here = result.sel(part=part, model_x=names, model_y=names)
+        np.testing.assert_allclose(here.cka, known.cka, atol=1e-5)
+        np.testing.assert_allclose(here.stderr, known.stderr, atol=1e-5)
+        np.testing.assert_allclose(np.diag(here.cka), 1, atol=1e-6)
+        assert 0.05 < here.cka.sel(model_x="one", model_y="two").item() < 0.95
+    for dim in ("model_x", "model_y"):
+        assert np.isnan(result.cka.sel(part="cls", **{dim: "maps"})).all()
+    assert result.attrs["layers"] == ["last"] * 3 and result.attrs["examples"] == 48
+
+
+def test_models_of_this_package(rng):
+    images = rng.normal(size=(8, 16, 16, 3)).astype("float32")
+    vits = {
+        pooling: vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 16, 5, pooling=pooling)
+        for pooling in ("cls", "gap")
+    }
+    models = {name: vit_tf.submodel(vit, "norm") for name, vit in vits.items()}
+    result = analysis.last_layer_cka(models, images)
+    assert np.isfinite(result.cka.sel(part="spatial")).all()
+    assert np.isfinite(result.cka.sel(part="cls")).sum() == 1
+    with pytest.raises(ValueError, match=r"Expected the last tap to have the 5 tokens.*'pooled'"):
+        analysis.last_layer_cka({"pooled": vit_tf.submodel(vits["cls"], "pooled")}, images)
+
+
+def test_errors_of_last_layers(models):
+    constant = models | {"two": ({"last": np.ones((48, 7, 6))}, models["two"][1])}
+    for wrong, words in (
+        ({}, "at least one model"),
+        ({"one": (models["one"][0], None)}, "Expected a grid"),
+        (constant, "constant layer: cls of two, spatial of two"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            last_layer_cka(wrong)
+
+
+def test_the_plot_writes_the_numbers(models):
+    result = last_layer_cka(models)
+    axes = plots.plot_last_layer_cka(result).panels
+    assert [ax.get_title() for ax in axes] == ["CLS token", "spatial tokens"]
+    for ax, part in zip(axes, ("cls", "spatial"), strict=True):
+        drawn = np.ma.filled(ax.images[0].get_array(), np.nan)
+        np.testing.assert_array_equal(drawn, result.cka.sel(part=part).values.T)
+        assert ax.images[0].get_clim() == (0, 1)
+    assert [len(ax.texts) for ax in axes] == [4, 9]
+    assert (
+        len(plots.plot_last_layer_cka(result.sel(model_x=["maps"], model_y=["maps"])).panels) == 1
+    )
+    one_cls = result.sel(model_x=["one", "maps"], model_y=["one", "maps"])
+    assert [ax.get_title() for ax in plots.plot_last_layer_cka(one_cls).panels] == [
+        "spatial tokens"
+    ]
