@@ -366,6 +366,8 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     """
     if not (rows >= 1 and columns >= 1):
         raise ValueError(f"Expected a grid with at least one cell. Received: {rows} x {columns}")
+    for tap, maps in getattr(features, "output", {}).items():
+        _require_map(tap, maps.shape)  # an error within `map_fn` would stay in TensorFlow's state
     layers, count = [], rows * columns
 
     def step(batch):
@@ -404,15 +406,19 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     return array_of("position_attribution", fields, dims, words, facts, layer=list(layers))
 
 
+def _require_map(tap, shape):
+    if len(shape) != 4:
+        raise ValueError(
+            "Expected maps of shape (example, row, column, channel). "
+            f"Received: {tap!r} of shape {tuple(shape)}"
+        )
+
+
 def at_cells(grid, cells):
     """The function of maps to their activations under the middle of a cell of `grid` each."""
 
     def target(tap, maps):
-        if maps.shape.rank != 4:
-            raise ValueError(
-                "Expected maps of shape (example, row, column, channel). "
-                f"Received: {tap!r} of shape {tuple(maps.shape)}"
-            )
+        _require_map(tap, maps.shape)
         ends = zip((cells // grid[1], cells % grid[1]), maps.shape[1:3], grid, strict=True)
         at = [(2 * cell + 1) * length // (2 * cuts) for cell, length, cuts in ends]
         return tf.gather_nd(maps, tf.stack(at, axis=1), batch_dims=1)
