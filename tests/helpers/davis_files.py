@@ -1,6 +1,7 @@
 """Small files in the layout of DAVIS."""
 
 import numpy as np
+from image_folders import turned
 from PIL import Image
 
 # As the PNG files of DAVIS 2017 hold it: 22 colours, then greys.
@@ -18,12 +19,6 @@ def write_mask(path, mask):
     image = Image.fromarray(np.uint8(mask))
     image.putpalette(PALETTE)
     image.save(path)
-
-
-def turned():
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    return exif
 
 
 def write_video(root, name, masks, rng, resolution="480p"):

@@ -50,3 +50,12 @@ def encoded(image, kind="JPEG", **settings):
     file = io.BytesIO()
     image.save(file, kind, **settings)
     return file.getvalue()
+
+
+def turned(orientation=6, big_endian=False):
+    """EXIF of an orientation."""
+    exif = Image.Exif()
+    exif.endian = ">" if big_endian else "<"
+    exif[0x010F] = "maker"
+    exif[0x0112] = orientation
+    return exif

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -31,3 +32,12 @@ def run_python(checkout, *words):
     environment = os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+
+
+def free_addresses(count):
+    """Addresses on this machine whose ports nobody listens on, joined by commas."""
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    addresses = [f"localhost:{server.getsockname()[1]}" for server in sockets]
+    for server in sockets:
+        server.close()
+    return ",".join(addresses)

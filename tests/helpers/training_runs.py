@@ -29,6 +29,12 @@ def make_data(batch_size=8):
     return data.take(40).shuffle(40, seed=5).batch(batch_size), data.skip(40).batch(10)
 
 
+def assert_same_weights(model, other, atol=0.0):
+    """Checks that two models have the same weights, bit for bit unless `atol` is above 0."""
+    for weights, expected in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(weights, expected, rtol=0, atol=atol)
+
+
 def read_log(directory):
     with open(directory / "log.csv") as file:
         return list(csv.DictReader(file))

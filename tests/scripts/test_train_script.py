@@ -32,7 +32,7 @@ def epochs(out):
 
 
 @pytest.mark.slow
-def test_killed_run_goes_on_where_it_was(tmp_path):
+def test_a_killed_run_resumes(tmp_path):
     recipe = f"--epochs {EPOCHS} --batch-size 100 --learning-rate 0.01 --shift 1"
     command = [sys.executable, SCRIPT, *TINY.split(), *recipe.split(), "--out", tmp_path]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

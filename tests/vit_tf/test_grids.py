@@ -90,7 +90,7 @@ def test_a_pair_that_agrees_with_the_features_is_their_own(vit, data):
 
 
 @pytest.mark.slow
-def test_measurements_that_cut_windows_take_a_pair_of_features_that_know_the_rest(rng):
+def test_dense_measurements_take_a_pair_for_features_with_a_grid(rng):
     def features(images):
         return {"means": tf.nn.avg_pool2d(images, 4, 4, "VALID")}
 
@@ -170,6 +170,6 @@ def test_pairs_that_do_not_tile_the_images_are_refused(shape):
         as_grid((2, 3), 7, shape)
 
 
-def test_taps_that_are_no_attention_are_told_before_the_grid(data):
+def test_taps_that_are_no_attention_raise_before_the_grid(data):
     with pytest.raises(ValueError, match=r"as many queries as keys. Received: 'x' of shape"):
         analysis.attention_distance(lambda images: {"x": images}, data[0], (2, 3))

@@ -26,7 +26,7 @@ def test_a_block_names_all_its_sites():
         match_sites(["block02"], sites)
 
 
-def test_choose_names_what_it_chose_from():
+def test_lookup_lists_the_names():
     assert lookup("variant", "B/16", {"B/16": 1}) == 1
     with pytest.raises(ValueError, match=r"Expected variant .*B/16.*Received: 'B/15'"):
         lookup("variant", "B/15", {"B/16": 1})

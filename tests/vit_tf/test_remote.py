@@ -105,7 +105,7 @@ def photos(tmp_path, rng):
 
 
 @pytest.mark.slow
-def test_a_whole_training_at_an_address_is_stopped_and_resumed(place, photos, tmp_path, capsys):
+def test_a_run_at_an_address_is_stopped_and_resumed(place, photos, tmp_path, capsys):
     assert run(photos, tmp_path / "whole") == 0
     capsys.readouterr()
     assert run(photos, place, Kill(5, signal.SIGTERM)) == 143  # of 4 steps in each epoch
@@ -182,7 +182,7 @@ def test_scripts_read_paths_and_addresses():
     assert common.path_or_address("ram://runs/one") == RemotePath("ram://runs/one")
 
 
-def test_the_file_systems_are_those_meant():
+def test_the_file_systems_are_those_of_tensorflow_and_fsspec():
     assert "ram" in tf.io.gfile.get_registered_schemes()
     assert "memory" not in tf.io.gfile.get_registered_schemes()
     assert fsspec.filesystem("memory") is not None

@@ -98,7 +98,7 @@ def by_python(x):
     return tf.ensure_shape(tf.numpy_function(lambda x: x.sum((1, 2, 3)), [x], x.dtype), [8])
 
 
-def test_what_cannot_be_compiled_is_told():
+def test_what_xla_cannot_compile_raises():
     images, _ = batch()
     with pytest.raises(tf.errors.InvalidArgumentError, match="unsupported operations"):
         compiled(by_python, images)

@@ -82,7 +82,7 @@ def test_masks_of_every_form_are_those_of_pycocotools_and_of_numpy(tmp_path, rng
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 96), (130, 200), (60, 90)])
 @pytest.mark.parametrize("rectangle", [(7, 13, 41, 30), (0, 60, 60, 90), (20, 0, 33, 90)])
-def test_image_and_mask_are_resized_alike(tmp_path, size, rectangle):
+def test_image_and_mask_are_resized_equally(tmp_path, size, rectangle):
     drawn = filled((60, 90), *rectangle)
     image = np.repeat(255 * drawn[..., None], 3, axis=-1)
     files = write(tmp_path, {"a.png": image}, [note(1, [box(*rectangle)])])
@@ -356,7 +356,7 @@ def test_arguments_out_of_range_are_refused(tmp_path):
             data.load_coco(*files, **settings)
 
 
-def test_pycocotools_is_asked_for(tmp_path, monkeypatch):
+def test_a_missing_pycocotools_is_named(tmp_path, monkeypatch):
     files = write(tmp_path, {"a.png": black(4, 4)}, [note(1, [box(0, 0, 2, 2)])])
     for name in ("pycocotools", "pycocotools.mask"):
         monkeypatch.setitem(sys.modules, name, None)

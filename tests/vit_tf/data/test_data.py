@@ -66,7 +66,7 @@ def test_only_the_train_split_is_shuffled():
 
 
 @pytest.mark.slow
-def test_validation_is_taken_from_train_and_only_when_wanted():
+def test_validation_is_taken_from_train_only_on_request():
     whole, test = (set(hashes(dataset)) for dataset in data.load("digits"))
     splits = ("validation", "train", "test")
     validation, train, same = data.load("digits", splits=splits, validation=0.25)
@@ -111,7 +111,7 @@ def test_splits_too_large_to_cache_are_the_same(monkeypatch):
 
 
 @pytest.mark.parametrize("balanced", [False, True])
-def test_choose_follows_or_levels_the_classes(rng, balanced):
+def test_stratified_sample_follows_or_balances_the_classes(rng, balanced):
     labels = np.repeat([0, 1, 2], [100, 50, 10])
     chosen = source.stratified_sample(labels, 160, 32, rng, balanced)
     expected = [11, 11, 10] if balanced else [20, 10, 2]
@@ -119,7 +119,7 @@ def test_choose_follows_or_levels_the_classes(rng, balanced):
     assert sorted(np.bincount(labels[chosen]), reverse=True) == expected
 
 
-def test_choose_without_labels_gives_neighbours(rng):
+def test_stratified_sample_without_labels_is_contiguous(rng):
     starts = {source.stratified_sample(None, 10, 8, rng)[0] for _ in range(50)}
     assert starts == {0, 1, 2}
     assert np.diff(source.stratified_sample(None, 10, 8, rng)).tolist() == [1] * 7
@@ -179,7 +179,7 @@ def test_fashion_mnist_splits_are_disjoint_and_stratified(monkeypatch):
     assert np.array_equal(validation, np.arange(59_400, 60_000))
 
 
-def test_unknown_names_and_data_sets_that_cannot_be_had(tmp_path, monkeypatch):
+def test_unknown_names_and_data_sets_that_cannot_be_downloaded(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"folder that exists.*near matches: fashion_mnist"):
         data.load("fashion_mnits")
     with pytest.raises(ValueError, match="near matches: digits"):
@@ -282,7 +282,7 @@ def test_images_that_differ_in_size(tmp_path, rng):
     assert arrays(train)[0].shape[1:] == (4, 3, 3)
 
 
-def test_damaged_images_are_listed_when_asked_for(tmp_path, rng):
+def test_check_images_lists_corrupt_images(tmp_path, rng):
     root = flat_folder(tmp_path, rng, (5, 5))
     write(root / "ape" / "cut.jpg", rng.integers(0, 256, (64, 64, 3)))
     whole = (root / "ape" / "cut.jpg").read_bytes()
@@ -300,7 +300,7 @@ def test_damaged_images_are_listed_when_asked_for(tmp_path, rng):
 
 
 @pytest.mark.slow
-def test_damaged_images_are_named_when_met(tmp_path, rng):
+def test_corrupt_images_raise_when_they_are_reached(tmp_path, rng):
     root = flat_folder(tmp_path, rng, (5, 5))
     (root / "ape" / "03.png").write_bytes((root / "ape" / "03.png").read_bytes()[:60])
     train = data.load(root, image_size=8, splits=("train", "test"))

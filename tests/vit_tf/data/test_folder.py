@@ -99,7 +99,7 @@ def test_files_of_labels_of_many_kinds(tmp_path, name, line, class_names):
     assert colours(every) == sorted((50 * label, 0, label) for label in LABELS)
 
 
-def test_labels_lie_beside_a_folder_by_its_name_and_follow_the_train_split(tmp_path):
+def test_label_files_next_to_a_folder_have_its_name(tmp_path):
     """Caffe's numbers are places among the sorted class folders."""
     imagenet_val(tmp_path / "val", LABELS)
     for name in NAMES:
@@ -195,7 +195,7 @@ def test_sizes_that_differ_between_splits(tmp_path, rng):
         data.load(tmp_path, splits=("all",))
 
 
-def test_only_the_split_asked_for_is_read(tmp_path, rng):
+def test_only_the_requested_split_is_read(tmp_path, rng):
     flat_folder(tmp_path / "train", rng, (2, 1))
     flat_folder(tmp_path / "test", rng, (2, 1))
     (tmp_path / "train" / "ape" / "00.png").write_text("no image")
@@ -206,7 +206,7 @@ def test_only_the_split_asked_for_is_read(tmp_path, rng):
         data.load(tmp_path, splits=("train",))
 
 
-def test_the_fifth_that_becomes_the_test_split_is_told_once(tmp_path, rng, caplog):
+def test_the_fifth_that_becomes_the_test_split_is_logged_once(tmp_path, rng, caplog):
     flat_folder(tmp_path, rng, (20, 10))
     with caplog.at_level(logging.WARNING):
         data.load(tmp_path)
@@ -216,7 +216,7 @@ def test_the_fifth_that_becomes_the_test_split_is_told_once(tmp_path, rng, caplo
     assert "The split 'all' contains every image." in record.getMessage()
 
 
-def test_a_missing_size_is_noticed_before_any_image_is_decoded(tmp_path, rng):
+def test_a_missing_size_raises_before_any_image_is_decoded(tmp_path, rng):
     for path, side in (
         ("train/ape/0", 6),
         ("train/bee/1", 6),
@@ -234,7 +234,7 @@ def test_a_missing_size_is_noticed_before_any_image_is_decoded(tmp_path, rng):
 
 @pytest.mark.parametrize("config", [None, "topimages"])
 @pytest.mark.parametrize("floor", range(4))
-def test_folders_of_tfds_are_told_from_folders_of_images(tmp_path, config, floor):
+def test_folders_of_tfds_are_distinguished_from_folders_of_images(tmp_path, config, floor):
     names = ["cifar10", *filter(None, [config])]
     folders = [tmp_path, *(tmp_path.joinpath(*names[: k + 1]) for k in range(len(names)))]
     folders.append(folders[-1] / "3.0.2")
@@ -298,7 +298,7 @@ def test_released_layouts_at_an_address(tmp_path, copied):
     np.testing.assert_array_equal(there[0][1], here[0][1])
 
 
-def test_what_is_not_at_an_address_is_told():
+def test_a_missing_address_raises():
     for name in ("ram://nowhere", "ram://nowhere/photos/"):
         with pytest.raises(ValueError, match=r"a folder that exists\. Received: 'ram://now"):
             data.load(name)
@@ -306,7 +306,7 @@ def test_what_is_not_at_an_address_is_told():
         data.read_class_list("ram://nowhere/list.txt")
 
 
-def test_a_damaged_image_at_an_address_is_named(copied, tmp_path, rng):
+def test_a_corrupt_image_at_an_address_is_named(copied, tmp_path, rng):
     flat_folder(tmp_path, rng, (3, 3))
     (tmp_path / "ape" / "00.png").write_text("hello")
     with pytest.raises(ValueError, match=r"undecodable ram://.*/ape/00\.png \("):
@@ -434,7 +434,7 @@ def test_classes_may_bear_the_names_of_splits(tmp_path, rng):
     assert data.describe(tmp_path).class_names == ("Test", "bus", "train")
 
 
-def test_other_folders_stand_beside_splits_but_classes_do_not(tmp_path, rng):
+def test_other_folders_may_be_next_to_splits_but_classes_may_not(tmp_path, rng):
     flat_folder(tmp_path / "train", rng, (2, 1))
     flat_folder(tmp_path / "labels", rng, (1, 1))
     assert data.describe(tmp_path).num_examples == {"train": 3}

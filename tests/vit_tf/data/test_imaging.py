@@ -6,20 +6,12 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_folders import encoded, photo
+from image_folders import encoded, photo, turned
 from PIL import Image, ImageOps, PngImagePlugin
 
 from vit_tf import Preprocessing
 from vit_tf.data import imaging
 from vit_tf.data.imaging import ASPECT, draw_sides, random_window, resize_image, scale_values
-
-
-def turned(orientation, big_endian=False):
-    exif = Image.Exif()
-    exif.endian = ">" if big_endian else "<"
-    exif[0x010F] = "maker"
-    exif[0x0112] = orientation
-    return exif
 
 
 def noise_in_black(image):
@@ -126,7 +118,7 @@ def test_every_alpha_on_white_is_that_of_pillow():
     np.testing.assert_array_equal(imaging._on_white(tf.constant(image)), expected)
 
 
-def test_parts_are_those_of_the_whole_bit_for_bit(kinds, rng):
+def test_windows_equal_crops_of_the_image_bit_for_bit(kinds, rng):
     @tf.function
     def part(content, box):
         return imaging.decode(content, lambda height, width: box)
@@ -153,7 +145,7 @@ def test_upright_or_as_stored(kinds):
     np.testing.assert_array_equal(imaging.decode(tf.constant(content)), np.rot90(stored, -1))
 
 
-def test_what_cannot_be_decoded_raises_and_is_told(kinds, whole):
+def test_what_cannot_be_decoded_raises(kinds, whole):
     content = kinds["jpeg"][0]
     for damaged in (content[: len(content) // 2], content[:20], b"\xff\xd8\xff", b"text", b""):
         with pytest.raises(tf.errors.OpError):
@@ -261,7 +253,7 @@ def test_random_windows_are_those_of_torchvision():
     assert len(kinds) > 200
 
 
-def test_shares_and_aspect_ratios_are_drawn_as_by_torchvision():
+def test_areas_and_aspect_ratios_are_drawn_as_by_torchvision():
     sides, place = (
         draw.numpy().astype(float) for draw in draw_sides(4000, (0.08, 1.0), tf.constant([1, 2]))
     )

@@ -155,7 +155,7 @@ def test_images_of_one_size_stay_bytes_in_the_cache(tmp_path, rng, monkeypatch):
     assert kept[0].shape == (6, 5, 3) and kept[2].shape == (9, 8, 3)
 
 
-def test_a_later_image_of_another_size_is_told(tmp_path, rng, monkeypatch, cache):
+def test_a_later_image_of_another_size_raises(tmp_path, rng, monkeypatch, cache):
     monkeypatch.setattr("vit_tf.data.folder.MEASURED", 1)
     root = flat_folder(tmp_path, rng, (3, 3))
     write(root / "bee" / "wide.png", rng.integers(0, 256, (6, 9, 3)))
@@ -167,7 +167,7 @@ def test_a_later_image_of_another_size_is_told(tmp_path, rng, monkeypatch, cache
 
 
 @pytest.mark.slow
-def test_one_damaged_image_does_not_change_the_others(photos, cache):
+def test_a_corrupt_image_does_not_change_the_others(photos, cache):
     """Its batch is decoded again, and stops the iteration where it did not before."""
     whole = [image.tobytes() for image in arrays(train(photos, image_size=16))[0]]
     victim = sorted(photos.rglob("*.jpg"))[0]

@@ -8,6 +8,7 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_folders import turned
 from PIL import Image
 
 from vit_tf import Preprocessing, analysis
@@ -153,19 +154,13 @@ def test_stand_ins_cannot_be_turned_against_their_reader(tmp_path):
     refused(path, pickle.dumps(loop), "RecursionError")
 
 
-def test_damaged_pickles_are_one_error(tmp_path):
+def test_corrupt_pickles_raise_one_error(tmp_path):
     data = b"\x80\x02" + python2(CONTENT) + b"."
     for end in range(0, len(data), 37):
         refused(tmp_path / "gnd.pkl", data[:end], "")
     refused(tmp_path / "gnd.pkl", b"<!DOCTYPE html>", "")
     with pytest.raises(ValueError, match=r"Received: '.*gone\.pkl' \(FileNotFoundError"):
         load_plain_pickle(tmp_path / "gone.pkl")
-
-
-def turned():
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    return exif
 
 
 SHAPES = {"a_1": (9, 12), "a_2": (7, 5), "b_1": (20, 8), "b_2": (6, 6), "c_1": (11, 13)}
@@ -214,7 +209,7 @@ def test_queries_are_cropped_as_pillow_does_and_come_in_order(oxford):
     assert found == [[[1], [0], []], [[], [2, 3], [4]]]
 
 
-def test_queries_are_whole_images_on_demand(oxford):
+def test_queries_are_uncropped_on_demand(oxford):
     root, _ = oxford
     options = {"image_size": 10, "batch_size": 1}
     whole, database, truth = load_revisited(root, "roxford5k", crop_queries=False, **options)
@@ -229,7 +224,7 @@ def test_queries_are_whole_images_on_demand(oxford):
     assert [list(query) for query in truth] == [list(query) for query in again]
 
 
-def test_the_data_base_is_whole_images_at_the_size_of_the_model(oxford):
+def test_the_database_is_uncropped_images_at_the_size_of_the_model(oxford):
     root, _ = oxford
     mean, std = np.array([0.5, 0.4, 0.3]), np.array([0.2, 0.3, 0.1])
     preprocessing = Preprocessing((8, 4), tuple(mean), tuple(std), "bicubic")

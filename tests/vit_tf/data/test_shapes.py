@@ -171,7 +171,7 @@ def test_each_scene_has_a_light_of_its_own():
 
 
 @pytest.mark.slow
-def test_kinds_cannot_be_told_by_colour_or_brightness():
+def test_colour_and_brightness_do_not_predict_the_kind():
     """Nearest class means of colour and brightness do no better than chance allows."""
     known = data.load_shapes("train", take=240)
     mean = known["image"].mean((1, 2))

@@ -74,7 +74,7 @@ def test_parts_are_the_batches_of_one_process_and_each_image_is_decoded_once(mon
     assert [len(batches(part)[-1][1]) for part in parts[0]] == [1] + [0] * (workers - 1)
 
 
-def test_a_part_goes_on_where_the_whole_does(monkeypatch):
+def test_a_shard_resumes_at_the_same_batch(monkeypatch):
     decoded = count_decoding(monkeypatch)
     first, second = (batches(dataset) for dataset in [load()[0]] * 2)
     parts = [load()[0].shard_batches(Shard(worker, 2)) for worker in range(2)]

@@ -64,7 +64,7 @@ def test_as_many_of_each_class_are_taken_by_the_seed(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_parts_of_the_splits_are_those_of_the_whole():
+def test_splits_of_some_classes_are_parts_of_all_splits():
     """Also of a data set that is no folder, so that no test image becomes a training one."""
     pairs = zip(data.load("digits"), data.load("digits", classes=["8", "3"]), strict=True)
     for whole, part in pairs:

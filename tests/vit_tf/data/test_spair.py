@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from image_folders import turned
 from PIL import Image
 from spair_files import write_image, write_pairs
 
@@ -115,9 +116,8 @@ def test_images_of_every_mode_become_colours_as_they_are_stored(tmp_path, rng):
     Image.fromarray(grey).save(folder / "grey.jpg", quality=100)
     red = Image.new("RGB", (12, 8), (200, 30, 40))
     red.convert("CMYK").save(folder / "cmyk.jpg", quality=100)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # a quarter turn, which keypoints know nothing of
-    Image.new("RGB", (20, 8), (9, 9, 9)).save(folder / "turned.jpg", exif=exif)
+    # A quarter turn, which the keypoints ignore.
+    Image.new("RGB", (20, 8), (9, 9, 9)).save(folder / "turned.jpg", exif=turned())
     pairs = [
         ("bus", "grey", "cmyk", [[11, 7]], [[1, 2]]),
         ("bus", "turned", "grey", [[19, 7]], [[3, 4]]),

@@ -95,7 +95,7 @@ def test_a_jpeg_is_the_same_through_tfds_and_through_a_folder(photos, tmp_path):
         assert [order[image.tobytes()] for image in expected] == [0, 1] * 6
 
 
-def test_some_examples_of_several_files_are_those_at_their_places(photos, tmp_path, monkeypatch):
+def test_some_examples_of_several_files_are_those_of_their_indices(photos, tmp_path, monkeypatch):
     """Only these are parsed, and labels are read once for all that opens the data set."""
     from vit_tf.data import tfds as module
 
@@ -167,7 +167,7 @@ def pretend_prepared(folder, *names):
         (folder / name / "dataset_info.json").write_text("{}")
 
 
-def test_a_data_dir_without_the_data_set_is_told_before_any_download(offline, tmp_path):
+def test_a_data_dir_without_the_data_set_is_reported_before_any_download(offline, tmp_path):
     start = time.monotonic()
     missing = tmp_path / "tdfs"
     message = rf"'fashion_mnist', not prepared in {missing} \(does not exist\), .*no route"
@@ -216,7 +216,7 @@ def test_what_can_be_downloaded_is(photos, monkeypatch, tmp_path):
         data.load("fashion_mnist", data_dir=tmp_path)
 
 
-def test_a_data_dir_one_floor_too_low_is_not_taken_for_a_data_set(offline, tmp_path):
+def test_the_folder_of_one_data_set_is_refused_as_data_dir(offline, tmp_path):
     pretend_prepared(tmp_path, "cifar10/3.0.2")
     for data_dir in (tmp_path / "cifar10" / "3.0.2", tmp_path / "cifar10"):
         message = rf"data_dir .*Received: 'cifar10' with a folder of 'cifar10'; try '{tmp_path}'$"
@@ -224,7 +224,7 @@ def test_a_data_dir_one_floor_too_low_is_not_taken_for_a_data_set(offline, tmp_p
             data.load("cifar10", data_dir=data_dir)
 
 
-def test_a_host_that_does_not_answer_is_told_in_few_words(monkeypatch, tmp_path):
+def test_a_host_that_does_not_answer_is_reported_in_one_line(monkeypatch, tmp_path):
     reason = NameResolutionError("a.org", HTTPSConnectionPool("a.org"), OSError("unknown"))
     wrapped = MaxRetryError(HTTPSConnectionPool("a.org"), "/file", reason)
 

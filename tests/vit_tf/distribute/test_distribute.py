@@ -63,7 +63,7 @@ def test_steps_in_one_call_divide_those_of_a_round():
 
 
 @pytest.mark.slow
-def test_more_steps_in_one_call_train_alike(rng, tmp_path):
+def test_more_steps_in_one_call_train_equally(rng, tmp_path):
     images, labels = rng.normal(size=(48, 4, 4, 1)).astype("float32"), rng.integers(3, size=48)
 
     def trained(steps):

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import multiworker_worker
 import numpy as np
 import pytest
 import tensorflow as tf
-from paths import HELPERS
+from paths import HELPERS, free_addresses
 
 from vit_tf import distribute
 from vit_tf.distribute import cluster
@@ -23,21 +22,10 @@ WORKER = HELPERS / "multiworker_worker.py"
 LIMIT = 300
 
 
-def free_addresses(count):
-    """Addresses on this machine whose ports nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    addresses = [f"localhost:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return addresses
-
-
 @contextlib.contextmanager
 def started(count, folder, *words):
     """So many worker processes, which end at the end of the `with`."""
-    addresses = ",".join(free_addresses(count))
+    addresses = free_addresses(count)
     workers = []
     try:
         for place in range(count):
@@ -225,7 +213,7 @@ def test_refuses_malformed_addresses(environment, workers, worker):
         distribute.strategy("mirrored", workers, 0)
 
 
-def test_refuses_where_nothing_tells_the_cluster(environment):
+def test_refuses_where_no_cluster_is_configured(environment):
     with pytest.raises(ValueError, match=r"VIT_TF_WORKERS.*TF_CONFIG.*srun. Received: none"):
         distribute.strategy("multiworker")
     environment.setenv("SLURM_PROCID", "0")
@@ -239,7 +227,7 @@ def test_refuses_after_tensorflow_has_run(environment):
         distribute.strategy("multiworker", ["localhost:1", "localhost:2"], 0)
 
 
-def test_auto_means_several_workers_where_they_are_told(environment):
+def test_auto_selects_several_workers_where_they_are_configured(environment):
     environment.setenv("TF_CONFIG", tf_config())
     with pytest.raises(ValueError, match="before any other use of TensorFlow"):
         distribute.strategy("auto")

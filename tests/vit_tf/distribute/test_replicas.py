@@ -2,14 +2,13 @@
 
 import importlib.util
 import signal
-import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from device_worker import environment, largest_difference, load
-from paths import HELPERS
+from paths import HELPERS, free_addresses
 
 WORKER = HELPERS / "device_worker.py"
 LIMIT = 900  # seconds, of a busy machine
@@ -76,14 +75,6 @@ def test_jax_trains_as_tensorflow(trained, devices, record_property):
     found = trained("jax", "mirrored", devices, 15)
     record_property("largest_difference", largest_difference(found, expected))
     compare(found, expected)
-
-
-def free_addresses(count):
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    addresses = [f"localhost:{server.getsockname()[1]}" for server in sockets]
-    for server in sockets:
-        server.close()
-    return ",".join(addresses)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_training_names_the_classes_and_they_are_saved(splits, tmp_path, caplog)
 
 
 @pytest.mark.slow
-def test_data_that_tell_no_names_change_none(splits, tmp_path):
+def test_data_without_class_names_change_none(splits, tmp_path):
     model, mine = tiny(), [f"kind {number}" for number in range(10)]
     model.class_names = mine
     unnamed = [split.take(1) for split in splits]

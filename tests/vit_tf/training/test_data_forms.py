@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_runs import kill_at, read_log
+from training_runs import assert_same_weights, kill_at, read_log
 
 import vit_tf
 from vit_tf.training.evaluation import majority_accuracy, top_k_accuracy
@@ -95,16 +95,14 @@ def test_without_a_validation_the_last_model_is_kept_and_runs_resume(tmp_path, m
     assert set(history) == {"loss", "accuracy", "learning_rate"}
     assert [float(row["loss"]) for row in read_log(tmp_path / "a")] == history["loss"]
     best = vit_tf.load_model(tmp_path / "a" / "best.keras")
-    for found, expected in zip(best.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    assert_same_weights(best, model)
     with monkeypatch.context() as patch:
         kill_at(patch, "on_train_batch_end", 8)
         with pytest.raises(KeyboardInterrupt):
             vit_tf.train(make_model(), recipe, data, None, tmp_path / "b", verbose=0, save_every=2)
     resumed, again = train(tmp_path / "b", data, None, recipe)
     assert again == history
-    for found, expected in zip(resumed.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    assert_same_weights(resumed, model)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_mistakes_are_named(scores, labels, message):
         top_k_accuracy(lambda images: images, make_data(scores, labels))
 
 
-def test_classes_are_compared_by_name_and_matched_where_that_is_insisted_on():
+def test_classes_are_compared_by_name_and_matched_with_allow_others():
     own = ("cat", "dog", "cow", "hen")
     np.testing.assert_array_equal(match_classes(own, 4, list(own)), range(4))
     np.testing.assert_array_equal(match_classes(None, 4, "abcd"), range(4))
@@ -83,7 +83,7 @@ def test_the_majority_is_that_of_the_training_labels():
 
 
 @pytest.mark.parametrize("index", range(3))
-def test_answers_of_workers_follow_each_other(monkeypatch, rng, index):
+def test_results_of_workers_are_concatenated(monkeypatch, rng, index):
     """What each worker returns, where the others' sums are those that it does not have itself."""
     scores = rng.normal(size=(31, 4)).astype("float32")
     labels = rng.integers(4, size=31)
@@ -107,7 +107,7 @@ def test_answers_of_workers_follow_each_other(monkeypatch, rng, index):
     assert 0 < expected.sum() < 31
 
 
-def test_answers_of_workers_that_each_have_all_data(monkeypatch, rng):
+def test_results_of_workers_that_each_have_all_data(monkeypatch, rng):
     scores, labels = rng.normal(size=(9, 4)).astype("float32"), rng.integers(4, size=9)
     monkeypatch.setattr(evaluation, "current_shard", lambda: Shard(1, 2))
     found = correct_answers(lambda images: images, make_data(scores, labels))

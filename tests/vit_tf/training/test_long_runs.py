@@ -45,7 +45,7 @@ def same(found, expected):
 
 
 @pytest.mark.slow
-def test_killed_run_goes_on_within_the_epoch_and_decodes_nothing_twice(
+def test_a_killed_run_resumes_within_the_epoch_and_decodes_nothing_twice(
     tmp_path, monkeypatch, whole
 ):
     decoded = count_decoding(monkeypatch)
@@ -68,7 +68,7 @@ def test_killed_run_goes_on_within_the_epoch_and_decodes_nothing_twice(
         (12, False, "epoch-0002-step-000004", 20),
     ],
 )
-def test_sigterm_ends_a_run_that_goes_on_there(
+def test_a_run_that_sigterm_ended_resumes(
     tmp_path, monkeypatch, sigterm, whole, batches, validation, state, left
 ):
     with pytest.raises(Stopped):
@@ -80,7 +80,7 @@ def test_sigterm_ends_a_run_that_goes_on_there(
 
 
 @pytest.mark.slow
-def test_fine_tuning_goes_on_within_a_round(tmp_path, sigterm):
+def test_fine_tuning_resumes_within_a_round(tmp_path, sigterm):
     expected = run("fine-tuning", tmp_path / "whole")
     with pytest.raises(Stopped):
         run("fine-tuning", tmp_path / "stopped", [Kill(10, signal.SIGTERM)])
@@ -101,7 +101,7 @@ def test_a_program_that_outlives_sigterm_trains_on(tmp_path, whole):
 
 
 @pytest.mark.slow
-def test_more_steps_in_one_call_go_on_within_an_epoch(tmp_path, sigterm):
+def test_more_steps_in_one_call_resume_within_an_epoch(tmp_path, sigterm):
     def run_by(steps, folder, callbacks=()):
         model = make_model()
         recipe = Recipe(epochs=2, learning_rate=0.01)

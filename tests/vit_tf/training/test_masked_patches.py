@@ -56,7 +56,7 @@ def test_colours_are_mean_colours_in_three_bits(rng, preprocessing):
 
 
 @pytest.mark.parametrize("num_patches", [9, 16])
-def test_half_of_each_image_is_corrupted_in_the_shares_of_the_paper(num_patches):
+def test_half_of_each_image_is_corrupted_in_the_fractions_of_the_paper(num_patches):
     drawn = draw_corruption(4000, num_patches, tf.constant([1, 2], tf.int64))
     sources, places = (part.numpy() for part in drawn)
     assert places.shape == (4000, num_patches // 2)
@@ -209,7 +209,7 @@ def test_draws_follow_the_seed_and_the_epoch():
 
 
 @pytest.mark.slow
-def test_it_learns_what_neighbours_tell():
+def test_it_learns_to_predict_colours_from_neighbours():
     """Of three colours, chance gets a third; the other patches of the half tell which."""
     images, grid = halves()
     keras.utils.set_random_seed(1)

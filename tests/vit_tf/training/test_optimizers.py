@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_runs import kill_at, make_data, newest_state
+from training_runs import assert_same_weights, kill_at, make_data, newest_state
 
 import vit_tf
 from vit_tf.distribute import strategy
@@ -241,8 +241,7 @@ def test_a_run_with_muon_resumes_bit_for_bit(tmp_path, monkeypatch):
     assert newest_state(tmp_path / "killed") == "epoch-0001-step-000002.npz"
     resumed, again = run(tmp_path / "killed")
     assert again == history
-    for weights, expected in zip(resumed.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(weights, expected)
+    assert_same_weights(resumed, model)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +270,7 @@ def test_optimizers_of_recipes(settings, name, momentum):
         ({"momentum": 0.9, "layer_decay": 0.5}, "layer_decay"),
     ],
 )
-def test_settings_that_an_optimizer_lacks(settings, message):
+def test_settings_of_another_optimizer_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         Recipe(**settings)
 

@@ -37,7 +37,7 @@ def test_the_loss_of_a_padded_step_is_the_mean_over_its_images(rng):
     np.testing.assert_allclose(loss(classes, padded, weights), loss(labels, logits), rtol=1e-6)
 
 
-def test_a_data_set_of_vit_tf_knows_its_size():
+def test_a_data_set_of_vit_tf_stores_its_size():
     (data,) = vit_tf.data.load("digits", image_size=8, splits=("test",), take=10, batch_size=4)
     shapes = [batch[0].shape[0] for batch in pad_batches(data, 3)]
     assert shapes == [6, 6, 6]

@@ -46,7 +46,7 @@ def test_recipes_are_those_of_the_papers():
     assert float(rates(2500)) == pytest.approx(0.24)
 
 
-def test_every_recipe_is_whole():
+def test_every_recipe_is_complete():
     for name, published in RECIPES.items():
         assert "arxiv.org" in published.source and published.recipe.flip, name
         assert Recipe(**published.recipe.to_config()) == published.recipe

@@ -47,7 +47,7 @@ def test_resumed_weights_are_the_undisturbed_ones_bit_for_bit(tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_leaves_what_another_goes_on_with(tmp_path):
+def test_a_run_of_a_killed_process_resumes_in_another(tmp_path):
     """With all augmentations at once, RandAugment among them."""
 
     def work(folder, *step, status=0):

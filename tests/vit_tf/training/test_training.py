@@ -14,7 +14,14 @@ import keras
 import numpy as np
 import pytest
 from image_folders import flat_folder
-from training_runs import kill_at, make_data, make_model, newest_state, read_log
+from training_runs import (
+    assert_same_weights,
+    kill_at,
+    make_data,
+    make_model,
+    newest_state,
+    read_log,
+)
 
 import vit_tf
 from vit_tf import load_model
@@ -120,8 +127,7 @@ def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, 
     (tmp_path / "state").mkdir(exist_ok=True)
     (tmp_path / "state" / f"{PARTIAL}epoch-0009.npz").write_bytes(b"half")
     resumed, again = run(tmp_path)
-    for w, v in zip(resumed.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(w, v, atol=1e-6)
+    assert_same_weights(resumed, model, 1e-6)
     assert {k: pytest.approx(v, abs=1e-6) for k, v in history.items()} == again
     assert [row["epoch"] for row in read_log(tmp_path)] == ["1", "2", "3", "4", "5"]
     assert sorted(os.listdir(tmp_path / "state")) == ["epoch-0004.npz", "epoch-0005.npz"]
@@ -142,15 +148,14 @@ def test_logs_of_an_epoch_are_on_the_disk_before_its_state(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_finished_run_is_only_loaded_and_says_so(undisturbed, caplog):
+def test_a_finished_run_is_loaded_and_logged(undisturbed, caplog):
     directory, model, history = undisturbed
     before = os.stat(directory / "best.keras")
     loaded, again = run(directory)
     (record,) = [record for record in caplog.records if record.name == "vit_tf.training"]
     assert record.getMessage().startswith(f"The run in '{directory}' is finished; it is loaded")
     assert again == history and os.stat(directory / "best.keras") == before
-    for w, v in zip(loaded.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(w, v)
+    assert_same_weights(loaded, model)
 
 
 @pytest.mark.slow
@@ -164,8 +169,7 @@ def test_run_on_two_replicas_resumes(tmp_path, monkeypatch):
         resumed, again = run(tmp_path / "killed", recipe, data=make_data(4))
     assert resumed.distribute_strategy.num_replicas_in_sync == 2
     assert {k: pytest.approx(v, abs=1e-6) for k, v in history.items()} == again
-    for w, v in zip(resumed.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(w, v, atol=1e-6)
+    assert_same_weights(resumed, model, 1e-6)
 
 
 def test_a_run_resumes_within_an_accumulation_of_gradients(tmp_path, monkeypatch):
@@ -180,8 +184,7 @@ def test_a_run_resumes_within_an_accumulation_of_gradients(tmp_path, monkeypatch
     assert newest_state(tmp_path / "killed") == "epoch-0001-step-000002.npz"
     resumed, again = run(tmp_path / "killed", recipe, save_every=1)
     assert again == history
-    for w, v in zip(resumed.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(w, v)
+    assert_same_weights(resumed, model)
 
 
 def test_another_configuration_is_refused(undisturbed):
@@ -199,7 +202,7 @@ def test_another_configuration_is_refused(undisturbed):
         run(directory, data=make_data(batch_size=16))
 
 
-def test_images_that_are_removed_between_two_starts_are_noticed(tmp_path, rng):
+def test_images_that_are_removed_between_two_starts_raise(tmp_path, rng):
     root = flat_folder(tmp_path / "photos", rng, (10, 10))
     recipe = Recipe(epochs=1, flip=True)
 
@@ -240,7 +243,7 @@ def copy(undisturbed, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "text"])
-def test_damaged_state_is_refused(copy, damage):
+def test_a_corrupt_state_is_refused(copy, damage):
     directory, path = copy
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -267,14 +270,13 @@ def test_a_corrupt_state_gives_way_to_the_one_before(undisturbed, tmp_path, capl
     assert any("epoch-0005.npz" in text and "corrupt" in text for text in messages)
     assert any("resumes" in text and "epoch-0004.npz" in text for text in messages)
     assert {k: pytest.approx(v, abs=1e-6) for k, v in history.items()} == again
-    for w, v in zip(resumed.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(w, v, atol=1e-6)
+    assert_same_weights(resumed, model, 1e-6)
     with np.load(newest) as rewritten, np.load(whole / "state" / "epoch-0005.npz") as expected:
         assert rewritten.files == expected.files
 
 
 @pytest.mark.slow
-def test_as_many_states_stay_as_asked_for(tmp_path):
+def test_keep_states_is_the_number_of_saved_states(tmp_path):
     recipe = dataclasses.replace(RECIPE, epochs=3, warmup_epochs=0)
     run(tmp_path / "one", recipe, keep_states=1)
     run(tmp_path / "three", recipe, keep_states=3, save_every=2)
@@ -291,7 +293,7 @@ def test_as_many_states_stay_as_asked_for(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_goes_on_while_a_state_is_written(tmp_path, monkeypatch):
+def test_training_continues_while_a_state_is_written(tmp_path, monkeypatch):
     """The writer of the first state waits for later steps; each state is of its own step."""
     stepped, real, waited = threading.Event(), np.savez, []
 
