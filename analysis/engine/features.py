@@ -20,9 +20,13 @@ import tensorflow as tf
 import vit_tf
 from vit_tf.backend import require_tensorflow
 from vit_tf.data.any_images import as_images, is_raw
-from vit_tf.image_checks import innermost_features, require_images, require_images_of
 from vit_tf.names import as_patterns, format_list, match, unknown_name
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import (
+    Preprocessing,
+    innermost_features,
+    require_images,
+    require_images_of,
+)
 from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import computed_weights
 from vit_tf.taps.submodels import TapModel, find_blocks, find_representations, last_output

@@ -12,7 +12,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.files import write_whole
-from vit_tf.image_checks import check_dtype, check_values
+from vit_tf.preprocessing import check_dtype, check_values
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import taps_of

@@ -22,7 +22,7 @@ from vit_tf import files as package_files
 from vit_tf.analysis.engine import store
 from vit_tf.data import reading
 from vit_tf.scripts import analyze as analyze_script, study as study_script, train as train_script
-from vit_tf.training import callbacks, checkpointing
+from vit_tf.training import checkpointing
 
 TINY = "--image-size 8 --take 40 --epochs 4 --batch-size 20 --patch-size 8 --num-layers 1"
 TINY += " --num-heads 1 --hidden-dim 16 --mlp-dim 16 --dropout-rate 0.1 --ema 0.9 --mixup 0.2"
@@ -218,7 +218,7 @@ def test_vanished_images_leave_the_last_state(tmp_path, monkeypatch, capsys, rng
 
 @pytest.mark.slow
 def test_loss_that_is_not_finite_is_one_line(tmp_path, monkeypatch, capsys):
-    real = callbacks.Checkpoint._check_finite
+    real = checkpointing.Checkpoint._check_finite
     observations = []
 
     def check(self, loss):
@@ -226,7 +226,7 @@ def test_loss_that_is_not_finite_is_one_line(tmp_path, monkeypatch, capsys):
         # Two steps and one validation in each epoch: the 7th is in the third.
         real(self, float("nan") if len(observations) == 7 else loss)
 
-    monkeypatch.setattr(callbacks.Checkpoint, "_check_finite", check)
+    monkeypatch.setattr(checkpointing.Checkpoint, "_check_finite", check)
     assert run_train(tmp_path) == 2
     expect_two_epochs(tmp_path, capsys, "Received: loss=nan in epoch 3")
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.training import callbacks, checkpointing
+from vit_tf.training import checkpointing
 
 
 def make_model(units=8):
@@ -63,5 +63,5 @@ def count_calls(monkeypatch, owner, name, fail_at=None):
 
 def kill_at(monkeypatch, method, call):
     """Let a method of `Checkpoint` or a function of its module raise at its n-th call."""
-    owner = callbacks.Checkpoint if hasattr(callbacks.Checkpoint, method) else checkpointing
+    owner = checkpointing.Checkpoint if hasattr(checkpointing.Checkpoint, method) else checkpointing
     count_calls(monkeypatch, owner, method, call)

@@ -9,7 +9,7 @@ import tiny_records
 from vit_tf import ViT
 from vit_tf.data import imaging
 from vit_tf.training import evaluation
-from vit_tf.training.callbacks import Checkpoint
+from vit_tf.training.checkpointing import Checkpoint
 
 MODEL = "--image-size 8 --patch-size 4 --num-layers 1 --hidden-dim 8 --num-heads 2 --mlp-dim 16"
 COMMANDS = {

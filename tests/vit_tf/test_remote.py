@@ -23,7 +23,7 @@ from vit_tf.data.any_images import as_images
 from vit_tf.files import only_process, write_whole
 from vit_tf.remote import RemotePath, as_path, local_copy, without_password
 from vit_tf.scripts import common, evaluate
-from vit_tf.training import callbacks
+from vit_tf.training import checkpointing
 from vit_tf.training.recipes import Recipe
 
 PLACES = ("ram://bucket", "memory://bucket")  # TensorFlow's and fsspec's
@@ -89,7 +89,7 @@ def test_the_last_process_takes_a_folder_over(place, caplog):
 def test_a_run_that_was_taken_over_saves_no_more(place):
     model, recipe = make_model(), Recipe(epochs=2)
     taken = f"{place}/.lock"
-    take = callbacks.keras.callbacks.LambdaCallback(
+    take = checkpointing.keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: as_path(taken).write_text("7 on another")
     )
     with pytest.raises(ValueError, match=r"Received: process 7 on another, which has taken over"):

@@ -86,7 +86,9 @@ def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
         first, *rest = images
         converted = as_images(first, preprocessing, batch_size)
         if isinstance(converted, tf.data.Dataset):
-            converted = np.concatenate([_first(batch) for batch in converted])
+            converted = np.concatenate(
+                [batch[0] if isinstance(batch, tuple) else batch for batch in converted]
+            )
         rest = [values if hasattr(values, "shape") else np.asarray(values) for values in rest]
         return (converted, *rest[: len(rest) - _ends_in_weights(rest)])
     if isinstance(images, str | os.PathLike):
@@ -246,10 +248,6 @@ def _ends_in_weights(others):
     """Whether the last of labels and others, arrays or their specs, are weights of examples."""
     last = others[-1] if len(others) > 1 else None
     return last is not None and len(last.shape) == 1 and tf.as_dtype(last.dtype).is_floating
-
-
-def _first(batch):
-    return np.asarray(batch[0] if isinstance(batch, tuple) else batch)
 
 
 def _is_pillow(image):

@@ -54,7 +54,11 @@ class DavisVideos(Sequence):
         for place, paths in enumerate(zip(self.frames[number], self.masks[number], strict=True)):
             frame, mask = decode_file(paths[0], upright=False), read_mask(paths[1])
             for path, pixels in zip(paths, (frame, mask), strict=True):
-                _check_size(path, pixels.shape[:2], self.masks[number][0], first.shape)
+                if pixels.shape[:2] != first.shape:
+                    raise ValueError(
+                        f"Expected frames and masks of one size in a video, {first.shape} as of "
+                        f"{self.masks[number][0]}. Received: {path} of {pixels.shape[:2]}"
+                    )
             frames[place], masks[place] = scale_values(frame, self.preprocessing), mask
         return frames, masks
 
@@ -148,11 +152,3 @@ def _check_complete(frames, masks):
                 "Expected every frame of a video and the mask of each. Received: "
                 f"{str(paths[0].parent)!r} without {names}{', ...' if missing[5:] else ''}"
             )
-
-
-def _check_size(path, size, first, expected):
-    if size != expected:
-        raise ValueError(
-            f"Expected frames and masks of one size in a video, {expected} as of {first}. "
-            f"Received: {path} of {size}"
-        )

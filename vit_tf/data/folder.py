@@ -272,21 +272,12 @@ def _part(folder):
     path, classes = find_classes(folder, images)
     if classes:
         classes = named_classes(path, classes)
-        return ImageFolder(class_names_of(classes), partial(_in_file, images, path, classes))
+        members = lambda names: (np.array(images), labels_of(path, classes, names))  # noqa: E731
+        return ImageFolder(class_names_of(classes), members)
     below = (file for name in subfolders for file in files_below(os.path.join(folder, name)))
     if images and not any(map(is_image, below)):
-        return ImageFolder((), partial(_unlabelled, images))
+        return ImageFolder((), lambda _: (np.array(images), np.full(len(images), -1, np.int32)))
     return ImageFolder(tuple(subfolders), partial(_in_class_folders, folder, subfolders))
-
-
-def _in_file(images, path, classes, class_names):
-    """The images whose classes a file states: (paths, int32 labels)."""
-    return np.array(images), labels_of(path, classes, class_names)
-
-
-def _unlabelled(images, class_names):
-    """Images of unknown class: (paths, labels of -1)."""
-    return np.array(images), np.full(len(images), -1, np.int32)
 
 
 def _in_class_folders(folder, subfolders, class_names):
@@ -328,7 +319,7 @@ ILSVRC = "ILSVRC2012_validation_ground_truth.txt"
 # Where the file above lies next to ILSVRC2012_img_val: as it is, or in the kit it is released in.
 ILSVRC_PLACES = (ILSVRC, f"ILSVRC2012_devkit_t12/data/{ILSVRC}")
 # A class that boxes follow, as in Kaggle's files.
-BOXES = re.compile(r"(\S+)( -?\d+){4}")
+BOXES = re.compile(r"^(\S+)( -?\d+){4}.*")
 
 
 def find_classes(folder, images):
@@ -386,14 +377,9 @@ def _rows(path):
     # A file of any other encoding differs from a list of images in its words.
     lines = as_path(path).read_bytes().decode("utf-8-sig", "replace").splitlines()
     if path.lower().endswith(".csv"):
-        rows = [[_without_boxes(cell.strip()) for cell in row] for row in csv.reader(lines)]
+        rows = [[BOXES.sub(r"\1", cell.strip()) for cell in row] for row in csv.reader(lines)]
         return [row for row in rows if row]
     return [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
-
-
-def _without_boxes(cell):
-    match = BOXES.match(cell)
-    return match[1] if match else cell
 
 
 def named_classes(path, classes):
@@ -404,17 +390,13 @@ def named_classes(path, classes):
     if tf.io.gfile.exists(kit):
         names = _kit_names(kit)
         return [names[int(text)] for text in classes]
-    if _counts_from_one(classes):
+    numbers = {int(text) for text in classes}
+    if len(numbers) > 1 and numbers == set(range(1, len(numbers) + 1)):
         raise ValueError(
             "Expected class numbers that start at 0, or those of ImageNet's development "
             f"kit with its meta.mat next to them. Received: {path!r}, which starts at 1"
         )
     return classes
-
-
-def _counts_from_one(classes):
-    numbers = {int(text) for text in classes}
-    return len(numbers) > 1 and numbers == set(range(1, len(numbers) + 1))
 
 
 def _kit_names(path):

@@ -12,9 +12,8 @@ from typing import ClassVar
 import keras
 import numpy as np
 
-from vit_tf.image_checks import explained_images, fix_image_shape, watch_images
 from vit_tf.names import lookup
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import Preprocessing, explained_images, fix_image_shape, watch_images
 from vit_tf.tokens import TokenGrid, prefix_names
 
 

@@ -10,11 +10,10 @@ from collections import Counter
 import keras
 from keras import tree
 
-from vit_tf.image_checks import check_dtype, fix_image_shape
 from vit_tf.models.input_range import find_preprocessing
 from vit_tf.models.transformer import TokenDense
 from vit_tf.names import NAMED, as_patterns, format_list, match
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import Preprocessing, check_dtype, fix_image_shape
 from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import (
     AttentionWeights,

@@ -15,7 +15,7 @@ from vit_tf.distribute.cluster import (
     shard_of_worker,
     sum_of_workers,
 )
-from vit_tf.image_checks import require_finite, require_images_of
+from vit_tf.preprocessing import require_finite, require_images_of
 
 NAMED = 5  # class names in a message
 

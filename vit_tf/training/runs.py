@@ -25,19 +25,19 @@ from vit_tf.distribute.cluster import (
     wait_for_workers,
 )
 from vit_tf.files import only_process
-from vit_tf.image_checks import (
+from vit_tf.models.model import VisionModel
+from vit_tf.preprocessing import (
     check_dtype,
     far_values,
     fix_image_shape,
+    interval,
     require_finite,
     require_images_of,
     value_range,
 )
-from vit_tf.models.model import VisionModel
-from vit_tf.preprocessing import interval
 from vit_tf.remote import without_password
 from vit_tf.training import checkpointing
-from vit_tf.training.callbacks import AverageValidation, Checkpoint, Preemption, tensorboard
+from vit_tf.training.checkpointing import AverageValidation, Checkpoint, Preemption, tensorboard
 
 BATCH_SIZE = 32  # of arrays, as in Keras
 
