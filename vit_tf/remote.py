@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 # What the name of a file begins with while it is written.
 PARTIAL = ".partial-"
@@ -153,85 +154,69 @@ class RemotePath(os.PathLike):
         self._files.write(os.fspath(self), source)
 
 
-class _TensorFlowFiles:
-    """`tf.io.gfile`."""
+def _tensorflow_files():
+    """The calls of `tf.io.gfile` that `RemotePath` makes."""
+    import tensorflow as tf
 
-    def __init__(self):
-        import tensorflow as tf
+    files = tf.io.gfile
 
-        self._gfile = tf.io.gfile
-
-    def exists(self, path):
-        return self._gfile.exists(path)
-
-    def is_dir(self, path):
-        return self._gfile.isdir(path)
-
-    def mkdir(self, path):
-        self._gfile.makedirs(path)
-
-    def names(self, path):
-        return sorted(name.rstrip("/") for name in self._gfile.listdir(path))
-
-    def remove(self, path):
-        self._gfile.remove(path)
-
-    def open(self, path):
-        return self._gfile.GFile(path, "rb")
-
-    def write(self, path, source):
+    def write(path, source):
         # Not every file system of TensorFlow empties a file that is opened to be written.
         folder, _, name = path.rpartition("/")
         partial = f"{folder}/{PARTIAL}{name}"
-        if self.exists(partial):
-            self.remove(partial)
-        with self._gfile.GFile(partial, "wb") as target:
+        if files.exists(partial):
+            files.remove(partial)
+        with files.GFile(partial, "wb") as target:
             shutil.copyfileobj(source, target, CHUNK)
-        self._gfile.rename(partial, path, overwrite=True)
+        files.rename(partial, path, overwrite=True)
+
+    return SimpleNamespace(
+        exists=files.exists,
+        is_dir=files.isdir,
+        mkdir=files.makedirs,
+        names=lambda path: sorted(name.rstrip("/") for name in files.listdir(path)),
+        remove=files.remove,
+        open=lambda path: files.GFile(path, "rb"),
+        write=write,
+    )
 
 
-class _FsspecFiles:
-    """A file system of fsspec, at the host that an address names."""
+def _fsspec_files(path):
+    """The same of fsspec, for the host of an address."""
+    from fsspec.core import url_to_fs
 
-    def __init__(self, path):
-        from fsspec.core import url_to_fs
+    system, _ = url_to_fs(path)
 
-        self._system, _ = url_to_fs(path)
+    def uncached():
+        system.invalidate_cache()
+        return system
 
-    def exists(self, path):
-        self._system.invalidate_cache()
-        return self._system.exists(path)
-
-    def is_dir(self, path):
-        self._system.invalidate_cache()
-        return self._system.isdir(path)
-
-    def mkdir(self, path):
-        self._system.makedirs(path, exist_ok=True)
-
-    def names(self, path):
-        self._system.invalidate_cache()
-        entries = (entry.rstrip("/") for entry in self._system.ls(path, detail=False))
+    def names(path):
+        entries = (entry.rstrip("/") for entry in uncached().ls(path, detail=False))
         return sorted(PurePosixPath(entry).name for entry in entries)
 
-    def remove(self, path):
-        self._system.rm_file(path)
-
-    def open(self, path):
-        return self._system.open(path, "rb")
-
-    def write(self, path, source):
-        with self._system.open(path, "wb") as target:
+    def write(path, source):
+        with system.open(path, "wb") as target:
             shutil.copyfileobj(source, target, CHUNK)
+
+    return SimpleNamespace(
+        exists=lambda path: uncached().exists(path),
+        is_dir=lambda path: uncached().isdir(path),
+        mkdir=lambda path: system.makedirs(path, exist_ok=True),
+        names=names,
+        remove=system.rm_file,
+        open=lambda path: system.open(path, "rb"),
+        write=write,
+    )
 
 
 def _file_system(scheme, path):
     import tensorflow as tf
 
     if scheme in tf.io.gfile.get_registered_schemes():
-        return _TensorFlowFiles()
+        return _tensorflow_files()
     try:
-        return _FsspecFiles(path)
+        return _fsspec_files(path)
     except (ImportError, ValueError) as error:
         raise ValueError(
             "Expected a path that TensorFlow or fsspec can open. "

@@ -258,9 +258,6 @@ def test_few_shot_features_equal_those_without_xla(monkeypatch):
     images, labels = images_and_labels()
     of = features(*SUMS)
     step = step_of(
-        monkeypatch,
-        "probes.ridge",
-        "collect",
-        lambda: few_shot(of, [], (images, labels), CLASSES),
+        monkeypatch, "probes.ridge", "collect", lambda: few_shot(of, [], (images, labels), CLASSES)
     )
     compare(step, images, labels)

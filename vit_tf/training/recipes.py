@@ -486,11 +486,7 @@ def _short(variant):
 
 RECIPES = {
     f"vit-{_short(variant)}": PublishedRecipe(
-        VIT,
-        "ViT",
-        variant,
-        _VIT,
-        {"dropout_rate": 0.1, "representation_dim": _WIDTHS[variant[0]]},
+        VIT, "ViT", variant, _VIT, {"dropout_rate": 0.1, "representation_dim": _WIDTHS[variant[0]]}
     )
     for variant in ("B/32", "B/16", "L/32", "L/16")
 }

@@ -11,19 +11,8 @@ import tensorflow as tf
 
 from vit_tf import distribute
 from vit_tf.backend import on_jax, require_tensorflow_or_jax
-from vit_tf.batches import (
-    ResumableDataset,
-    as_shard,
-    is_shard,
-    require_finite_length,
-    skip_batches,
-)
-from vit_tf.distribute.cluster import (
-    explained_failures,
-    is_chief,
-    num_workers,
-    wait_for_workers,
-)
+from vit_tf.batches import ResumableDataset, as_shard, is_shard, require_finite_length, skip_batches
+from vit_tf.distribute.cluster import explained_failures, is_chief, num_workers, wait_for_workers
 from vit_tf.files import only_process
 from vit_tf.models.model import VisionModel
 from vit_tf.preprocessing import (
