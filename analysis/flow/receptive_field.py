@@ -111,10 +111,11 @@ def propagated(pieces):
         for tap in piece.taps:
             branch, skip = piece.sums.get(tap, (None, None))
             if skip and skip == running and rows[-1].tap == branch:
-                rows[-1] = Propagated(branch, ADDS, tap)
+                rows[-1], running = Propagated(branch, ADDS, tap), tap
+            elif tap in skips:
+                rows, running = [*rows, Propagated(tap, STARTS)], tap
             else:
-                rows.append(Propagated(tap, STARTS if tap in skips else LEAVES))
-            running = tap if tap in skips else running
+                rows.append(Propagated(tap, LEAVES))
     return rows
 
 

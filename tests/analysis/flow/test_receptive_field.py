@@ -87,6 +87,15 @@ def test_a_sum_of_taps_needs_no_gradient_of_its_own(make, totals, rng):
     np.testing.assert_allclose(together.sel(layer=totals[-1]), alone, rtol=1e-5, atol=atol)
 
 
+def test_two_branches_of_one_skip_are_not_added_up():
+    def features(images):
+        skip, one, two = 2 * images, 3 * images, 5 * images
+        return {"skip": skip, "one": one, "first": skip + one, "two": two, "second": skip + two}
+
+    result = analysis.receptive_field(features, np.ones((1, 3, 3, 1), "float32"))
+    assert result[:, 1, 1].values.tolist() == [2, 3, 5, 5, 7]
+
+
 def test_vectors_and_maps_have_their_own_centre(rng):
     images = rng.normal(size=(2, 4, 4, 3)).astype("float32")
     result = analysis.receptive_field(
