@@ -296,14 +296,7 @@ def train_all(plans, options, progress):
 
 
 def study_model(plan, facts, origin, options):
-    """A trained model of the study as a `StudyModel`, which is loaded when it is first needed.
-
-    Args:
-        plan: the `ModelPlan`.
-        facts: what `train_plan` returned.
-        origin: the `StudyModel` that it is a variant of, or None.
-        options: of the command line.
-    """
+    """A trained model of the study as a `StudyModel`, which is loaded when it is first needed."""
     from vit_tf.analysis.study.models import StudyModel
 
     load = cache(partial(vit_tf.load_model, model_path(plan, options)))
@@ -384,12 +377,7 @@ def load_facts(plan, options):
 
 
 def train_plan(plan, options, callbacks=()):
-    """Facts about the trained model of a plan, which is trained now unless it already was.
-
-    Returns:
-        dict of `row`, the model's line in the report's table, `taps` and `grid`, those of the
-        model, and the `key` of its weights.
-    """
+    """Facts about the trained model of a plan, which is trained now unless it already was."""
     from vit_tf.training import checkpointing
 
     if facts := load_facts(plan, options):

@@ -77,11 +77,7 @@ def render(drawings):
 
 
 def share_scales(figures):
-    """Gives several Matplotlib figures one colour scale and one range of the axes of one label.
-
-    Args:
-        figures: list of Matplotlib figures of the same plot, which are changed.
-    """
+    """Gives several Matplotlib figures one colour scale and one range of the axes of one label."""
     images, lines = {}, {}
     for figure in figures:
         for axes in figure.axes:

@@ -76,7 +76,7 @@ class Data:
 
 FIELD_IMAGES = 32
 FIELD_PIXELS = 2**18  # of the images that gradients are taken of at once, of 224 px five
-FEWEST_FIELDS = 4  # of these, as the first batch also tells which axes hold examples
+FEWEST_FIELDS = 4  # of these, as the first batch also shows which axes hold examples
 MOST_IN_BATCH = 120
 FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
 SMALLEST_BATCH = 8  # where there would be fewer otherwise: similarities of small ones are noisy

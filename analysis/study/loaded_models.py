@@ -148,19 +148,7 @@ def prepare_models(
     seed: int = 0,
     remedy: str = "",
 ) -> tuple[list[StudyModel], list[dict], list[tuple[str, list[str]]]]:
-    """Models under study with their random baselines, a table row for each, and `left_out`.
-
-    Args:
-        loaded: the models.
-        data: what is measured.
-        folder: of the report, which keeps accuracies among its results.
-        class_names: names of the classes of the labels; none where the accuracy is not asked for.
-        seed: of the random baselines.
-        remedy: what to do about images of other values than a model expects, in words.
-
-    Raises:
-        ValueError: for names whose slugs are the same, and models without layers to read.
-    """
+    """Models under study with their random baselines, a table row for each, and `left_out`."""
     names = [each.name for each in loaded]
     require_distinct(
         [*names, *(f"{name} ({word})" for name in names for word in BASELINE_WORDS.values())]
@@ -220,11 +208,7 @@ def correct_of(
 
 
 def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, list[str], float]:
-    """A loaded model as one under study, from a few of the images, with values in [-1, 1].
-
-    Also the names of layers that do not vary between images and are left out, and the `variation`
-    of the last of the others that is not a constant.
-    """
+    """A loaded model as one under study, from a few of the images, with values in [-1, 1]."""
     size = images.shape[1:3]
     values, constant = values_of_taps(loaded, images)
     shapes = {tap: value.shape[1:] for tap, value in values.items()}
@@ -348,11 +332,7 @@ def _attention_of(
 def baselines_of(
     model: StudyModel, fresh: Callable | None = None, seed: int = 0
 ) -> list[StudyModel]:
-    """The random baselines of a model, to compare its features with.
-
-    `fresh` makes a copy of the model with the weights of an initialization of this `seed` and
-    returns a function from taps to its features; without it the only baseline is noise.
-    """
+    """The random baselines of a model, to compare its features with."""
     made = cache(fresh) if fresh else None
     features = {"noise": lambda *taps: gaussian_like(model.features(*taps))}
     if fresh:

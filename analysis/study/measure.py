@@ -118,12 +118,7 @@ def statistic(analysis, models, taps, make, *, reads="test", inputs=(), saved=Tr
 
 
 def task(analysis, models, make, *, reads=None, inputs=(), saved=True):
-    """A measurement with passes of its own over the data; without `reads`, with none.
-
-    Args:
-        analysis, models: as for `statistic`.
-        make, inputs, reads, saved: as the attributes of `OwnPasses`.
-    """
+    """A measurement with passes of its own over the data; without `reads`, with none."""
     models = (models,) if isinstance(models, StudyModel) else tuple(models)
     return OwnPasses(name_of(analysis, *models), models, tuple(inputs), reads, saved, make)
 
@@ -134,11 +129,7 @@ def name_of(analysis, *models):
 
 
 def with_inputs(measurements):
-    """Measurements by name, each after all that it is made of.
-
-    Raises:
-        ValueError: for two different ones of one name.
-    """
+    """Measurements by name, each after all that it is made of."""
     table = {}
     for measurement in measurements:
         for each in [*with_inputs(measurement.before).values(), measurement]:
