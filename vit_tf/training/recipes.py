@@ -193,11 +193,13 @@ EXPECTED = {
 }
 
 
+# Decays of the learning rate, which `vit_tf.training.optimizers` defines; Keras is not needed here.
+SCHEDULES = ("cosine", "linear", "staircase", "short_staircase", "upstream_staircase")
+
+
 def check_fields(recipe):
     """Raises a `ValueError` for a field of a recipe that is out of its range."""
-    from vit_tf.training.optimizers import DECAYS
-
-    lookup("schedule", recipe.schedule, DECAYS)
+    lookup("schedule", recipe.schedule, dict.fromkeys(SCHEDULES))
     for field in dataclasses.fields(recipe):
         value, expected = getattr(recipe, field.name), EXPECTED.get(field.name)
         optional = type(None) in typing.get_args(field.type)
