@@ -43,9 +43,9 @@ def pictures(shape, seed=1):
 
 def errors_of(model, expected, images):
     """The largest difference of each tap, relative to its largest number."""
-    found = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
-    assert {tap: found[tap].shape for tap in expected} == {t: x.shape for t, x in expected.items()}
-    return {t: float(np.abs(found[t] - x).max() / np.abs(x).max()) for t, x in expected.items()}
+    actual = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
+    assert {tap: actual[tap].shape for tap in expected} == {t: x.shape for t, x in expected.items()}
+    return {t: float(np.abs(actual[t] - x).max() / np.abs(x).max()) for t, x in expected.items()}
 
 
 def assert_matches(model, expected, images, count=None, most=1e-5):

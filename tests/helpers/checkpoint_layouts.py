@@ -39,16 +39,16 @@ class Tensors(dict):
 def google_vit(names="original", cls=True, pre_logits=None, head=CLASSES, units=None, seed=0):
     """vision_transformer's or, with `"big_vision"` or `"stacked"`, big_vision's names."""
     t = Tensors(seed)
-    patch, channels, places = PATCH, 3, PLACES
+    patch, channels, positions_count = PATCH, 3, PLACES
     if units is not None:
         channels = _google_stem(t, units)
-        patch, places = 1, (SIZE // 4 // 2 ** max(len(units) - 1, 0)) ** 2
+        patch, positions_count = 1, (SIZE // 4 // 2 ** max(len(units) - 1, 0)) ** 2
     t.pair("embedding", patch, patch, channels, WIDTH)
     if cls:
         t.draw("cls", 1, 1, WIDTH)
     old = names == "original"
     positions = "Transformer/posembed_input/pos_embedding" if old else "pos_embedding"
-    t.draw(positions, 1, places + (cls and old), WIDTH)
+    t.draw(positions, 1, positions_count + (cls and old), WIDTH)
     attention, norms, mlp = (
         ("MultiHeadDotProductAttention_1", (0, 2), "MlpBlock_3")
         if old
@@ -218,9 +218,9 @@ def clip(projection=10, seed=0):
     t.draw("visual.proj", WIDTH, projection)
     t.norm("visual.ln_pre")
     t.norm("visual.ln_post")
-    for tower in ("visual.transformer", "transformer"):
+    for encoder in ("visual.transformer", "transformer"):
         for i in range(LAYERS):
-            b = f"{tower}.resblocks.{i}"
+            b = f"{encoder}.resblocks.{i}"
             t.draw(f"{b}.attn.in_proj_weight", 3 * WIDTH, WIDTH)
             t.draw(f"{b}.attn.in_proj_bias", 3 * WIDTH)
             t.linear(f"{b}.attn.out_proj", WIDTH, WIDTH)

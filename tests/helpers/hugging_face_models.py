@@ -1,7 +1,10 @@
 """Tiny models of transformers with random weights, their folders, and what they make of images."""
 
+import numpy as np
 import torch
+import tower_models
 import transformers
+from torch_hooks import caught
 
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "patch_size": 4}
 PLAIN = SIZES | {"intermediate_size": 40, "image_size": [16, 24], "layer_norm_eps": 1e-3}
@@ -24,6 +27,8 @@ WHOLE = {"text_config": TEXT, "vision_config": VISION, "projection_dim": 7}
 
 def make(name):
     """A model of the table, of random weights and in evaluation."""
+    if name.startswith("siglip"):
+        return tower_models.siglip(name.partition("-")[2] or "vision")
     kind, config, options = MODELS[name]
     torch.manual_seed(0)
     fields = {**options}
@@ -109,6 +114,8 @@ def write(model, folder, processor=None, **options):
 
 def processor(name, side=20):
     """The image processor that goes with a model of the table; `side` is that of an encoder's."""
+    if name.startswith("siglip"):
+        return None  # its family has one
     if name.startswith(ENCODERS):
         return _processor_of_encoder(name, side)
     kind, _, fields = MODELS[name]
@@ -139,35 +146,23 @@ def _processor_of_encoder(name, size):
 
 def taps(model, images, **options):
     """dict from tap to what transformers makes of images (example, height, width, channel)."""
+    if type(model).__name__.startswith("Siglip"):
+        return tower_models.siglip_taps(model, images)
     if type(model).__name__.startswith(("CLIP", "MetaClip2", "Beit", "Bit", "ViTMAE")):
         return _taps_of_encoder(model, images)
-    found = {}
     base = getattr(model, model.base_model_prefix, model)
-
-    def catch(tap):
-        def hook(module, inputs, output):
-            found[tap] = (output[0] if isinstance(output, tuple) else output).numpy()
-
-        return hook
-
-    hooks = [base.embeddings.register_forward_hook(catch("embedding"))]
     layers = base.encoder if hasattr(base, "encoder") else base
     layers = layers.layers if hasattr(layers, "layers") else layers.layer
-    for i, layer in enumerate(layers):
-        hooks.append(layer.register_forward_hook(catch(f"block{i:02d}/mlp/sum")))
+    modules = {f"block{i:02d}/mlp/sum": layer for i, layer in enumerate(layers)}
     last = next(getattr(base, n) for n in ("layernorm", "norm", "rms_norm") if hasattr(base, n))
-    hooks.append(last.register_forward_hook(catch("norm")))
-    with torch.no_grad():
-        outputs = model(torch.tensor(images.transpose(0, 3, 1, 2)), **options)
-    for hook in hooks:
-        hook.remove()
+    modules |= {"embedding": base.embeddings, "norm": last}
+    values, outputs = caught(model, modules, images, **options)
     logits = getattr(outputs, "logits", None)
     if logits is None:
-        pooler = getattr(base, "pooler", None)
         last = outputs.last_hidden_state
         first = last[:, 0] if hasattr(base.embeddings, "cls_token") else last.mean(dim=1)
-        logits = outputs.pooler_output if pooler else first
-    return found | {"logits": logits.numpy()}
+        logits = outputs.pooler_output if getattr(base, "pooler", None) else first
+    return values | {"logits": logits.numpy()}
 
 
 def _modules(model):
@@ -175,7 +170,7 @@ def _modules(model):
     inner = getattr(model, model.base_model_prefix, model)
     if hasattr(model, "vision_model"):
         inner = model.vision_model
-        found = {"pre_norm": inner.pre_layrnorm, "pooled": inner.post_layernorm}
+        values = {"pre_norm": inner.pre_layrnorm, "pooled": inner.post_layernorm}
         layers = inner.encoder.layers
     elif hasattr(inner, "embedder"):
         units = {
@@ -186,48 +181,36 @@ def _modules(model):
         # Its normalisation applies the ReLU too.
         return units | {"pooled": inner.pooler}
     else:
-        found, layers = {"embedding": inner.embeddings}, inner.encoder.layer
+        values, layers = {"embedding": inner.embeddings}, inner.encoder.layer
         if isinstance(model, transformers.BeitForMaskedImageModeling):
-            found["norm"] = model.layernorm
+            values["norm"] = model.layernorm
         elif isinstance(inner, transformers.BeitModel):
-            found["fc_norm"] = inner.pooler.layernorm
+            values["fc_norm"] = inner.pooler.layernorm
         else:
-            found["norm"] = inner.layernorm
-    return found | {f"block{i:02d}/mlp/sum": layer for i, layer in enumerate(layers)}
+            values["norm"] = inner.layernorm
+    return values | {f"block{i:02d}/mlp/sum": layer for i, layer in enumerate(layers)}
 
 
 def _taps_of_encoder(model, images):
-    found = {}
-
-    def catch(tap):
-        def hook(module, inputs, output):
-            x = (output[0] if isinstance(output, tuple) else output).detach()
-            if x.ndim == 4:
-                x = x.permute(0, 2, 3, 1)
-            found[tap] = x.flatten(1).numpy() if tap == "pooled" else x.numpy()
-
-        return hook
-
-    hooks = [part.register_forward_hook(catch(tap)) for tap, part in _modules(model).items()]
-    pixels = torch.tensor(images.transpose(0, 3, 1, 2).copy())
     options = {}
     if isinstance(model, transformers.ViTMAEForPreTraining):
         # In their own order, of which none is left out.
         patch = model.config.patch_size
         patches = (images.shape[1] // patch) * (images.shape[2] // patch)
         options["noise"] = torch.arange(patches).repeat(len(images), 1) / patches
-    if isinstance(model, transformers.CLIPModel | transformers.MetaClip2Model):
-        with torch.no_grad():
-            found["projected"] = model.get_image_features(pixels).numpy()
-    else:
-        with torch.no_grad():
-            outputs = model(pixels, **options)
-        if hasattr(outputs, "image_embeds"):
-            found["projected"] = outputs.image_embeds.numpy()
-        elif hasattr(model, "vision_model"):
-            found["projected"] = outputs.pooler_output.numpy()
-        elif "ForImageClassification" in type(model).__name__:
-            found["logits"] = outputs.logits.numpy()
-    for hook in hooks:
-        hook.remove()
-    return found
+    paired = isinstance(model, transformers.CLIPModel | transformers.MetaClip2Model)
+    run = model.get_image_features if paired else model
+    values, outputs = caught(run, _modules(model), images, **options)
+    # Maps with their channels last, and what is pooled of them flat.
+    values = {tap: np.moveaxis(x, 1, -1) if x.ndim == 4 else x for tap, x in values.items()}
+    if "pooled" in values:
+        values["pooled"] = values["pooled"].reshape(len(images), -1)
+    if paired:
+        values["projected"] = outputs.numpy()
+    elif hasattr(outputs, "image_embeds"):
+        values["projected"] = outputs.image_embeds.numpy()
+    elif hasattr(model, "vision_model"):
+        values["projected"] = outputs.pooler_output.numpy()
+    elif "ForImageClassification" in type(model).__name__:
+        values["logits"] = outputs.logits.numpy()
+    return values

@@ -9,7 +9,7 @@ import zipfile
 from dataclasses import dataclass
 
 import numpy as np
-from archive_files import safetensors_bytes, write_zip
+from archive_files import safetensors_bytes, torch_or_skip, write_zip
 from checkpoint_families import arrays, write_torch
 
 import vit_tf
@@ -71,7 +71,7 @@ def restructured(tensors, rng):
     return tensors | mutations[rng.integers(len(mutations))]
 
 
-def told_otherwise(data, rng):
+def misdeclared(data, rng):
     """A safetensors file whose well-formed header lies of one tensor."""
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
@@ -122,7 +122,7 @@ def mutate_file(path, tensors, save, rng):
         return True
     data = path.read_bytes()
     if kind == 1:
-        lie = rezipped if data[:2] == b"PK" else told_otherwise
+        lie = rezipped if data[:2] == b"PK" else misdeclared if data[8:9] == b"{" else pieces
         path.write_bytes(lie(data, rng))
     else:
         path.write_bytes(pieces(data, rng))
@@ -148,16 +148,16 @@ def mutate_json(path, rng, likely):
         return False
     inner = [fields] + [value for value in fields.values() if isinstance(value, dict)]
     inner = [value for value in inner if value]
-    told = inner[rng.integers(len(inner))]
-    sound = [name for name in told if name in likely]
+    chosen_fields = inner[rng.integers(len(inner))]
+    sound = [name for name in chosen_fields if name in likely]
     if sound and kind < 0.6:
         name = str(rng.choice(sound))
-        told[name] = likely[name][rng.integers(len(likely[name]))]
+        chosen_fields[name] = likely[name][rng.integers(len(likely[name]))]
     else:
-        name = str(rng.choice(list(told)))
-        told[name] = ODD[rng.integers(len(ODD))]
+        name = str(rng.choice(list(chosen_fields)))
+        chosen_fields[name] = ODD[rng.integers(len(ODD))]
         if kind > 0.9:
-            del told[name]
+            del chosen_fields[name]
     path.write_text(json.dumps(fields))
     return True
 
@@ -169,7 +169,7 @@ def values_of(tensors, intact):
     return np.union1d(values, values.astype(np.float16).astype(np.float32))
 
 
-def load(path, intact, values, size, whole, tally, **options):
+def load(path, intact, values, size, valid, tally, **options):
     """Loads a mutant, into a model of which every weight is the file's, or in one error.
 
     Args:
@@ -199,20 +199,20 @@ def load(path, intact, values, size, whole, tally, **options):
         assert time.perf_counter() - start < LONGEST
         assert peak < 1.2 * size + BUILDING, peak
     tally.read += 1
-    check_filled(arrays(model), intact, values, whole)
+    check_filled(arrays(model), intact, values, valid)
     return model
 
 
-def check_filled(found, intact, values, whole):
+def check_filled(weights, intact, values, valid):
     """Every weight holds what the file does: nothing is left as it was drawn.
 
     A value is one of those of the intact file; where some bytes were damaged, all but those.
     """
     changed = 0
-    for name, weight in found.items():
+    for name, weight in weights.items():
         assert np.isfinite(weight).all(), name
-        known = np.isin(weight, values)
-        assert known.all() if whole else known.mean() > 0.8 or known.size < 50, name
+        matching = np.isin(weight, values)
+        assert matching.all() if valid else matching.mean() > 0.8 or matching.size < 50, name
         changed += name not in intact or not np.array_equal(weight, intact[name])
     # A tensor, or two that were exchanged, of which at most six weights are made.
     assert changed <= 12, changed
@@ -221,6 +221,19 @@ def check_filled(found, intact, values, whole):
 def save_torch(tensors, path):
     """Writes a PyTorch file."""
     write_torch(tensors, path)
+
+
+def save_legacy(tensors, path):
+    """Writes a PyTorch file as before torch 1.6."""
+    torch = torch_or_skip()
+    state = {name: torch.from_numpy(np.asarray(array)) for name, array in tensors.items()}
+    torch.save(state, path, _use_new_zipfile_serialization=False)
+
+
+def save_deflated(tensors, path):
+    """Writes a compressed `.npz`."""
+    with open(path, "wb") as file:
+        np.savez_compressed(file, **tensors)
 
 
 def save_npz(tensors, path):

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
+from torch_hooks import caught
 from without_torchvision import import_or_skip
 
 timm = import_or_skip("timm")
@@ -69,24 +69,9 @@ def write(model, path):
 
 def taps(model, images):
     """dict from tap to what timm makes of images (example, height, width, channel)."""
-    found = {}
-
-    def catch(tap):
-        def hook(module, inputs, output):
-            found[tap] = output.detach().numpy()
-
-        return hook
-
-    hooks = [
-        block.register_forward_hook(catch(f"block{i:02d}/mlp/sum"))
-        for i, block in enumerate(model.blocks)
-    ]
-    if hasattr(model, "norm_pre") and not isinstance(model.norm_pre, torch.nn.Identity):
-        hooks.append(model.norm_pre.register_forward_hook(catch("pre_norm")))
+    modules = {f"block{i:02d}/mlp/sum": block for i, block in enumerate(model.blocks)}
+    if not isinstance(getattr(model, "norm_pre", torch.nn.Identity()), torch.nn.Identity):
+        modules["pre_norm"] = model.norm_pre
     last = "norm" if not isinstance(model.norm, torch.nn.Identity) else "fc_norm"
-    hooks.append(getattr(model, last).register_forward_hook(catch(last)))
-    with torch.no_grad():
-        logits = model(torch.tensor(np.ascontiguousarray(images.transpose(0, 3, 1, 2))))
-    for hook in hooks:
-        hook.remove()
-    return found | {"logits": logits.numpy()}
+    values, logits = caught(model, modules | {last: getattr(model, last)}, images)
+    return values | {"logits": logits.numpy()}

@@ -1,4 +1,4 @@
-"""Tiny towers of transformers, timm and open_clip with random weights, and what they make."""
+"""Tiny image encoders of transformers, timm and open_clip, and what they make of images."""
 
 import numpy as np
 import torch
@@ -8,6 +8,7 @@ from checkpoint_families import (  # noqa: F401, of the same module for tests
     errors_of,
     pictures,
 )
+from torch_hooks import caught
 
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
 SIZES |= {"intermediate_size": 40, "layer_norm_eps": 1e-3}
@@ -60,8 +61,8 @@ def timm_taps(model, images):
     """dict from tap to what a ViT of timm's makes of images."""
     modules = {"norm": model.norm, "embedding": model.norm_pre}
     modules |= {f"block{i:02d}/mlp/sum": block for i, block in enumerate(model.blocks)}
-    found, output = caught(model, modules, images)
-    return found | {"output": output.numpy()}
+    tensors, output = caught(model, modules, images)
+    return tensors | {"output": output.numpy()}
 
 
 def state_of(model, prefix=""):
@@ -78,22 +79,22 @@ def big_vision_siglip(state, heads, stacked):
     split = (heads, width // heads)
 
     def attention(name, q, k, v, out):
-        found = {}
+        tensors = {}
         for which, (weight, bias) in {"query": q, "key": k, "value": v}.items():
-            found[f"{name}/{which}/kernel"] = weight.T.reshape(width, *split)
-            found[f"{name}/{which}/bias"] = bias.reshape(split)
-        found[f"{name}/out/kernel"] = state[f"{out}.weight"].T.reshape(*split, width)
-        return found | {f"{name}/out/bias": state[f"{out}.bias"]}
+            tensors[f"{name}/{which}/kernel"] = weight.T.reshape(width, *split)
+            tensors[f"{name}/{which}/bias"] = bias.reshape(split)
+        tensors[f"{name}/out/kernel"] = state[f"{out}.weight"].T.reshape(*split, width)
+        return tensors | {f"{name}/out/bias": state[f"{out}.bias"]}
 
     def rest(name, norms, mlp):
-        found = {}
+        tensors = {}
         for i, norm in enumerate(norms):
-            found[f"{name}/LayerNorm_{i}/scale"] = state[f"{norm}.weight"]
-            found[f"{name}/LayerNorm_{i}/bias"] = state[f"{norm}.bias"]
+            tensors[f"{name}/LayerNorm_{i}/scale"] = state[f"{norm}.weight"]
+            tensors[f"{name}/LayerNorm_{i}/bias"] = state[f"{norm}.bias"]
         for i in range(2):
-            found[f"{name}/MlpBlock_0/Dense_{i}/kernel"] = state[f"{mlp}.fc{i + 1}.weight"].T
-            found[f"{name}/MlpBlock_0/Dense_{i}/bias"] = state[f"{mlp}.fc{i + 1}.bias"]
-        return found
+            tensors[f"{name}/MlpBlock_0/Dense_{i}/kernel"] = state[f"{mlp}.fc{i + 1}.weight"].T
+            tensors[f"{name}/MlpBlock_0/Dense_{i}/bias"] = state[f"{mlp}.fc{i + 1}.bias"]
+        return tensors
 
     def parts(name, count):
         both = (np.split(state[f"{name}.{end}"], count) for end in ("weight", "bias"))
@@ -102,13 +103,13 @@ def big_vision_siglip(state, heads, stacked):
     blocks = []
     for i in range(2):
         b, a = f"blocks.{i}", "MultiHeadDotProductAttention_0"
-        found = attention(f"/{a}", *parts(f"{b}.attn.qkv", 3), f"{b}.attn.proj")
-        blocks.append(found | rest("", (f"{b}.norm1", f"{b}.norm2"), f"{b}.mlp"))
-    one = "Transformer/encoderblock"
+        tensors = attention(f"/{a}", *parts(f"{b}.attn.qkv", 3), f"{b}.attn.proj")
+        blocks.append(tensors | rest("", (f"{b}.norm1", f"{b}.norm2"), f"{b}.mlp"))
+    prefix_name = "Transformer/encoderblock"
     if stacked:
-        named = {f"{one}{name}": np.stack([b[name] for b in blocks]) for name in blocks[0]}
+        named = {f"{prefix_name}{name}": np.stack([b[name] for b in blocks]) for name in blocks[0]}
     else:
-        named = {f"{one}_{i}{n}": x for i, b in enumerate(blocks) for n, x in b.items()}
+        named = {f"{prefix_name}_{i}{n}": x for i, b in enumerate(blocks) for n, x in b.items()}
     query = parts("attn_pool.q", 1)
     named |= attention(
         *("MAPHead_0/MultiHeadDotProductAttention_0", *query),
@@ -123,46 +124,22 @@ def big_vision_siglip(state, heads, stacked):
         "Transformer/encoder_norm/scale": state["norm.weight"],
         "Transformer/encoder_norm/bias": state["norm.bias"],
     }
-    whole = {f"params/img/{name}": array for name, array in named.items()}
+    stored = {f"params/img/{name}": array for name, array in named.items()}
     text = {"params/t": np.ones(1, "float32"), "params/b": np.ones(1, "float32")}
-    return whole | text | {"params/txt/head/bias": np.ones(3, "float32")}
-
-
-def caught(model, modules, images):
-    """dict from tap to what modules of a model put out, and the output of the model.
-
-    Args:
-        modules: dict from tap to module.
-        images: array of shape (example, height, width, channel).
-    """
-    found, hooks = {}, []
-
-    def catch(tap):
-        def hook(module, inputs, output):
-            found[tap] = (output[0] if isinstance(output, tuple) else output).numpy()
-
-        return hook
-
-    for tap, module in modules.items():
-        hooks.append(module.register_forward_hook(catch(tap)))
-    with torch.no_grad():
-        output = model(torch.tensor(images.transpose(0, 3, 1, 2)))
-    for hook in hooks:
-        hook.remove()
-    return found, output
+    return stored | text | {"params/txt/head/bias": np.ones(3, "float32")}
 
 
 def siglip_taps(model, images, resampled=False):
     """dict from tap to what transformers makes of images."""
-    tower = model.vision_model
-    modules = {"embedding": tower.embeddings, "norm": tower.post_layernorm}
-    layers = enumerate(tower.encoder.layers)
+    encoder = model.vision_model
+    modules = {"embedding": encoder.embeddings, "norm": encoder.post_layernorm}
+    layers = enumerate(encoder.encoder.layers)
     modules |= {f"block{i:02d}/mlp/sum": layer for i, layer in layers}
-    modules |= {"attended": tower.head.attention}
+    modules |= {"attended": encoder.head.attention}
 
     def run(pixels):
-        return tower(pixels, interpolate_pos_encoding=resampled)
+        return encoder(pixels, interpolate_pos_encoding=resampled)
 
-    found, output = caught(run, modules, images)
-    found["pooling/attended"] = found.pop("attended")[:, 0]
-    return found | {"pooled": output.pooler_output.numpy()}
+    tensors, output = caught(run, modules, images)
+    tensors["pooling/attended"] = tensors.pop("attended")[:, 0]
+    return tensors | {"pooled": output.pooler_output.numpy()}

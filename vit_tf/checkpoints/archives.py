@@ -75,9 +75,10 @@ def open_archive(path):
     path = os.fspath(path)
     # Only regular files: opening a pipe would wait for its other end.
     if not os.path.isfile(path):
-        what = "not a file" if os.path.exists(path) else "no such file"
+        problem = "not a file" if os.path.exists(path) else "no such file"
         raise ValueError(
-            f"Expected path to be a checkpoint file. Received: {without_password(path)!r}, {what}"
+            "Expected path to be a checkpoint file. "
+            f"Received: {without_password(path)!r}, {problem}"
         )
     with ExitStack() as stack, clear_errors(path):
         file = stack.enter_context(open(path, "rb"))
@@ -190,8 +191,8 @@ def _declared(name, shape, dtype):
     """The `TensorInfo` of what a header declares; a ValueError where no array can be so."""
     dtype = np.dtype(dtype)
     if (dtype.kind not in "fiub" and dtype.name != "bfloat16") or dtype.itemsize > 8:
-        what = "pickled objects" if dtype.kind == "O" else f"the dtype {str(dtype)!r}"
-        raise ValueError(f"{what} in {short(name)}, where numbers are expected")
+        problem = "pickled objects" if dtype.kind == "O" else f"the dtype {str(dtype)!r}"
+        raise ValueError(f"{problem} in {short(name)}, where numbers are expected")
     if len(shape) > MOST_AXES or any(type(n) is not int or n < 0 for n in shape):
         raise ValueError(f"the shape {short(shape)} of {short(name)}")
     # Empty axes are counted as one, so that they do not hide absurd ones.

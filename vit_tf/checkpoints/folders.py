@@ -7,13 +7,10 @@ whole or in parts; open_clip's have other names for both.
 import json
 import os
 import re
-from collections import Counter
 from contextlib import ExitStack
-from numbers import Real
 
 from vit_tf.checkpoints.archives import open_archive
-from vit_tf.checkpoints.weight_maps import MOST_LAYERS
-from vit_tf.names import lookup, unknown_name
+from vit_tf.names import unknown_name
 from vit_tf.remote import without_password
 
 HUB = "hf://"
@@ -27,14 +24,6 @@ FILES = (CONFIG, PROCESSOR, INDEX, "model*.safetensors")
 OPEN_CLIP = "open_clip_config.json"
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 LONGEST = 32_000_000  # bytes of a JSON file
-# Names of transformers' `ACT2FN`, and the forms that they stand for.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-}
-MOST = {"num_hidden_layers": MOST_LAYERS, "num_channels": 1000}
 
 
 def open_folder(path):
@@ -79,8 +68,10 @@ class Folder:
 
     def __init__(self, path, config, processor, archives, stack, file=CONFIG):
         self.path, self.config, self.processor, self.file = path, config, processor, file
-        self.tensors = {name: info for one in archives for name, info in one.tensors.items()}
-        self.archives = {name: one for one in archives for name in one.tensors}
+        self.tensors = {
+            name: info for archive in archives for name, info in archive.tensors.items()
+        }
+        self.archives = {name: archive for archive in archives for name in archive.tensors}
         self.stack = stack
 
     def read(self, name):
@@ -142,7 +133,9 @@ def _parts(path):
 def _check_parts(index, archives):
     """Each tensor lies in the part that the index names, and nowhere else."""
     listed = read_json(index)["weight_map"]
-    stored = [(name, os.path.basename(one.path)) for one in archives for name in one.tensors]
+    stored = [
+        (name, os.path.basename(archive.path)) for archive in archives for name in archive.tensors
+    ]
     wrong = sorted(set(listed.items()).symmetric_difference(stored))
     if wrong or len(stored) != len(listed):
         shown = ", ".join(f"{name!r} of {part}" for name, part in wrong[:8])
@@ -150,97 +143,6 @@ def _check_parts(index, archives):
             f"Expected the shards of {index!r} to hold the tensors that it lists. "
             f"Received: {shown or 'a tensor twice'}"
         )
-
-
-class Config:
-    """Typed access to the fields of a model's configuration; each raises a ValueError."""
-
-    def __init__(self, fields, file="config.json"):
-        self.fields, self.file = fields, file
-
-    def integer(self, name):
-        """An integer above 0."""
-        value = self.fields.get(name)
-        if type(value) is not int or not 0 < value <= MOST.get(name, 2**31):
-            raise ValueError(
-                f"Expected {name} of {self.file} to be an integer above 0. Received: {value!r}"
-            )
-        return value
-
-    def flag(self, name, default):
-        """True or False; `default`, that of transformers, where the file is silent."""
-        value = self.fields.get(name, default)
-        if type(value) is not bool:
-            raise ValueError(
-                f"Expected {name} of {self.file} to be true or false. Received: {value!r}"
-            )
-        return value
-
-    def number(self, name):
-        """A number above 0 and below 1, such as an epsilon."""
-        value = self.fields.get(name)
-        if not isinstance(value, Real) or not 0 < value < 1:
-            raise ValueError(
-                f"Expected {name} of {self.file} to be a number above 0 and below 1. "
-                f"Received: {value!r}"
-            )
-        return float(value)
-
-    def pair(self, name):
-        """(height, width) of one or two integers above 0."""
-        value = self.fields.get(name)
-        pair = (value, value) if type(value) is int else value
-        fit = isinstance(pair, list | tuple) and all(type(n) is int and n > 0 for n in pair)
-        if not fit or len(pair) != 2:
-            raise ValueError(
-                f"Expected {name} of {self.file} to be one or two integers. Received: {value!r}"
-            )
-        return tuple(pair)
-
-    def require(self, name, value):
-        """Raises unless a field, where it is present, has the only value that is supported."""
-        received = self.fields.get(name, value)
-        if received != value:
-            raise ValueError(
-                f"Expected {name} of {self.file} to be {value!r}, the only supported value. "
-                f"Received: {received!r}"
-            )
-
-    def activation(self):
-        """The form of the GELU, by the name that `vit_tf.ViT` gives it."""
-        return lookup("hidden_act of config.json", str(self.fields.get("hidden_act")), ACTIVATIONS)
-
-
-def image_fields(folder: Folder, types: dict) -> dict:
-    """Fields of the image encoder; `types` has whether a `model_type` has a text encoder too."""
-    fields = folder.config
-    if types[fields["model_type"]]:
-        fields = fields.get("vision_config")
-    if not isinstance(fields, dict):
-        raise ValueError(
-            f"Expected vision_config of config.json to be an object. Received: {fields!r}"
-        )
-    return fields
-
-
-def class_names(fields, num_classes):
-    """Names of the classes in a classifier's `id2label`, made unique by their number, or None."""
-    labels = fields.get("id2label")
-    if labels is None:
-        return None
-    keys = [str(i) for i in range(num_classes)]
-    names = isinstance(labels, dict) and all(isinstance(name, str) for name in labels.values())
-    if not names or sorted(labels) != sorted(keys):
-        raise ValueError(
-            f"Expected id2label of config.json to name the classes 0 to {num_classes - 1}. "
-            f"Received: {str(labels)[:200]}"
-        )
-    names = [labels[key] for key in keys]
-    if names == [f"LABEL_{key}" for key in keys]:
-        return None
-    counts = Counter(names)
-    names = [f"{n} ({key})" if counts[n] > 1 else n for n, key in zip(names, keys, strict=True)]
-    return tuple(names)
 
 
 def snapshot(name):

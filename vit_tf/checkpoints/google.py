@@ -6,27 +6,23 @@ token and stack blocks over depth. BiT's are those that big_transfer's `bit_pyto
 reads, Mixer's those of `vit_jax/models_mixer.py`. GELU is flax's tanh form.
 """
 
-from collections.abc import Callable
-
-from vit_tf.checkpoints.token_positions import (
-    TokenNames,
-    embedding_map,
-    file_grid,
-    patch_positions_map,
-    pixels,
-)
 from vit_tf.checkpoints.weight_maps import (
     FLAX,
     MOST_LAYERS,
     Conversion,
     Family,
+    TokenNames,
     WeightMap,
     at_most,
     count_layers,
     count_units,
     dims,
     embedding_head,
+    embedding_map,
+    file_grid,
     head_map,
+    patch_positions_map,
+    pixels,
     read_blocks,
     read_table,
     square,
@@ -113,9 +109,9 @@ def convert_vit(tensors, options):
     blocks = blocks_map(tensors, width, options)
     stem = _stem_map(tensors)
     side = stride = square(tensors, "embedding/kernel", *patch)
-    mapping = read_table(PATCHES, FLAX, {"P": side, "C": channels, "D": width}) | WeightMap(
-        {"patch_size": side, "hidden_dim": width, "activation": "gelu_tanh"}
-    )
+    rows = f"{PATCHES}\nTransformer/encoder_norm norm norm D"
+    mapping = read_table(rows, FLAX, {"P": side, "C": channels, "D": width})
+    mapping |= {"patch_size": side, "hidden_dim": width, "activation": "gelu_tanh"}
     if "stem_units" in stem.arguments:
         stride *= stem_stride(stem.arguments["stem_units"])
         channels = dims(tensors, "conv_root/kernel", 4)[2]
@@ -125,10 +121,7 @@ def convert_vit(tensors, options):
         mapping |= embedding_map(tensors, names, stride, channels, options)
     else:
         mapping |= _sincos_map(tensors, channels, options)
-    mapping |= (
-        stem | blocks | read_table("Transformer/encoder_norm norm norm D", FLAX, {"D": width})
-    )
-    mapping |= _vit_head(tensors, width, options)
+    mapping |= stem | blocks | _vit_head(tensors, width, options)
     return Conversion("ViT", mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix]))
 
 
@@ -155,15 +148,15 @@ def _vit_head(tensors, width, options):
         head = head_map(tensors, width, options, "head", FLAX)
         return head | WeightMap(unused=("pre_logits/*",))
     before = read_table("pre_logits pre_logits linear D R", FLAX, {"D": width, "R": inner})
-    return WeightMap({"representation_dim": inner}) | before | head
+    return before | {"representation_dim": inner} | head
 
 
 def blocks_map(tensors, width, options):
     """The `WeightMap` of all blocks of a ViT, which may be stacked over depth."""
     stacked = any(name.startswith("Transformer/encoderblock/") for name in tensors)
     first = "Transformer/encoderblock" if stacked else "Transformer/encoderblock_0"
-    known = (name for name in LAYOUTS if f"{first}/{name}/query/kernel" in tensors)
-    attention = next(known, "MultiHeadDotProductAttention_1")
+    layouts = (name for name in LAYOUTS if f"{first}/{name}/query/kernel" in tensors)
+    attention = next(layouts, "MultiHeadDotProductAttention_1")
     norm, mlp = LAYOUTS[attention]
     *depth, _, heads, _ = dims(tensors, f"{first}/{attention}/query/kernel", 3 + stacked)
     *_, hidden = dims(tensors, f"{first}/{mlp}/Dense_0/bias", 1 + stacked)
@@ -179,19 +172,11 @@ def blocks_map(tensors, width, options):
     else:
         layers = count_layers(tensors, r"Transformer/encoderblock_(\d+)/")
         mapping = read_blocks(table, FLAX, sizes, "Transformer/encoderblock_#/", layers)
-    return mapping | WeightMap({"num_layers": layers, "num_heads": heads, "mlp_dim": hidden})
+    return mapping | {"num_layers": layers, "num_heads": heads, "mlp_dim": hidden}
 
 
-def units_map(
-    units: tuple,
-    width: int,
-    table: str,
-    projection: str,
-    kinds: dict,
-    name: Callable,
-    path: Callable,
-) -> tuple[WeightMap, int]:
-    """(`WeightMap` of all units of a ResNet, number of channels after them)."""
+def units_map(units, width: int, table, projection, kinds, name, path) -> tuple[WeightMap, int]:
+    """(`WeightMap` of all units of a ResNet, channels after them), of functions to their names."""
     weights, before = {}, width
     for stage, depth in enumerate(units):
         for unit in range(depth):
@@ -220,18 +205,14 @@ def _stem_map(tensors):
         return FLAX["long_norm" if long else "norm"](name, path, width)
 
     kinds = FLAX | {"norm": norm}
-    mapping, _ = units_map(
-        units,
-        width,
-        STEM_UNIT,
-        STEM_PROJECTION,
-        kinds,
+    names = (
         lambda stage, unit: f"block{stage + 1}/unit{unit + 1}/{{}}",
         lambda stage, unit: f"stem/{unit_path(stage, unit)}",
     )
+    mapping, _ = units_map(units, width, STEM_UNIT, STEM_PROJECTION, kinds, *names)
     root = "conv_root stem/root kernel 7 7 C D\ngn_root stem/root_norm norm D"
     root = read_table(root, kinds, {"C": channels, "D": width})
-    return WeightMap({"stem_units": units}) | root | mapping
+    return root | mapping | {"stem_units": units}
 
 
 def _is_bit(tensors):
@@ -252,15 +233,12 @@ def convert_bit(tensors, options):
             f"{tensors[first].shape}"
         )
     side = square(tensors, BIT_ROOT, *size)
-    mapping, last = units_map(
-        units,
-        width,
-        BIT_UNIT,
-        BIT_PROJECTION,
-        FLAX,
-        lambda stage, unit: f"resnet/block{stage + 1}/unit{unit + 1:02d}/{{}}",
-        unit_path,
-    )
+
+    def unit_name(stage, unit):
+        return f"resnet/block{stage + 1}/unit{unit + 1:02d}/{{}}"
+
+    tables = (BIT_UNIT, BIT_PROJECTION, FLAX)
+    mapping, last = units_map(units, width, *tables, unit_name, unit_path)
     root = BIT_ROOT.removesuffix("/kernel")
     rows = f"{root} root kernel P P C D\nresnet/group_norm norm group_norm B"
     mapping |= read_table(rows, FLAX, {"P": side, "C": channels, "D": width, "B": last})
@@ -270,15 +248,10 @@ def convert_bit(tensors, options):
 
 
 def bit_arguments(units, width, image_shape, side=7):
-    """The arguments of a BiT, as a `WeightMap`; `side` is that of the root's kernel."""
-    return WeightMap(
-        {
-            "image_shape": image_shape,
-            "units": units,
-            "width_factor": width / 64 if width % 64 else width // 64,
-            "stem": "imagenet" if side == 7 else "small",
-        }
-    )
+    """The arguments of a BiT; `side` is that of the root's kernel."""
+    factor = width / 64 if width % 64 else width // 64
+    stem = "imagenet" if side == 7 else "small"
+    return {"image_shape": image_shape, "units": units, "width_factor": factor, "stem": stem}
 
 
 def _is_mixer(tensors):
@@ -294,28 +267,20 @@ def convert_mixer(tensors, options):
     layers = count_layers(tensors, r"MixerBlock_(\d+)/")
     side = square(tensors, "stem/kernel", *patch)
     grid = file_grid(num_tokens, (0,), side, options.image_shape)
-    mapping = mixer_arguments(grid, channels, layers, width, tokens_mlp, channels_mlp, "gelu_tanh")
+    arguments = (layers, width, tokens_mlp, channels_mlp, "gelu_tanh")
     sizes = {"P": side, "C": channels, "D": width, "N": num_tokens}
     sizes |= {"T": tokens_mlp, "M": channels_mlp}
     ends = "stem embedding linear P P C D\npre_head_layer_norm norm norm D"
-    mapping |= read_table(ends, FLAX, sizes)
+    mapping = read_table(ends, FLAX, sizes) | mixer_arguments(grid, channels, *arguments)
     mapping |= read_blocks(MIXER_BLOCK, FLAX, sizes, "MixerBlock_#/", layers)
     return Conversion("Mixer", mapping | head_map(tensors, width, options, "head", FLAX))
 
 
 def mixer_arguments(grid, channels, layers, width, tokens_mlp, channels_mlp, activation):
-    """The arguments of a Mixer, as a `WeightMap`."""
-    return WeightMap(
-        {
-            "image_shape": pixels(grid, channels),
-            "patch_size": grid.stride,
-            "num_layers": layers,
-            "hidden_dim": width,
-            "tokens_mlp_dim": tokens_mlp,
-            "channels_mlp_dim": channels_mlp,
-            "activation": activation,
-        }
-    )
+    """The arguments of a Mixer."""
+    sizes = {"num_layers": layers, "hidden_dim": width, "patch_size": grid.stride}
+    sizes |= {"tokens_mlp_dim": tokens_mlp, "channels_mlp_dim": channels_mlp}
+    return sizes | {"image_shape": pixels(grid, channels), "activation": activation}
 
 
 def is_siglip(tensors):
@@ -332,8 +297,8 @@ def convert_siglip(tensors, options):
     blocks = blocks_map(inside, width, options)
     heads, hidden = blocks.arguments["num_heads"], blocks.arguments["mlp_dim"]
     sizes = {"P": side, "C": channels, "D": width, "H": heads, "M": hidden}
-    mapping = WeightMap({"patch_size": side, "hidden_dim": width})
-    mapping |= patch_positions_map(inside, "pos_embedding", side, channels, options)
+    mapping = patch_positions_map(inside, "pos_embedding", side, channels, options)
+    mapping |= {"patch_size": side, "hidden_dim": width}
     mapping |= read_table(f"{PATCHES}\nTransformer/encoder_norm norm norm D", FLAX, sizes) | blocks
     pooling = ATTENTION_MLP.replace("ATTENTION", "MultiHeadDotProductAttention_0")
     pooling = POOLING + pooling.replace("MLP/", "MlpBlock_0/")
@@ -346,4 +311,5 @@ FAMILIES = (
     Family("Google's Vision Transformers", lambda t: _vit_prefix(t) is not None, convert_vit),
     Family("Google's BiT", _is_bit, convert_bit),
     Family("Google's MLP-Mixer", _is_mixer, convert_mixer),
+    Family("SigLIP", is_siglip, convert_siglip),
 )

@@ -6,27 +6,31 @@ from functools import partial
 import numpy as np
 
 from vit_tf.checkpoints import google, timm
-from vit_tf.checkpoints.folders import Config, class_names, image_fields
-from vit_tf.checkpoints.image_processors import preprocessing_from_config, processor_size
-from vit_tf.checkpoints.token_positions import (
-    TokenNames,
-    clip_tokens_map,
-    embedding_map,
-    file_grid,
-    pixels,
-    prefix_map,
+from vit_tf.checkpoints.configs import (
+    Config,
+    class_names,
+    image_fields,
+    preprocessing_from_config,
+    processor_size,
 )
 from vit_tf.checkpoints.weight_maps import (
     QKV,
     TORCH,
     Conversion,
+    TokenNames,
     Transform,
     WeightMap,
+    beit_end,
+    clip_tokens_map,
     dims,
+    embedding_map,
+    ends_map,
+    file_grid,
     head_map,
     linear_head,
+    pixels,
+    prefix_map,
     read_blocks,
-    read_table,
     without_prefix,
 )
 from vit_tf.models.siglip import whole_patches
@@ -53,12 +57,6 @@ def _sizes(config, options):
     width, patch, channels, heads = map(config.integer, SIZES)
     options.check_heads(heads, width)
     return width, patch, channels, heads, (*config.pair("image_size"), channels)
-
-
-def _ends_map(table, width, patch, channels, **more):
-    """The `WeightMap` of layers outside of the blocks, and the sizes of patches."""
-    mapping = read_table(table, TORCH, {"C": channels, "D": width, "P": patch} | more)
-    return WeightMap({"patch_size": patch, "hidden_dim": width}) | mapping
 
 
 # ViT, DeiT, MAE, I-JEPA and DINOv2 (`modeling_vit.py` and others).
@@ -114,17 +112,15 @@ def convert_vit(folder, options):
     config.require("qkv_bias", True)
     arguments = {"num_heads": heads, "epsilon": config.number("layer_norm_eps")}
     ends = f"{VIT_PATCHES}\nlayernorm norm norm D"
-    mapping = _ends_map(ends, width, patch, channels)
+    mapping = ends_map(ends, width, patch, channels)
     mapping |= WeightMap(arguments, unused=("embeddings.mask_token",))
     mapping |= embedding_map(inside, VIT_TOKENS, patch, channels, options, image_shape)
     mapping |= _vit_blocks(inside, width, config, kind)
-    if "embeddings.distillation_token" in inside:
-        mapping |= WeightMap({"distillation": "token"})
+    mapping |= {"distillation": "token"} if "embeddings.distillation_token" in inside else {}
     mapping |= _pooler_map(inside, width, config, options)
     mapping = _with_vit_head(mapping.under(outer), tensors, width, options, kind)
+    mapping |= WeightMap(unused=("decoder.*",) if kind == "vit_mae" else ())
     positions = "bicubic" if kind == "dinov2_with_registers" else "torch"
-    if kind == "vit_mae":
-        mapping |= WeightMap(unused=("decoder.*",))
     any_size = kind.startswith("dinov2")
     images = preprocessing_from_config(folder, image_shape, any_size, options)
     return Conversion("ViT", mapping, positions=positions, **images)
@@ -152,8 +148,8 @@ def _pooler_map(tensors, width, config, options):
         return WeightMap(unused=("pooler.dense.*",))
     config.require("pooler_act", "tanh")
     units = dims(tensors, "pooler.dense.bias", 1)[0]
-    rows = read_table("pooler.dense pre_logits linear D R", TORCH, {"D": width, "R": units})
-    return WeightMap({"representation_dim": units}) | rows
+    rows = ends_map("pooler.dense pre_logits linear D R", width, R=units)
+    return rows | {"representation_dim": units}
 
 
 def _with_vit_head(mapping, tensors, width, options, kind):
@@ -163,7 +159,7 @@ def _with_vit_head(mapping, tensors, width, options, kind):
         head = head_map(tensors, read, options, "cls_classifier")
         other = head_map(tensors, read, options, "distillation_classifier")
         other = other.renamed("head/", "distillation_head/")
-        return mapping | head | other | WeightMap({"distillation": "heads"})
+        return mapping | head | other | {"distillation": "heads"}
     if kind in CLASSIFIERS:
         return mapping | head_map(tensors, read, options, CLASSIFIERS[kind])
     return mapping | linear_head(tensors, read, options, "classifier")
@@ -196,21 +192,20 @@ def convert_dinov3(folder, options):
     config, tensors = Config(folder.config), folder.tensors
     width, patch, channels, heads, image_shape = _sizes(config, options)
     config.require("rope_theta", DINO3_BASE)
-    ends = "embeddings.patch_embeddings embedding/patches patches C D P\nnorm norm norm D"
-    arguments = {"image_shape": image_shape, "num_heads": heads, "position_type": "rotary"}
-    arguments |= {"epsilon": config.number("layer_norm_eps"), "layer_scale": 1.0}
-    mapping = _ends_map(ends, width, patch, channels)
-    mapping |= WeightMap(arguments, unused=("embeddings.mask_token",))
-    names = VIT_TOKENS._replace(positions=None, distillation=None)
-    mapping |= prefix_map(tensors, names, width, options)
     layers, hidden = config.integer("num_hidden_layers"), config.integer("intermediate_size")
     biases = {name: config.flag(f"{name}_bias", own) for name, own in DINO3_BIASES.items()}
     gated = config.flag("use_gated_mlp", False)
     if gated:
         config.require("hidden_act", "silu")
-    activation = "swiglu" if gated else config.activation()
-    sizes = {"num_layers": layers, "mlp_dim": hidden, "activation": activation}
-    mapping |= WeightMap(sizes | {"key_bias": biases["key"]})
+    arguments = {"image_shape": image_shape, "num_heads": heads, "position_type": "rotary"}
+    arguments |= {"epsilon": config.number("layer_norm_eps"), "layer_scale": 1.0}
+    arguments |= {"num_layers": layers, "mlp_dim": hidden, "key_bias": biases["key"]}
+    arguments |= {"activation": "swiglu" if gated else config.activation()}
+    ends = "embeddings.patch_embeddings embedding/patches patches C D P\nnorm norm norm D"
+    mapping = ends_map(ends, width, patch, channels)
+    mapping |= WeightMap(arguments, unused=("embeddings.mask_token",))
+    names = VIT_TOKENS._replace(positions=None, distillation=None)
+    mapping |= prefix_map(tensors, names, width, options)
     table = DINO3_BLOCK + DINO3_MLPS[gated]
     for name, biased in biases.items():
         table = table.replace(name.upper(), "linear" if biased else "unbiased")
@@ -290,15 +285,14 @@ def convert_clip(folder, options):
     config.require("layer_norm_eps", CLIP_DEFAULTS["layer_norm_eps"])
     names = TokenNames("embeddings.position_embedding.weight", "embeddings.class_embedding")
     inside = without_prefix(folder.tensors, "vision_model.")
-    mapping = _ends_map(CLIP_ENDS, width, patch, channels)
+    mapping = ends_map(CLIP_ENDS, width, patch, channels)
     mapping |= clip_tokens_map(inside, names, width, channels, patch, own=image_shape)
     blocks, _ = _encoder_arguments(config, heads, options)
     mapping = (mapping | blocks).under("vision_model.") | WeightMap(unused=CLIP_UNUSED)
     if "visual_projection.weight" in folder.tensors:
         units = dims(folder.tensors, "visual_projection.weight", 2)[0]
-        rows = "visual_projection projection kernel D R"
-        mapping |= read_table(rows, TORCH, {"D": width, "R": units})
-        mapping |= WeightMap({"projection_dim": units})
+        mapping |= ends_map("visual_projection projection kernel D R", width, R=units)
+        mapping |= {"projection_dim": units}
     else:
         mapping |= timm.identity_projection(width)
     images = preprocessing_from_config(folder, image_shape, False, options)
@@ -318,10 +312,11 @@ def convert_siglip(folder, options):
     options.refuse("Hugging Face's SigLIP", "pooling")
     width, patch, channels, heads, image_shape = _sizes(config, options)
     config.require("vision_use_head", True)
-    positions = {"embeddings.position_embedding.weight": (_positions(image_shape, patch), width)}
+    num_positions = whole_patches(image_shape, patch).num_tokens
+    positions = {"embeddings.position_embedding.weight": (num_positions, width)}
     as_batch = partial(np.expand_dims, axis=0)
     blocks, hidden = _encoder_arguments(config, heads, options)
-    mapping = _ends_map(SIGLIP_ENDS, width, patch, channels, M=hidden) | blocks
+    mapping = ends_map(SIGLIP_ENDS, width, patch, channels, M=hidden) | blocks
     arguments = {"image_shape": image_shape, "epsilon": config.number("layer_norm_eps")}
     mapping |= WeightMap(arguments, {"embedding/positions": Transform(positions, as_batch)})
     mapping = mapping.under("vision_model.") | WeightMap(unused=SIGLIP_UNUSED)
@@ -334,10 +329,6 @@ def convert_siglip(folder, options):
         mapping |= WeightMap(unused=("classifier.*",))
     images = preprocessing_from_config(folder, image_shape, False, options)
     return Conversion("SigLIPViT", mapping, positions="torch", **images)
-
-
-def _positions(image_shape, patch):
-    return whole_patches(image_shape, patch).num_tokens
 
 
 # BEiT (`modeling_beit.py`).
@@ -374,7 +365,7 @@ def convert_beit(folder, options):
     sizes["R"] = (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3
     ends = f"{VIT_PATCHES}\nembeddings.cls_token embedding/prefix same 1 1 D"
     ends += f"\nencoder.{TABLE} bias/table same R H" if shared else ""
-    mapping = _ends_map(ends, width, patch, channels, R=sizes["R"], H=heads) | WeightMap(arguments)
+    mapping = ends_map(ends, width, patch, channels, R=sizes["R"], H=heads) | arguments
     table = f"{BEIT_BLOCK}\n{BEIT_SCALES}" if scaled else BEIT_BLOCK
     mapping |= read_blocks(table, TORCH, sizes, "encoder.layer.#.", layers)
     if not shared:
@@ -386,10 +377,7 @@ def convert_beit(folder, options):
     mean = f"{outer}pooler.layernorm"
     token = f"{outer}layernorm" if f"{outer}layernorm.weight" in tensors else "layernorm"
     norm = mean if f"{mean}.weight" in tensors else token
-    pooling = options.pooling or ("gap" if norm == mean else "cls")
-    path = "fc_norm" if pooling == "gap" else "norm"
-    mapping |= read_table(f"{norm} {path} norm D", TORCH, sizes) | WeightMap({"pooling": pooling})
-    mapping |= head_map(tensors, width, options, "classifier")
+    mapping |= beit_end(tensors, width, options, norm, norm == mean, "classifier")
     images = preprocessing_from_config(folder, image_shape, False, options)
     return Conversion("BEiT", mapping, positions="torch", **images)
 
@@ -454,10 +442,10 @@ def convert_aimv2(folder, options):
     config = Config(AIM_DEFAULTS | image_fields(folder, AIM_TYPES))
     for name, value in (("hidden_act", "silu"), ("qkv_bias", False), ("mlp_bias", False)):
         config.require(name, value)
-    for name, what in (("use_head", "a head of attention"), ("is_native", "any size of images")):
+    for name, feature in (("use_head", "a head of attention"), ("is_native", "any size of images")):
         if config.flag(name, AIM_DEFAULTS[name]):
             raise ValueError(
-                f"Expected {name} of config.json to be false: an AIMv2 with {what} is not "
+                f"Expected {name} of config.json to be false: an AIMv2 with {feature} is not "
                 f"supported. Received: {name}=true"
             )
     width, patch, channels, heads, image_shape = _sizes(config, options)
@@ -471,7 +459,7 @@ def convert_aimv2(folder, options):
     layers, hidden = config.integer("num_hidden_layers"), config.integer("intermediate_size")
     arguments = {"num_layers": layers, "mlp_dim": hidden, "num_heads": heads, "pooling": "gap"}
     arguments |= {"image_shape": pixels(grid, channels), "epsilon": config.number("rms_norm_eps")}
-    mapping = _ends_map(AIM_ENDS, width, patch, channels)
+    mapping = ends_map(AIM_ENDS, width, patch, channels)
     mapping |= WeightMap(arguments | timm.AIM_ARGUMENTS, weights)
     mapping |= read_blocks(AIM_BLOCK, TORCH, {"D": width, "M": hidden}, "encoder.layers.#.", layers)
     mapping = mapping.under(outer) | WeightMap(unused=AIM_UNUSED)

@@ -9,12 +9,12 @@ import vit_tf
 from vit_tf.checkpoints.archives import TensorInfo
 from vit_tf.checkpoints.loading import weights_by_name
 from vit_tf.checkpoints.timm import identity_projection
-from vit_tf.checkpoints.token_positions import concat_tokens
 from vit_tf.checkpoints.weight_maps import (
     FLAX,
     LoadOptions,
     Transform,
     WeightMap,
+    concat_tokens,
     dims,
     fill,
     head_map,
@@ -59,9 +59,9 @@ def from_keras_hub(model, preprocessing=None):
     backbone = model.vision_encoder if name in PAIRS else backbone
     kind = (TASKS | PAIRS).get(name, name)
     if kind not in _CONVERTERS:
-        known = ", ".join([*_CONVERTERS, *TASKS, *PAIRS])
+        classes = ", ".join([*_CONVERTERS, *TASKS, *PAIRS])
         raise ValueError(
-            f"Expected model to be one of keras_hub.models: {known}. "
+            f"Expected model to be one of keras_hub.models: {classes}. "
             f"Received: {type(model).__module__}.{type(model).__name__}"
         )
     # The encoders of CLIP and SigLIP keep it in their first layer.
@@ -78,8 +78,7 @@ def from_keras_hub(model, preprocessing=None):
     if name in TASKS:
         mapping |= _classifier_map(model, mapping.arguments, weights.tensors)
     if kind not in CLASSES:
-        arguments = mapping.arguments
-        width = arguments.get("representation_dim", arguments["hidden_dim"])
+        width = mapping.arguments.get("representation_dim", mapping.arguments["hidden_dim"])
         mapping |= head_map(weights.tensors, width, LoadOptions(), "predictions", FLAX)
     images = preprocessing or find_preprocessing(backbone if name in PAIRS else model)[0]
     vit = getattr(vit_tf, CLASSES.get(kind, "ViT"))(**mapping.arguments, preprocessing=images)
@@ -90,7 +89,7 @@ def from_keras_hub(model, preprocessing=None):
 
 
 class _Weights:
-    """The weights of a Keras model by their paths, as an `Archive` has them."""
+    """The weights of a Keras model by their paths, as a `CheckpointFile` has them."""
 
     def __init__(self, model):
         self.path = model.name
@@ -109,39 +108,38 @@ class _Weights:
 def _kinds(tensors):
     """The kinds of layers of a table: those of KerasHub have the shapes that the model has."""
 
-    def bias(name, units):
-        if f"{name}/bias" not in tensors:
-            return no_bias(units)
-        return Transform({f"{name}/bias": tensors[f"{name}/bias"].shape}, np.ravel)
+    def stored(name, convert=np.asarray):
+        return Transform({name: tensors[name].shape}, convert)
 
-    def dense(name, path, inputs, outputs):
-        """A linear layer, whose units may be split into heads."""
-        flat = partial(np.reshape, shape=(inputs, outputs))
-        kernel = Transform({f"{name}/kernel": tensors[f"{name}/kernel"].shape}, flat)
-        return {f"{path}/kernel": kernel, f"{path}/bias": bias(name, outputs)}
+    def bias(name, units):
+        name = f"{name}/bias"
+        return stored(name, np.ravel) if name in tensors else no_bias(units)
 
     def kernel(name, path):
-        return {f"{path}/kernel": Transform({f"{name}/kernel": tensors[f"{name}/kernel"].shape})}
+        return {f"{path}/kernel": stored(f"{name}/kernel")}
 
     def patches(name, path, width):
         return kernel(name, path) | {f"{path}/bias": bias(name, width)}
 
+    def dense(name, path, inputs, outputs):
+        """A linear layer, whose units may be split into heads."""
+        flat = partial(np.reshape, shape=(inputs, outputs))
+        kernel = stored(f"{name}/kernel", flat)
+        return {f"{path}/kernel": kernel, f"{path}/bias": bias(name, outputs)}
+
     def gate(names, path, hidden):
         names = names.split(",")
         kernels = {f"{name}/kernel": tensors[f"{name}/kernel"].shape for name in names}
-        both = Transform({f"{name}/bias": (hidden,) for name in names}, _side_by_side)
-        stored = f"{names[0]}/bias" in tensors
-        return {
-            f"{path}/kernel": Transform(kernels, _side_by_side),
-            f"{path}/bias": both if stored else no_bias(2 * hidden),
-        }
+        biases = Transform({f"{name}/bias": (hidden,) for name in names}, _side_by_side)
+        biases = biases if f"{names[0]}/bias" in tensors else no_bias(2 * hidden)
+        return {f"{path}/kernel": Transform(kernels, _side_by_side), f"{path}/bias": biases}
 
     def tokens(names, path):
         shapes = {name: tensors[name].shape for name in names.split(",")}
         return {path: Transform(shapes, concat_tokens)}
 
     def positions(name, path):
-        return {path: Transform({name: tensors[name].shape}, _with_example)}
+        return {path: stored(name, lambda x: x.reshape(1, *x.shape[-2:]))}
 
     kinds = {"dense": dense, "kernel": kernel, "patches": patches, "gate": gate}
     return FLAX | kinds | {"tokens": tokens, "positions": positions, "norm": FLAX["group_norm"]}
@@ -149,10 +147,6 @@ def _kinds(tensors):
 
 def _side_by_side(*arrays):
     return np.concatenate(arrays, axis=-1)
-
-
-def _with_example(positions):
-    return positions.reshape(1, *positions.shape[-2:])
 
 
 ATTENTION = """
@@ -259,14 +253,7 @@ def _google_map(kind, config, tensors, tokens, hidden, names):
     mapping = _arguments(config, hidden, bool(tokens), epsilon=config["layer_norm_epsilon"])
     mapping |= read_table(ends, _kinds(tensors), sizes)
     stem, layers = f"{kind}_encoder/transformer_block_#/", config["num_layers"]
-    # Blocks are counted from 1 on.
-    blocks = [
-        read_table(block, _kinds(tensors), sizes, stem.replace("#", f"{i + 1}") + "{}", path + "{}")
-        for i, path in enumerate(f"block{i:02d}/" for i in range(layers))
-    ]
-    for part in blocks:
-        mapping.weights.update(part.weights)
-    return mapping
+    return mapping | read_blocks(block, _kinds(tensors), sizes, stem, layers, first=1)
 
 
 def _convert_dino(backbone, tensors):
@@ -288,9 +275,7 @@ def _convert_dino(backbone, tensors):
 def _convert_dino3(backbone, tensors):
     config = backbone.get_config()
     gated, hidden = config["use_gated_mlp"], config["intermediate_dim"]
-    for name, value in (("rope_theta", 100.0), ("hidden_activation", "silu" if gated else "gelu")):
-        if config[name] != value:
-            raise ValueError(f"Expected {name} to be {value!r}. Received: {config[name]!r}")
+    _require(config, rope_theta=100.0, hidden_activation="silu" if gated else "gelu")
     more = {"epsilon": config["layer_norm_eps"], "position_type": "rotary"}
     more |= {"activation": "swiglu"} if gated else {}
     block, sizes = DINO3_BLOCK + DINO3_MLPS[gated], {"D": config["hidden_dim"], "M": hidden}
@@ -307,6 +292,13 @@ def _dino_map(config, hidden, tensors, ends, block, sizes, more):
     mapping |= read_table(ends, _kinds(tensors), sizes)
     layers = config["num_layers"]
     return mapping | read_blocks(block, _kinds(tensors), sizes, "encoder/layers_#/", layers)
+
+
+def _require(config, **values):
+    """Raises a ValueError for the first field of another value than is supported."""
+    for name, value in values.items():
+        if config[name] != value:
+            raise ValueError(f"Expected {name} to be {value!r}. Received: {config[name]!r}")
 
 
 def _arguments(config, hidden, has_class, **more):
@@ -331,14 +323,12 @@ def _convert_clip(encoder, tensors):
         return mapping | identity_projection(width)
     units = tensors["vision_projection/kernel"].shape[1]
     row = read_table("vision_projection projection kernel", _kinds(tensors), {})
-    return mapping | WeightMap({"projection_dim": units}) | row
+    return mapping | row | {"projection_dim": units}
 
 
 def _convert_siglip(encoder, tensors):
     # That of the last normalisation is fixed.
-    if encoder.layer_norm_epsilon != 1e-6:
-        received = encoder.layer_norm_epsilon
-        raise ValueError(f"Expected layer_norm_epsilon to be 1e-06. Received: {received}")
+    _require({"layer_norm_epsilon": encoder.layer_norm_epsilon}, layer_norm_epsilon=1e-6)
     mapping, prefix = _encoder_map(encoder, tensors, SIGLIP_BLOCK, "post_layer_norm norm norm D")
     sizes = {"D": encoder.hidden_dim, "M": encoder.intermediate_dim}
     names = (f"{prefix}head/{{}}", "pooling/{}")
@@ -361,9 +351,8 @@ def _encoder_map(encoder, tensors, block, ends):
     # Positions are in the order of KerasHub's ids, all 0 in an untrained CLIP.
     ids = ops.convert_to_numpy(encoder.embedding.position_ids)
     reordered = Transform({positions: tensors[positions].shape}, lambda values: values[ids])
-    mapping = WeightMap(
-        arguments, {"embedding/positions": reordered}, unused=(f"{first}/position_ids",)
-    )
+    positions = {"embedding/positions": reordered}
+    mapping = WeightMap(arguments, positions, unused=(f"{first}/position_ids",))
     sizes = {"D": encoder.hidden_dim, "M": encoder.intermediate_dim}
     mapping |= read_table(CLIP_PATCHES + ends, kinds, sizes, f"{prefix}{{}}")
     stem, layers = f"{prefix}encoder_block_#/", encoder.num_layers
@@ -385,7 +374,7 @@ def _classifier_map(task, arguments, tensors):
     units = tensors["pre_logits/kernel"].shape[1]
     sizes = {"D": arguments["hidden_dim"], "R": units}
     row = read_table("pre_logits pre_logits dense D R", _kinds(tensors), sizes)
-    return WeightMap({"representation_dim": units}) | row
+    return row | {"representation_dim": units}
 
 
 _CONVERTERS = {"ViTBackbone": _convert_vit, "DeiTBackbone": _convert_deit}

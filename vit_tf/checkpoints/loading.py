@@ -9,17 +9,9 @@ from numbers import Integral
 import numpy as np
 
 import vit_tf
-from vit_tf.checkpoints import (
-    google,
-    hugging_face_models,
-    open_clip,
-    released,
-    timm,
-    timm_configs,
-)
+from vit_tf.checkpoints import configs, google, hugging_face_models, open_clip, released, timm
 from vit_tf.checkpoints.archives import open_archive
 from vit_tf.checkpoints.folders import OPEN_CLIP, Folder, open_folder
-from vit_tf.checkpoints.image_processors import timm_preprocessing
 from vit_tf.checkpoints.weight_maps import LoadOptions, at_most, check, fill, first_names
 from vit_tf.models.model import VisionModel, name_after
 from vit_tf.models.resolution import METHODS, at_resolution
@@ -31,7 +23,7 @@ from vit_tf.taps.saving import load_features, load_model
 # An image processor's size is at most so many times that of the weights: its file could say any.
 LARGEST_RESIZE = 8
 # In this order, as some have all names of others.
-FAMILIES = google.FAMILIES + open_clip.FAMILIES + timm.FAMILIES
+FAMILIES = timm.FAMILIES + open_clip.FAMILIES + google.FAMILIES
 # Models that no class here computes, though their files have names of these families: what they do
 # otherwise, and a pattern of their tensors' names, sorted and with a line for each.
 OTHERS = {
@@ -159,7 +151,7 @@ def load_pretrained(
             known_name=True,
             resolution=public.resolution,
             activation=activation or public.activation,
-            config=timm_configs.config_from_name(public),
+            config=configs.config_from_name(public),
         )
     with open_folder(path) if os.path.isdir(path) else open_archive(path) as archive:
         if head is not None:
@@ -280,18 +272,18 @@ def _convert(archive, options):
         module = open_clip if archive.file == OPEN_CLIP else hugging_face_models
         return _located(lambda: module.convert_folder(archive, options), archive)
     names = "\n".join(sorted(archive.tensors))
-    for model, (what, pattern) in OTHERS.items():
+    for model, (reason, pattern) in OTHERS.items():
         if re.search(pattern, names, re.MULTILINE):
             raise ValueError(
                 f"Expected a checkpoint of a supported model. Received: {archive.path!r} "
-                f"of {model}, which {what}"
+                f"of {model}, which {reason}"
             )
     options = dataclasses.replace(options, container=getattr(archive, "container", None))
     family = next((family for family in FAMILIES if family.recognise(archive.tensors)), None)
     if family is None:
-        known = ", ".join(family.name for family in FAMILIES)
+        names = ", ".join(family.name for family in FAMILIES)
         raise ValueError(
-            f"Expected the tensors of {archive.path!r} to be those of a known family ({known}). "
+            f"Expected the tensors of {archive.path!r} to be those of a known family ({names}). "
             f"Received: {first_names(archive.tensors)}"
         )
     return _located(
@@ -312,7 +304,7 @@ def _convert_family(family, archive, options, timms):
         options.refuse(family.name, "activation")
     if not timms:
         return family.convert(archive.tensors, options)
-    config = timm_configs.read_timm_config(archive.config)
+    config = configs.read_timm_config(archive.config)
     options = dataclasses.replace(options, config=config)
     if options.activation is None:
         # That of the training, which a CLIP's name has, unless it is an argument of its own.
@@ -326,7 +318,7 @@ def _convert_family(family, archive, options, timms):
     if options.preprocessing is not None:
         return conversion
     channels = conversion.mapping.arguments["image_shape"][2]
-    images = timm_preprocessing(archive.config, channels)
+    images = configs.timm_preprocessing(archive.config, channels)
     positions = conversion.positions or conversion.interpolation
     return dataclasses.replace(conversion, positions=positions, **images)
 

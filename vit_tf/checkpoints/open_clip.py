@@ -6,22 +6,20 @@ A folder of open_clip's holds what the tensors do not: `open_clip_config.json`.
 import dataclasses
 
 from vit_tf.checkpoints import timm
-from vit_tf.checkpoints.folders import OPEN_CLIP, Config
-from vit_tf.checkpoints.image_processors import numbers
-from vit_tf.checkpoints.token_positions import (
-    CLIP_HEADS,
-    TokenNames,
-    clip_tokens_map,
-    infer_num_heads,
-)
+from vit_tf.checkpoints.configs import Config, lookup_filter, numbers
+from vit_tf.checkpoints.folders import OPEN_CLIP
 from vit_tf.checkpoints.weight_maps import (
     CLIP,
+    CLIP_HEADS,
     TORCH,
     Conversion,
     Family,
+    TokenNames,
     WeightMap,
+    clip_tokens_map,
     count_layers,
     dims,
+    infer_num_heads,
     patch_dims,
     read_blocks,
     read_table,
@@ -100,7 +98,7 @@ def _convert(tensors, options, activation, image_shape=None):
     arguments = {
         "patch_size": patch,
         "hidden_dim": width,
-        "num_heads": infer_num_heads(width, layers, options, known=CLIP_HEADS),
+        "num_heads": infer_num_heads(width, layers, options, published=CLIP_HEADS),
         "projection_dim": projection,
         "num_classes": options.num_classes or None,
         "activation": activation,
@@ -110,7 +108,7 @@ def _convert(tensors, options, activation, image_shape=None):
     mapping = WeightMap(arguments, new=("head/*",)) | clip_tokens_map(inside, names, *sizes)
     hidden = dims(inside, "transformer.resblocks.0.mlp.c_fc.bias", 1)[0]
     sizes = {"C": channels, "D": width, "P": patch, "R": projection, "M": hidden}
-    mapping |= WeightMap({"num_layers": layers, "mlp_dim": hidden})
+    mapping |= {"num_layers": layers, "mlp_dim": hidden}
     mapping |= read_table(ENDS, TORCH, sizes)
     mapping |= read_blocks(BLOCK, TORCH, sizes, "transformer.resblocks.#.", layers)
     mapping = mapping.under(IMAGES) | WeightMap(unused=UNUSED)
@@ -194,11 +192,10 @@ def _preprocessing(folder, size, channels):
             f"Expected size in preprocess_cfg of {OPEN_CLIP} to be image_size, {size}. "
             f"Received: {config.pair('size')}"
         )
-    filters = {name: name for name in ("bilinear", "bicubic")}
     mean, std = (numbers(fields, name, channels) for name in ("mean", "std"))
     return {
         "values": {"mean": mean, "std": std},
-        "interpolation": lookup("interpolation", str(fields["interpolation"]), filters),
+        "interpolation": lookup_filter(fields),
         "crop": lookup("resize_mode", str(fields["resize_mode"]), CROPS),
     }
 

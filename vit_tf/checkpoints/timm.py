@@ -9,37 +9,38 @@ from functools import partial
 import numpy as np
 
 from vit_tf.checkpoints import google
-from vit_tf.checkpoints.token_positions import (
-    CLIP_HEADS,
-    HEADS,
-    TokenNames,
-    embedding_map,
-    file_grid,
-    infer_num_heads,
-    patch_positions_map,
-    pixels,
-    prefix_map,
-    relative_grid,
-)
 from vit_tf.checkpoints.weight_maps import (
     CLIP,
+    CLIP_HEADS,
     HALF,
+    HEADS,
     IMAGENET,
+    QKV,
     TORCH,
     Conversion,
     Family,
+    TokenNames,
     Transform,
     WeightMap,
+    beit_end,
     count_layers,
     count_units,
     dims,
     embedding_head,
+    embedding_map,
+    ends_map,
+    file_grid,
     halves_apart,
     head_map,
+    infer_num_heads,
     linear_head,
     patch_dims,
+    patch_positions_map,
+    pixels,
+    prefix_map,
     read_blocks,
     read_table,
+    relative_grid,
     without_prefix,
 )
 
@@ -58,6 +59,7 @@ SCALES = {
     "ls1.gamma": "ls1.gamma attention_scale same D \n ls2.gamma mlp_scale same D",
     "gamma_1": "gamma_1 attention_scale same D \n gamma_2 mlp_scale same D",
 }
+CLASS_TOKEN = "cls_token embedding/prefix same 1 1 D"
 REGISTERS = ("reg_token", "register_tokens")
 HEAD = ("head.weight", "head.bias")
 
@@ -104,56 +106,53 @@ def convert_vit(tensors, options):
             f"'fc_norm.*', fc_norm={config.get('fc_norm')} of config.json"
         )
     _refuse_rotary(inside, options)
-    registers = next((name for name in REGISTERS if name in inside), None)
-    mapping = _ends_map(PATCHES, width, channels, patch) | WeightMap(unused=VIT_UNUSED)
-    names = TokenNames("pos_embed", "cls_token", "dist_token", registers)
-    image, pooled, num_positions = config.get("image_shape"), "gap" if averaged else None, None
-    if "pos_embed" in inside:
-        mapping |= embedding_map(inside, names, patch, channels, options, image, pooled)
-        num_positions = dims(inside, "pos_embed", 3)[1]
-    else:
-        mapping |= prefix_map(inside, names, width, options, pooled)
-        image = image or config.get("input_size") or (ROTARY_TOKENS * patch,) * 2
-        mapping |= WeightMap({"image_shape": (*image, channels), "position_type": "rotary"})
+    norm = "fc_norm" if averaged else "norm"
+    mapping = ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
+    mapping |= _vit_tokens(inside, patch, channels, options, "gap" if averaged else None)
     blocks = _vit_blocks(inside, width)
     mapping |= blocks
     size = (width, mapping.arguments["num_layers"], patch)
-    bare = "cls_token" not in inside and registers is None
+    num_positions = dims(inside, "pos_embed", 3)[1] if "pos_embed" in inside else None
+    registers = any(name in inside for name in REGISTERS)
+    bare = "cls_token" not in inside and not registers
     tanh = bare and (size in TANH or (*size, num_positions) in TANH)
     gelu = config.get("activation") or ("gelu_tanh" if tanh else "gelu")
-    mapping |= WeightMap({"activation": gelu} if "activation" not in mapping.arguments else {})
-    norm = "fc_norm" if averaged else "norm"
-    mapping |= _ends_map(f"{norm} {norm} norm D", width)
     heads = _vit_heads(inside, size, prefix, options, bare)
-    epsilon = config.get("epsilon", 1e-6)
-    mapping |= WeightMap({"num_heads": heads, "fc_norm": averaged, "epsilon": epsilon})
+    arguments = {"num_heads": heads, "fc_norm": averaged, "epsilon": config.get("epsilon", 1e-6)}
+    mapping = WeightMap({"activation": gelu}, unused=VIT_UNUSED) | mapping | arguments
     if config.get("rotation"):
         options.check_heads(heads, width)
-        rotation = WeightMap({"rotation": config["rotation"]})
-        mapping |= rotation | halves_apart(blocks, width, heads)
+        mapping |= {"rotation": config["rotation"]}
+        mapping |= halves_apart(blocks, width, heads)
     if config.get("rotation") == "mixed":
         sizes = {"L": size[1], "H": heads, "Q": width // heads // 2}
         mapping |= read_table("rope.freqs rotation/frequencies same 2 L H Q", TORCH, sizes)
     linear = f"{LINEAR}.bias" in tensors
-    mapping |= WeightMap() if linear else _vit_head(inside, width, options, prefix)
+    mapping |= {} if linear else _vit_head(inside, width, options, prefix)
     # Self-supervised encoders come without a head, and are trained on ImageNet's mean and std, as
     # are DeiT, which alone has a token of distillation, and DeiT-3, with scales and a head.
     plain = "dist_token" not in inside and "layer_scale" not in mapping.arguments
     # A mean that is normalized is that of MAE, if there is a class token besides.
-    half = "cls_token" not in inside or (plain and not averaged)
-    values = HALF if "head.bias" in inside and half else IMAGENET
+    half = "head.bias" in inside and ("cls_token" not in inside or (plain and not averaged))
     # The code of DINOv2 antialiases for its models with registers only.
-    positions = "dino" if "mask_token" in inside and registers is None and not plain else None
+    positions = "dino" if "mask_token" in inside and not registers and not plain else None
     mapping = mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix])
-    mapping |= linear_head(tensors, width, options, LINEAR) if linear else WeightMap()
-    any_size = num_positions is None
-    return Conversion("ViT", mapping, "bicubic", values, positions=positions, any_size=any_size)
+    mapping |= linear_head(tensors, width, options, LINEAR) if linear else {}
+    more = {"positions": positions, "any_size": num_positions is None}
+    return Conversion("ViT", mapping, "bicubic", HALF if half else IMAGENET, **more)
 
 
-def _ends_map(table, width, channels=0, patch=0, **more):
-    """The `WeightMap` of layers outside of the blocks, and the sizes of patches if they are."""
-    mapping = read_table(table, TORCH, {"C": channels, "D": width, "P": patch} | more)
-    return mapping | WeightMap({"patch_size": patch, "hidden_dim": width} if patch else {})
+def _vit_tokens(tensors, patch, channels, options, pooling):
+    """Prefix tokens and positions, which may be rotary alone."""
+    registers = next((name for name in REGISTERS if name in tensors), None)
+    names = TokenNames("pos_embed", "cls_token", "dist_token", registers)
+    image = options.config.get("image_shape")
+    if "pos_embed" in tensors:
+        return embedding_map(tensors, names, patch, channels, options, image, pooling)
+    width = patch_dims(tensors, "patch_embed.proj.weight")[0]
+    image = image or options.config.get("input_size") or (ROTARY_TOKENS * patch,) * 2
+    mapping = prefix_map(tensors, names, width, options, pooling)
+    return mapping | {"image_shape": (*image, channels), "position_type": "rotary"}
 
 
 def _vit_blocks(tensors, width):
@@ -165,7 +164,7 @@ def _vit_blocks(tensors, width):
         table = table.replace("fused", "fused_unbiased")
     scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), None)
     blocks = blocks_map(tensors, width, f"{table}\n{SCALES[scale]}" if scale else table)
-    return blocks | WeightMap({"layer_scale": 1e-5} if scale else {})
+    return blocks | ({"layer_scale": 1e-5} if scale else {})
 
 
 def blocks_map(tensors, width, table=BLOCK):
@@ -197,10 +196,7 @@ def _refuse_rotary(tensors, options):
 
 
 def _vit_heads(tensors, size, prefix, options, bare):
-    """The number of heads. Small models have 6, but that of MoCo-v3 12, in tensors of one shape.
-
-    MoCo-v3's probes and conversions leave it open, and files of a base model with patches alone.
-    """
+    """The number of heads, which is open for MoCo-v3's probes and a base model of patches alone."""
     width, layers, _ = size
     small = width == 384 and options.num_heads is None
     if small and prefix == MOCO:
@@ -211,8 +207,8 @@ def _vit_heads(tensors, size, prefix, options, bare):
     other = 12 if small and not certain else None
     if bare and size == (768, 12, 16) and not options.known_name:
         other = 16
-    known = HEADS | (BARE if bare else REGISTERED)
-    return infer_num_heads(width, layers, options, other, known)
+    published = HEADS | (BARE if bare else REGISTERED)
+    return infer_num_heads(width, layers, options, other, published)
 
 
 def _vit_head(tensors, width, options, prefix):
@@ -224,18 +220,17 @@ def _vit_head(tensors, width, options, prefix):
     if "dist_token" in tensors:
         head = head_map(tensors, width, options, "head")
         if "head_dist.bias" not in tensors:
-            return head | WeightMap({"distillation": "token"})
+            return head | {"distillation": "token"}
         other = head_map(tensors, width, options, "head_dist")
-        other = other.renamed("head/", "distillation_head/")
-        return head | other | WeightMap({"distillation": "heads"})
+        return head | other.renamed("head/", "distillation_head/") | {"distillation": "heads"}
     if "pre_logits.fc.bias" not in tensors:
         return head_map(tensors, width, options, "head")
     inner = dims(tensors, "pre_logits.fc.bias", 1)[0]
     head = head_map(tensors, inner, options, "head")
     if head.new and options.num_classes is not None:
         return head_map(tensors, width, options, "head") | WeightMap(unused=("pre_logits.*",))
-    before = _ends_map("pre_logits.fc pre_logits linear D R", width, R=inner)
-    return WeightMap({"representation_dim": inner}) | before | head
+    before = ends_map("pre_logits.fc pre_logits linear D R", width, R=inner)
+    return before | {"representation_dim": inner} | head
 
 
 # DINOv3 and EVA-02, in timm's names and DINOv3 also in its authors'. timm rotates neighbouring
@@ -267,21 +262,17 @@ EVA_NORMS = {
 
 
 def _is_dinov3(tensors):
-    return "pos_embed" not in tensors and any(name in tensors for name in DINO_REGISTERS)
+    registers = any(name in tensors for name in DINO_REGISTERS)
+    return "blocks.0.norm1.weight" in tensors and "pos_embed" not in tensors and registers
 
 
-def _is_eva(tensors):
-    separate = (f"blocks.0.attn.{name}" in tensors for name in ("q_bias", "q_proj.weight"))
-    eva = "pos_embed" in tensors and any(separate)
-    return "blocks.0.norm1.weight" in tensors and (_is_dinov3(tensors) or eva)
+def _is_eva02(tensors):
+    separate = any(f"blocks.0.attn.{name}" in tensors for name in ("q_bias", "q_proj.weight"))
+    return {"pos_embed", "blocks.0.norm1.weight"} <= set(tensors) and separate
 
 
-def convert_eva(tensors, options):
-    """A DINOv3 or EVA-02."""
-    return (_convert_dinov3 if _is_dinov3(tensors) else _convert_eva02)(tensors, options)
-
-
-def _convert_dinov3(tensors, options):
+def convert_dinov3(tensors, options):
+    """A DINOv3."""
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     config, averaged = options.config, "fc_norm.weight" in tensors
     if averaged != (config.get("rotation") == "eva"):
@@ -295,16 +286,18 @@ def _convert_dinov3(tensors, options):
     if PERIODS in tensors:
         heads = _heads_of_periods(dims(tensors, PERIODS, 1)[0], width, options)
     else:
-        heads = infer_num_heads(width, layers, options, known=DINO_HEADS)
-    image, epsilon = (DINO_TOKENS * patch,) * 2, 1e-5
-    more = {"key_bias": False, "position_type": "rotary", "layer_scale": 1e-5}
+        heads = infer_num_heads(width, layers, options, published=DINO_HEADS)
+    arguments = {"key_bias": False, "position_type": "rotary", "layer_scale": 1e-5}
+    arguments |= {"num_heads": heads, "epsilon": 1e-5}
+    image = (DINO_TOKENS * patch,) * 2
     if averaged:
         image = config.get("image_shape") or config.get("input_size") or image
         options.require_pooling("gap", True)
-        epsilon = config["epsilon"]
-        more |= {"fc_norm": True, "rotation": "eva"}
-    more |= {"image_shape": (*image, channels), "num_heads": heads, "epsilon": epsilon}
-    mapping = _ends_map(PATCHES, width, channels, patch) | WeightMap(more, unused=EVA_UNUSED)
+        arguments |= {"fc_norm": True, "rotation": "eva", "epsilon": config["epsilon"]}
+    arguments["image_shape"] = (*image, channels)
+    norm = "fc_norm" if averaged else "norm"
+    mapping = ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
+    mapping |= WeightMap(arguments, unused=EVA_UNUSED)
     registers = next(name for name in DINO_REGISTERS if name in tensors)
     timms = registers == DINO_REGISTERS[0]
     names = TokenNames(None, "cls_token", None, registers)
@@ -312,8 +305,6 @@ def _convert_dinov3(tensors, options):
     scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), "gamma_1")
     blocks = _eva_blocks(tensors, width, layers, SCALES[scale])
     mapping |= halves_apart(blocks, width, heads) if averaged else blocks
-    norm = "fc_norm" if averaged else "norm"
-    mapping |= _ends_map(f"{norm} {norm} norm D", width)
     mapping |= head_map(tensors if averaged else {}, width, options, "head")
     images = ("bicubic", IMAGENET, 1.0) if timms else ("bilinear", IMAGENET, None)
     return Conversion("ViT", mapping, *images, any_size=True)
@@ -330,7 +321,8 @@ def _heads_of_periods(periods, width, options):
     return width // (4 * periods)
 
 
-def _convert_eva02(tensors, options):
+def convert_eva02(tensors, options):
+    """An EVA-02."""
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     layers = count_layers(tensors)
     heads = infer_num_heads(width, layers, options)
@@ -344,22 +336,19 @@ def _convert_eva02(tensors, options):
             "Expected an EVA-02, whose MLP is gated and whose class token has a position. "
             "Received: tensors of another EVA, which is not supported"
         )
-    table = f"{PATCHES}\ncls_token embedding/prefix same 1 1 D"
-    table += "\npos_embed embedding/positions same 1 N D"
-    mapping = _ends_map(table, width, channels, patch, N=num_positions) | blocks
-    more = {"num_heads": heads, "position_type": "rotary", "layer_scale": None}
-    mapping |= WeightMap({"image_shape": pixels(grid, channels)} | more, unused=EVA_UNUSED)
+    table = f"{PATCHES}\n{CLASS_TOKEN}\npos_embed embedding/positions same 1 N D"
+    mapping = ends_map(table, width, patch, channels, N=num_positions) | blocks
+    arguments = {"num_heads": heads, "position_type": "rotary", "layer_scale": None}
+    arguments |= {"image_shape": pixels(grid, channels)}
+    mapping |= WeightMap(arguments, unused=EVA_UNUSED)
     return Conversion("BEiT", mapping | _beit_end(tensors, width, options), "bicubic", CLIP, 1.0)
 
 
 def _beit_end(tensors, width, options):
-    """The last norm, by whose name the file shows its pooling, and the head."""
     averaged = "fc_norm.weight" in tensors
     options.require_pooling("gap" if averaged else "cls", averaged)
-    pooling = options.pooling or ("gap" if averaged else "cls")
-    path = "fc_norm" if pooling == "gap" else "norm"
-    norm = _ends_map(f"{'fc_norm' if averaged else 'norm'} {path} norm D", width)
-    return WeightMap({"pooling": pooling}) | norm | head_map(tensors, width, options, "head")
+    norm = "fc_norm" if averaged else "norm"
+    return beit_end(tensors, width, options, norm, averaged, "head")
 
 
 def _eva_blocks(tensors, width, layers, scales=""):
@@ -378,7 +367,7 @@ def _eva_blocks(tensors, width, layers, scales=""):
         if f"{first}attn.qkv.weight" in tensors:
             rows.append("attn.qkv query,key,value fused_kernels D")
         else:
-            rows += [f"attn.{path[0]}_proj {path} kernel D D" for path in ("query", "key", "value")]
+            rows += [f"attn.{path[0]}_proj {path} kernel D D" for path in QKV]
         for path in ("query", "value"):
             names = (f"attn.{path[0]}_{end}" for end in ("bias", "proj.bias"))
             stored = next((name for name in names if first + name in tensors), None)
@@ -423,7 +412,7 @@ def convert_beit(tensors, options):
     grid = relative_grid(entries, patch, *asked, LARGEST_SIDE)
     options.check_heads(heads, width)
     sizes = {"R": entries, "H": heads}
-    mapping = _ends_map(f"{PATCHES}\ncls_token embedding/prefix same 1 1 D", width, channels, patch)
+    mapping = ends_map(f"{PATCHES}\n{CLASS_TOKEN}", width, patch, channels)
     arguments = {"image_shape": pixels(grid, channels), "num_heads": heads, "shared_bias": shared}
     blocks = blocks_map(tensors, width, BEIT_BLOCK)
     if "activation" in blocks.arguments:
@@ -454,24 +443,20 @@ AIM_BLOCK = """
 """
 
 
-def _is_aimv2(tensors):
-    return {"patch_embed.norm.weight", "blocks.0.mlp.fc1_g.weight"} <= set(tensors)
-
-
 def convert_aimv2(tensors, options):
     """An AIMv2."""
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     options.require_pooling("gap")
     refuse_class_token(options)
     layers, image = count_layers(tensors), options.config.get("image_shape")
-    heads = infer_num_heads(width, layers, options, known=AIM_HEADS)
+    heads = infer_num_heads(width, layers, options, published=AIM_HEADS)
     hidden = dims(tensors, "blocks.0.mlp.fc1_g.weight", 2)[0]
     ends = f"{PATCHES}\npatch_embed.norm embedding/patch_norm rms D\nnorm norm rms D"
-    mapping = _ends_map(ends, width, channels, patch)
+    mapping = ends_map(ends, width, patch, channels)
     names = TokenNames("pos_embed", "cls_token")
     mapping |= embedding_map(tensors, names, patch, channels, options, image)
     arguments = {"num_layers": layers, "mlp_dim": hidden, "num_heads": heads, "epsilon": 1e-5}
-    mapping |= WeightMap(arguments | AIM_ARGUMENTS)
+    mapping |= arguments | AIM_ARGUMENTS
     mapping |= read_blocks(AIM_BLOCK, TORCH, {"D": width, "M": hidden}, "blocks.#.", layers)
     mapping |= head_map(tensors, width, options, "head")
     return Conversion("ViT", mapping, "bicubic", CLIP, 1.0)
@@ -505,10 +490,6 @@ BIT_UNIT = """
 BIT_PROJECTION = "downsample.conv  projection  conv  B 4I 1"
 
 
-def _is_mixer(tensors):
-    return "blocks.0.mlp_tokens.fc1.weight" in tensors and "stem.proj.weight" in tensors
-
-
 def convert_mixer(tensors, options):
     """A Mixer."""
     options.refuse("MLP-Mixer in timm's names", "pooling", "num_heads")
@@ -518,18 +499,13 @@ def convert_mixer(tensors, options):
     layers, config = count_layers(tensors), options.config
     image = config.get("image_shape")
     grid = file_grid(num_tokens, (0,), patch, options.image_shape, image)
-    sizes = (layers, width, tokens_mlp, channels_mlp, config.get("activation", "gelu"))
-    mapping = google.mixer_arguments(grid, channels, *sizes)
+    arguments = (layers, width, tokens_mlp, channels_mlp, config.get("activation", "gelu"))
     sizes = {"N": num_tokens, "D": width, "T": tokens_mlp, "M": channels_mlp}
     sizes |= {"C": channels, "P": patch}
-    mapping |= read_table("stem.proj embedding patches C D P\nnorm norm norm D", TORCH, sizes)
+    mapping = read_table("stem.proj embedding patches C D P\nnorm norm norm D", TORCH, sizes)
+    mapping |= google.mixer_arguments(grid, channels, *arguments)
     mapping |= read_blocks(MIXER_BLOCK, TORCH, sizes, "blocks.#.", layers)
     return Conversion("Mixer", mapping | head_map(tensors, width, options, "head"), "bicubic")
-
-
-def _is_bit(tensors):
-    """No other family has a bare convolution as its stem."""
-    return BIT_ROOT in tensors and "stages.0.blocks.0.downsample.conv.weight" in tensors
 
 
 def convert_bit(tensors, options):
@@ -546,16 +522,9 @@ def bit_map(tensors: dict, root: str, unit: str, size: tuple) -> tuple:
     width, channels = dims(tensors, root, 4)[:2]
     pattern = unit.replace(".", r"\.").replace("#", r"(\d{1,4})")
     units = count_units(tensors, pattern, first=0)
-    stem = unit.replace("#", "{}")
-    mapping, last = google.units_map(
-        units,
-        width,
-        BIT_UNIT,
-        BIT_PROJECTION,
-        TORCH,
-        lambda *numbers: stem.format(*numbers) + "{}",
-        google.unit_path,
-    )
+    stem = unit.replace("#", "{}") + "{{}}"
+    tables = (BIT_UNIT, BIT_PROJECTION, TORCH)
+    mapping, last = google.units_map(units, width, *tables, stem.format, google.unit_path)
     rows = f"{root.removesuffix('.weight')} root conv C D 7\nnorm norm norm B"
     ends = read_table(rows, TORCH, {"C": channels, "D": width, "B": last})
     return ends | mapping | google.bit_arguments(units, width, (*size, channels)), last
@@ -572,7 +541,7 @@ CLIP_ENDS = f"{UNBIASED_PATCHES}\nnorm_pre pre_norm norm D\nnorm norm norm D"
 POOLING = """
     latent   probe      same        1 1 D
     q        query      linear      D D
-    kv       key,value  fused_pair  D
+    kv       key,value  fused       D
     norm     norm       norm        D
     proj     out        linear      D D
     mlp.fc1  expand     linear      D M
@@ -597,24 +566,20 @@ def require_activation(options, own: str | None = None) -> str:
     return activation
 
 
-def _is_clip(tensors):
-    return {"norm_pre.weight", "patch_embed.proj.weight", "blocks.0.norm1.weight"} <= set(tensors)
-
-
 def convert_clip(tensors, options):
     """A CLIP."""
     options.refuse("CLIP in timm's names", "pooling")
-    for name, what in (
+    for name, feature in (
         ("fc_norm.weight", "normalised after pooling"),
         ("reg_token", "with registers"),
     ):
         if name in tensors:
             raise ValueError(
-                f"Expected a CLIP that returns its class token. Received: one {what}, {name!r}"
+                f"Expected a CLIP that returns its class token. Received: one {feature}, {name!r}"
             )
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     options.require_pooling("cls")
-    heads = infer_num_heads(width, count_layers(tensors), options, known=CLIP_HEADS)
+    heads = infer_num_heads(width, count_layers(tensors), options, published=CLIP_HEADS)
     names, image = TokenNames("pos_embed", "cls_token"), options.config.get("image_shape")
     embedding = embedding_map(tensors, names, patch, channels, options, image)
     if not embedding.arguments.get("class_position"):
@@ -623,9 +588,9 @@ def convert_clip(tensors, options):
             f"Received: {dims(tensors, 'pos_embed', 3)[1]} positions"
         )
     image = {"image_shape": embedding.arguments["image_shape"]}
-    mapping = _ends_map(CLIP_ENDS, width, channels, patch) | WeightMap(image, embedding.weights)
+    mapping = ends_map(CLIP_ENDS, width, patch, channels) | WeightMap(image, embedding.weights)
     mapping |= blocks_map(tensors, width) | _clip_projection(tensors, width, options)
-    mapping |= WeightMap({"num_heads": heads, "activation": require_activation(options)})
+    mapping |= {"num_heads": heads, "activation": require_activation(options)}
     return Conversion("CLIPViT", mapping, "bicubic", CLIP, 1.0)
 
 
@@ -636,18 +601,18 @@ def identity_projection(width):
 
 
 def _stored_projection(width, units):
-    kernel = Transform({HEAD[0]: (units, width), HEAD[1]: (units,)}, _projection)
+    """A projection that is written as a head, whose bias has to be zero."""
+
+    def convert(kernel, bias):
+        if np.any(bias):
+            raise ValueError(
+                f"Expected a zero bias, as timm writes it, in a head with as many units as CLIP's "
+                f"projection. Received: {HEAD[1]!r} up to {np.abs(bias).max():.3g}"
+            )
+        return kernel.T
+
+    kernel = Transform({HEAD[0]: (units, width), HEAD[1]: (units,)}, convert)
     return WeightMap({"projection_dim": units}, {"projection/kernel": kernel})
-
-
-def _projection(kernel, bias):
-    """A kernel of a projection that is written as a head, whose bias has to be zero."""
-    if np.any(bias):
-        raise ValueError(
-            f"Expected a zero bias, as timm writes it, in a head with as many units as CLIP's "
-            f"projection. Received: {HEAD[1]!r} up to {np.abs(bias).max():.3g}"
-        )
-    return kernel.T
 
 
 def _clip_projection(tensors, width, options):
@@ -659,17 +624,13 @@ def _clip_projection(tensors, width, options):
     return embedding_head(tensors, width, options, "head") | identity_projection(width)
 
 
-def _is_pe(tensors):
-    return {"norm_pre.weight", PROBE, "blocks.0.attn.qkv.weight"} <= set(tensors)
-
-
 def convert_pe(tensors, options):
     """A PE-Core."""
     options.refuse("PE-Core in timm's names", "pooling")
     options.require_pooling("map")
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     layers, config = count_layers(tensors), options.config
-    heads = infer_num_heads(width, layers, options, known=HEADS | {(1536, 50): 16})
+    heads = infer_num_heads(width, layers, options, published=HEADS | {(1536, 50): 16})
     options.check_heads(heads, width)
     prefix, num_positions = int("cls_token" in tensors), dims(tensors, "pos_embed", 3)[1]
     image = config.get("image_shape")
@@ -677,8 +638,8 @@ def convert_pe(tensors, options):
     blocks = blocks_map(tensors, width)
     hidden = dims(tensors, "attn_pool.mlp.fc1.weight", 2)[0]
     table = f"{CLIP_ENDS}\npos_embed embedding/positions same 1 N D"
-    table += "\ncls_token embedding/prefix same 1 1 D" if prefix else ""
-    mapping = _ends_map(table, width, channels, patch, N=num_positions)
+    table += f"\n{CLASS_TOKEN}" if prefix else ""
+    mapping = ends_map(table, width, patch, channels, N=num_positions)
     mapping |= blocks | halves_apart(blocks, width, heads)
     mapping |= read_table(POOLING, TORCH, {"D": width, "M": hidden}, "attn_pool.{}", "pooling/{}")
     arguments = {"image_shape": pixels(grid, channels), "num_heads": heads, "activation": "gelu"}
@@ -701,43 +662,48 @@ def _siglip_prefix(tensors):
 
 
 def is_siglip(tensors):
-    """Whether the names are those of a SigLIP of timm's, open_clip's or big_vision's."""
-    return google.is_siglip(tensors) or _siglip_prefix(tensors) is not None
+    """Whether the names are those of a SigLIP of timm's or open_clip's."""
+    return _siglip_prefix(tensors) is not None
 
 
 def convert_siglip(tensors, options):
-    """A SigLIP or SigLIP 2, also within open_clip's files or of big_vision's."""
+    """A SigLIP or SigLIP 2, also within open_clip's files."""
     prefix = _siglip_prefix(tensors)
-    if prefix is None:
-        return google.convert_siglip(tensors, options)
     options.refuse("SigLIP", "pooling")
     inside = without_prefix(tensors, prefix)
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
     options.require_pooling("map")
-    heads = infer_num_heads(width, count_layers(inside), options, known=SIGLIP_HEADS)
-    mapping = _ends_map(f"{PATCHES}\nnorm norm norm D", width, channels, patch)
+    heads = infer_num_heads(width, count_layers(inside), options, published=SIGLIP_HEADS)
+    mapping = ends_map(f"{PATCHES}\nnorm norm norm D", width, patch, channels)
     mapping |= patch_positions_map(inside, "pos_embed", patch, channels, options)
     mapping |= blocks_map(inside, width)
     if "activation" in mapping.arguments:
         raise ValueError("Expected a SigLIP whose MLP has a GELU. Received: one with a gated MLP")
     sizes = {"D": width, "M": mapping.arguments["mlp_dim"]}
     mapping |= read_table(POOLING, TORCH, sizes, "attn_pool.{}", "pooling/{}")
-    mapping |= WeightMap({"num_heads": heads})
-    mapping |= WeightMap({"activation": options.activation} if options.activation else {})
+    mapping |= {"num_heads": heads}
+    mapping |= {"activation": options.activation} if options.activation else {}
     mapping |= embedding_head(inside, width, options, "head")
     mapping = mapping.under(prefix) | WeightMap(unused=SIGLIP_PREFIXES[prefix])
     return Conversion("SigLIPViT", mapping, "bicubic", HALF)
 
 
+# Names that files of a family hold, and no others; only BiT has a bare convolution as its stem.
+PE_NAMES = {"norm_pre.weight", PROBE, "blocks.0.attn.qkv.weight"}
+AIM_NAMES = {"patch_embed.norm.weight", "blocks.0.mlp.fc1_g.weight"}
+CLIP_NAMES = {"norm_pre.weight", "patch_embed.proj.weight", "blocks.0.norm1.weight"}
+BIT_NAMES = {BIT_ROOT, "stages.0.blocks.0.downsample.conv.weight"}
+MIXER_NAMES = {"blocks.0.mlp_tokens.fc1.weight", "stem.proj.weight"}
 # In this order: files of SigLIP, BEiT, DINOv3 and EVA-02 have all names that a ViT of timm has.
 FAMILIES = (
-    Family("PE-Core in timm's names", _is_pe, convert_pe),
+    Family("PE-Core in timm's names", PE_NAMES.issubset, convert_pe),
     Family("SigLIP", is_siglip, convert_siglip),
     Family("BEiT", _is_beit, convert_beit),
-    Family("DINOv3 and EVA-02 in timm's names", _is_eva, convert_eva),
-    Family("AIMv2 in timm's names", _is_aimv2, convert_aimv2),
-    Family("CLIP in timm's names", _is_clip, convert_clip, activation=True),
+    Family("DINOv3 in timm's names", _is_dinov3, convert_dinov3),
+    Family("EVA-02 in timm's names", _is_eva02, convert_eva02),
+    Family("AIMv2 in timm's names", AIM_NAMES.issubset, convert_aimv2),
+    Family("CLIP in timm's names", CLIP_NAMES.issubset, convert_clip, activation=True),
     Family("Vision Transformers in timm's names", lambda t: vit_prefix(t) is not None, convert_vit),
-    Family("BiT in timm's names", _is_bit, convert_bit),
-    Family("MLP-Mixer in timm's names", _is_mixer, convert_mixer),
+    Family("BiT in timm's names", BIT_NAMES.issubset, convert_bit),
+    Family("MLP-Mixer in timm's names", MIXER_NAMES.issubset, convert_mixer),
 )

@@ -2,19 +2,21 @@
 
 A table has a row for each layer: its name in the file, its path in our model, the kind of layer,
 which is a function of `TORCH` or `FLAX` that says how its tensors become weights, and its sizes,
-letters that the reader of the table gives numbers.
+letters that the reader of the table gives numbers. Positions and prefix tokens follow at the end.
 """
 
 import fnmatch
+import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.tokens import TokenGrid
 
 HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -25,18 +27,18 @@ CLIP = {
 MOST_LAYERS, MOST_STAGES = 1000, 10
 MOST_SHOWN = 8  # names of a kind in an error
 QKV = ("query", "key", "value")
-
-
-def identity(array):
-    """The array itself."""
-    return array
+# Heads by width and number of layers, which no tensor's shape shows: those of published sizes.
+HEADS = {(192, 12): 3, (384, 12): 6, (512, 12): 8, (768, 12): 12, (1024, 24): 16, (1280, 32): 16}
+HEADS |= {(1536, 40): 24}
+# The same of CLIP (OpenAI, open_clip and timm 1.0.31).
+CLIP_HEADS = HEADS | {(896, 12): 14, (1408, 40): 16, (1664, 48): 16}
 
 
 class Transform(NamedTuple):
     """Tensors of a file, and the function of them, which must not write, that makes a weight."""
 
     tensors: dict  # from the name of a tensor of the file to its expected shape
-    convert: Callable = identity
+    convert: Callable = np.asarray
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class WeightMap:
     headless: bool = False  # whether the head returns its input, as the file has none
 
     def __or__(self, other):
+        other = WeightMap(other) if isinstance(other, dict) else other
         return WeightMap(
             self.arguments | other.arguments,
             self.weights | other.weights,
@@ -105,7 +108,7 @@ class WeightMap:
         """The same map of weights whose names begin with `new` in place of `old`."""
         weights = {name.replace(old, new, 1): made for name, made in self.weights.items()}
         patterns = tuple(pattern.replace(old, new, 1) for pattern in self.new)
-        return WeightMap(self.arguments, weights, self.unused, patterns, self.headless)
+        return replace(self, weights=weights, new=patterns)
 
     def under(self, prefix: str) -> "WeightMap":
         """The same map of a file that has a prefix before the names of its tensors."""
@@ -113,8 +116,7 @@ class WeightMap:
             name: Transform({prefix + t: shape for t, shape in made.tensors.items()}, made.convert)
             for name, made in self.weights.items()
         }
-        unused = tuple(prefix + pattern for pattern in self.unused)
-        return WeightMap(self.arguments, weights, unused, self.new, self.headless)
+        return replace(self, weights=weights, unused=tuple(prefix + name for name in self.unused))
 
 
 @dataclass(frozen=True)
@@ -142,18 +144,40 @@ class Family(NamedTuple):
     activation: bool = False  # whether the form of GELU is the caller's, or the name's, to choose
 
 
-# The kinds of layers in PyTorch's layouts: functions of the name of a layer in the file, its path
-# in our model and its sizes, to a dict from weight to `Transform`.
+# The kinds of layers: functions of the name of a layer in the file, its path in our model and its
+# sizes, to a dict from weight to `Transform`.
 
 
-def _tensor(name, end):
-    """The name of a tensor of a layer; some layers, as `in_proj_`, have no dot before the end."""
-    return f"{name}{end}" if name.endswith("_") else f"{name}.{end}"
-
-
-def no_bias(units: int) -> Transform:
+def no_bias(*shape: int) -> Transform:
     """The `Transform` of a bias that a file does not have: zero."""
-    return Transform({}, partial(np.zeros, units, "float32"))
+    return Transform({}, partial(np.zeros, shape, "float32"))
+
+
+def _join(name, end, dot):
+    """The name of a tensor of a layer; some layers, as `in_proj_`, have no dot before the end."""
+    return name + end if name.endswith("_") else f"{name}{dot}{end}"
+
+
+def _layer(*rows, dot="."):
+    """A kind of layer, of rows of a weight, a tensor or None for zeros, its axes, and conversion.
+
+    The axes are the sizes of a row of the table, `A` and `B`, the last, `Z`, or all, `*`; or 1.
+    """
+
+    def kind(name, path, *sizes):
+        letters = {"A": sizes[:1], "B": sizes[1:2], "C": sizes[2:3], "Z": sizes[-1:], "*": sizes}
+        weights = {}
+        for weight, tensor, axes, *convert in rows:
+            shape = sum((letters.get(axis, (1,)) for axis in axes), ())
+            stored = Transform({_join(name, tensor, dot): shape}, *convert) if tensor else None
+            weights[f"{path}/{weight}"] = stored or no_bias(*shape)
+        return weights
+
+    return kind
+
+
+def _same(name, path, *shape):
+    return {path: Transform({name: shape})}
 
 
 def rows_first(kernel):
@@ -161,110 +185,37 @@ def rows_first(kernel):
     return kernel.transpose(2, 3, 1, 0)
 
 
-def third(fused, index):
-    """One of query, key and value, transposed to (input, output) where it is a weight."""
-    return np.split(fused, 3)[index].T
-
-
-def _half(fused, index):
-    return np.split(fused, 2)[index].T
-
-
 def side_by_side(*arrays):
     """Kernels or biases of a gate and what it gates, as one of twice as many units."""
     return np.concatenate([array.T for array in arrays], axis=-1)
 
 
-def flat_kernel(kernel):
-    """A kernel of one row and column, (1, 1, input, output) as (input, output)."""
-    return kernel[0, 0]
+def _fused(name, paths, width, ends=("weight", "bias")):
+    """Layers that the file has as one, `query,key,value`; its kernel is (output, input)."""
+    paths = paths.split(",")
+    weights = {}
+    for i, path in enumerate(paths):
+        for end in ends:
+            shape = (len(paths) * width, width)[: 2 if end == "weight" else 1]
+            part = partial(_part, index=i, count=len(paths))
+            weight = f"{path}/{'kernel' if end == 'weight' else 'bias'}"
+            weights[weight] = Transform({_join(name, end, "."): shape}, part)
+    return weights
 
 
-def flat_torch_kernel(kernel):
-    """A kernel of one row and column, (output, input, 1, 1) as (input, output)."""
-    return kernel[:, :, 0, 0].T
-
-
-def _same(name, path, *shape):
-    return {path: Transform({name: shape})}
-
-
-def _zeros(name, path, width):
-    return {path: no_bias(width)}
-
-
-def _norm(name, path, width):
-    return {
-        f"{path}/gamma": Transform({f"{name}.weight": (width,)}),
-        f"{path}/beta": Transform({f"{name}.bias": (width,)}),
-    }
-
-
-def _rms(name, path, width):
-    return {f"{path}/scale": Transform({f"{name}.weight": (width,)})}
-
-
-def _kernel(name, path, inputs, outputs):
-    stored = {_tensor(name, "weight"): (outputs, inputs)}
-    return {f"{path}/kernel": Transform(stored, np.transpose)}
-
-
-def _linear(name, path, inputs, outputs):
-    bias = {f"{path}/bias": Transform({_tensor(name, "bias"): (outputs,)})}
-    return _kernel(name, path, inputs, outputs) | bias
-
-
-def _unbiased(name, path, inputs, outputs):
-    return _kernel(name, path, inputs, outputs) | {f"{path}/bias": no_bias(outputs)}
-
-
-def _linear_1x1(name, path, inputs, outputs):
-    kernel = Transform({f"{name}.weight": (outputs, inputs, 1, 1)}, flat_torch_kernel)
-    bias = Transform({f"{name}.bias": (outputs,)})
-    return {f"{path}/kernel": kernel, f"{path}/bias": bias}
-
-
-def _conv(name, path, inputs, outputs, side):
-    stored = {f"{name}.weight": (outputs, inputs, side, side)}
-    return {f"{path}/kernel": Transform(stored, rows_first)}
-
-
-def _patches(name, path, channels, width, side):
-    bias = {f"{path}/bias": Transform({f"{name}.bias": (width,)})}
-    return _conv(name, path, channels, width, side) | bias
-
-
-def _split(name, paths, width, end, part, count):
-    stored = {_tensor(name, end): (count * width, width)[: 2 if end == "weight" else 1]}
-    weight = "kernel" if end == "weight" else "bias"
-    return {
-        f"{path}/{weight}": Transform(stored, partial(part, index=i))
-        for i, path in enumerate(paths.split(","))
-    }
-
-
-def _fused_kernels(name, paths, width):
-    return _split(name, paths, width, "weight", third, 3)
-
-
-def _fused(name, paths, width):
-    return _fused_kernels(name, paths, width) | _split(name, paths, width, "bias", third, 3)
+def _part(fused, index, count):
+    return np.split(fused, count)[index].T
 
 
 def _fused_unbiased(name, paths, width):
     biases = {f"{path}/bias": no_bias(width) for path in paths.split(",")}
-    return _fused_kernels(name, paths, width) | biases
+    return _fused(name, paths, width, ("weight",)) | biases
 
 
 def _fused_keyless(name, paths, width):
     """The same of keys without a bias."""
     weights = _fused(name, paths, width)
     return {path: made for path, made in weights.items() if not path.endswith("key/bias")}
-
-
-def _fused_pair(name, paths, width):
-    kernels = _split(name, paths, width, "weight", _half, 2)
-    return kernels | _split(name, paths, width, "bias", _half, 2)
 
 
 def _gate(names, path, inputs, hidden, bias=True):
@@ -277,58 +228,27 @@ def _gate(names, path, inputs, hidden, bias=True):
     }
 
 
+_KERNEL, _BIAS = ("kernel", "weight", "BA", np.transpose), ("bias", "bias", "B")
+_CONV = ("kernel", "weight", "BACC", rows_first)
+# In PyTorch's layouts.
 TORCH = {
     "same": _same,
-    "zeros": _zeros,
-    "norm": _norm,
-    "rms": _rms,
-    "kernel": _kernel,
-    "linear": _linear,
-    "unbiased": _unbiased,
-    "linear_1x1": _linear_1x1,
-    "conv": _conv,
-    "patches": _patches,
+    "zeros": lambda name, path, width: {path: no_bias(width)},
+    "norm": _layer(("gamma", "weight", "A"), ("beta", "bias", "A")),
+    "rms": _layer(("scale", "weight", "A")),
+    "kernel": _layer(_KERNEL),
+    "linear": _layer(_KERNEL, _BIAS),
+    "unbiased": _layer(_KERNEL, ("bias", None, "B")),
+    "linear_1x1": _layer(("kernel", "weight", "BA11", lambda x: x[:, :, 0, 0].T), _BIAS),
+    "conv": _layer(_CONV),
+    "patches": _layer(_CONV, _BIAS),
     "fused": _fused,
-    "fused_kernels": _fused_kernels,
+    "fused_kernels": partial(_fused, ends=("weight",)),
     "fused_unbiased": _fused_unbiased,
     "fused_keyless": _fused_keyless,
-    "fused_pair": _fused_pair,
     "gate": _gate,
     "gate_unbiased": partial(_gate, bias=False),
 }
-
-
-# The same in flax's layouts, with the names of Google's files.
-
-
-def _flax_norm(name, path, width, scale="scale", bias="bias"):
-    return {
-        f"{path}/gamma": Transform({f"{name}/{scale}": (width,)}),
-        f"{path}/beta": Transform({f"{name}/{bias}": (width,)}),
-    }
-
-
-def _long_norm(name, path, width):
-    """A group normalisation that is stored as (1, 1, 1, channel)."""
-    return {
-        f"{path}/gamma": Transform({f"{name}/scale": (1, 1, 1, width)}, np.ravel),
-        f"{path}/beta": Transform({f"{name}/bias": (1, 1, 1, width)}, np.ravel),
-    }
-
-
-def _flax_kernel(name, path, *shape):
-    return {f"{path}/kernel": Transform({f"{name}/kernel": shape})}
-
-
-def _flax_linear(name, path, *shape):
-    """A linear layer, or a convolution, whose last axis is that of its units."""
-    bias = Transform({f"{name}/bias": shape[-1:]})
-    return _flax_kernel(name, path, *shape) | {f"{path}/bias": bias}
-
-
-def _flax_linear_1x1(name, path, inputs, outputs):
-    kernel = Transform({f"{name}/kernel": (1, 1, inputs, outputs)}, flat_kernel)
-    return {f"{path}/kernel": kernel, f"{path}/bias": Transform({f"{name}/bias": (outputs,)})}
 
 
 def _to_heads(name, path, width, heads):
@@ -346,14 +266,16 @@ def _from_heads(name, path, width, heads):
     return {f"{path}/kernel": kernel, f"{path}/bias": Transform({f"{name}/bias": (width,)})}
 
 
+_flax = partial(_layer, dot="/")
+# In flax's layouts, with the names of Google's files; a layer's last axis is that of its units.
 FLAX = {
     "same": _same,
-    "norm": _flax_norm,
-    "long_norm": _long_norm,
-    "group_norm": partial(_flax_norm, scale="gamma", bias="beta"),
-    "kernel": _flax_kernel,
-    "linear": _flax_linear,
-    "linear_1x1": _flax_linear_1x1,
+    "norm": _flax(("gamma", "scale", "A"), ("beta", "bias", "A")),
+    "long_norm": _flax(("gamma", "scale", "111A", np.ravel), ("beta", "bias", "111A", np.ravel)),
+    "group_norm": _flax(("gamma", "gamma", "A"), ("beta", "beta", "A")),
+    "kernel": _flax(("kernel", "kernel", "*")),
+    "linear": _flax(("kernel", "kernel", "*"), ("bias", "bias", "Z")),
+    "linear_1x1": _flax(("kernel", "kernel", "11AB", lambda x: x[0, 0]), ("bias", "bias", "B")),
     "to_heads": _to_heads,
     "from_heads": _from_heads,
 }
@@ -384,29 +306,32 @@ def _size(size, sizes):
     return int(factor or 1) * (sizes[letter] if letter else 1)
 
 
-def read_blocks(table, kinds, sizes, name, layers, path="block#/") -> WeightMap:
+def read_blocks(table, kinds, sizes, name, layers, path="block#/", first=0) -> WeightMap:
     """The `WeightMap` of so many blocks; `#` in `name` and `path` stands for a block's number."""
     weights = {}
     for i in range(layers):
-        ends = (name.replace("#", str(i)) + "{}", path.replace("#", f"{i:02d}") + "{}")
+        ends = (name.replace("#", str(i + first)) + "{}", path.replace("#", f"{i:02d}") + "{}")
         weights |= read_table(table, kinds, sizes, *ends).weights
     return WeightMap(weights=weights)
 
 
+def ends_map(table: str, width: int, patch: int = 0, channels: int = 0, **more) -> WeightMap:
+    """The `WeightMap` of layers outside of the blocks, and the sizes of patches if they are."""
+    mapping = read_table(table, TORCH, {"C": channels, "D": width, "P": patch} | more)
+    return mapping | ({"patch_size": patch, "hidden_dim": width} if patch else {})
+
+
 def unstack(mapping: WeightMap, index: int, layers: int) -> WeightMap:
     """The map of one layer of tensors that are stacked over depth."""
-    weights = {
-        name: Transform(
-            {tensor: (layers, *shape) for tensor, shape in made.tensors.items()},
-            partial(_unstacked, convert=made.convert, index=index),
-        )
-        for name, made in mapping.weights.items()
-    }
+
+    def of_layer(convert):
+        return lambda *arrays: convert(*(array[index] for array in arrays))
+
+    weights = {}
+    for name, made in mapping.weights.items():
+        tensors = {tensor: (layers, *shape) for tensor, shape in made.tensors.items()}
+        weights[name] = Transform(tensors, of_layer(made.convert))
     return WeightMap(weights=weights)
-
-
-def _unstacked(*arrays, convert, index):
-    return convert(*(array[index] for array in arrays))
 
 
 def halves_apart(mapping: WeightMap, width: int, heads: int) -> WeightMap:
@@ -424,16 +349,16 @@ def halves_apart(mapping: WeightMap, width: int, heads: int) -> WeightMap:
         )
     inside = np.arange(size).reshape(-1, 2).T.reshape(-1)
     order = (np.arange(heads)[:, None] * size + inside).reshape(-1)
+
+    def reordered(convert):
+        return lambda *arrays: convert(*arrays)[..., order]
+
     moved = {
-        name: Transform(made.tensors, partial(_reordered, convert=made.convert, order=order))
+        name: Transform(made.tensors, reordered(made.convert))
         for name, made in mapping.weights.items()
         if name.split("/")[-2] in ("query", "key")
     }
     return mapping | WeightMap(weights=moved)
-
-
-def _reordered(*arrays, convert, order):
-    return convert(*arrays)[..., order]
 
 
 def head_map(
@@ -475,6 +400,14 @@ def linear_head(tensors, width, options, name) -> WeightMap:
             f"patches. Received: {read} channels"
         )
     return part | WeightMap({"head_blocks": read // width - 1})
+
+
+def beit_end(tensors, width, options, norm, averaged, head) -> WeightMap:
+    """The last norm of a BEiT, by whose name the file shows its pooling, and its head."""
+    pooling = options.pooling or ("gap" if averaged else "cls")
+    path = "fc_norm" if pooling == "gap" else "norm"
+    end = ends_map(f"{norm} {path} norm D", width) | {"pooling": pooling}
+    return end | head_map(tensors, width, options, head)
 
 
 def without_prefix(tensors: dict, prefix: str) -> dict:
@@ -528,10 +461,10 @@ def count_units(tensors: dict, pattern: str, first: int = 1) -> tuple:
     return tuple(at_most(depth, MOST_LAYERS, "units") for depth in units)
 
 
-def at_most(number: int, most: int, what: str) -> int:
+def at_most(number: int, most: int, unit: str) -> int:
     """The number, if a model may have as many; a file's names alone could make it any."""
     if number > most:
-        raise ValueError(f"Expected at most {most} {what}. Received: {number}")
+        raise ValueError(f"Expected at most {most} {unit}. Received: {number}")
     return number
 
 
@@ -546,10 +479,7 @@ def square(tensors: dict, kernel: str, rows: int, columns: int) -> int:
 
 
 def fill(variables: dict, archive, mapping: WeightMap) -> None:
-    """Assigns every weight from the tensors of a file, after `check`; each tensor is read once.
-
-    Corrupt or non-finite data raise a ValueError on the way: return the model after this.
-    """
+    """Assigns every weight, after `check`, reading each tensor once; a ValueError if not finite."""
     check(archive, mapping, variables)
     groups = {}
     for name, made in _wanted(mapping, variables).items():
@@ -573,11 +503,7 @@ def _assign(variables, archive, tensors, conversions):
 
 
 def check(archive, mapping: WeightMap, variables=None) -> None:
-    """Raises a ValueError that lists every tensor and weight that does not fit.
-
-    Without variables, each row is taken to fit its weight: so a file is checked before a model of
-    the size that it declares is built.
-    """
+    """Raises a ValueError that lists what does not fit, of the file alone without variables."""
     wanted = _wanted(mapping, variables)
     used = {tensor for made in wanted.values() for tensor in made.tensors}
     problems = {
@@ -646,3 +572,207 @@ def _counted(kind, names):
     shown = ", ".join(str(name) for name in names[:MOST_SHOWN])
     more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
     return f"{kind} ({len(names)}): {shown}{more}"
+
+
+class TokenNames(NamedTuple):
+    """Names of a file's tensors, of which all but the positions may be missing in the file."""
+
+    positions: str | None  # None for a family without them
+    class_token: str
+    distillation: str | None = None
+    registers: str | None = None
+
+
+def infer_num_heads(
+    width: int, layers: int, options, other: int | None = None, published: dict = HEADS
+) -> int:
+    """The number of heads asked for, or of a published size, unless `other` may be it as well."""
+    num_heads = options.num_heads or options.config.get("num_heads")
+    if num_heads is not None:
+        return num_heads
+    heads = published.get((width, layers))
+    if heads is None or other is not None:
+        either = f" ({heads} or {other})" if heads else ""
+        raise ValueError(
+            f"Expected num_heads{either}, which cannot be inferred from the tensors or from "
+            f"{layers} layers of {width} channels. Received: num_heads=None"
+        )
+    return heads
+
+
+def embedding_map(
+    tensors: dict,
+    names: TokenNames,
+    stride: int,
+    channels: int,
+    options,
+    image_shape=None,
+    pooling=None,
+) -> WeightMap:
+    """The `WeightMap` of a ViT's positions and prefix tokens, its images and its pooling."""
+    _, num_positions, width = dims(tensors, names.positions, 3)
+    tokens = prefix_map(tensors, names, width, options, pooling)
+    first = [n for n in (names.class_token, names.distillation) if n in tensors]
+    registers = tokens.arguments.get("registers", 0)
+    counts = dict.fromkeys((len(first), 0, len(first) + registers))
+    grid = file_grid(num_positions, tuple(counts), stride, options.image_shape, image_shape)
+    shape = (1, num_positions, width)
+    mapping = WeightMap({"image_shape": pixels(grid, channels)}) | tokens
+    prefix = tokens.weights.get("embedding/prefix")
+    if grid.prefix > len(first):
+        both = Transform(prefix.tensors | {names.positions: shape}, add_positions)
+        patches = Transform({names.positions: shape}, grid.spatial)
+        weights = {"embedding/prefix": both, "embedding/positions": patches}
+        return mapping | WeightMap({"class_position": False}, weights)
+    # That of a class token which the file lacks, or keeps free of positions, is left out.
+    positions = len(tokens.new) if prefix is None else min(len(first), grid.prefix)
+    fit = partial(fit_positions, grid=grid, prefix=positions)
+    arguments = {"class_position": bool(positions)} if prefix or tokens.new else {}
+    weights = {"embedding/positions": Transform({names.positions: shape}, fit)}
+    return mapping | WeightMap(arguments, weights)
+
+
+def add_positions(*arrays):
+    """Tokens of shape (1, token, channel) as one, with the first of the positions added."""
+    *tokens, positions = arrays
+    tokens = concat_tokens(*tokens)
+    return tokens + positions[:, : tokens.shape[1]]
+
+
+def prefix_map(
+    tensors: dict, names: TokenNames, width: int, options, pooling: str | None = None
+) -> WeightMap:
+    """The `WeightMap` of the prefix tokens, which determine the pooling unless it is given."""
+    first = [n for n in (names.class_token, names.distillation) if n in tensors]
+    sizes = dict.fromkeys(first, (1, 1, width))
+    registers = 0
+    if names.registers in tensors and tensors[names.registers].shape != (1, 0, width):
+        registers = dims(tensors, names.registers, 3)[1]
+        sizes[names.registers] = (1, registers, width)
+    own = options.config.get("pooling") or pooling or ("cls" if first else "gap")
+    pooling = options.pooling or own
+    if pooling == "map" or (pooling == "gap" and names.distillation in tensors):
+        raise ValueError(
+            "Expected pooling to be 'cls', or 'gap' for a file without a distillation token. "
+            f"Received: pooling={pooling!r}, {', '.join(sizes)}"
+        )
+    # transformers writes an empty tensor where there are no registers.
+    mapping = WeightMap({"pooling": pooling}, unused=() if registers else (str(names.registers),))
+    if pooling == "gap" and own != "gap" and not registers:
+        return mapping | WeightMap(unused=(names.class_token,))
+    mapping |= WeightMap({"registers": registers})
+    if not sizes:
+        return mapping | WeightMap(new=("embedding/prefix",) if pooling == "cls" else ())
+    if pooling == "cls" and not first:
+        raise ValueError(
+            "Expected pooling to be 'gap' for a file with registers and no class token. "
+            f"Received: pooling='cls', {', '.join(sizes)}"
+        )
+    arguments = {"class_token": True} if pooling == "gap" and first else {}
+    return mapping | WeightMap(arguments, {"embedding/prefix": Transform(sizes, concat_tokens)})
+
+
+def concat_tokens(*tokens):
+    """Arrays of shape (1, token, channel) as one."""
+    return np.concatenate(tokens, axis=1)
+
+
+def file_grid(
+    num_positions: int,
+    prefixes: tuple,
+    stride: int,
+    asked: tuple | None = None,
+    own: tuple | None = None,
+) -> TokenGrid:
+    """The grid of positions: of the file's `own` images, else the `asked` ones, else a square."""
+    height, width = (own or asked or (0, 0))[:2]
+    if height % stride == width % stride == 0:
+        rows, columns = height // stride, width // stride
+        for prefix in prefixes:
+            if rows and columns and rows * columns == num_positions - prefix:
+                return TokenGrid(rows, columns, prefix, stride)
+    for prefix in prefixes if own is None else ():
+        side = math.isqrt(max(num_positions - prefix, 0))
+        if side and side**2 == num_positions - prefix:
+            return TokenGrid(side, side, prefix, stride)
+    raise ValueError(
+        "Expected the number of positions of a square token grid, or of the grid of image_shape. "
+        f"Received: {num_positions} positions, image_shape={own or asked}"
+    )
+
+
+def pixels(grid, channels):
+    """The (height, width, channels) of the images that a grid covers."""
+    return (grid.rows * grid.stride, grid.columns * grid.stride, channels)
+
+
+def fit_positions(positions: np.ndarray, grid: TokenGrid, prefix: int) -> np.ndarray:
+    """A file's positions as (1, token, channel), cut to, or filled with zeros for, a prefix."""
+    positions = positions.reshape(1, grid.num_tokens, -1)
+    if prefix == grid.prefix:
+        return positions
+    if prefix < grid.prefix:
+        return grid.spatial(positions)
+    return np.concatenate([np.zeros_like(positions[:, :prefix]), positions], axis=1)
+
+
+def clip_tokens_map(
+    tensors: dict,
+    names: TokenNames,
+    width: int,
+    channels: int,
+    patch: int,
+    asked: tuple | None = None,
+    own: tuple | None = None,
+) -> WeightMap:
+    """The class token, stored as (channel,), and positions (token, channel) of a CLIP."""
+    num_positions = dims(tensors, names.positions, 2)[0]
+    grid = file_grid(num_positions, (1,), patch, asked, own)
+    fit = partial(fit_positions, grid=grid, prefix=1)
+    as_token = partial(np.reshape, shape=(1, 1, width))
+    weights = {
+        "embedding/prefix": Transform({names.class_token: (width,)}, as_token),
+        "embedding/positions": Transform({names.positions: (num_positions, width)}, fit),
+    }
+    return WeightMap({"image_shape": pixels(grid, channels)}, weights)
+
+
+def patch_positions_map(tensors: dict, name: str, patch: int, channels: int, options) -> WeightMap:
+    """The positions (1, token, channel) of a SigLIP, which determine its images."""
+    shape = dims(tensors, name, 3)
+    side = math.isqrt(shape[1])
+    size = (side * patch, side * patch) if side**2 == shape[1] else None
+    by_name = options.resolution and (options.resolution,) * 2
+    for image in filter(None, (options.config.get("image_shape"), options.image_shape, by_name)):
+        if math.prod(n // patch for n in image[:2]) == shape[1]:
+            size = tuple(image[:2])
+            break
+    if size is None:
+        raise ValueError(
+            "Expected the number of positions of a square token grid, or of the grid of "
+            "image_shape. "
+            f"Received: {shape[1]} positions, image_shape={options.image_shape}"
+        )
+    weights = {"embedding/positions": Transform({name: shape})}
+    return WeightMap({"image_shape": (*size, channels)}, weights)
+
+
+def relative_grid(
+    entries: int, patch: int, own: tuple | None, asked: tuple | None, largest: int
+) -> TokenGrid:
+    """The grid of R x C tokens whose table has (2 R - 1) (2 C - 1) + 3 entries, else a square."""
+
+    def count(rows, columns):
+        return (2 * rows - 1) * (2 * columns - 1) + 3
+
+    image_shape = own or asked
+    rows, columns = (n // patch for n in (image_shape or (0, 0))[:2])
+    if count(rows, columns) != entries and own is None:
+        rows = columns = (math.isqrt(max(entries - 3, 0)) + 1) // 2
+    if count(rows, columns) != entries or not 1 <= max(rows, columns) <= largest:
+        raise ValueError(
+            f"Expected a table of relative positions for a square grid of at most {largest} "
+            f"tokens per side, or for the grid of image_shape. "
+            f"Received: {entries} entries, image_shape={image_shape}"
+        )
+    return TokenGrid(rows, columns, 1, patch)

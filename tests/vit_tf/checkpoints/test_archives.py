@@ -102,11 +102,11 @@ def test_halves_widen_exactly(tmp_path):
 def torch_tensors(rng):
     torch = torch_or_skip()
     tensors = {name: torch.from_numpy(array) for name, array in some_tensors(rng).items()}
-    whole = torch.arange(20.0).reshape(4, 5)
+    matrix = torch.arange(20.0).reshape(4, 5)
     return tensors | {
-        "view": whole[1:3],
-        "transposed": torch.nn.Parameter(whole.T),
-        "brain": whole.to(torch.bfloat16),
+        "view": matrix[1:3],
+        "transposed": torch.nn.Parameter(matrix.T),
+        "brain": matrix.to(torch.bfloat16),
     }
 
 

@@ -38,9 +38,9 @@ def test_what_is_no_checkpoint(tmp_path):
         "zip": (tmp_path / "other.npz").read_bytes(),
         "not a zip": b"PK\x03\x04" + bytes(100),
     }
-    for what, content in foreign.items():
+    for case, content in foreign.items():
         (tmp_path / "x.npz").write_bytes(content)
-        with raises(re.escape(what)):
+        with raises(re.escape(case)):
             open_archive(tmp_path / "x.npz")
 
 
@@ -113,9 +113,9 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("what", HEADERS)
-def test_npy_headers_that_are_refused(what, tmp_path):
-    header, word = HEADERS[what]
+@pytest.mark.parametrize("case", HEADERS)
+def test_npy_headers_that_are_refused(case, tmp_path):
+    header, word = HEADERS[case]
     write_zip(tmp_path / "a.npz", {"x.npy": npy_bytes(header, bytes(24))})
     with raises(word):
         open_archive(tmp_path / "a.npz")
@@ -168,9 +168,9 @@ def test_zip_bombs_are_refused_before_they_go_off(tmp_path):
         "beyond the end": stored,
         "CRC-32 for file 'x.npy'": hidden,
     }
-    for what, content in bombs.items():
+    for case, content in bombs.items():
         path.write_bytes(content)
-        with memory_below(2**22), raises(what), open_archive(path) as archive:
+        with memory_below(2**22), raises(case), open_archive(path) as archive:
             archive.read("x")
 
 
@@ -204,10 +204,10 @@ HEADERS_JSON = {
 }
 
 
-@pytest.mark.parametrize("what", HEADERS_JSON)
-def test_safetensors_headers_that_are_refused(what, tmp_path):
-    data = b"" if what == "no tensors" else bytes(24)
-    (tmp_path / "a").write_bytes(safetensors_bytes(HEADERS_JSON[what], data))
+@pytest.mark.parametrize("case", HEADERS_JSON)
+def test_safetensors_headers_that_are_refused(case, tmp_path):
+    data = b"" if case == "no tensors" else bytes(24)
+    (tmp_path / "a").write_bytes(safetensors_bytes(HEADERS_JSON[case], data))
     with raises():
         open_archive(tmp_path / "a")
 
@@ -233,9 +233,9 @@ def test_pytorch_contents_that_are_refused(tmp_path):
         "calls for 'torch._utils._rebuild_sparse": {"x": x.to_sparse()},
         "calls for '.*bytearray'": {"x": x, "y": bytearray(3)},
     }
-    for what, saved in refused.items():
+    for case, saved in refused.items():
         torch.save(saved, path)
-        with raises(what):
+        with raises(case):
             open_archive(path)
 
 
@@ -258,9 +258,9 @@ def test_pytorch_zips_that_are_refused(tmp_path):
         "byte order": records | {order: b"big"},
         "TorchScript": records | {pkl.replace("data.pkl", "constants.pkl"): b""},
     }
-    for what, members in refused.items():
+    for case, members in refused.items():
         write_zip(path, members)
-        with raises(what):
+        with raises(case):
             open_archive(path)
     write_zip(path, records, zipfile.ZIP_DEFLATED)
     with raises("a compressed record"):

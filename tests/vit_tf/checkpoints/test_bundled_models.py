@@ -47,9 +47,9 @@ def rounded(array):
 
 def test_a_half_file_holds_each_weight_rounded_to_float16(vit, folder):
     path = folder / "tiny-vit.keras"
-    found = keras.saving.load_model(path)
-    assert not found.compiled and found.get_config() == vit.get_config()
-    for weight, original in zip(found.weights, vit.weights, strict=True):
+    actual = keras.saving.load_model(path)
+    assert not actual.compiled and actual.get_config() == vit.get_config()
+    for weight, original in zip(actual.weights, vit.weights, strict=True):
         assert weight.dtype == original.dtype
         np.testing.assert_array_equal(weight, rounded(original))
     with zipfile.ZipFile(path) as file, h5py.File(file.open("model.weights.h5")) as weights:
@@ -93,9 +93,9 @@ def test_a_zoo_model_for_other_classes_and_sizes(vit, folder):
     assert vit_tf.load_pretrained("tiny-vit", preprocessing=values).preprocessing == values
     same = vit_tf.load_pretrained("tiny-vit", num_classes=3, image_shape=(16, 16, 3))
     assert np.asarray(same.head.kernel).any() and same.class_names == CLASSES
-    for wish in ({"pooling": "gap"}, {"num_heads": 3}, {"activation": "gelu"}):
-        with pytest.raises(ValueError, match=rf"{next(iter(wish))} to be None .*bundled"):
-            vit_tf.load_pretrained("tiny-vit", **wish)
+    for options in ({"pooling": "gap"}, {"num_heads": 3}, {"activation": "gelu"}):
+        with pytest.raises(ValueError, match=rf"{next(iter(options))} to be None .*bundled"):
+            vit_tf.load_pretrained("tiny-vit", **options)
 
 
 def test_the_zoo_is_small_and_every_model_has_its_card():
@@ -113,7 +113,7 @@ def test_the_zoo_is_small_and_every_model_has_its_card():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RELEASED, ids=[path.stem for path in RELEASED])
-def test_a_zoo_model_is_as_often_right_as_its_card_says(path):
+def test_a_bundled_model_has_the_accuracy_of_its_card(path):
     card = path.with_suffix(".md").read_text()
     stated = re.search(r"accuracy of this file \| ([\d.]+) % .* of ([\d,]+) test images", card)
     name = "tiny-imagenet-20" if "tiny-imagenet" in path.stem else path.stem.rpartition("-")[2]

@@ -14,16 +14,6 @@ VALUES = {"mae": IMAGENET, "dino": IMAGENET, "moco": IMAGENET, "clip": CLIP}
 
 
 @pytest.fixture
-def load(tmp_path):
-    """Loads tensors from a file, with what else it takes."""
-
-    def load(tensors, **options):
-        return vit_tf.load_pretrained(write(tensors, tmp_path), **options)
-
-    return load
-
-
-@pytest.fixture
 def images():
     return np.random.default_rng(1).uniform(-1, 1, size=(2, *SHAPE)).astype(np.float32)
 
@@ -55,15 +45,6 @@ def test_round_trip(family, images, tmp_path):
             assert np.std(weight) > 0, f"{name} is as it was before the file was read"
 
 
-def test_formats_of_one_layout_agree(images, tmp_path):
-    tensors = layouts.timm_vit()
-    one = vit_tf.load_pretrained(write(tensors, tmp_path), num_heads=HEADS)
-    path = write_torch(tensors, tmp_path / "model.pth")
-    np.testing.assert_array_equal(
-        vit_tf.load_pretrained(path, num_heads=HEADS)(images), one(images)
-    )
-
-
 @pytest.mark.parametrize("around", ["dino", "mae", "moco"])
 def test_what_lies_around_an_encoder_changes_nothing(around, load):
     """DINO's and MoCo-v3's prefixes, projections and second encoders, and MAE's decoder."""
@@ -87,10 +68,10 @@ def test_a_new_head_starts_at_zero(family, images, load):
     np.testing.assert_array_equal(taps["logits"], np.zeros((2, CLASSES + 2)))
     # The paper's layer of tanh goes with the head that it was trained for.
     assert "pre_logits" not in taps
-    kept = arrays(load(tensors, **options))
+    original = arrays(load(tensors, **options))
     for name, weight in arrays(model).items():
         if not name.startswith("head/"):
-            np.testing.assert_array_equal(weight, kept[name])
+            np.testing.assert_array_equal(weight, original[name])
 
 
 def test_as_many_classes_as_the_file_keeps_its_head(load):
@@ -137,11 +118,11 @@ def test_positions_are_resampled_as_asked_for(load):
     layout, options = FILES["timm"]
     tensors = layout()
     stored = tensors["pos_embed"]
-    found = load(tensors, image_shape=(64, 32), positions="dino", **options)
-    grids = load(tensors, **options).token_grid, found.token_grid
+    actual = load(tensors, image_shape=(64, 32), positions="dino", **options)
+    grids = load(tensors, **options).token_grid, actual.token_grid
     for method, same in (("dino", True), ("bicubic", False)):
         expected = resample_positions(stored, *grids, method)
-        assert np.allclose(found.embedding.positions.numpy(), expected, atol=1e-6) == same
+        assert np.allclose(actual.embedding.positions.numpy(), expected, atol=1e-6) == same
     with raises("'dinov2'"):
         load(tensors, positions="dinov2", **options)
 
@@ -191,7 +172,7 @@ def test_the_mean_of_the_patches_of_big_vision(images, load):
     np.testing.assert_allclose(taps["logits"], logits, rtol=1e-4, atol=1e-5)
 
 
-def timm_heads(width, layers, prefix="", labelled=True, **wishes):
+def timm_heads(width, layers, prefix="", labelled=True, **options):
     """The heads that are read off the names and shapes of a ViT of a size, which is not built."""
     from vit_tf.checkpoints import timm
     from vit_tf.checkpoints.archives import TensorInfo
@@ -201,7 +182,7 @@ def timm_heads(width, layers, prefix="", labelled=True, **wishes):
     shapes |= {"cls_token": (1, 1, width)} | ({"head.bias": (5,)} if labelled else {})
     shapes |= {f"blocks.{i}.mlp.fc1.bias": (4 * width,) for i in range(layers)}
     tensors = {f"{prefix}{name}": TensorInfo(shape, "float32") for name, shape in shapes.items()}
-    return timm.convert_vit(tensors, LoadOptions(**wishes)).mapping.arguments["num_heads"]
+    return timm.convert_vit(tensors, LoadOptions(**options)).mapping.arguments["num_heads"]
 
 
 def test_heads_follow_from_published_sizes():
@@ -217,7 +198,7 @@ def test_heads_follow_from_published_sizes():
     assert timm_heads(768, 8, num_heads=8) == 8
 
 
-def test_heads_of_small_models_are_told_or_asked_for():
+def test_heads_of_small_models_are_inferred_or_requested():
     moco = "module.base_encoder."
     assert timm_heads(384, 12, moco, labelled=False) == 12
     assert timm_heads(384, 12, moco, labelled=False, num_heads=6) == 6

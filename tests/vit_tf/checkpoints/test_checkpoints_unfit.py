@@ -12,16 +12,6 @@ from checkpoint_layouts import HEADS, SIZE, WIDTH
 import vit_tf
 
 
-@pytest.fixture
-def load(tmp_path):
-    """Loads tensors from a file, with what else it takes."""
-
-    def load(tensors, **options):
-        return vit_tf.load_pretrained(write(tensors, tmp_path), **options)
-
-    return load
-
-
 @pytest.mark.parametrize("family", ["vit", "bit", "mixer", "timm", "clip", "beit"])
 def test_every_tensor_has_to_fit(family, load):
     layout, options = FILES[family]
@@ -74,15 +64,20 @@ def test_what_the_models_cannot_express_is_named(load):
         load(tensors)
 
 
-def test_wishes_that_cannot_be(load):
+def test_options_that_cannot_be(load):
     for layout in (layouts.google_bit, layouts.google_mixer, layouts.clip):
         with raises("pooling='gap'"):
             load(layout(), pooling="gap")
     with raises("num_heads=3"):
         load(layouts.google_bit(), num_heads=3)
-    for wish in ({"pooling": "max"}, {"num_classes": -1}, {"num_heads": 1.5}, {"image_shape": 32}):
-        with raises(next(iter(wish))):
-            load(layouts.google_vit(), **wish)
+    for options in (
+        {"pooling": "max"},
+        {"num_classes": -1},
+        {"num_heads": 1.5},
+        {"image_shape": 32},
+    ):
+        with raises(next(iter(options))):
+            load(layouts.google_vit(), **options)
     for shape in ((33, 33), (SIZE, SIZE, 1)):
         with raises("image_shape"):
             load(layouts.google_vit(), image_shape=shape)

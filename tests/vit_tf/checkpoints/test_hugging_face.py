@@ -8,7 +8,9 @@ from archive_files import helper_or_skip, refuses
 from checkpoint_families import arrays, assert_matches, errors_of, pictures
 
 import vit_tf
-from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET
+from vit_tf.checkpoints.folders import Folder
+from vit_tf.checkpoints.hugging_face_models import convert_siglip
+from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET, LoadOptions
 
 NAMES = ["vit", "vit-pooler", "vit-bare", "deit", "deit-teacher", "deit-pooler"]
 NAMES += ["dinov2", "dinov2-swiglu", "registers", "registers-swiglu"]
@@ -16,6 +18,7 @@ NAMES += ["dinov2-linear", "registers-linear"]
 NAMES += ["aimv2", "ijepa", "ijepa-bare", "dinov3", "dinov3-gated", "dinov3-biased"]
 ENCODERS = ("clip", "clip-vision", "clip-projected", "beit", "beit-plain", "beit-shared")
 ENCODERS += ("bit", "bit-bare", "mae", "metaclip2", "metaclip2-vision", "metaclip2-projected")
+ENCODERS += ("siglip", "siglip-whole")
 SIZED = [name for name in NAMES if name.startswith(("dino", "registers"))]
 MOST = 1e-5
 
@@ -37,30 +40,43 @@ def written(models, tmp_path):
     return written
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *ENCODERS])
 def test_every_block_is_that_of_transformers(name, models, written, record_property, tmp_path):
-    reference, folder = written(name)
+    size = 64 if name.startswith("bit") else 20
+    reference, folder = written(name, size)
     model = vit_tf.load_pretrained(folder)
     images = pictures(model.image_shape)
     errors = errors_of(model, models.taps(reference, images), images)
-    assert sum(tap.endswith("/mlp/sum") for tap in errors) == 2
+    assert sum(tap.endswith("/sum") for tap in errors) == (3 if name.startswith("bit") else 2)
     record_property("max relative error", max(errors.values()))
     assert max(errors.values()) < MOST, errors
     model.save(tmp_path / "again.keras")
     again = vit_tf.load_model(tmp_path / "again.keras")
     assert again.preprocessing == model.preprocessing
     np.testing.assert_array_equal(again(images), model(images))
-    kept = arrays(again)
+    reopened = arrays(again)
     for weight, array in arrays(model).items():
-        np.testing.assert_array_equal(kept[weight], array, err_msg=weight)
-    # As many as transformers counts, without the token of masked patches and with our identity.
+        np.testing.assert_array_equal(reopened[weight], array, err_msg=weight)
+    # Two classes of one name are made different.
+    names = ("crane (0)", "tabby, tabby cat", "crane (2)")
+    assert model.class_names == (names if name in ("beit", "bit") else None)
+    if name in NAMES:
+        assert model.count_params() == expected_count(name, reference, model)
+    other = vit_tf.load_pretrained(folder, num_classes=7)
+    for layer in (other.head, getattr(other, "distillation_head", None)):
+        assert layer is None or not np.any(layer.kernel)
+    assert other.num_classes == 7 and other.class_names is None and "pre_logits" not in other.taps
+
+
+def expected_count(name, reference, model):
+    """As many as transformers counts, without the token of masked patches and with our identity."""
     count = sum(p.numel() for n, p in reference.named_parameters() if "mask_token" not in n)
     classes = model.num_classes
     own = 0 if "classifier" in str(reference) else (model.head.kernel.shape[0] + 1) * classes
     # Biases that it does not have, which are zero here: of q, v, out, and the gated MLP.
     own += 2 * (5 * 24 + 2 * 40) if name == "aimv2" else 0
     own += 2 * (3 * 24 + 2 * 40 + 24) if name == "dinov3-gated" else 0
-    assert model.count_params() == count + own
+    return count + own
 
 
 @pytest.mark.parametrize("name", SIZED)
@@ -85,10 +101,10 @@ def test_weights_are_those_after_rotation(name, models, written):
     images = pictures((12, 28, 3))
     pixels = torch.tensor(images.transpose(0, 3, 1, 2))
     attentions = reference(pixels, output_attentions=True).attentions
-    found = model.intermediates(images)
+    actual = model.intermediates(images)
     for i, expected in enumerate(attentions):
         expected = expected.detach().numpy()
-        weights = np.asarray(found[f"block{i:02d}/attention/weights"])
+        weights = np.asarray(actual[f"block{i:02d}/attention/weights"])
         assert np.abs(weights - expected).max() < MOST * expected.max()
     assert len(attentions) == 2
 
@@ -119,24 +135,24 @@ def test_a_plain_vit_at_another_size(models, written):
 
 def test_parts_with_an_index_are_the_whole(written, tmp_path):
     _, folder = written("dinov2")
-    whole = vit_tf.load_pretrained(folder)
+    unsharded = vit_tf.load_pretrained(folder)
     _, parts = written("dinov2", max_shard_size="20KB")
     (tmp_path / "dinov2" / "model.safetensors").unlink(missing_ok=True)
     assert len(list(parts.glob("model-*.safetensors"))) > 1
     model = vit_tf.load_pretrained(parts)
-    for name, weight in arrays(whole).items():
+    for name, weight in arrays(unsharded).items():
         np.testing.assert_array_equal(arrays(model)[name], weight)
     index = parts / "model.safetensors.index.json"
-    told = json.loads(index.read_text())
-    names = list(told["weight_map"])
-    for change, what in (
+    index_fields = json.loads(index.read_text())
+    names = list(index_fields["weight_map"])
+    for change, message in (
         ({names[0]: "../model.safetensors"}, "weight_map"),
         ({names[0]: 3}, "weight_map"),
         ({names[0]: "model-00009-of-00009.safetensors"}, "no such file"),
-        ({"a.weight": told["weight_map"][names[0]]}, "'a.weight' of model-"),
+        ({"a.weight": index_fields["weight_map"][names[0]]}, "'a.weight' of model-"),
     ):
-        index.write_text(json.dumps({"weight_map": told["weight_map"] | change}))
-        with refuses(what):
+        index.write_text(json.dumps({"weight_map": index_fields["weight_map"] | change}))
+        with refuses(message):
             vit_tf.load_pretrained(parts)
     index.unlink()
     with refuses("config.json, model-00001"):
@@ -153,37 +169,19 @@ def test_a_pooler_of_an_i_jepa_is_refused(models, tmp_path):
         vit_tf.load_pretrained(folder)
 
 
-@pytest.mark.parametrize("field", ["use_head", "is_native", "mlp_bias"])
-def test_what_no_aimv2_here_does_is_refused(field, written):
-    _, folder = written("aimv2")
-    change(folder, "config.json", **{field: True})
-    with refuses(field):
-        vit_tf.load_pretrained(folder)
-
-
 def test_the_image_encoder_of_a_whole_aimv2(models, tmp_path):
     text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 9}
     text |= {"num_attention_heads": 2, "max_position_embeddings": 5}
     fields = {"text_config": text, "vision_config": models.AIM, "projection_dim": 7}
     models.torch.manual_seed(0)
-    whole = models.transformers.Aimv2Model(models.transformers.Aimv2Config(**fields)).eval()
-    folder = models.write(whole, tmp_path / "whole", models.processor("aimv2"))
+    unsharded = models.transformers.Aimv2Model(models.transformers.Aimv2Config(**fields)).eval()
+    folder = models.write(unsharded, tmp_path / "whole", models.processor("aimv2"))
     model = vit_tf.load_pretrained(folder)
     images = pictures(model.image_shape)
-    assert_matches(model, models.taps(whole.vision_model, images), images, 5)
+    assert_matches(model, models.taps(unsharded.vision_model, images), images, 5)
 
 
-def test_a_new_head_starts_at_zero(written):
-    for name in ("vit", "deit", "deit-teacher", "registers", "vit-pooler", "ijepa"):
-        model = vit_tf.load_pretrained(written(name)[1], num_classes=7)
-        assert np.asarray(model(pictures(model.image_shape))).shape == (2, 7)
-        for layer in (model.head, model.distillation_head):
-            assert layer is None or not np.any(layer.kernel)
-        assert "pre_logits" not in model.taps
-    assert model.get_config()["num_classes"] == 7
-
-
-def test_distillation_and_registers_are_told(written):
+def test_distillation_and_registers_are_inferred(written):
     teacher = vit_tf.load_pretrained(written("deit-teacher")[1])
     assert teacher.prefix_names == ("CLS", "distillation")
     assert teacher.get_config()["distillation"] == "heads"
@@ -202,14 +200,15 @@ def test_distillation_and_registers_are_told(written):
 def change(folder, file="config.json", **fields):
     """Rewrites fields of a JSON file; None takes one out."""
     path = folder / file
-    told = json.loads(path.read_text()) | fields
-    path.write_text(json.dumps({k: v for k, v in told.items() if v is not None}))
+    config = json.loads(path.read_text()) | fields
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
         ("vit", {"model_type": "swin"}, "model_type.*vit.*'swin'"),
+        ("vit", {"model_type": "vit_hybrid"}, "'vit_hybrid'.*epsilon of 1e-5.*1e-8.*1e-6"),
         ("vit", {"model_type": None}, "model_type"),
         ("vit", {"hidden_act": "relu"}, "hidden_act.*'relu'"),
         ("vit", {"qkv_bias": False}, "qkv_bias.*False"),
@@ -237,12 +236,25 @@ def change(folder, file="config.json", **fields):
         ("beit", {"id2label": {"0": "a", "1": "b", "2": 3}}, "id2label.*0 to 2"),
         ("beit", {"id2label": ["a", "b", "c"]}, "id2label.*0 to 2"),
         ("beit", {"image_size": 24}, r"\(24, 24\) pixels.*\(20, 20\)"),
+        *(("aimv2", {name: True}, name) for name in ("use_head", "is_native", "mlp_bias")),
         ("bit", {"layer_type": "bottleneck"}, "layer_type.*'preactivation'.*'bottleneck'"),
         ("bit", {"global_padding": "SAME"}, "global_padding.*None.*'SAME'"),
         ("bit", {"num_groups": 16}, "num_groups.*32.*16"),
         ("clip-vision", {"layer_norm_eps": 1e-6}, "layer_norm_eps"),
         ("clip-vision", {"hidden_act": "relu"}, "hidden_act.*'relu'"),
         ("mae", {"qkv_bias": False}, "qkv_bias.*False"),
+        ("siglip", {"model_type": "siglip2"}, "NaFlex.*'siglip2'"),
+        ("siglip", {"model_type": "siglip2_vision_model"}, "NaFlex"),
+        ("siglip", {"model_type": "siglip"}, "vision_config.*None"),
+        ("siglip", {"model_type": "siglip_text_model"}, "model_type.*siglip_vision_model"),
+        ("siglip", {"vision_use_head": False}, "vision_use_head.*False"),
+        ("siglip", {"hidden_act": "relu"}, "hidden_act.*'relu'"),
+        ("siglip", {"image_size": 4}, "at least one patch.*patch_size=6"),
+        ("siglip", {"image_size": 25}, "misshapen.*position_embedding"),
+        ("siglip", {"num_hidden_layers": 3}, "missing tensors"),
+        ("siglip", {"num_hidden_layers": 1}, "unexpected tensors"),
+        ("siglip", {"num_attention_heads": 5}, "num_heads"),
+        ("siglip", {"intermediate_size": 41}, "misshapen"),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(name, fields, message, written):
@@ -267,18 +279,10 @@ def test_what_no_model_here_has_is_refused(models, written, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', "[" * 100_000, "\xff"])
-def test_a_damaged_config_is_one_error(text, written):
+def test_a_corrupt_config_is_one_error(text, written):
     _, folder = written("vit")
     (folder / "config.json").write_text(text, "latin1")
     with refuses("config.json|model_type"):
-        vit_tf.load_pretrained(folder)
-
-
-def test_what_sets_hybrids_of_transformers_apart_is_named(written):
-    _, folder = written("vit")
-    config = json.loads((folder / "config.json").read_text()) | {"model_type": "vit_hybrid"}
-    (folder / "config.json").write_text(json.dumps(config))
-    with refuses("'vit_hybrid'.*epsilon of 1e-5.*1e-8.*1e-6"):
         vit_tf.load_pretrained(folder)
 
 
@@ -327,25 +331,6 @@ def test_tokens_and_images_of_dinov3(written):
         vit_tf.load_pretrained(folder)
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_every_block_of_an_encoder_is_that_of_transformers(name, models, written, record_property):
-    size = 64 if name.startswith("bit") else 20
-    reference, folder = written(name, size)
-    model = vit_tf.load_pretrained(folder)
-    assert model.image_shape == (size, size, 3) and model.preprocessing.mean == (0.4,) * 3
-    images = pictures(model.image_shape)
-    errors = errors_of(model, models.taps(reference, images), images)
-    assert sum(tap.endswith("/sum") for tap in errors) == (3 if name.startswith("bit") else 2)
-    record_property("max relative error", max(errors.values()))
-    assert max(errors.values()) < MOST, errors
-    named = name in ("beit", "bit")
-    # Two classes of one name are told apart.
-    names = ("crane (0)", "tabby, tabby cat", "crane (2)")
-    assert model.class_names == (names if named else None)
-    again = vit_tf.load_pretrained(folder, num_classes=4)
-    assert again.class_names is None and not np.any(again.head.kernel)
-
-
 @pytest.mark.parametrize("name", ["beit", "beit-plain", "beit-shared"])
 @pytest.mark.parametrize("size", [(28, 28), (12, 12), (12, 28)])
 def test_beit_at_another_size(name, size, models, written):
@@ -375,8 +360,8 @@ def test_resampled_positions_are_those_of_transformers(name, models, written):
     with torch.no_grad():
         expected = inner.embeddings(pixels, **options, interpolate_pos_encoding=True)
     expected = (expected if "clip" in name else expected[0]).numpy()
-    found = np.asarray(model.intermediates(images)["embedding"])
-    assert np.abs(found - expected).max() < MOST * np.abs(expected).max()
+    actual = np.asarray(model.intermediates(images)["embedding"])
+    assert np.abs(actual - expected).max() < MOST * np.abs(expected).max()
 
 
 def test_parts_and_silent_configs(models, written):
@@ -403,3 +388,49 @@ def test_labels_that_are_made_up_are_no_names(written):
     model = vit_tf.load_pretrained(folder)
     assert model.class_names == ("a", "b", "c")
     assert vit_tf.at_resolution(model, (24, 24)).class_names == ("a", "b", "c")
+
+
+def test_siglip_does_not_read_pixels_beyond_its_patches(written):
+    """Of 20 pixels patches of 6 leave 2."""
+    reference, folder = written("siglip")
+    model = vit_tf.load_pretrained(folder)
+    assert model.image_shape == (20, 20, 3) and model.token_grid == vit_tf.TokenGrid(3, 3, 0, 6)
+    assert model.preprocessing == vit_tf.Preprocessing((20, 20), interpolation="bicubic")
+    images = pictures((20, 20, 3))
+    images[:, 18:] = images[:, :, 18:] = 9
+    np.testing.assert_array_equal(model(images), model(np.where(images == 9, 0, images)))
+    assert model.count_params() == sum(p.numel() for p in reference.vision_model.parameters())
+
+
+def test_positions_of_siglip_at_another_size(tmp_path):
+    encoders = helper_or_skip("tower_models", "transformers")
+    reference = encoders.siglip(patch_size=4, image_size=20)
+    folder = encoders.write(reference, tmp_path / "folder")
+    model = vit_tf.load_pretrained(folder, image_shape=(12, 28))
+    images = pictures((12, 28, 3))
+    expected = encoders.siglip_taps(reference, images, resampled=True)
+    assert_matches(model, expected, images)
+    other = vit_tf.load_pretrained(folder, image_shape=(12, 28), positions="bilinear")
+    assert errors_of(other, expected, images)["embedding"] > 1e-3
+
+
+def test_a_folder_of_a_base_siglip_leaves_its_sizes_out(tmp_path):
+    """As google/siglip-base-patch16-224: all that it states is that it is a SigLIP."""
+    config = {"model_type": "siglip", "vision_config": {"model_type": "siglip_vision_model"}}
+    conversion = convert_siglip(Folder(str(tmp_path), config, None, [], None), LoadOptions())
+    variant = vit_tf.SigLIPViT.variants["B/16"]
+    assert {name: conversion.mapping.arguments[name] for name in variant} == variant
+    assert conversion.mapping.arguments["image_shape"] == (224, 224, 3)
+
+
+def test_a_classifier_of_siglip_reads_the_mean(tmp_path):
+    encoders = helper_or_skip("tower_models", "transformers")
+    transformers = encoders.transformers
+    config = transformers.SiglipConfig(encoders.TEXT, encoders.VISION, num_labels=4)
+    reference = encoders.randomize(transformers.SiglipForImageClassification(config))
+    folder = encoders.write(reference, tmp_path / "classifier")
+    with refuses("mean of the tokens"):
+        vit_tf.load_pretrained(folder)
+    assert vit_tf.load_pretrained(folder, num_classes=4).num_classes == 4
+    with refuses("pooling='gap'"):
+        vit_tf.load_pretrained(folder, pooling="gap")

@@ -10,7 +10,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from vit_tf import Preprocessing
-from vit_tf.checkpoints.image_processors import preprocessing_from_config
+from vit_tf.checkpoints.configs import preprocessing_from_config
 from vit_tf.checkpoints.weight_maps import IMAGENET, LoadOptions
 
 VIT = {
@@ -33,12 +33,12 @@ BIT = VIT | {
 }
 
 
-def read(processor, kind="vit", shape=(32, 32, 3), any_size=False, wishes=None):
+def read(processor, kind="vit", shape=(32, 32, 3), any_size=False, options=None):
     """The `Preprocessing` that follows from a processor's file."""
     folder = SimpleNamespace(config={"model_type": kind}, processor=processor)
-    told = preprocessing_from_config(folder, shape, any_size, wishes or LoadOptions())
-    values, told = told["values"], {"crop_rounding": "even"} | told
-    how = {name: told[name] for name in ("interpolation", "crop", "crop_rounding")}
+    images = preprocessing_from_config(folder, shape, any_size, options or LoadOptions())
+    values, images = images["values"], {"crop_rounding": "even"} | images
+    how = {name: images[name] for name in ("interpolation", "crop", "crop_rounding")}
     return Preprocessing(shape[:2], values["mean"], values["std"], **how)
 
 
@@ -69,12 +69,12 @@ def test_pixels_are_those_of_the_processor(kind, options):
     shape = (size["height"], size["width"], 3)
     picture = load_sample_images().images[0]
     picture = picture[:400, : 400 if kind.startswith("DeiT") else 600]
-    found = read(fields, shape=shape)
+    preprocessing = read(fields, shape=shape)
     expected = processor(picture, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
     scale = fields["rescale_factor"] * 255 / np.array(fields["image_std"])
     level = (scale if fields["do_normalize"] else fields["rescale_factor"] * 255) / 255
     assert expected.shape == shape
-    assert np.max(np.abs(found(picture) - expected) / level) <= 1.01
+    assert np.max(np.abs(preprocessing(picture) - expected) / level) <= 1.01
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_photographs_are_those_of_the_processor(kind, record_property):
     processor = getattr(transformers, f"{kind}ImageProcessor")()
     fields = processor.to_dict()
     size = fields.get("crop_size") or fields["size"]
-    found = read(fields, shape=(size["height"], size["width"], 3))
+    preprocessing = read(fields, shape=(size["height"], size["width"], 3))
     scale = fields["rescale_factor"] * 255 / np.array(fields["image_std"])
     worst, shares = 0.0, []
     for path in paths:
@@ -105,13 +105,13 @@ def test_photographs_are_those_of_the_processor(kind, record_property):
             side = min(picture.shape[:2])
             picture = picture[:side, :side]
         expected = processor(picture, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
-        image = np.asarray(found(picture))
+        image = np.asarray(preprocessing(picture))
         difference = np.abs(image - expected) / (scale / 255)
         worst = max(worst, difference.max())
         shares.append(np.mean(difference > 1.01))
         if kind in ("Bit", "CLIP"):
-            levels = (image * np.array(found.std) + np.array(found.mean)) * 255
-            assert np.abs(levels - _shrunk(picture, found.size)).max() < 0.05
+            levels = (image * np.array(preprocessing.std) + np.array(preprocessing.mean)) * 255
+            assert np.abs(levels - _shrunk(picture, preprocessing.size)).max() < 0.05
     record_property("largest difference in levels", float(worst))
     record_property("photographs", len(paths))
     record_property("largest share beyond a level", float(max(shares)))
@@ -126,9 +126,9 @@ def _shrunk(picture, size):
     height, width = picture.shape[:2]
     shape = [size[0] * n // min(height, width) for n in (width, height)]
     bands = (Image.fromarray(band.astype("float32")) for band in np.moveaxis(picture, 2, 0))
-    whole = np.stack([np.asarray(band.resize(shape, Image.BICUBIC)) for band in bands], axis=-1)
-    top, left = ((whole.shape[axis] - size[axis]) // 2 for axis in (0, 1))
-    return whole[top : top + size[0], left : left + size[1]].clip(0, 255)
+    resized = np.stack([np.asarray(band.resize(shape, Image.BICUBIC)) for band in bands], axis=-1)
+    top, left = ((resized.shape[axis] - size[axis]) // 2 for axis in (0, 1))
+    return resized[top : top + size[0], left : left + size[1]].clip(0, 255)
 
 
 def test_what_a_file_leaves_out_is_its_processors_default():
@@ -145,7 +145,7 @@ def test_what_a_file_leaves_out_is_its_processors_default():
         read(short | {"resample": 3}, "other")
 
 
-def test_a_family_tells_where_there_is_no_file():
+def test_the_family_counts_where_there_is_no_file():
     for kind in ("deit", "dinov2", "dinov2_with_registers"):
         expected = Preprocessing((28, 28), **IMAGENET, interpolation="bicubic", crop=0.875)
         assert read(None, kind, (28, 28, 3)) == expected

@@ -83,13 +83,13 @@ def test_every_block_is_that_of_keras_hub(case, rng):
     images = rng.normal(size=(2, *ours.image_shape)).astype("float32")
     blocks = [block.format(i + first) for i in range(2)]
     expected = vit_tf.submodel(theirs, *blocks)(images)
-    found = vit_tf.submodel(ours, "block*/mlp/sum", "norm")(images)
+    actual = vit_tf.submodel(ours, "block*/mlp/sum", "norm")(images)
     taps = {"block00/mlp/sum": expected[blocks[0]], "block01/mlp/sum": expected[blocks[1]]}
     for tap, value in taps.items():
         scale = np.abs(value).max()
-        np.testing.assert_allclose(found[tap], value, atol=1e-5 * scale, err_msg=tap)
+        np.testing.assert_allclose(actual[tap], value, atol=1e-5 * scale, err_msg=tap)
     last = np.asarray(theirs(images))
-    np.testing.assert_allclose(found["norm"], last, atol=1e-5 * np.abs(last).max())
+    np.testing.assert_allclose(actual["norm"], last, atol=1e-5 * np.abs(last).max())
     pooled = last.mean(axis=1) if case == "vit gap" else last[:, 0]
     np.testing.assert_allclose(ours(images), pooled, atol=1e-5 * np.abs(last).max())
 
@@ -136,16 +136,17 @@ def test_image_encoders_are_those_of_keras_hub(kind, name, activation, rng, reco
     expected = list(vit_tf.submodel(encoder, *layers)(images).values())
     output = np.asarray(encoder(images))
     expected.append(output[:, 0] if kind == "CLIP" else output)
-    found = vit_tf.submodel(ours, "block*/mlp/sum", "norm", "pooled")(images)
-    assert len(found) == len(expected) == 4
+    actual = vit_tf.submodel(ours, "block*/mlp/sum", "norm", "pooled")(images)
+    assert len(actual) == len(expected) == 4
     errors = [
-        np.abs(a - b).max() / np.abs(b).max() for a, b in zip(found.values(), expected, strict=True)
+        np.abs(a - b).max() / np.abs(b).max()
+        for a, b in zip(actual.values(), expected, strict=True)
     ]
-    np.testing.assert_array_equal(ours(images), found["pooled"])
+    np.testing.assert_array_equal(ours(images), actual["pooled"])
     embedding = np.asarray(both.get_vision_embeddings(images))
-    found = vit_tf.from_keras_hub(both)(images)
-    errors.append(np.abs(found - embedding).max() / np.abs(embedding).max())
-    assert found.shape == embedding.shape == (2, 6 if kind == "CLIP" else 8)
+    actual = vit_tf.from_keras_hub(both)(images)
+    errors.append(np.abs(actual - embedding).max() / np.abs(embedding).max())
+    assert actual.shape == embedding.shape == (2, 6 if kind == "CLIP" else 8)
     record_property("max relative error", max(errors))
     assert max(errors) < 1e-5, errors
     assert ours.preprocessing.mean == (HALF if kind == "SigLIP" else CLIP["mean"])
@@ -178,7 +179,7 @@ def test_a_classifier_keeps_its_head_and_its_images(rng):
     np.testing.assert_allclose(ours.preprocessing.mean, (0.2, 0.45, 0.2), rtol=1e-6)
 
 
-def test_images_are_told_by_the_family_or_the_caller():
+def test_images_are_those_of_the_family_or_the_caller():
     assert vit_tf.from_keras_hub(vit()).preprocessing.mean == HALF
     assert vit_tf.from_keras_hub(deit()).preprocessing.mean == (0.485, 0.456, 0.406)
     own = vit_tf.Preprocessing((24, 40), (0.1, 0.2, 0.3), HALF)

@@ -1,89 +1,53 @@
-"""The linear classifiers of DINOv2, as its authors release them, against PyTorch code."""
+"""The linear classifiers of DINOv2, as its authors release them, on encoders of timm."""
 
 import numpy as np
 import pytest
-from archive_files import refuses
+from archive_files import helper_or_skip, refuses
+from checkpoint_families import assert_matches, pictures
 
 import vit_tf
 
-MOST = 1e-5
-WIDTH, HEADS, LAYERS, PATCH, SIDE = 24, 3, 5, 4, 20
+WIDTH, HEADS, LAYERS = 24, 3, 5
+TINY = {"embed_dim": WIDTH, "depth": LAYERS, "num_heads": HEADS, "patch_size": 4, "img_size": 20}
+TINY |= {"num_classes": 0}
 
 
 @pytest.fixture
-def torch():
-    return pytest.importorskip("torch", reason="torch is not installed")
+def models():
+    """The helper of tiny models."""
+    return helper_or_skip("timm_models", "safetensors")
 
 
-def draw(torch, registers):
-    """The tensors of a tiny DINOv2 in its authors' names."""
-    generator = torch.Generator().manual_seed(0)
-
-    def tensor(*shape, mean=0.0):
-        return mean + 0.3 * torch.randn(shape, generator=generator)
-
-    state = {"cls_token": tensor(1, 1, WIDTH), "mask_token": tensor(1, WIDTH)}
-    state["pos_embed"] = tensor(1, 1 + (SIDE // PATCH) ** 2, WIDTH)
-    state |= {"register_tokens": tensor(1, registers, WIDTH)} if registers else {}
-    state["patch_embed.proj.weight"] = tensor(WIDTH, 3, PATCH, PATCH)
-    state["patch_embed.proj.bias"] = tensor(WIDTH)
-    linear = {"attn.qkv": (3 * WIDTH, WIDTH), "attn.proj": (WIDTH, WIDTH)}
-    linear |= {"mlp.fc1": (40, WIDTH), "mlp.fc2": (WIDTH, 40)}
-    for block in (f"blocks.{i}" for i in range(LAYERS)):
-        for name, shape in linear.items():
-            state[f"{block}.{name}.weight"] = tensor(*shape)
-            state[f"{block}.{name}.bias"] = tensor(shape[0])
-        state |= {f"{block}.ls{n}.gamma": tensor(WIDTH, mean=0.5) for n in (1, 2)}
-    for norm in ("norm", *(f"blocks.{i}.norm{n}" for i in range(LAYERS) for n in (1, 2))):
-        state |= {f"{norm}.weight": tensor(WIDTH, mean=1.0), f"{norm}.bias": tensor(WIDTH)}
-    return state, tensor
+def draw(models, registers):
+    """A tiny DINOv2 of timm's, its tensors, and a function of the shape of a random tensor."""
+    torch, kind = models.torch, "_reg4" * bool(registers)
+    options = TINY | ({"reg_tokens": registers} if registers else {})
+    reference = models.timm.create_model(f"vit_small_patch14{kind}_dinov2", **options)
+    torch.manual_seed(0)
+    models.randomize(reference)
+    return reference, dict(reference.state_dict()), lambda *shape: 0.3 * torch.randn(shape)
 
 
-def classify(torch, state, head, images, registers):
+def classify(models, reference, head, images):
     """dict from tap to what DINOv2 and its classifier compute (`dinov2/hub/classifiers.py`)."""
-    functional = torch.nn.functional
-
-    def linear(x, name):
-        return functional.linear(x, state[f"{name}.weight"], state[f"{name}.bias"])
-
-    def norm(x, name):
-        ends = state[f"{name}.weight"], state[f"{name}.bias"]
-        return functional.layer_norm(x, (WIDTH,), *ends, eps=1e-6)
-
-    pixels = torch.tensor(images.transpose(0, 3, 1, 2))
-    kernel, bias = (state[f"patch_embed.proj.{end}"] for end in ("weight", "bias"))
-    x = functional.conv2d(pixels, kernel, bias, stride=PATCH).flatten(2).transpose(1, 2)
-    count = len(x)
-    x = torch.cat([state["cls_token"].expand(count, -1, -1), x], dim=1) + state["pos_embed"]
-    if registers:
-        between = state["register_tokens"].expand(count, -1, -1)
-        x = torch.cat([x[:, :1], between, x[:, 1:]], dim=1)
-    taps, outputs = {}, []
-    for i in range(LAYERS):
-        block = f"blocks.{i}"
-        y = linear(norm(x, f"{block}.norm1"), f"{block}.attn.qkv")
-        q, k, v = y.reshape(count, -1, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
-        y = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        x = x + linear(y, f"{block}.attn.proj") * state[f"{block}.ls1.gamma"]
-        y = functional.gelu(linear(norm(x, f"{block}.norm2"), f"{block}.mlp.fc1"))
-        x = x + linear(y, f"{block}.mlp.fc2") * state[f"{block}.ls2.gamma"]
-        taps[f"block{i:02d}/mlp/sum"] = x
-        outputs.append(norm(x, "norm"))
-    taps["norm"] = outputs[-1]
-    layers = head["weight"].shape[1] // WIDTH - 1
-    classes = [tokens[:, 0] for tokens in outputs[-layers:]]
-    mean = outputs[-1][:, 1 + registers :].mean(dim=1)
-    taps["pooled"] = torch.cat([*classes, mean], dim=1)
-    taps["logits"] = functional.linear(taps["pooled"], head["weight"], head["bias"])
-    return {tap: x.numpy() for tap, x in taps.items()}
+    taps = models.taps(reference, images)
+    sums = (models.torch.from_numpy(taps[f"block{i:02d}/mlp/sum"]) for i in range(LAYERS))
+    with models.torch.no_grad():
+        outputs = [reference.norm(tokens).numpy() for tokens in sums]
+    weight, bias = (head[end].numpy() for end in ("weight", "bias"))
+    layers = weight.shape[1] // WIDTH - 1
+    mean = outputs[-1][:, reference.num_prefix_tokens :].mean(axis=1)
+    pooled = np.concatenate([*(x[:, 0] for x in outputs[-layers:]), mean], axis=1)
+    return taps | {"pooled": pooled, "logits": pooled @ weight.T + bias}
 
 
 @pytest.mark.parametrize("layers", [1, 4])
 @pytest.mark.parametrize("registers", [0, 2])
 @pytest.mark.parametrize("together", [False, True])
-def test_linear_heads_are_dinov2s(layers, registers, together, torch, tmp_path, record_property):
+def test_linear_heads_are_dinov2s(layers, registers, together, models, tmp_path):
     """An encoder and its head in files of their own, or the `state_dict` of the hub's model."""
-    state, tensor = draw(torch, registers)
+    reference, state, tensor = draw(models, registers)
+    torch = models.torch
     head = {"weight": tensor(7, (1 + layers) * WIDTH), "bias": tensor(7)}
     path, options = tmp_path / "encoder.pth", {"num_heads": HEADS}
     if together:
@@ -94,13 +58,9 @@ def test_linear_heads_are_dinov2s(layers, registers, together, torch, tmp_path, 
         torch.save(head, tmp_path / "head.pth")
         options["head"] = tmp_path / "head.pth"
     model = vit_tf.load_pretrained(path, **options)
-    images = np.random.default_rng(1).normal(size=(2, SIDE, SIDE, 3)).astype("float32")
-    expected = classify(torch, state, head, images, registers)
-    found = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
-    assert found["pooled"].shape == (2, (1 + layers) * WIDTH) and model.head_blocks == layers
-    errors = {tap: np.abs(found[tap] - x).max() / np.abs(x).max() for tap, x in expected.items()}
-    record_property("max relative error", max(errors.values()))
-    assert max(errors.values()) < MOST, errors
+    images = pictures((20, 20, 3))
+    assert_matches(model, classify(models, reference, head, images), images, LAYERS + 3)
+    assert model.head_blocks == layers
     other = vit_tf.load_pretrained(path, **options | {"num_classes": 3})
     assert other.head.kernel.shape == (WIDTH, 3)
     if layers == 4 and together:
@@ -111,8 +71,9 @@ def test_linear_heads_are_dinov2s(layers, registers, together, torch, tmp_path, 
         assert resized.head.kernel.shape == (5 * WIDTH, 3)
 
 
-def test_other_heads_are_refused(torch, tmp_path):
-    state, tensor = draw(torch, 0)
+def test_other_heads_are_refused(models, tmp_path):
+    _, state, tensor = draw(models, 0)
+    torch = models.torch
     path, head = tmp_path / "encoder.pth", tmp_path / "head.pth"
     torch.save(state, path)
     for tensors, message in (

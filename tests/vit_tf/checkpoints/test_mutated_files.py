@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from archive_files import torch_or_skip, write_safetensors
 from checkpoint_families import FILES, SHAPE, arrays
-from mutants import Tally, load, mutate_file, save_npz, save_torch, values_of
+from mutants import (
+    Tally,
+    load,
+    mutate_file,
+    save_deflated,
+    save_legacy,
+    save_npz,
+    save_torch,
+    values_of,
+)
 
 import vit_tf
 
@@ -49,28 +58,28 @@ FORMATS = {
     "clip safetensors": (FILES["clip"][0], safe, FILES["clip"][1]),
     "vit npz": (FILES["vit"][0], save_npz, {}),
     "bit npz": (FILES["bit"][0], save_npz, {"image_shape": SHAPE}),
+    "vit deflated": (FILES["vit"][0], save_deflated, {}),
+    "timm legacy": (FILES["timm"][0], save_legacy, FILES["timm"][1]),
     "mixer npz": (FILES["mixer"][0], save_npz, {}),
     "hybrid npz": (FILES["hybrid"][0], save_npz, {}),
     "siglip safetensors": (siglip_of("timm"), safe, {"num_heads": 3}),
     "siglip open_clip": (siglip_of("open_clip"), safe, {"num_heads": 3}),
     "siglip npz": (siglip_of("big_vision"), save_npz, {}),
 }
-ENDS = {safe: "safetensors", save_torch: "pth", save_npz: "npz"}
+ENDS = {safe: "safetensors", save_npz: "npz", save_deflated: "npz"}
 
 
 def check(name, count, tmp_path):
     make, save, options = FORMATS[name]
-    tensors, path = make(), tmp_path / f"model.{ENDS[save]}"
-    if save is save_torch:
-        torch_or_skip()
+    tensors, path = make(), tmp_path / f"model.{ENDS.get(save, 'pth')}"
     save(tensors, path)
     sound, intact = path.read_bytes(), arrays(vit_tf.load_pretrained(path, **options))
     values = values_of(tensors, intact)
     rng, tally = np.random.default_rng(len(name) + count), Tally(traced=count > FAST)
     for _ in range(count):
         path.write_bytes(sound)
-        whole = mutate_file(path, tensors, save, rng)
-        load(path, intact, values, len(sound), whole, tally, **options)
+        valid = mutate_file(path, tensors, save, rng)
+        load(path, intact, values, len(sound), valid, tally, **options)
     return tally
 
 
@@ -84,7 +93,9 @@ def test_mutated_files_load_whole_or_end_in_one_error(name, count, tmp_path, rec
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("name", ["timm safetensors", "clip pth", "vit npz"])
+@pytest.mark.parametrize(
+    "name", ["timm safetensors", "clip pth", "vit npz", "vit deflated", "timm legacy"]
+)
 def test_a_few_mutated_files(name, tmp_path):
     tally = check(name, FAST, tmp_path)
     assert tally.read + tally.refused == FAST and tally.refused > FAST / 4

@@ -35,11 +35,11 @@ def written(open_clip, tmp_path):
     from tower_models import randomize
 
     def written(vision=None, images=IMAGES, **fields):
-        told = MODEL | fields | {"vision_cfg": VISION | (vision or {})}
-        make = open_clip.model.CustomTextCLIP if told.pop("custom_text", 0) else open_clip.CLIP
-        model = randomize(make(**told))
+        cfg = MODEL | fields | {"vision_cfg": VISION | (vision or {})}
+        make = open_clip.model.CustomTextCLIP if cfg.pop("custom_text", 0) else open_clip.CLIP
+        model = randomize(make(**cfg))
         torch.save(model.state_dict(), tmp_path / "open_clip_pytorch_model.bin")
-        write_config(tmp_path, {"model_cfg": told, "preprocess_cfg": images})
+        write_config(tmp_path, {"model_cfg": cfg, "preprocess_cfg": images})
         return model, tmp_path
 
     return written
@@ -57,8 +57,8 @@ def taps(model, images):
     modules = {"pre_norm": tower.ln_pre, "norm": tower.ln_post}
     blocks = enumerate(tower.transformer.resblocks)
     modules |= {f"block{i:02d}/mlp/sum": block for i, block in blocks}
-    found, output = caught(tower, modules, images)
-    return found | {"projected": output.numpy()}
+    actual, output = caught(tower, modules, images)
+    return actual | {"projected": output.numpy()}
 
 
 def errors_of(model, reference, seed=1):
@@ -131,8 +131,8 @@ def test_positions_are_resampled_as_open_clip_does(written, open_clip):
 
 def test_images(written):
     _, folder = written(images=IMAGES | {"interpolation": "bilinear", "resize_mode": "squash"})
-    told = vit_tf.load_pretrained(folder).preprocessing
-    assert (told.interpolation, told.crop) == ("bilinear", None)
+    cfg = vit_tf.load_pretrained(folder).preprocessing
+    assert (cfg.interpolation, cfg.crop) == ("bilinear", None)
     _, folder = written(images=None)
     assert vit_tf.load_pretrained(folder).preprocessing.mean == CLIP["mean"]
     own = vit_tf.Preprocessing((20, 20), **HALF)
@@ -162,10 +162,10 @@ def test_images(written):
         ({"image_size": "20"}, "image_size of open_clip_config.json.*'20'"),
     ],
 )
-def test_other_towers_are_named(fields, message, written):
+def test_other_encoders_are_named(fields, message, written):
     _, folder = written()
-    told = MODEL | {"vision_cfg": VISION | fields}
-    write_config(folder, {"model_cfg": told, "preprocess_cfg": IMAGES})
+    cfg = MODEL | {"vision_cfg": VISION | fields}
+    write_config(folder, {"model_cfg": cfg, "preprocess_cfg": IMAGES})
     with refuses(message):
         vit_tf.load_pretrained(folder)
 
@@ -194,9 +194,9 @@ def test_other_configurations_are_named(fields, message, written):
 
 def test_what_leaves_no_choice(written):
     _, folder = written()
-    for wish in ({"activation": "quick_gelu"}, {"num_heads": 3}, {"pooling": "gap"}):
-        with refuses(next(iter(wish))):
-            vit_tf.load_pretrained(folder, **wish)
+    for options in ({"activation": "quick_gelu"}, {"num_heads": 3}, {"pooling": "gap"}):
+        with refuses(next(iter(options))):
+            vit_tf.load_pretrained(folder, **options)
     (folder / "open_clip_pytorch_model.bin").unlink()
     with refuses("open_clip_model.safetensors or open_clip_pytorch_model.bin"):
         vit_tf.load_pretrained(folder)
@@ -278,19 +278,19 @@ def test_bare_files(tmp_path):
         ("timm/vit_base_patch16_clip_224.openai", "quick_gelu"),
     ],
 )
-def test_names_tell_the_form_of_their_files(name, activation, tmp_path, monkeypatch):
+def test_names_determine_the_form_of_gelu(name, activation, tmp_path, monkeypatch):
     """A file by its name, which does not tell it itself."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     path = tmp_path / "model.safetensors"
     write_safetensors(path, {n: x for n, x in openai_clip().items() if n != "context_length"})
-    found = (str(path), dataclasses.replace(CHECKPOINTS[name], resolution=None))
-    monkeypatch.setattr("vit_tf.checkpoints.released.fetch", lambda _: found)
+    actual = (str(path), dataclasses.replace(CHECKPOINTS[name], resolution=None))
+    monkeypatch.setattr("vit_tf.checkpoints.released.fetch", lambda _: actual)
     model = vit_tf.load_pretrained(name, num_heads=3)
     assert model.get_config()["activation"] == activation
     assert fetch(str(path)) == (str(path), None)
 
 
-def test_names_tell_what_open_clip_lists(open_clip):
+def test_names_have_the_fields_that_open_clip_lists(open_clip):
     """Every field of each of its repositories in the table, by `pretrained.py` of open_clip."""
     listed = {}
     for model, trainings in open_clip.pretrained._PRETRAINED.items():
@@ -301,15 +301,18 @@ def test_names_tell_what_open_clip_lists(open_clip):
     for name in names:
         checkpoint, rows = CHECKPOINTS[name], listed[name]
         for model, config in rows:
-            told = open_clip.get_model_config(model)
-            vision = told["vision_cfg"]
+            cfg = open_clip.get_model_config(model)
+            vision = cfg["vision_cfg"]
             sizes = vit_tf.CLIPViT.variants[checkpoint.variant]
             assert vision["image_size"] == checkpoint.resolution
             heads = vision["width"] // vision.get("head_width", 64)
             hidden = int(vision["width"] * vision.get("mlp_ratio", 4))
-            found = [sizes[n] for n in ("patch_size", "num_layers", "hidden_dim", "num_heads")]
-            assert found == [*(vision[n] for n in ("patch_size", "layers", "width")), heads]
-            assert (sizes["mlp_dim"], sizes["projection_dim"]) == (hidden, told["embed_dim"])
+            actual = [sizes[n] for n in ("patch_size", "num_layers", "hidden_dim", "num_heads")]
+            assert actual == [*(vision[n] for n in ("patch_size", "layers", "width")), heads]
+            assert (sizes["mlp_dim"], sizes["projection_dim"]) == (
+                hidden,
+                cfg["embed_dim"],
+            )
             quick = config.get("quick_gelu", False)
             assert checkpoint.activation == ("quick_gelu" if quick else "gelu"), name
             assert checkpoint.values["mean"] == config["mean"], name

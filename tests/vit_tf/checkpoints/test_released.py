@@ -54,10 +54,10 @@ def test_sizes_of_models_with_registers_are_timms():
         size = architecture.partition("_")[2].partition("_")[0]
         with torch.device("meta"):
             model = timm.create_model(architecture.removeprefix("timm/"))
-        found = files.convert_vit(model.state_dict(), LoadOptions()).mapping.arguments
+        actual = files.convert_vit(model.state_dict(), LoadOptions()).mapping.arguments
         fields = vit_tf.ViT.variants[f"{size}/16"] | {"registers": model.num_reg_tokens}
         fields |= {"num_heads": model.blocks[0].attn.num_heads}
-        assert {name: found.get(name) for name in fields} == fields
+        assert {name: actual.get(name) for name in fields} == fields
 
 
 def test_list_pretrained():
@@ -72,19 +72,7 @@ def test_list_pretrained():
         vit_tf.list_pretrained("vit_models/imagenet21k/ViT-B-16")
 
 
-def test_later_families_are_named_as_timm_names_them():
-    """As many as timm 1.0.31 lists with weights of these families' authors."""
-    for pattern, count in (("*deit_*_distilled_*", 4), ("*deit3_*", 16), ("*_dinov2.*", 8)):
-        names = vit_tf.list_pretrained(pattern)
-        assert len(names) == count
-        for name in names:
-            assert CHECKPOINTS[name].values == IMAGENET
-            assert CHECKPOINTS[name].interpolation == "bicubic"
-    assert CHECKPOINTS["timm/vit_giant_patch14_dinov2.lvd142m"].variant == "DINOv2-g/14"
-    assert CHECKPOINTS["timm/vit_base_patch14_reg4_dinov2.lvd142m"].resolution == 518
-
-
-def test_towers_are_named_as_they_are_released():
+def test_other_names_are_those_of_their_releases():
     """As timm 1.0.31 lists SigLIP's but for NaFlex, pooled means and a fine-tuned one; bicubic and
     squeezed as in their processors, bilinear as in big_vision's own evaluation."""
     for pattern, count, resize in (
@@ -96,16 +84,18 @@ def test_towers_are_named_as_they_are_released():
             checkpoint = CHECKPOINTS[name]
             assert (checkpoint.interpolation, checkpoint.crop) == (resize, None)
             assert checkpoint.values == HALF and f"_{checkpoint.resolution}" in name
-    assert len(vit_tf.list_pretrained("*.openai")) == 3
+    crops = {CHECKPOINTS[name].crop for name in vit_tf.list_pretrained("*.openai")}
+    assert len(vit_tf.list_pretrained("*.openai")) == 3 and crops == {1.0}
+    # Google's are squeezed.
+    assert {CHECKPOINTS[name].crop for name in vit_tf.list_pretrained("*_models/*")} == {None}
     bucket = CHECKPOINTS["big_vision/siglip/webli_en_so400m_384_58765454"]
     assert bucket.url.endswith(".com/big_vision/siglip/webli_en_so400m_384_58765454.npz")
 
 
-def test_a_name_tells_pixels_beyond_the_patches():
+def test_a_name_determines_pixels_beyond_the_patches():
     """Those of So400m/14 have 384 pixels a side, of which its 27 patches see 378."""
     from vit_tf.checkpoints.archives import TensorInfo
-    from vit_tf.checkpoints.token_positions import patch_positions_map
-    from vit_tf.checkpoints.weight_maps import LoadOptions
+    from vit_tf.checkpoints.weight_maps import LoadOptions, patch_positions_map
 
     tensors = {"pos_embed": TensorInfo((1, 729, 1152), "float32")}
     for resolution, expected in ((384, 384), (378, 378), (None, 378), (224, 378)):
@@ -122,12 +112,12 @@ def test_preprocessing_of_released_models_is_timms():
 
     timms = [name for name in CHECKPOINTS if name.startswith("timm/")]
     listed = [name for name in timms if "siglip" not in name]
-    known = 0
+    count_of_names = 0
     for name in listed:
         config = timm.get_pretrained_cfg(name.removeprefix("timm/"), allow_unregistered=False)
         if config is None or not config.has_weights:
             continue
-        known += 1
+        count_of_names += 1
         checkpoint = CHECKPOINTS[name]
         assert config.input_size[1:] == (checkpoint.resolution,) * 2, name
         assert checkpoint.interpolation == config.interpolation, name
@@ -137,7 +127,7 @@ def test_preprocessing_of_released_models_is_timms():
         if not name.endswith(".openai"):
             squeezed = config.crop_mode == "squash"
             assert checkpoint.crop == (None if squeezed else config.crop_pct), name
-    assert known == len(listed)
+    assert count_of_names == len(listed)
     for pattern, count in (("*_dinov3*", 12), ("*eva02_*", 16), ("*_rope_*", 16), ("*aimv2_*", 14)):
         assert len(vit_tf.list_pretrained(pattern)) == count
 
@@ -146,7 +136,7 @@ def test_preprocessing_of_released_models_is_timms():
     "name",
     ["vit_small_patch16_rope_mixed_ape_224.naver_in1k", "vit_base_patch16_rope_224.naver_in1k"],
 )
-def test_a_name_tells_rotary_positions(name, home):
+def test_a_name_determines_rotary_positions(name, home):
     """Its tensors alone may be those of a DeiT-3."""
     pytest.importorskip("torch", reason="torch is not installed")
     import timm_models
@@ -179,7 +169,7 @@ def test_a_name_downloads_its_file(home, monkeypatch):
     assert small.image_shape == (32, 32, 3)
 
 
-def test_a_name_tells_the_preprocessing(monkeypatch):
+def test_a_name_determines_the_preprocessing(monkeypatch):
     """DeiT's files look like those of models that were trained on values in [-1, 1]."""
     path = CHECKPOINTS[DEIT].path
     os.makedirs(os.path.dirname(path))
@@ -191,28 +181,6 @@ def test_a_name_tells_the_preprocessing(monkeypatch):
     model = vit_tf.load_pretrained(path, num_heads=layouts.HEADS)
     assert model.preprocessing.mean == (0.5, 0.5, 0.5)
     assert model.preprocessing.crop is None
-
-
-def test_crops_are_those_of_the_published_evaluations():
-    """Of timm's files its `crop_pct`, of OpenAI's that of `clip.load`; Google's are squeezed."""
-    crops = {
-        VIT: None,
-        "bit_models/BiT-M-R50x1-ILSVRC2012": None,
-        "timm/vit_base_patch16_224.augreg_in21k_ft_in1k": 0.9,
-        "timm/vit_base_patch16_384.augreg_in21k_ft_in1k": 1.0,
-        "timm/deit_base_patch16_384.fb_in1k": 1.0,
-        "timm/vit_base_patch16_224.dino": 0.9,
-        "timm/vit_base_patch16_clip_224.openai": 1.0,
-        "timm/beit_large_patch16_512.in22k_ft_in22k_in1k": 1.0,
-        "timm/beitv2_base_patch16_224.in1k_ft_in1k": 0.9,
-        "timm/beitv2_large_patch16_224.in1k_ft_in1k": 0.95,
-        "timm/beitv2_large_patch16_224.in1k_ft_in22k": 0.9,
-        "timm/deit_base_distilled_patch16_384.fb_in1k": 1.0,
-        "timm/deit3_small_patch16_224.fb_in1k": 0.9,
-        "timm/deit3_huge_patch14_224.fb_in22k_ft_in1k": 1.0,
-        "timm/vit_giant_patch14_reg4_dinov2.lvd142m": 1.0,
-    }
-    assert {name: CHECKPOINTS[name].crop for name in crops} == crops
 
 
 def test_without_a_network_the_file_is_named(home, monkeypatch):

@@ -25,8 +25,8 @@ def logits(tensors, tmp_path):
     expected = vit_tf.load_pretrained(write(tensors, tmp_path), num_heads=HEADS)(images)
 
     def same(path):
-        found = vit_tf.load_pretrained(path, num_heads=HEADS)(images)
-        return np.array_equal(found, expected)
+        actual = vit_tf.load_pretrained(path, num_heads=HEADS)(images)
+        return np.array_equal(actual, expected)
 
     return same
 
@@ -172,7 +172,7 @@ BARE = {
 
 
 @pytest.mark.parametrize("name", BARE)
-def test_files_of_patches_alone_tell_or_ask(name):
+def test_files_of_patches_alone_determine_or_require_heads(name):
     """Those of a base model may be of either of the last two, of 16 heads or 12."""
     torch = torch_or_skip()
     import timm_models
@@ -186,5 +186,5 @@ def test_files_of_patches_alone_tell_or_ask(name):
         with refuses(r"num_heads \(12 or 16\)"):
             timm.convert_vit(state, LoadOptions())
     else:
-        found = timm.convert_vit(state, LoadOptions()).mapping.arguments
-        assert (found["num_heads"], found["activation"]) == BARE[name]
+        actual = timm.convert_vit(state, LoadOptions()).mapping.arguments
+        assert (actual["num_heads"], actual["activation"]) == BARE[name]

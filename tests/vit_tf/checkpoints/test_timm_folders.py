@@ -8,7 +8,8 @@ import pytest
 from archive_files import helper_or_skip, refuses
 
 import vit_tf
-from vit_tf.checkpoints import timm_configs
+from vit_tf.checkpoints import configs
+from vit_tf.checkpoints.weight_maps import CLIP
 
 MOST = 1e-5
 TINY = {"embed_dim": 24, "depth": 2, "num_heads": 3, "patch_size": 4, "img_size": 20}
@@ -101,15 +102,15 @@ def outputs(model, shape, seed=1):
 
     images = np.random.default_rng(seed).normal(size=(2, *shape, 3)).astype(np.float32)
     with torch.no_grad():
-        found = model(torch.tensor(np.ascontiguousarray(images.transpose(0, 3, 1, 2))))
-    return images, found.numpy()
+        actual = model(torch.tensor(np.ascontiguousarray(images.transpose(0, 3, 1, 2))))
+    return images, actual.numpy()
 
 
 def error(model, images, expected):
     """The largest difference, relative to the largest number."""
-    found = np.asarray(model(images))
-    assert found.shape == expected.shape
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+    actual = np.asarray(model(images))
+    assert actual.shape == expected.shape
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -119,9 +120,9 @@ def test_a_folder_opens_as_timm_makes_it(name, written, record_property):
     shape = reference.patch_embed.img_size
     assert model.image_shape[:2] == shape or "DINOv3" in name
     model = vit_tf.load_pretrained(folder, image_shape=shape)
-    found = error(model, *outputs(reference, shape))
-    record_property("max relative error", found)
-    assert found < MOST
+    actual = error(model, *outputs(reference, shape))
+    record_property("max relative error", actual)
+    assert actual < MOST
 
 
 @pytest.mark.parametrize(
@@ -135,11 +136,11 @@ def test_every_block_is_timms(name, size, models, written, record_property, tmp_
     if size is not None:
         reference.set_input_size(size)
     images, _ = outputs(reference, model.image_shape[:2])
-    expected, found = models.taps(reference, images), model.intermediates(images)
+    expected, actual = models.taps(reference, images), model.intermediates(images)
     if "PE-Core" in name:
         expected["projected"] = expected.pop("logits")
     errors = {
-        tap: float(np.abs(np.asarray(found[tap]) - x).max() / np.abs(x).max())
+        tap: float(np.abs(np.asarray(actual[tap]) - x).max() / np.abs(x).max())
         for tap, x in expected.items()
     }
     assert len(errors) == 4 + ("PE-Core" in name) and max(errors.values()) < MOST, errors
@@ -209,6 +210,49 @@ def test_what_is_not_known_is_refused(change, message, written):
         vit_tf.load_pretrained(folder)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "tag", "expected"),
+    [
+        ("vit_base_patch16_clip_224", "laion2b", "gelu"),
+        ("vit_base_patch16_clip_224", "openai_ft_in1k", "gelu"),
+        ("vit_base_patch16_clip_224", "openai", "quick_gelu"),
+        ("vit_base_patch16_clip_quickgelu_224", "openai", "quick_gelu"),
+        ("vit_huge_patch14_clip_quickgelu_378", None, "quick_gelu"),
+    ],
+)
+def test_the_form_of_gelu_is_that_of_the_training(architecture, tag, expected, models, tmp_path):
+    models.write(models.make("clip"), tmp_path / "model.safetensors")
+    images = {"tag": tag, "crop_pct": 0.95, "interpolation": "bicubic", **CLIP}
+    config = {"architecture": architecture, "num_classes": 10, "pretrained_cfg": images}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = vit_tf.load_pretrained(tmp_path, num_heads=3)
+    assert model.get_config()["activation"] == expected and model.preprocessing.crop == 0.95
+    other = vit_tf.load_pretrained(tmp_path, num_heads=3, activation="gelu_tanh")
+    assert other.get_config()["activation"] == "gelu_tanh"
+
+
+def test_the_images_of_a_folder_are_those_of_its_config(models, tmp_path):
+    models.write(models.make("mae"), tmp_path / "model.safetensors")
+    images = {"mean": [0.4] * 3, "std": [0.2] * 3, "interpolation": "bilinear", "crop_pct": 0.8}
+    config = {"architecture": "vit_base_patch16_224", "pretrained_cfg": images}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = vit_tf.load_pretrained(tmp_path, num_heads=3)
+    expected = vit_tf.Preprocessing((20, 20), (0.4,) * 3, (0.2,) * 3, crop=0.8)
+    assert model.preprocessing == expected
+    own = vit_tf.Preprocessing((20, 20))
+    assert vit_tf.load_pretrained(tmp_path, num_heads=3, preprocessing=own).preprocessing == own
+    for change, message in (
+        ({"crop_pct": "0.8"}, "crop_pct"),
+        ({"crop_mode": "border"}, "'border'"),
+        ({"interpolation": "random"}, "interpolation.*'random'"),
+        ({"mean": [0.5]}, "mean"),
+    ):
+        fields = config | {"pretrained_cfg": images | change}
+        (tmp_path / "config.json").write_text(json.dumps(fields))
+        with refuses(message):
+            vit_tf.load_pretrained(tmp_path, num_heads=3)
+
+
 def test_the_table_of_architectures_is_timms(models, monkeypatch):
     """The arguments with which timm makes each architecture that a row of the table fits."""
     from timm.models import _registry, beit, deit, eva, vision_transformer
@@ -218,33 +262,33 @@ def test_the_table_of_architectures_is_timms(models, monkeypatch):
         monkeypatch.setattr(module, "build_model_with_cfg", lambda cls, *_, **options: options)
         for name in models.timm.list_models(module=module.__name__.rpartition(".")[2]):
             made[name] = _registry.model_entrypoint(name)()
-    known = 0
+    count = 0
     for name, options in made.items():
         config = {"architecture": name, "pretrained_cfg": {}}
         try:
-            found = timm_configs.read_timm_config(config)
+            actual = configs.read_timm_config(config)
         except ValueError:
             # Those of other blocks, positions or pooling.
             assert re.search(OTHERS, name), name
             continue
-        known += 1
+        count += 1
         default = "avg" if re.search("^beit|^eva02|dinov3|_rope_reg", name) else "token"
-        pooling = timm_configs.POOLINGS[options.get("global_pool", default)]
-        assert found["pooling"] == pooling, name
+        pooling = configs.POOLINGS[options.get("global_pool", default)]
+        assert actual["pooling"] == pooling, name
         expected = options.get("fc_norm", options.get("use_fc_norm"))
-        assert found["fc_norm"] == (pooling == "gap" if expected is None else expected), name
-        assert found["num_heads"] == options["num_heads"], name
+        assert actual["fc_norm"] == (pooling == "gap" if expected is None else expected), name
+        assert actual["num_heads"] == options["num_heads"], name
         gelu = options.get("act_layer", "gelu")
-        assert found["activation"] == gelu or "mlp_layer" in options, name
+        assert actual["activation"] == gelu or "mlp_layer" in options, name
         norm = options.get("norm_layer")
-        assert found["epsilon"] == (norm.keywords["eps"] if norm else 1e-6), name
+        assert actual["epsilon"] == (norm.keywords["eps"] if norm else 1e-6), name
         others = set(options) - {
-            *timm_configs.SHOWN.split(),
-            *timm_configs.USED,
+            *configs.SHOWN.split(),
+            *configs.USED,
             *IRRELEVANT.split(),
         }
         assert not others, (name, others)
-    assert known > 120
+    assert count > 120
 
 
 # Of timm 1.0.31: what no row fits, and arguments that `told` leaves to a row or to nobody.

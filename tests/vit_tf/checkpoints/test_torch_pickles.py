@@ -133,9 +133,9 @@ def assert_refused_in_little_memory(path, word):
         open_archive(path)
 
 
-@pytest.mark.parametrize("what", NESTED_TUPLES)
-def test_nested_tuples_take_little_memory(what, tmp_path):
-    value, word = NESTED_TUPLES[what]
+@pytest.mark.parametrize("case", NESTED_TUPLES)
+def test_nested_tuples_take_little_memory(case, tmp_path):
+    value, word = NESTED_TUPLES[case]
     assert_refused_in_little_memory(write(tmp_path / "a.pt", state_dict(value)), word)
 
 

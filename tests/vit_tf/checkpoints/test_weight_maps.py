@@ -178,17 +178,3 @@ def test_checking_and_filling_take_little_memory(tmp_path):
     with memory_below(2.5 * bytes_each), open_archive(tmp_path / "a.npz") as archive:
         fill(weights, archive, WeightMap(weights=sources))
     assert all(weight.value == 1 for weight in weights.values())
-
-
-def test_keras_variables_take_halves(rng, tmp_path):
-    keras = pytest.importorskip("keras")
-    half = rng.normal(size=(3, 4)).astype(np.float16)
-    np.savez(tmp_path / "a.npz", x=half)
-    variable = keras.Variable(np.zeros((4, 3), np.float32))
-    with open_archive(tmp_path / "a.npz") as archive:
-        fill(
-            {"x": variable},
-            archive,
-            WeightMap(weights={"x": Transform({"x": (3, 4)}, np.transpose)}),
-        )
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), half.T.astype(np.float32))

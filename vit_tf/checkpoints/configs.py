@@ -1,0 +1,414 @@
+"""What configuration files state and tensors do not, of transformers and of timm.
+
+A folder of timm states heads, GELU, pooling and sizes in `config.json`, and one of transformers
+how images become the input in `preprocessor_config.json`.
+"""
+
+import math
+import re
+from collections import Counter
+from numbers import Real
+
+from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, MOST_LAYERS
+from vit_tf.names import lookup
+
+# Names of transformers' `ACT2FN`, and the forms that they stand for.
+GELUS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+}
+MOST = {"num_hidden_layers": MOST_LAYERS, "num_channels": 1000}
+
+
+class Config:
+    """Typed access to the fields of a model's configuration; each raises a ValueError."""
+
+    def __init__(self, fields, file="config.json"):
+        self.fields, self.file = fields, file
+
+    def _get(self, name, fits, expected, default=None):
+        value = self.fields.get(name, default)
+        if not fits(value):
+            message = f"Expected {name} of {self.file} to be {expected}."
+            raise ValueError(f"{message} Received: {value!r}")
+        return value
+
+    def integer(self, name):
+        """An integer above 0."""
+        most = MOST.get(name, 2**31)
+        return self._get(name, lambda x: type(x) is int and 0 < x <= most, "an integer above 0")
+
+    def flag(self, name, default):
+        """True or False; `default`, that of transformers, where the file is silent."""
+        return self._get(name, lambda x: type(x) is bool, "true or false", default)
+
+    def number(self, name):
+        """A number above 0 and below 1, such as an epsilon."""
+        expected = "a number above 0 and below 1"
+        return float(self._get(name, lambda x: isinstance(x, Real) and 0 < x < 1, expected))
+
+    def pair(self, name):
+        """(height, width) of one or two integers above 0."""
+        return integer_pair(self._get(name, integer_pair, "one or two integers"))
+
+    def require(self, name, value):
+        """Raises unless a field, where it is present, has the only value that is supported."""
+        expected = f"{value!r}, the only supported value"
+        self._get(name, lambda x: x == value, expected, default=value)
+
+    def activation(self):
+        """The form of the GELU, by the name that `vit_tf.ViT` gives it."""
+        return lookup("hidden_act of config.json", str(self.fields.get("hidden_act")), GELUS)
+
+
+def integer_pair(size):
+    """(height, width) of one integer above 0, or a list of two; None for anything else."""
+    size = (size, size) if type(size) is int else size
+    integers = isinstance(size, tuple | list) and all(type(n) is int and n > 0 for n in size)
+    return tuple(size) if integers and len(size) == 2 else None
+
+
+def image_fields(folder, types: dict) -> dict:
+    """Fields of the image encoder; `types` has whether a `model_type` has a text encoder too."""
+    fields = folder.config
+    if types[fields["model_type"]]:
+        fields = fields.get("vision_config")
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"Expected vision_config of config.json to be an object. Received: {fields!r}"
+        )
+    return fields
+
+
+def class_names(fields, num_classes):
+    """Names of the classes in a classifier's `id2label`, made unique by their number, or None."""
+    labels = fields.get("id2label")
+    if labels is None:
+        return None
+    keys = [str(i) for i in range(num_classes)]
+    names = isinstance(labels, dict) and all(isinstance(name, str) for name in labels.values())
+    if not names or sorted(labels) != sorted(keys):
+        raise ValueError(
+            f"Expected id2label of config.json to name the classes 0 to {num_classes - 1}. "
+            f"Received: {str(labels)[:200]}"
+        )
+    names = [labels[key] for key in keys]
+    if names == [f"LABEL_{key}" for key in keys]:
+        return None
+    counts = Counter(names)
+    names = [f"{n} ({key})" if counts[n] > 1 else n for n, key in zip(names, keys, strict=True)]
+    return tuple(names)
+
+
+# timm's `config.json`.
+
+# Heads by the size in an architecture's name (timm 1.0.31).
+TIMM_HEADS = {"tiny": 3, "xsmall": 4, "small": 6, "small_plus": 6, "medium": 8, "mediumd": 8}
+TIMM_HEADS |= {"base": 12, "large": 16, "huge": 16, "huge_plus": 20, "giant": 16, "giantopt": 16}
+TIMM_HEADS |= {"gigantic": 16, "so400m": 16, "7b": 32, "wee": 4, "little": 5, "betwixt": 10}
+TIMM_HEADS |= {"so150m": 14, "so150m2": 13}
+_VIT = {"global_pool": "token", "act_layer": "gelu", "epsilon": 1e-6}
+_GAP = _VIT | {"global_pool": "avg"}
+_PLAIN_GAP = _GAP | {"fc_norm": False}
+_PE = {"global_pool": "map", "act_layer": "gelu", "epsilon": 1e-5}
+_AIMV2 = _PLAIN_GAP | {"epsilon": 1e-5}
+_MAP = _VIT | {"global_pool": "map"}
+_CLIP = _VIT | {"epsilon": 1e-5}
+_TANH, _QUICK, _WIDE = {"act_layer": "gelu_tanh"}, {"act_layer": "quick_gelu"}, {"num_heads": 24}
+_EVA = {"global_pool": "avg", "act_layer": "gelu", "epsilon": 1e-6}
+_DINO3 = _EVA | {"fc_norm": False, "epsilon": 1e-5}
+# Of timm's architectures those that a model here computes, and the arguments with which timm makes
+# them. `SIZE` stands for a key of `TIMM_HEADS`; of several rows that fit, the last counts.
+ARCHITECTURES = {
+    r"(vit|deit|deit3|flexivit)_SIZE(_distilled)?(_patch\d+_\d+)?": _VIT,
+    r"vit_SIZE_patch\d+_224_miil": _VIT,
+    r"vit_SIZE_patch\d+_plus_\d+": _VIT | {"num_heads": 14},
+    r"vit_SIZE_patch\d+(_reg\d)?_(dinov2|tipsv2)": _VIT,
+    r"vit_giant_patch\d+(_reg\d)?_(dinov2|tipsv2)": _VIT | _WIDE,
+    r"vit_SIZE_patch\d+_(reg\d_)?gap_\d+": _GAP,
+    r"vit_SIZE_patch\d+_gap_\d+": _PLAIN_GAP,
+    r"vit_base_patch16_gap_224": _PLAIN_GAP | {"num_heads": 16},
+    r"vit_so150m_patch16_reg4_gap_\d+": _PLAIN_GAP,
+    r"vit_SIZE_patch\d+_siglip_gap_\d+": _PLAIN_GAP,
+    r"vit_SIZE_patch\d+_siglip_\d+": _MAP,
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_gap_\d+": _PLAIN_GAP | _TANH,
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_\d+": _MAP | _TANH,
+    r"vit_large_patch16_siglip_gap_512": _PLAIN_GAP | _TANH,
+    r"vit_large_patch16_siglip_512": _MAP | _TANH,
+    r"vit_SIZE_patch\d+_clip_\d+": _CLIP,
+    r"vit_SIZE_patch\d+_clip_quickgelu_\d+": _CLIP | _QUICK,
+    r"vit_SIZE_patch\d+_plus_clip_\d+": _CLIP | {"num_heads": 14},
+    r"beit(v2)?_SIZE_patch\d+_\d+": _EVA,
+    r"eva02_SIZE_patch\d+(_clip)?_\d+": _EVA,
+    r"eva02_SIZE_patch\d+_clip_\d+": _EVA | {"global_pool": "token"},
+    r"vit_SIZE_patch\d+_dinov3(_qkvb)?": _DINO3,
+    r"vit_SIZE_patch\d+_rope_(ape_)?\d+": _VIT | {"rotation": "axial"},
+    r"vit_SIZE_patch\d+_rope_mixed_(ape_)?\d+": _VIT | {"rotation": "mixed"},
+    r"vit_SIZE_patch\d+_rope_reg\d_gap_\d+": _EVA | {"rotation": "eva"},
+    r"aimv2_large_patch\d+_\d+": _AIMV2 | {"num_heads": 8},
+    r"aimv2_huge_patch\d+_\d+": _AIMV2 | {"num_heads": 12},
+    r"aimv2_1b_patch\d+_\d+": _AIMV2 | {"num_heads": 16},
+    r"aimv2_3b_patch\d+_\d+": _AIMV2 | {"num_heads": 24},
+    r"vit_pe_core_base_patch16_224": _PE | {"rotary_side": (14, 14)},
+    r"vit_pe_core_(tiny|small|large)_patch\d+_\d+": _PE | {"rotary_side": (24, 24)},
+    r"vit_pe_core_gigantic_patch14_448": _PE | {"rotary_side": (32, 32)},
+    r"mixer_[bls]\d+_\d+": _EVA | {"fc_norm": False},
+    r"resnetv2_\d+x\d_bit": _EVA,
+}
+# Arguments that tensors determine as well, or that change nothing outside training.
+SHOWN = "patch_size in_chans num_classes embed_dim depth mlp_ratio qkv_bias proj_bias init_values "
+SHOWN += "class_token no_embed_class reg_tokens num_reg_tokens pre_norm final_norm num_blocks "
+SHOWN += "qkv_fused scale_mlp scale_attn_inner swiglu_mlp swiglu_align_to use_abs_pos_emb "
+SHOWN += "use_rel_pos_bias use_shared_rel_pos_bias drop_rate pos_drop_rate patch_drop_rate "
+SHOWN += "proj_drop_rate attn_drop_rate drop_path_rate weight_init fix_init head_init_scale "
+SHOWN += "dynamic_img_size strict_img_size use_post_transformer_norm"
+USED = ("num_heads", "global_pool", "act_layer", "fc_norm", "use_fc_norm", "img_size")
+# Arguments with the only value that is computed here.
+ONLY = {"pool_include_prefix": False, "dynamic_img_pad": False, "ref_feat_shape": [16, 16]}
+ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu")}
+POOLINGS = {"token": "cls", "avg": "gap", "map": "map"}
+
+
+def read_timm_config(config: dict) -> dict:
+    """dict of `num_heads`, `activation`, `pooling`, `fc_norm` and others, as a `ViT` names them.
+
+    `image_shape` is (height, width), or None where the file allows images of any size, and
+    `input_size` that of the images it was trained with; `explicit` is whether the form of GELU is
+    an argument of its own, not that of the architecture.
+    """
+    arguments = _arguments(str(config.get("architecture")))
+    more = config.get("model_args") or {}
+    if not isinstance(more, dict):
+        raise ValueError(f"Expected model_args of config.json. Received: {str(more)[:200]}")
+    unknown = sorted(set(more) - {*SHOWN.split(), *USED, *ONLY})
+    if unknown:
+        raise ValueError(
+            "Expected supported model_args in config.json. "
+            f"Received: {', '.join(map(repr, unknown[:8]))}"
+        )
+    fields = Config(more)
+    for name, value in ONLY.items():
+        fields.require(name, value)
+    images = config["pretrained_cfg"]
+    images = images if isinstance(images, dict) else {}
+    size = images.get("input_size")
+    size = size[-2:] if isinstance(size, list) else size
+    if images.get("fixed_input_size"):
+        arguments.setdefault("img_size", size)
+    arguments |= {name: more[name] for name in USED if more.get(name) is not None}
+    fields = Config(arguments | {"input_size": size})
+    pooling = lookup("global_pool of config.json", str(arguments["global_pool"]), POOLINGS)
+    fc_norm = fields.flag("use_fc_norm", fields.flag("fc_norm", pooling == "gap"))
+    return {
+        "num_heads": arguments["num_heads"] and fields.integer("num_heads"),
+        "activation": lookup("act_layer", str(arguments["act_layer"]), ACTIVATIONS),
+        "pooling": pooling,
+        "fc_norm": fc_norm,
+        "epsilon": arguments["epsilon"],
+        "rotation": arguments.get("rotation"),
+        "rotary_side": arguments.get("rotary_side"),
+        "explicit": "act_layer" in more,
+        "input_size": size and fields.pair("input_size"),
+        "image_shape": fields.pair("img_size") if "img_size" in arguments else None,
+    }
+
+
+def config_from_name(checkpoint):
+    """The same for a known name whose tensors do not state its rotary positions; {} for others."""
+    name, size = checkpoint.name.removeprefix("timm/"), checkpoint.resolution
+    if "_rope_" not in name:
+        return {}
+    images = {"input_size": [3, size, size]}
+    return read_timm_config({"architecture": name.partition(".")[0], "pretrained_cfg": images})
+
+
+def _arguments(architecture):
+    """Those with which timm makes an architecture, besides sizes that its tensors show."""
+    arguments = None
+    sizes = "|".join(TIMM_HEADS)
+    for pattern, row in ARCHITECTURES.items():
+        match = re.fullmatch(pattern.replace("SIZE", f"(?P<size>{sizes})"), architecture)
+        if match:
+            named = re.match(rf"\w+?_({sizes})_", architecture)
+            size = match.groupdict().get("size") or (named and named[1])
+            arguments = {"num_heads": TIMM_HEADS.get(size)} | row
+    if arguments is None:
+        raise ValueError(
+            f"Expected a supported architecture of timm. Received: architecture={architecture!r}"
+        )
+    return arguments
+
+
+# Image processors.
+
+# Numbers that Pillow gives its filters.
+FILTERS = {2: "bilinear", 3: "bicubic"}
+# What image processors of transformers do where a file of theirs leaves it out.
+DEFAULTS = {
+    "ViT": {"resample": 2, "do_center_crop": False},
+    "DeiT": {"resample": 3, "do_center_crop": True},
+    "Bit": {"resample": 3, "do_center_crop": True},
+    "Siglip": {"resample": 3, "do_center_crop": False},
+    "CLIP": {"resample": 3, "do_center_crop": True},
+    "Beit": {"resample": 3, "do_center_crop": True},
+    "DINOv3ViT": {"resample": 2, "do_center_crop": False},
+}
+# Of means, deviations and factors; JSON has integers that no float holds.
+LARGEST = 1e6
+SUFFIXES = ("ImageProcessorFast", "ImageProcessor", "FeatureExtractor")
+# The processor of each type of model, for files that name none, and what it does with images.
+# Where the file is missing too: a shorter side of 256 pixels, and of these the 224 in the middle
+# (Touvron et al. 2021; Oquab et al. 2023), the whole of the shorter side (`clip.load` of
+# openai/CLIP), or all, squeezed (all releases of SigLIP). Of a plain ViT it is open: those of
+# Google's releases are of values in [-1, 1], those of DeiT and of DINO of ImageNet's mean and std.
+_CROPPED = {"values": IMAGENET, "interpolation": "bicubic", "crop": 224 / 256}
+_SHORTER_SIDE = {"values": CLIP, "interpolation": "bicubic", "crop": 1.0}
+_SQUEEZED = {"values": HALF, "interpolation": "bicubic", "crop": None}
+PROCESSORS = {
+    "ViT": {"vit": None, "ijepa": None, "vit_mae": _CROPPED},
+    "DeiT": {"deit": _CROPPED},
+    "Bit": {"bit": None, "dinov2": _CROPPED, "dinov2_with_registers": _CROPPED},
+    "DINOv3ViT": {"dinov3_vit": None},
+    "Beit": {"beit": None},
+    "CLIP": dict.fromkeys(("aimv2", "aimv2_vision_model"))
+    | dict.fromkeys(("clip", "clip_vision_model"), _SHORTER_SIDE)
+    | dict.fromkeys(("metaclip_2", "metaclip_2_vision_model"), _SHORTER_SIDE),
+    "Siglip": dict.fromkeys(("siglip", "siglip_vision_model"), _SQUEEZED),
+}
+
+
+def preprocessing_from_config(folder, image_shape: tuple, any_size: bool, options) -> dict:
+    """dict of a `Conversion`'s `values`, `interpolation`, `crop`, `crop_rounding` and `size`."""
+    kind = folder.config.get("model_type")
+    if options.preprocessing is not None:
+        return {}
+    if folder.processor is None:
+        images = next((types[kind] for types in PROCESSORS.values() if kind in types), None)
+        if images is None:
+            raise ValueError(
+                "Expected a preprocessor_config.json, or preprocessing=vit_tf.Preprocessing(...): "
+                "checkpoints of its type differ in mean and standard deviation. "
+                f"Received: neither, model_type={kind!r}"
+            )
+        return images
+    fields = _fields(folder)
+    size, crop = _size(fields)
+    if size != tuple(image_shape[:2]) and not any_size:
+        raise ValueError(
+            f"Expected preprocessor_config.json to be for images of {tuple(image_shape[:2])} "
+            f"pixels, as the model. Received: {size}"
+        )
+    resample = fields.get("resample")
+    resample = lookup(
+        "resample", resample if isinstance(resample, int) else repr(resample), FILTERS
+    )
+    images = {"values": _values(fields, image_shape[2]), "interpolation": resample, "crop": crop}
+    return images | {"crop_rounding": "even" if crop is None else "down", "size": size}
+
+
+def processor_size(folder, options, default):
+    """(height, width) of the images of a family whose `config.json` does not have it."""
+    if options.preprocessing is not None:
+        return options.preprocessing.size or default
+    return default if folder.processor is None else _size(_fields(folder))[0]
+
+
+def _fields(folder):
+    """Fields of a processor's file, with what its class does where it leaves something out."""
+    fields, kind = folder.processor, folder.config.get("model_type")
+    name = str(fields.get("image_processor_type") or fields.get("feature_extractor_type") or "")
+    own = next((stem for stem, types in PROCESSORS.items() if kind in types), None)
+    stem = next((name.removesuffix(s) for s in SUFFIXES if name.endswith(s)), own)
+    return DEFAULTS.get(stem, {}) | {k: v for k, v in fields.items() if v is not None}
+
+
+def _size(fields):
+    """(height, width) of the images, and the crop of a `Preprocessing`."""
+    size, cropped = fields.get("size"), fields.get("do_center_crop")
+    target = _pair(fields.get("crop_size"))
+    edge = size.get("shortest_edge") if isinstance(size, dict) else size
+    pair = _pair(size)
+    if pair is not None and pair[0] == pair[1]:
+        edge = pair[0]
+    if fields.get("do_resize", True) is True:
+        if cropped is False and pair is not None:
+            return pair, None
+        if cropped is True and target is not None and type(edge) is int:
+            side = min(target)
+            if side <= edge < LARGEST:
+                return target, _share(side, edge)
+    received = {k: fields.get(k) for k in ("do_resize", "size", "do_center_crop", "crop_size")}
+    raise ValueError(
+        f"Expected a preprocessor_config.json that resizes images to a height and width, or "
+        f"their shorter side before a centre crop. Received: {received}"
+    )
+
+
+def _pair(size):
+    """(height, width) of a size as transformers writes it, or None."""
+    if isinstance(size, dict):
+        size = (size.get("height"), size.get("width"))
+    return integer_pair(size)
+
+
+def _share(side, edge):
+    """The crop of which `floor(side / crop)` is the edge."""
+    share = side / edge
+    return share if math.floor(side / share) == edge else math.nextafter(share, 0)
+
+
+def _values(fields, channels):
+    """Mean and std of values in [0, 1], of what a file does with those in [0, 255]."""
+    mean, std = (0.0,) * channels, (1.0,) * channels
+    if fields.get("do_normalize", True):
+        mean, std = (numbers(fields, name, channels) for name in ("image_mean", "image_std"))
+    scale = 255.0
+    if fields.get("do_rescale", True):
+        factor = fields.get("rescale_factor", 1 / 255)
+        if not isinstance(factor, Real) or not 0 < factor < LARGEST:
+            raise ValueError(f"Expected rescale_factor to be above 0. Received: {factor!r}")
+        scale = 255 * factor
+    if not math.isclose(scale, 1):
+        mean, std = (tuple(x / scale for x in values) for values in (mean, std))
+    return {"mean": mean, "std": std}
+
+
+def numbers(fields, name, channels):
+    """A number for each channel."""
+    values = fields.get(name)
+    values = [values] * channels if isinstance(values, Real) else values
+    numbers = isinstance(values, list | tuple) and all(isinstance(x, Real) for x in values)
+    if not numbers or len(values) != channels or not all(-LARGEST < x < LARGEST for x in values):
+        raise ValueError(
+            f"Expected {name} to have a number for each of {channels} channels. "
+            f"Received: {name}={values!r}"
+        )
+    return tuple(float(x) for x in values)
+
+
+def lookup_filter(fields):
+    """The interpolation of a configuration of timm or open_clip."""
+    filters = {name: name for name in FILTERS.values()}
+    return lookup("interpolation", str(fields.get("interpolation")), filters)
+
+
+def timm_preprocessing(config, channels):
+    """The same of the `pretrained_cfg` in a `config.json` of timm's."""
+    fields = config["pretrained_cfg"]
+    if not isinstance(fields, dict):
+        raise ValueError(f"Expected pretrained_cfg to be an object. Received: {fields!r}")
+    crop = fields.get("crop_pct")
+    share = isinstance(crop, Real) and 0 < crop <= 1
+    if not share or fields.get("crop_mode", "center") not in ("center", "squash"):
+        raise ValueError(
+            "Expected pretrained_cfg to have crop_pct in (0, 1] and crop_mode 'center' or 'squash'."
+            f" Received: crop_pct={crop!r}, crop_mode={fields.get('crop_mode')!r}"
+        )
+    mean, std = (numbers(fields, name, channels) for name in ("mean", "std"))
+    return {
+        "values": {"mean": mean, "std": std},
+        "interpolation": lookup_filter(fields),
+        "crop": None if fields.get("crop_mode") == "squash" else float(crop),
+    }
