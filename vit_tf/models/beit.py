@@ -7,14 +7,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from vit_tf.models.model import SignatureLayer, inner_taps, signature_config, zero_head
+from vit_tf.models.model import SignatureLayer, signature_config, zero_head
 from vit_tf.models.transformer import (
-    Embedding,
     LayerNormalization,
     Rotation,
     TransformerModel,
     check_pooling,
+    encoder_size,
     make_blocks,
+    variants,
 )
 from vit_tf.models.vit import ROTARY_SIDE, SIZES
 from vit_tf.names import as_image_shape, as_names, lookup
@@ -35,10 +36,10 @@ def relative_index(rows: int, columns: int) -> np.ndarray:
     row, column = np.indices((rows, columns)).reshape(2, -1)
     down = row[:, None] - row[None, :] + rows - 1
     right = column[:, None] - column[None, :] + columns - 1
-    num_places = (2 * rows - 1) * (2 * columns - 1)
+    count = (2 * rows - 1) * (2 * columns - 1)
     index = np.empty((1 + len(row), 1 + len(row)), "int32")
     index[1:, 1:] = down * (2 * columns - 1) + right
-    index[0, :], index[:, 0], index[0, 0] = num_places, num_places + 1, num_places + 2
+    index[0, :], index[:, 0], index[0, 0] = count, count + 1, count + 2
     return index
 
 
@@ -131,9 +132,7 @@ class BEiT(TransformerModel):
         self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
         added, rotary = lookup("position_type", position_type, _POSITIONS)
-        self.embedding = Embedding(
-            grid, hidden_dim, dropout_rate, use_positions=added, dtype=policy, name="embedding"
-        )
+        self.add_embedding(config, use_positions=added)
         self.blocks = make_blocks(config, dtype=policy)
         names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
         names = [] if added else names
@@ -141,16 +140,10 @@ class BEiT(TransformerModel):
         if rotary:
             width = hidden_dim // num_heads
             self.rotation = Rotation(grid, width, ROTARY_SIDE, dtype=policy, name="rotation")
-        self.norm = LayerNormalization(
-            epsilon=epsilon, dtype=policy, name="fc_norm" if self.fc_norm else "norm"
-        )
+        name = "fc_norm" if self.fc_norm else "norm"
+        self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name=name)
         self.head = zero_head(num_classes)
         self.build((None, *image_shape))
-
-    @property
-    def taps(self):
-        """Names of all taps, in depth order."""
-        return ("embedding", *inner_taps(self.blocks), *self.pool_taps, "logits")
 
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
@@ -170,12 +163,11 @@ VARIANTS = {
     for size, scale in (("B", 0.1), ("L", 1e-5))
 }
 # Fang et al. 2023 (EVA-02), table 1.
-_EVA02 = {"patch_size": 14, "position_type": "rotary", "activation": "swiglu", "layer_scale": None}
-EVA02 = {
-    f"EVA02-{size}/14": {**SIZES[size], **_EVA02, "mlp_dim": hidden, "sub_norm": sites}
-    for size, hidden, sites in (
-        *(("Ti", 512, ()), ("S", 1024, ())),
-        *(("B", 2048, ("mlp",)), ("L", 2730, ("mlp",))),
-    )
+_EVA02 = {
+    "Ti": encoder_size(12, 3, 192, 512) | {"sub_norm": ()},
+    "S": encoder_size(12, 6, 384, 1024) | {"sub_norm": ()},
+    "B": encoder_size(12, 12, 768, 2048) | {"sub_norm": ("mlp",)},
+    "L": encoder_size(24, 16, 1024, 2730) | {"sub_norm": ("mlp",)},
 }
-BEiT.variants = VARIANTS | EVA02
+_ROTARY = {"position_type": "rotary", "activation": "swiglu", "layer_scale": None}
+BEiT.variants = VARIANTS | variants(_EVA02, (14,), "EVA02-", **_ROTARY)

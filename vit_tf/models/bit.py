@@ -1,5 +1,7 @@
 """BiT ResNet-v2 (Kolesnikov et al. 2020, "Big Transfer", https://arxiv.org/abs/1912.11370)."""
 
+from functools import partial
+
 import keras
 from keras import layers, ops
 
@@ -29,10 +31,10 @@ class StandardizedConv2D(layers.Conv2D):
     rows, columns and input channels of the kernel.
     """
 
-    def __init__(self, filters, kernel_size, **kwargs):
+    def __init__(self, filters, kernel_size, strides=1, **kwargs):
         # Its scale is normalised away, but weight decay acts on the kernel as it is stored.
         fixed = {"use_bias": False, "data_format": LAST, "kernel_initializer": "lecun_normal"}
-        super().__init__(filters, kernel_size, **fixed | kwargs)
+        super().__init__(filters, kernel_size, strides, **fixed | kwargs)
 
     def convolution_op(self, inputs, kernel):
         mean, variance = ops.moments(ops.cast(kernel, "float32"), axes=(0, 1, 2), keepdims=True)
@@ -97,19 +99,13 @@ class Unit(SignatureLayer):
     def __init__(self, filters, stride=1, skip="identity", **kwargs):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
-        policy = self.dtype_policy
-
-        def conv(filters, size, stride, name):
-            return StandardizedConv2D(filters, size, strides=stride, dtype=policy, name=name)
-
-        def norm(name):
-            return GroupNorm(32, epsilon=1e-5, dtype=policy, name=name)
-
-        self.norm1, self.conv1 = norm("norm1"), conv(filters, 1, 1, "conv1")
-        self.norm2, self.conv2 = norm("norm2"), conv(filters, 3, stride, "conv2")
-        self.norm3, self.conv3 = norm("norm3"), conv(4 * filters, 1, 1, "conv3")
+        conv = partial(self.make, StandardizedConv2D)
+        norm = partial(self.make, GroupNorm, 32, epsilon=1e-5)
+        self.norm1, self.conv1 = norm(name="norm1"), conv(filters, 1, name="conv1")
+        self.norm2, self.conv2 = norm(name="norm2"), conv(filters, 3, stride, name="conv2")
+        self.norm3, self.conv3 = norm(name="norm3"), conv(4 * filters, 1, name="conv3")
         if skip == "projection":
-            self.projection = conv(4 * filters, 1, stride, "projection")
+            self.projection = conv(4 * filters, 1, stride, name="projection")
 
     @property
     def taps(self):
@@ -118,14 +114,11 @@ class Unit(SignatureLayer):
         return ("norm1", "conv1", "norm2", "conv2", "norm3", *skip, "branch", "sum")
 
     def build(self, input_shape):
-        inside = (*input_shape[:3], self.filters)
-        on_input = [self.norm1, self.conv1]
-        if self.skip == "projection":
-            on_input.append(self.projection)
-        for layer in on_input:
+        projection = (self.projection,) if self.skip == "projection" else ()
+        for layer in (self.norm1, self.conv1, *projection):
             layer.build(input_shape)
         for layer in (self.norm2, self.conv2, self.norm3, self.conv3):
-            layer.build(inside)
+            layer.build((*input_shape[:3], self.filters))
 
     def call(self, features, training=None):
         taps = Taps(self.name.replace("_", "/"))
@@ -279,13 +272,7 @@ _STEMS = {"imagenet": (7, 2), "small": (3, 1)}
 # Kolesnikov et al. 2020, section 3.2; units of He et al. 2016, table 1.
 _UNITS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
 BiT.variants = {
-    f"{depth}x{width}": {"units": _UNITS[depth], "width_factor": width}
-    for depth, width in (
-        ("R50", 1),
-        ("R50", 3),
-        ("R101", 1),
-        ("R101", 3),
-        ("R152", 2),
-        ("R152", 4),
-    )
+    f"{depth}x{width}": {"units": units, "width_factor": width}
+    for depth, units in _UNITS.items()
+    for width in ((2, 4) if depth == "R152" else (1, 3))
 }

@@ -4,14 +4,8 @@ import keras
 from keras import layers
 
 from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
-from vit_tf.models.model import inner_taps, signature_config
-from vit_tf.models.transformer import (
-    Embedding,
-    LayerNormalization,
-    Rotation,
-    encoder_size,
-    make_blocks,
-)
+from vit_tf.models.model import signature_config
+from vit_tf.models.transformer import LayerNormalization, Rotation, encoder_size, make_blocks
 from vit_tf.models.vit import SIZES
 from vit_tf.names import as_image_shape, as_names
 from vit_tf.tokens import TokenGrid
@@ -88,45 +82,28 @@ class CLIPViT(ImageEncoder):
         prefix = int(class_token)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=prefix)
         policy = self.dtype_policy
-        self.embedding = Embedding(
-            self.token_grid,
-            hidden_dim,
-            dropout_rate,
-            use_bias=False,
-            dtype=policy,
-            name="embedding",
-        )
+        self.add_embedding(config, use_bias=False)
         self.pre_norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="pre_norm")
         self.blocks = make_blocks(config, epsilon=1e-5, dtype=policy)
         if rotary_side is not None:
+            sizes = (self.token_grid, hidden_dim // num_heads, rotary_side)
             options = {"offset": prefix, "columns_first": True, "dtype": policy}
-            width = hidden_dim // num_heads
-            self.rotation = Rotation(
-                self.token_grid, width, rotary_side, **options, name="rotation"
-            )
+            self.rotation = Rotation(*sizes, **options, name="rotation")
         if pooling_heads is not None:
-            self.attention_pooling = AttentionPooling(
-                pooling_heads,
-                hidden_dim,
-                pooling_mlp_dim or mlp_dim,
-                activation,
-                1e-5,
-                dtype=policy,
-                name="pooling",
-            )
+            sizes = (pooling_heads, hidden_dim, pooling_mlp_dim or mlp_dim, activation, 1e-5)
+            self.attention_pooling = AttentionPooling(*sizes, dtype=policy, name="pooling")
         self.norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
-        self.projection = layers.Dense(
-            projection_dim, use_bias=False, dtype="float32", name="projection"
-        )
+        options = {"use_bias": False, "dtype": "float32", "name": "projection"}
+        self.projection = layers.Dense(projection_dim, **options)
         self.embedding_dim = projection_dim
         self.head = self.make_head()
         self.build((None, *image_shape))
 
+    first_taps = ("embedding", "pre_norm")
+
     @property
-    def taps(self):
-        """Names of all taps, in depth order."""
-        ends = ("projected", "logits") if self.head else ("projected",)
-        return ("embedding", "pre_norm", *inner_taps(self.blocks), *self.pool_taps, *ends)
+    def last_taps(self):
+        return ("projected", *super().last_taps)
 
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""

@@ -4,6 +4,8 @@ Its units are those of He et al. 2015 (https://arxiv.org/abs/1512.03385, figure 
 after each convolution, with the group normalisation and standardised kernels of BiT.
 """
 
+from functools import partial
+
 import keras
 from keras import layers, ops
 
@@ -24,10 +26,10 @@ class ScaledConv2D(layers.Conv2D):
     Padded to round up: by the smaller half in front, as flax and TensorFlow do.
     """
 
-    def __init__(self, filters, kernel_size, **kwargs):
+    def __init__(self, filters, kernel_size, strides=1, **kwargs):
         fixed = {"use_bias": False, "padding": "same", "data_format": LAST}
         fixed |= {"kernel_initializer": "lecun_normal"}
-        super().__init__(filters, kernel_size, **fixed | kwargs)
+        super().__init__(filters, kernel_size, strides, **fixed | kwargs)
 
     def convolution_op(self, inputs, kernel):
         full = ops.cast(kernel, "float32")
@@ -36,8 +38,7 @@ class ScaledConv2D(layers.Conv2D):
         return super().convolution_op(inputs, ops.cast(standardized, kernel.dtype))
 
 
-def _norm(name, policy, **options):
-    return GroupNorm(32, epsilon=1e-6, dtype=policy, name=name, **options)
+_norm = partial(GroupNorm, 32, epsilon=1e-6)
 
 
 @register
@@ -47,18 +48,14 @@ class PostNormUnit(SignatureLayer):
     def __init__(self, filters, stride=1, skip="identity", **kwargs):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
-        policy = self.dtype_policy
-
-        def conv(filters, size, stride, name):
-            return ScaledConv2D(filters, size, strides=stride, dtype=policy, name=name)
-
-        self.conv1, self.norm1 = conv(filters, 1, 1, "conv1"), _norm("norm1", policy)
-        self.conv2, self.norm2 = conv(filters, 3, stride, "conv2"), _norm("norm2", policy)
-        self.conv3 = conv(4 * filters, 1, 1, "conv3")
-        self.norm3 = _norm("norm3", policy, gamma_initializer="zeros")
+        conv, norm = partial(self.make, ScaledConv2D), partial(self.make, _norm)
+        self.conv1, self.norm1 = conv(filters, 1, name="conv1"), norm(name="norm1")
+        self.conv2, self.norm2 = conv(filters, 3, stride, name="conv2"), norm(name="norm2")
+        self.conv3 = conv(4 * filters, 1, name="conv3")
+        self.norm3 = norm(name="norm3", gamma_initializer="zeros")
         if skip == "projection":
-            self.projection = conv(4 * filters, 1, stride, "projection")
-            self.projection_norm = _norm("projection_norm", policy)
+            self.projection = conv(4 * filters, 1, stride, name="projection")
+            self.projection_norm = norm(name="projection_norm")
 
     @property
     def taps(self):
@@ -102,7 +99,7 @@ class ResNetStem(layers.Layer):
         self._config = {"units": tuple(units), "removed": tuple(removed)}
         policy = self.dtype_policy
         self.root = ScaledConv2D(_WIDTH, 7, strides=2, dtype=policy, name="root")
-        self.root_norm = _norm("root_norm", policy)
+        self.root_norm = _norm(dtype=policy, name="root_norm")
         same = {"padding": "same", "data_format": LAST, "dtype": policy}
         self.pool = layers.MaxPooling2D(3, 2, **same, name="pool")
         self.units = make_units(PostNormUnit, units, _WIDTH, removed, policy)

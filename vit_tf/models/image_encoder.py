@@ -11,6 +11,7 @@ from vit_tf.models.transformer import (
     LayerNormalization,
     TokenDense,
     TransformerModel,
+    split_heads,
 )
 from vit_tf.names import lookup
 from vit_tf.taps.recorder import Taps
@@ -58,15 +59,11 @@ class AttentionPooling(SignatureLayer):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         gelu = lookup("activation", activation, ACTIVATIONS)
-
-        def dense(units, name, **options):
-            return TokenDense(units, dtype=self.dtype_policy, name=name, **options)
-
-        self.query, self.key = dense(hidden_dim, "query"), dense(hidden_dim, "key")
-        self.value, self.out = dense(hidden_dim, "value"), dense(hidden_dim, "out")
-        self.norm = LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
-        self.expand = dense(mlp_dim, "expand", activation=gelu)
-        self.contract = dense(hidden_dim, "contract")
+        for name in ("query", "key", "value", "out"):
+            setattr(self, name, self.make(TokenDense, hidden_dim, name=name))
+        self.norm = self.make(LayerNormalization, epsilon=epsilon, name="norm")
+        self.expand = self.make(TokenDense, mlp_dim, name="expand", activation=gelu)
+        self.contract = self.make(TokenDense, hidden_dim, name="contract")
 
     def build(self, input_shape):
         shape = (1, 1, self.hidden_dim)
@@ -78,9 +75,8 @@ class AttentionPooling(SignatureLayer):
     def call(self, tokens):
         taps = Taps("pooling")
         probe = ops.cast(self.probe, tokens.dtype)
-        query, key, value = map(
-            self._split, (self.query(probe), self.key(tokens), self.value(tokens))
-        )
+        projected = (self.query(probe), self.key(tokens), self.value(tokens))
+        query, key, value = (split_heads(x, self.num_heads) for x in projected)
         scores = ops.matmul(query * query.shape[-1] ** -0.5, ops.swapaxes(key, 2, 3))
         weights = ops.softmax(ops.cast(scores, "float32"))
         weights = taps("attention", weights[:, :, 0])[:, :, None]
@@ -90,17 +86,9 @@ class AttentionPooling(SignatureLayer):
         y = taps("hidden", self.expand(self.norm(x))[:, 0])[:, None]
         return taps.values | {"pooled": ops.cast((x + self.contract(y))[:, 0], "float32")}
 
-    def _split(self, x):
-        """(example, token, channel) to (example, head, token, channel of the head)."""
-        x = ops.reshape(x, (-1, x.shape[1], self.num_heads, self.hidden_dim // self.num_heads))
-        return ops.swapaxes(x, 1, 2)
-
 
 class ImageEncoder(TransformerModel):
-    """A `VisionModel` whose embedding of an image is compared with those of texts.
-
-    Its `num_classes` is None for no head; with `text_head` the head is a `TextHead`.
-    """
+    """A `VisionModel` whose embedding of an image is compared with those of texts."""
 
     pooling, attention_pooling = "cls", None
 
@@ -180,9 +168,9 @@ def with_text_head(model, embeddings, scale, bias=None):
     config = model.get_config() | {"num_classes": len(embeddings), "text_head": True}
     config.pop("class_names", None)
     config["quantized"] = [name for name in config.get("quantized", ()) if name != "head"]
-    fresh = type(model).from_config(config)
-    copy_weights(model, fresh, new_head=True)
-    fresh.head.kernel.assign(embeddings.T)
-    fresh.head.scale.assign(scale)
-    fresh.head.bias.assign(np.broadcast_to(bias, len(embeddings)))
-    return fresh
+    classifier = type(model).from_config(config)
+    copy_weights(model, classifier, new_head=True)
+    classifier.head.kernel.assign(embeddings.T)
+    classifier.head.scale.assign(scale)
+    classifier.head.bias.assign(np.broadcast_to(bias, len(embeddings)))
+    return classifier

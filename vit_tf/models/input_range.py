@@ -79,8 +79,8 @@ def _of_converter(converter, size):
     scale = np.broadcast_to(1.0 if converter.scale is None else converter.scale, (3,))
     offset = np.broadcast_to(0.0 if converter.offset is None else converter.offset, (3,))
     std = 1 / (255 * np.asarray(scale, np.float64))
-    known = converter.interpolation in INTERPOLATIONS
-    method = {"interpolation": converter.interpolation} if known else {}
+    supported = converter.interpolation in INTERPOLATIONS
+    method = {"interpolation": converter.interpolation} if supported else {}
     return Preprocessing(size, -offset * std, std, **method)
 
 
@@ -103,7 +103,7 @@ def _run_first_layers(model):
         return None, []
     size = [32 if pixels is None else pixels for pixels in shape[1:3]]
     images = np.stack([np.full((*size, shape[3]), value, "float32") for value in (0, 1)])
-    if _graph(model) is None:
+    if recorder.functional_graph(model) is None:
         values, inside = _run_layers(model, keras.ops.convert_to_tensor(images)), [model]
     else:
         values, inside = _run_graph(model, keras.ops.convert_to_tensor(images), [])
@@ -111,28 +111,21 @@ def _run_first_layers(model):
     return values.astype(np.float64).mean(axis=(1, 2)), inside
 
 
-def _graph(model):
-    graph = getattr(model, "_functional", None) or model  # what a Sequential runs
-    return graph if hasattr(graph, "_nodes_by_depth") else None
-
-
 def _run_graph(model, images, around):
     """The input of the first layer of a functional model that does more than rescale."""
-    graph, inside = _graph(model), [model, *around]
+    graph, inside = recorder.functional_graph(model), [model, *around]
     values = {id(graph.inputs[0]): images}
-    for depth in sorted(graph._nodes_by_depth, reverse=True):
-        for node in graph._nodes_by_depth[depth]:
-            if node.is_input:
-                continue
-            layer, first = node.operation, values.get(id(next(iter(node.input_tensors), None)))
-            if first is None:
-                continue  # a constant of the model's own
-            if isinstance(layer, keras.Model):
-                return _run_graph(layer, first, inside) if _graph(layer) else (first, inside)
-            if not _rescales(layer):
-                return first, inside
-            args, kwargs = node.arguments.fill_in(values)
-            values[id(node.outputs[0])] = result = layer(*args, **kwargs | _at_rest(layer))
+    for node in recorder.graph_nodes(graph):
+        layer, first = node.operation, values.get(id(next(iter(node.input_tensors), None)))
+        if first is None:
+            continue  # a constant of the model's own
+        if isinstance(layer, keras.Model):
+            nested = recorder.functional_graph(layer)
+            return _run_graph(layer, first, inside) if nested else (first, inside)
+        if not _rescales(layer):
+            return first, inside
+        args, kwargs = node.arguments.fill_in(values)
+        values[id(node.outputs[0])] = result = layer(*args, **kwargs | _at_rest(layer))
     return result, inside
 
 

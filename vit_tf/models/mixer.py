@@ -1,5 +1,7 @@
 """MLP-Mixer (Tolstikhin et al. 2021, https://arxiv.org/abs/2105.01601)."""
 
+from functools import partial
+
 import keras
 from keras import layers, ops
 
@@ -9,6 +11,7 @@ from vit_tf.models.model import (
     inner_taps,
     run_inner,
     signature_config,
+    site_taps,
     zero_head,
 )
 from vit_tf.models.transformer import (
@@ -27,13 +30,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 @register
 class MixerBlock(SignatureLayer):
-    """A Mixer block: an MLP across the tokens, then one across the channels, each with a skip.
-
-    Called on tokens of shape (example, token, channel); returns a dict of every intermediate,
-    named `"token_mixing/..."` and `"channel_mixing/..."`, of which `"channel_mixing/sum"` goes on
-    to the next block (equation 1). `"token_mixing/hidden"` is of shape (example, channel, hidden
-    unit). `skips` are the sites that keep theirs.
-    """
+    """A Mixer block (equation 1), called on tokens (example, token, channel): dict of its taps."""
 
     sites = ("token_mixing", "channel_mixing")
 
@@ -51,36 +48,20 @@ class MixerBlock(SignatureLayer):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         gelu = lookup("activation", activation, ACTIVATIONS)
-
-        def dense(units, name, activation=None):
-            return TokenDense(
-                units,
-                activation=activation,
-                kernel_initializer="lecun_normal",
-                dtype=self.dtype_policy,
-                name=name,
-            )
-
-        def norm(name):
-            return LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
-
-        self.token_norm = norm("token_norm")
-        self.token_expand = dense(tokens_mlp_dim, "token_expand", activation=gelu)
-        self.token_contract = dense(num_tokens, "token_contract")
-        self.channel_norm = norm("channel_norm")
-        self.channel_expand = dense(channels_mlp_dim, "channel_expand", activation=gelu)
-        self.channel_contract = dense(hidden_dim, "channel_contract")
-        self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        dense = partial(self.make, TokenDense, kernel_initializer="lecun_normal")
+        norm = partial(self.make, LayerNormalization, epsilon=1e-6)
+        self.token_norm = norm(name="token_norm")
+        self.token_expand = dense(tokens_mlp_dim, name="token_expand", activation=gelu)
+        self.token_contract = dense(num_tokens, name="token_contract")
+        self.channel_norm = norm(name="channel_norm")
+        self.channel_expand = dense(channels_mlp_dim, name="channel_expand", activation=gelu)
+        self.channel_contract = dense(hidden_dim, name="channel_contract")
+        self.dropout = self.make(layers.Dropout, dropout_rate, name="dropout")
 
     @property
     def taps(self):
         """Names of the intermediates, in the order in which they are computed."""
-        return tuple(
-            f"{site}/{what}"
-            for site in self.sites
-            for what in ("norm", "hidden", "skip", "branch", "sum")
-            if what != "skip" or site in self.skips
-        )
+        return site_taps(dict.fromkeys(self.sites, ("norm", "hidden")), self.skips)
 
     def build(self, input_shape):
         for layer in (self.token_norm, self.channel_norm, self.channel_expand):
@@ -150,20 +131,13 @@ class Mixer(VisionModel):
         policy = self.dtype_policy
         names = [f"block{i:02d}" for i in range(num_layers)]
         removed = match_sites(without_skips, [f"{n}/{s}" for n in names for s in MixerBlock.sites])
-        self.embedding = PatchDense(
-            hidden_dim,
-            patch_size,
-            strides=patch_size,
-            kernel_initializer="lecun_normal",
-            dtype=policy,
-            name="embedding",
-        )
+        self.embedding = PatchDense(hidden_dim, patch_size, dtype=policy, name="embedding")
         self.dropout = layers.Dropout(dropout_rate, dtype=policy, name="dropout")
         sizes = (self.token_grid.num_tokens, hidden_dim, tokens_mlp_dim, channels_mlp_dim)
         skips = [[s for s in MixerBlock.sites if f"{n}/{s}" not in removed] for n in names]
         self.blocks = [
-            MixerBlock(*sizes, kept, dropout_rate, activation, dtype=policy, name=name)
-            for name, kept in zip(names, skips, strict=True)
+            MixerBlock(*sizes, sites, dropout_rate, activation, dtype=policy, name=name)
+            for name, sites in zip(names, skips, strict=True)
         ]
         self.norm = LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")
         self.head = zero_head(num_classes)

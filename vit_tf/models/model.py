@@ -38,12 +38,8 @@ class VisionModel(keras.Model):
                 "Expected num_classes to be at least 1; for the features of a model use "
                 f"vit_tf.submodel(model, 'pooled'). Received: num_classes={config['num_classes']}"
             )
-        omitted = dict(omitted)
-        self._config = {
-            name: value
-            for name, value in config.items()
-            if name not in omitted or value != omitted[name]
-        }
+        kept = [n for n in config if n not in omitted or config[n] != omitted[n]]
+        self._config = {name: config[name] for name in kept}
         self.image_shape, self.num_classes = config["image_shape"], config["num_classes"]
         self.has_seen_images = False  # whose values were compared with `preprocessing`
         self.preprocessing = preprocessing
@@ -210,10 +206,7 @@ class VisionModel(keras.Model):
 
 
 def name_after(model, source):
-    """The model, named after its file or public name where its own is only that of its class.
-
-    A file `model.keras`, as a training writes it, has the name of its folder.
-    """
+    """The model, named after its file, folder or public name unless it has a name of its own."""
     plain = model.name.replace("_", "").rstrip("0123456789")
     if plain in (type(model).__name__.lower().replace("_", ""), "functional"):
         source = os.fspath(source).removeprefix("hf://").rstrip("/")
@@ -251,6 +244,16 @@ class SignatureLayer(keras.layers.Layer):
         own = {name: getattr(self, name) for name in arguments_of(type(self))}
         own |= {name: vars(x) for name, x in own.items() if isinstance(x, TokenGrid)}
         return super().get_config() | own
+
+    def make(self, kind: type, *args, name: str, **options):
+        """A layer inside this one, in its precision."""
+        return kind(*args, dtype=self.dtype_policy, name=name, **options)
+
+
+def site_taps(sites: dict, skips: tuple) -> tuple:
+    """Taps of each site in turn: its own, skip where it is kept, branch and sum."""
+    ends = {site: ("skip",) * (site in skips) + ("branch", "sum") for site in sites}
+    return tuple(f"{site}/{tap}" for site in sites for tap in (*sites[site], *ends[site]))
 
 
 def _tap_prefix(layer):

@@ -69,9 +69,9 @@ def resample_relative_positions(
             f"Expected a table of shape ({entries + 3}, head) for {grid_from}. "
             f"Received: {table.shape}"
         )
-    places, rest = np.split(table, [entries])
+    offsets, rest = np.split(table, [entries])
     weights = lookup("method", method, TABLE_METHODS)
-    return np.concatenate([_resample(places, *shapes, weights), rest])
+    return np.concatenate([_resample(offsets, *shapes, weights), rest])
 
 
 def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
@@ -118,37 +118,37 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
         replaced = ("head", "pre_logits")
         config["quantized"] = [x for x in config.get("quantized", ()) if x not in replaced]
         config.pop("class_names", None)
-    fresh = type(model).from_config(config)
-    _check_tokens(model, fresh)
-    copy_weights(model, fresh, new_head=num_classes is not None, method=method)
-    return fresh
+    target = type(model).from_config(config)
+    _check_tokens(model, target)
+    copy_weights(model, target, new_head=num_classes is not None, method=method)
+    return target
 
 
-def copy_weights(model, fresh, new_head, method="bilinear"):
+def copy_weights(model, target, new_head, method="bilinear"):
     """Assigns the weights of a model to a fresh one, positions resampled, but for a new head."""
     old = {_path(weight): weight for weight in model.weights}
-    grids = model.token_grid, fresh.token_grid
-    for weight in fresh.weights:
+    grids = model.token_grid, target.token_grid
+    for weight in target.weights:
         path = _path(weight)
         if new_head and path.startswith(("head/", "distillation_head/")):
             continue
         array = np.asarray(old[path])
         if path == "embedding/positions":
-            position_grids = (one.embedding.position_grid for one in (model, fresh))
+            position_grids = (part.embedding.position_grid for part in (model, target))
             array = resample_positions(array, *position_grids, method)
         elif isinstance(model, BEiT) and path.endswith("bias/table"):
             array = resample_relative_positions(array, *grids, method)
         weight.assign(array)
 
 
-def _check_tokens(model, fresh):
+def _check_tokens(model, target):
     """Raises a ValueError where a Mixer would get other tokens."""
-    old, new = ((grid.rows, grid.columns) for grid in (model.token_grid, fresh.token_grid))
+    old, new = ((grid.rows, grid.columns) for grid in (model.token_grid, target.token_grid))
     if isinstance(model, Mixer) and old != new:
         raise ValueError(
             "Expected image_shape to keep the tokens of a Mixer, whose weights across tokens "
             f"cannot be resampled: {old} rows and columns. "
-            f"Received: image_shape={fresh.image_shape}, {new} rows and columns"
+            f"Received: image_shape={target.image_shape}, {new} rows and columns"
         )
 
 
@@ -166,31 +166,31 @@ def _resample(values, shape_from, shape_to, make_weights):
 
 def linear_weights(old, new):
     """Linear interpolation with ends on ends: float64 array of shape (new, old)."""
-    places = np.linspace(0, old - 1, new)
-    return np.maximum(1 - np.abs(places[:, None] - np.arange(old)), 0)
+    coordinates = np.linspace(0, old - 1, new)
+    return np.maximum(1 - np.abs(coordinates[:, None] - np.arange(old)), 0)
 
 
 def cubic_weights(old, new):
     """Antialiased cubic interpolation with edges on edges: float64 array of shape (new, old)."""
     stretch = max(old / new, 1)
-    places = (np.arange(new) + 0.5) * old / new
-    weights = keys_cubic((places[:, None] - np.arange(old) - 0.5) / stretch, -0.5)
+    coordinates = (np.arange(new) + 0.5) * old / new
+    weights = keys_cubic((coordinates[:, None] - np.arange(old) - 0.5) / stretch, -0.5)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
 def torch_weights(old, new, more=0.0):
     """Cubic interpolation as torch's, the border repeated: float64 array of shape (new, old)."""
-    places = (np.arange(new) + 0.5) * old / (new + more) - 0.5
+    coordinates = (np.arange(new) + 0.5) * old / (new + more) - 0.5
     # Two tokens beyond either end, which are equal to the last.
-    weights = keys_cubic(places[:, None] - np.arange(-2, old + 2), -0.75)
+    weights = keys_cubic(coordinates[:, None] - np.arange(-2, old + 2), -0.75)
     ends = np.clip(np.arange(-2, old + 2), 0, old - 1)
     return weights @ np.eye(old)[ends]
 
 
 def stretched_weights(old, new):
     """Linear interpolation as torch's, edges on edges: float64 array of shape (new, old)."""
-    places = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
-    return np.maximum(1 - np.abs(places[:, None] - np.arange(old)), 0)
+    coordinates = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
+    return np.maximum(1 - np.abs(coordinates[:, None] - np.arange(old)), 0)
 
 
 def keys_cubic(x, a):

@@ -3,13 +3,8 @@
 import keras
 
 from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
-from vit_tf.models.model import inner_taps, signature_config
-from vit_tf.models.transformer import (
-    Embedding,
-    LayerNormalization,
-    encoder_size,
-    make_blocks,
-)
+from vit_tf.models.model import signature_config
+from vit_tf.models.transformer import LayerNormalization, encoder_size, make_blocks
 from vit_tf.models.vit import SIZES
 from vit_tf.names import as_image_shape, as_names
 from vit_tf.tokens import TokenGrid
@@ -70,21 +65,13 @@ class SigLIPViT(ImageEncoder):
         self.token_grid = whole_patches(image_shape, patch_size)
         self.embedding_dim = hidden_dim
         policy = self.dtype_policy
-        self.embedding = Embedding(
-            self.token_grid, hidden_dim, dropout_rate, dtype=policy, name="embedding"
-        )
+        self.add_embedding(config)
         self.blocks = make_blocks(config, dtype=policy)
         self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name="norm")
         sizes = (num_heads, hidden_dim, mlp_dim, activation, epsilon)
         self.attention_pooling = AttentionPooling(*sizes, dtype=policy, name="pooling")
         self.head = self.make_head()
         self.build((None, *image_shape))
-
-    @property
-    def taps(self):
-        """Names of all taps, in depth order."""
-        logits = ("logits",) if self.head else ()
-        return ("embedding", *inner_taps(self.blocks), *self.pool_taps, *logits)
 
     def _covered(self):
         """Rows and columns of pixels of whole patches."""

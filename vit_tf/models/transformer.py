@@ -1,12 +1,20 @@
 """What Vision Transformers are made of: patches, positions, and blocks."""
 
 from dataclasses import replace
+from functools import partial
 
 import keras
 import numpy as np
 from keras import layers, ops
 
-from vit_tf.models.model import SignatureLayer, VisionModel, arguments_of, run_inner
+from vit_tf.models.model import (
+    SignatureLayer,
+    VisionModel,
+    arguments_of,
+    inner_taps,
+    run_inner,
+    site_taps,
+)
 from vit_tf.names import lookup, match_sites
 from vit_tf.taps.recorder import Taps
 from vit_tf.tokens import TokenGrid
@@ -155,60 +163,42 @@ class Block(SignatureLayer):
                 f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
             )
         self.keep_arguments(locals())
-        normalization = lookup("norm", norm, NORMS)
         lookup("activation", activation, ACTIVATIONS | GATES)
         self.gate, gelu = GATES.get(activation), ACTIVATIONS.get(activation)
-
-        def dense(units, name, **options):
-            return TokenDense(units, dtype=self.dtype_policy, name=name, **options)
-
-        def norm(name):
-            return normalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
-
-        self.attention_norm = norm("attention_norm")
-        self.query = dense(hidden_dim, "query")
-        self.key = dense(hidden_dim, "key", use_bias=key_bias)
-        self.value = dense(hidden_dim, "value")
-        self.out = dense(hidden_dim, "out")
-        self.mlp_norm = norm("mlp_norm")
+        norm = partial(self.make, lookup("norm", norm, NORMS), epsilon=epsilon)
+        dense = partial(self.make, TokenDense)
+        self.attention_norm = norm(name="attention_norm")
+        self.query = dense(hidden_dim, name="query")
+        self.key = dense(hidden_dim, name="key", use_bias=key_bias)
+        self.value = dense(hidden_dim, name="value")
+        self.out = dense(hidden_dim, name="out")
+        self.mlp_norm = norm(name="mlp_norm")
         # As in the code of the ViT paper, where no bias of an MLP starts at 0.
         small = keras.initializers.RandomNormal(stddev=1e-6)
         units = 2 * mlp_dim if self.gate else mlp_dim
-        self.expand = dense(units, "expand", activation=gelu, bias_initializer=small)
-        self.contract = dense(hidden_dim, "contract", bias_initializer=small.clone())
-        self.heads_norm = norm("heads_norm") if "attention" in self.sub_norm else None
-        self.hidden_norm = norm("hidden_norm") if "mlp" in self.sub_norm else None
-        self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.expand = dense(units, name="expand", activation=gelu, bias_initializer=small)
+        self.contract = dense(hidden_dim, name="contract", bias_initializer=small.clone())
+        self.heads_norm = norm(name="heads_norm") if "attention" in self.sub_norm else None
+        self.hidden_norm = norm(name="hidden_norm") if "mlp" in self.sub_norm else None
+        self.dropout = self.make(layers.Dropout, dropout_rate, name="dropout")
         self.drop_branch = None
         if stochastic_depth:
-            settings = {"noise_shape": (None, 1, 1), "dtype": self.dtype_policy}
-            self.drop_branch = layers.Dropout(stochastic_depth, **settings, name="drop_branch")
+            noise = {"noise_shape": (None, 1, 1), "name": "drop_branch"}
+            self.drop_branch = self.make(layers.Dropout, stochastic_depth, **noise)
 
     @property
     def taps(self):
         """Names of the intermediates, in the order in which they are computed."""
-        whats = {
-            "attention": ("norm", "weights", "heads", "skip", "branch", "sum"),
-            "mlp": ("norm", "hidden", "skip", "branch", "sum"),
-        }
-        return tuple(
-            f"{site}/{what}"
-            for site in self.sites
-            for what in whats[site]
-            if what != "skip" or site in self.skips
-        )
+        sites = {"attention": ("norm", "weights", "heads"), "mlp": ("norm", "hidden")}
+        return site_taps(sites, self.skips)
 
     def build(self, input_shape):
-        for layer in (self.attention_norm, self.query, self.key, self.value, self.out):
+        hidden = (self.contract, self.hidden_norm)
+        inputs = (self.attention_norm, self.query, self.key, self.value, self.out)
+        for layer in filter(None, (*inputs, self.mlp_norm, self.expand, self.heads_norm)):
             layer.build(input_shape)
-        for layer in (self.mlp_norm, self.expand):
-            layer.build(input_shape)
-        hidden_shape = (*input_shape[:-1], self.mlp_dim)
-        self.contract.build(hidden_shape)
-        if self.heads_norm:
-            self.heads_norm.build(input_shape)
-        if self.hidden_norm:
-            self.hidden_norm.build(hidden_shape)
+        for layer in filter(None, hidden):
+            layer.build((*input_shape[:-1], self.mlp_dim))
         self.attention_scale = self._add_scale("attention_scale")
         self.mlp_scale = self._add_scale("mlp_scale")
 
@@ -221,7 +211,8 @@ class Block(SignatureLayer):
     def call(self, tokens, bias=None, rotation=None, training=None):
         taps = Taps(self.name)
         x = taps("attention/norm", self.attention_norm(tokens))
-        query, key, value = map(self._split, (self.query(x), self.key(x), self.value(x)))
+        projected = (self.query(x), self.key(x), self.value(x))
+        query, key, value = (split_heads(x, self.num_heads) for x in projected)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         scores = ops.matmul(query * query.shape[-1] ** -0.5, ops.swapaxes(key, 2, 3))
@@ -245,15 +236,16 @@ class Block(SignatureLayer):
         join_paths("mlp", self.skips, x, branch, taps)
         return taps.values
 
-    def _split(self, x):
-        """(example, token, channel) to (example, head, token, channel of the head)."""
-        x = ops.reshape(x, (-1, x.shape[1], self.num_heads, x.shape[-1] // self.num_heads))
-        return ops.swapaxes(x, 1, 2)
-
     def _end_branch(self, x, scale, training):
         x = self.dropout(x, training=training)
         x = x if scale is None else x * scale
         return self.drop_branch(x, training=training) if self.drop_branch else x
+
+
+def split_heads(x, num_heads):
+    """(example, token, channel) to (example, head, token, channel of the head)."""
+    x = ops.reshape(x, (-1, x.shape[1], num_heads, x.shape[-1] // num_heads))
+    return ops.swapaxes(x, 1, 2)
 
 
 def block_sites(num_layers):
@@ -262,10 +254,7 @@ def block_sites(num_layers):
 
 
 def make_blocks(config: dict, removed: frozenset | None = None, **more) -> list:
-    """Blocks `block00`, ... of a model's configuration, without the skips of `removed` sites.
-
-    The rate of stochastic depth rises linearly from 0 in the first block to the whole in the last.
-    """
+    """Blocks of a configuration; the rate of stochastic depth rises linearly from 0 with depth."""
     if removed is None:
         removed = match_sites(config["without_skips"], block_sites(config["num_layers"]))
     arguments = {name: config[name] for name in arguments_of(Block) if name in config} | more
@@ -279,13 +268,26 @@ def make_blocks(config: dict, removed: frozenset | None = None, **more) -> list:
 
 
 class TransformerModel(VisionModel):
-    """A `VisionModel` of an `embedding`, Transformer `blocks` and a `norm`, as its layers.
+    """A `VisionModel` of an `embedding`, Transformer `blocks` and a `norm`, as its layers."""
 
-    A subclass may set `biases`, layers of attention biases for each block or all, a `rotation`,
-    `pooling` and `fc_norm`.
-    """
+    rotation, biases, fc_norm, head = None, (), False, None
+    first_taps = ("embedding",)
 
-    rotation, biases, fc_norm = None, (), False
+    def add_embedding(self, config, **options):
+        """Sets the `embedding` of a configuration; `options` as for `Embedding`."""
+        options = {"dtype": self.dtype_policy, "name": "embedding"} | options
+        sizes = (config["hidden_dim"], config["dropout_rate"])
+        self.embedding = Embedding(self.token_grid, *sizes, **options)
+
+    @property
+    def taps(self):
+        """Names of all taps, in depth order."""
+        return (*self.first_taps, *inner_taps(self.blocks), *self.pool_taps, *self.last_taps)
+
+    @property
+    def last_taps(self):
+        """Names of the taps after those of `pool`."""
+        return ("logits",) if self.head else ()
 
     @property
     def patch_kernel(self):
@@ -334,13 +336,17 @@ class TransformerModel(VisionModel):
         return ("pooled", "fc_norm") if self.fc_norm else ("norm", "pooled")
 
 
-def encoder_size(num_layers, num_heads, hidden_dim, mlp_dim):
+def encoder_size(*sizes: int) -> dict:
     """The arguments of a model that are the size of its encoder."""
+    return dict(zip(("num_layers", "num_heads", "hidden_dim", "mlp_dim"), sizes, strict=True))
+
+
+def variants(sizes: dict, patches: tuple, prefix: str = "", **fields) -> dict:
+    """Arguments by name, such as `"B/16"`, of each size with each patch and the same fields."""
     return {
-        "num_layers": num_layers,
-        "num_heads": num_heads,
-        "hidden_dim": hidden_dim,
-        "mlp_dim": mlp_dim,
+        f"{prefix}{size}/{patch}": {**arguments, **fields, "patch_size": patch}
+        for size, arguments in sizes.items()
+        for patch in patches
     }
 
 
@@ -355,13 +361,13 @@ TEMPERATURE = 10_000
 
 @register
 class PatchDense(layers.Conv2D):
-    """A convolution of patches that do not overlap, as one product of a flat matrix.
-
-    Its gradient with respect to the images takes a tenth of the time of that of `Conv2D`.
-    """
+    """A convolution of patches that do not overlap, as one product, with a faster gradient."""
 
     def __init__(self, filters, kernel_size, **kwargs):
-        super().__init__(filters, kernel_size, **{"data_format": "channels_last"} | kwargs)
+        fixed = {"data_format": "channels_last", "strides": kernel_size}
+        # As in the papers' code, where the fan in is that of a whole patch.
+        fixed |= {"kernel_initializer": "lecun_normal"}
+        super().__init__(filters, kernel_size, **fixed | kwargs)
 
     def call(self, images):
         rows, columns = self.kernel_size
@@ -403,23 +409,14 @@ class Embedding(SignatureLayer):
         self.keep_arguments(locals())
         self.patch_normalization = None
         if patch_norm is not None:
-            self.patch_normalization = layers.RMSNormalization(
-                epsilon=patch_norm, dtype=self.dtype_policy, name="patch_norm"
-            )
+            norm = layers.RMSNormalization
+            self.patch_normalization = self.make(norm, epsilon=patch_norm, name="patch_norm")
         self.patch_size = patch_size or self.grid.stride
         if num_prefix_positions is None:
             self.num_prefix_positions = self.grid.prefix
-        self.patches = PatchDense(
-            hidden_dim,
-            self.patch_size,
-            strides=self.patch_size,
-            use_bias=use_bias,
-            # As in the papers' code, where the fan in is that of a whole patch.
-            kernel_initializer="lecun_normal",
-            dtype=self.dtype_policy,
-            name="patches",
-        )
-        self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        sizes = (hidden_dim, self.patch_size)
+        self.patches = self.make(PatchDense, *sizes, use_bias=use_bias, name="patches")
+        self.dropout = self.make(layers.Dropout, dropout_rate, name="dropout")
 
     def build(self, input_shape):
         self.patches.build(input_shape)
@@ -443,9 +440,8 @@ class Embedding(SignatureLayer):
         if self.num_prefix_positions == self.grid.prefix:
             return self.positions
         positions = ops.convert_to_tensor(self.positions)
-        none = ops.zeros(
-            (1, self.grid.prefix - self.num_prefix_positions, self.hidden_dim), positions.dtype
-        )
+        count = self.grid.prefix - self.num_prefix_positions
+        none = ops.zeros((1, count, self.hidden_dim), positions.dtype)
         rest = self.position_grid.spatial(positions)
         return ops.concatenate([positions[:, : self.num_prefix_positions], none, rest], axis=1)
 
@@ -456,9 +452,8 @@ class Embedding(SignatureLayer):
         if corrupt is not None:
             tokens = corrupt(tokens)
         if self.prefix is not None:
-            prefix = ops.broadcast_to(
-                self.prefix, (ops.shape(tokens)[0], self.grid.prefix, self.hidden_dim)
-            )
+            shape = (ops.shape(tokens)[0], self.grid.prefix, self.hidden_dim)
+            prefix = ops.broadcast_to(self.prefix, shape)
             tokens = ops.concatenate([prefix, tokens], axis=1)
         if self.positions is not None:
             tokens = tokens + self.all_positions()
@@ -501,9 +496,9 @@ class MixedRotation(SignatureLayer):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         check_head_dim(head_dim)
-        places = np.indices((self.grid.rows, self.grid.columns))[::-1].reshape(2, -1)
+        spatial = np.indices((self.grid.rows, self.grid.columns))[::-1].reshape(2, -1)
         none = np.zeros((2, self.grid.prefix))
-        self.places = np.concatenate([none, places], axis=1).astype("float32")
+        self.positions = np.concatenate([none, spatial], axis=1).astype("float32")
 
     def build(self, input_shape):
         self.frequencies = self.add_weight(
@@ -515,7 +510,7 @@ class MixedRotation(SignatureLayer):
 
     def call(self, tokens):
         along, down = self.frequencies[0][..., None, :], self.frequencies[1][..., None, :]
-        angles = along * self.places[0][:, None] + down * self.places[1][:, None]
+        angles = along * self.positions[0][:, None] + down * self.positions[1][:, None]
         angles = ops.concatenate([angles, angles], axis=-1)
         return ops.cast(ops.stack([ops.cos(angles), ops.sin(angles)], axis=1), tokens.dtype)
 
@@ -561,14 +556,15 @@ def rotary_angles(
     """
     check_head_dim(head_dim)
     exponents = -np.arange(head_dim // 4) * 4 / head_dim
-    places = np.indices((grid.rows, grid.columns)).reshape(2, -1, 1)
+    positions = np.indices((grid.rows, grid.columns)).reshape(2, -1, 1)
     size = np.array([grid.rows, grid.columns]).reshape(2, 1, 1)
     if side is None:
-        places, waves = 2 * (places + 0.5) / size - 1, 2 * np.pi * (base or 100.0) ** exponents
+        positions = 2 * (positions + 0.5) / size - 1
+        waves = 2 * np.pi * (base or 100.0) ** exponents
     else:
         side = np.reshape(np.broadcast_to(side, 2), (2, 1, 1))
-        places, waves = (places + offset) * side / size, (base or 10_000.0) ** exponents
-    angles = list(places * waves)
+        positions, waves = (positions + offset) * side / size, (base or 10_000.0) ** exponents
+    angles = list(positions * waves)
     angles = np.concatenate(angles[::-1] if columns_first else angles, axis=1)
     return np.concatenate([np.zeros((grid.prefix, head_dim // 2)), angles])
 

@@ -5,11 +5,10 @@ from keras import layers, ops
 
 from vit_tf.models.bit import UNITS, unit_sites
 from vit_tf.models.hybrid import ResNetStem, stem_stride
-from vit_tf.models.model import inner_taps, signature_config, zero_head
+from vit_tf.models.model import signature_config, zero_head
 from vit_tf.models.transformer import (
     KINDS,
     NORMS,
-    Embedding,
     MixedRotation,
     Rotation,
     TransformerModel,
@@ -17,6 +16,7 @@ from vit_tf.models.transformer import (
     check_pooling,
     encoder_size,
     make_blocks,
+    variants,
 )
 from vit_tf.names import as_image_shape, as_names, as_sizes, lookup, match_sites
 from vit_tf.tokens import TokenGrid
@@ -156,34 +156,25 @@ class ViT(TransformerModel):
         prefix = len(self.prefix_names)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix, stride)
         kinds = {kind: kind for kind in KINDS} | {"rotary": False}
-        self.embedding = Embedding(
-            self.token_grid,
-            hidden_dim,
-            dropout_rate,
-            patch_size,
+        self.add_embedding(
+            config,
+            patch_size=patch_size,
             use_positions=lookup("position_type", position_type, kinds),
             num_prefix_positions=positions,
             patch_norm=epsilon if patch_norm else None,
-            dtype=policy,
-            name="embedding",
         )
         self.blocks = make_blocks(config, removed, dtype=policy)
         if position_type == "rotary" or rotation is not None:
             kind = lookup("rotation", rotation or "dinov3", ROTATIONS)
             sizes = (num_layers, num_heads, hidden_dim // num_heads)
             self.rotation = kind(self.token_grid, *sizes, dtype=policy, name="rotation")
-        self.norm = NORMS[norm](
-            epsilon=epsilon, dtype=policy, name="fc_norm" if fc_norm else "norm"
-        )
+        name = "fc_norm" if fc_norm else "norm"
+        self.norm = NORMS[norm](epsilon=epsilon, dtype=policy, name=name)
         self.pre_logits = None
         if representation_dim is not None:
-            self.pre_logits = layers.Dense(
-                representation_dim,
-                activation="tanh",
-                kernel_initializer="lecun_normal",
-                dtype=policy,
-                name="pre_logits",
-            )
+            options = {"activation": "tanh", "kernel_initializer": "lecun_normal"}
+            options |= {"dtype": policy, "name": "pre_logits"}
+            self.pre_logits = layers.Dense(representation_dim, **options)
         self.head = zero_head(num_classes)
         self.distillation_head = None
         if distillation == "heads":
@@ -203,13 +194,14 @@ class ViT(TransformerModel):
         return super().pooled_tokens
 
     @property
-    def taps(self):
-        """Names of all taps, in depth order."""
-        stem = self.stem.taps if self.stem else ()
+    def first_taps(self):
+        return (*(self.stem.taps if self.stem else ()), "embedding")
+
+    @property
+    def last_taps(self):
         pre_logits = ("pre_logits",) if self.pre_logits else ()
         distilled = ("distilled",) if self.distillation_head else ()
-        ends = (*self.pool_taps, *pre_logits, *distilled, "logits")
-        return (*stem, "embedding", *inner_taps(self.blocks), *ends)
+        return (*pre_logits, *distilled, "logits")
 
     @property
     def patch_kernel(self):
@@ -302,53 +294,41 @@ SIZES = {
     "L": encoder_size(24, 16, 1024, 4096),
     "H": encoder_size(32, 16, 1280, 5120),
 }
-VARIANTS = {
-    f"{size}/{patch}": {**fields, "patch_size": patch}
-    for size, fields in SIZES.items()
-    for patch in (8, 14, 16, 32)
-}
+VARIANTS = variants(SIZES, (8, 14, 16, 32))
 
 # Steiner et al. 2021 (AugReg), table 1, and Dosovitskiy et al. 2020, section 3.1 (R50+ViT-B/16).
 # R+Ti/16 is named after a root of stride 2; that of its checkpoint has stride 4, its tokens 32.
-_HYBRIDS = {
-    "R+Ti/16": ("Ti", 8, ()),
-    "R26+S/32": ("S", 1, (2, 2, 2, 2)),
-    "R50+ViT-B/16": ("B", 1, (3, 4, 9)),
-    "R50+L/32": ("L", 1, (3, 4, 6, 3)),
-}
 HYBRIDS = {
-    name: {**SIZES[size], "patch_size": patch, "stem_units": units}
-    for name, (size, patch, units) in _HYBRIDS.items()
+    "R+Ti/16": {**SIZES["Ti"], "patch_size": 8, "stem_units": ()},
+    "R26+S/32": {**SIZES["S"], "patch_size": 1, "stem_units": (2, 2, 2, 2)},
+    "R50+ViT-B/16": {**SIZES["B"], "patch_size": 1, "stem_units": (3, 4, 9)},
+    "R50+L/32": {**SIZES["L"], "patch_size": 1, "stem_units": (3, 4, 6, 3)},
 }
 
+
+def _sizes(*names):
+    return {name: SIZES[name] for name in names}
+
+
 # Oquab et al. 2023 (DINOv2), table 17, at 14 pixels; Touvron et al. 2022 (DeiT III), table 1.
-_GIANT = encoder_size(40, 24, 1536, 4096)
+_GIANT = encoder_size(40, 24, 1536, 4096) | {"activation": "swiglu"}
 _MEDIUM = encoder_size(12, 8, 512, 2048)
-RELEASED = {
-    f"DINOv2-{size}/14": {**fields, "patch_size": 14, "layer_scale": 1e-5}
-    for size, fields in (SIZES | {"g": _GIANT | {"activation": "swiglu"}}).items()
-    if size in ("S", "B", "L", "g")
-}
+RELEASED = variants(_sizes("S", "B", "L") | {"g": _GIANT}, (14,), "DINOv2-", layer_scale=1e-5)
 _DEIT3 = {"layer_scale": 1e-6, "class_position": False}
-RELEASED |= {
-    f"DeiT3-{size}/{patch}": {**(SIZES | {"M": _MEDIUM})[size], "patch_size": patch, **_DEIT3}
-    for size, patch in (("S", 16), ("M", 16), ("B", 16), ("L", 16), ("H", 14))
-}
+RELEASED |= variants(_sizes("S", "B", "L") | {"M": _MEDIUM}, (16,), "DeiT3-", **_DEIT3)
+RELEASED |= variants(_sizes("H"), (14,), "DeiT3-", **_DEIT3)
 
 # Siméoni et al. 2025 (DINOv3), table 2 and its appendix, with the released distilled models: at 16
 # pixels, S+, H+ and 7B gated.
-_ROTARY = {"patch_size": 16, "position_type": "rotary", "registers": 4, "key_bias": False}
-_ROTARY |= {"layer_scale": 1e-5, "epsilon": 1e-5}
 _GATED = {
     "S+": SIZES["S"],
     "H+": SIZES["H"] | {"num_heads": 20, "mlp_dim": 5120},
     "7B": encoder_size(40, 32, 4096, 8192),
 }
-RELEASED |= {f"DINOv3-{size}/16": {**SIZES[size], **_ROTARY} for size in ("S", "B", "L")}
-RELEASED |= {
-    f"DINOv3-{size}/16": {**fields, "activation": "swiglu", **_ROTARY}
-    for size, fields in _GATED.items()
-}
+_GATED = {name: size | {"activation": "swiglu"} for name, size in _GATED.items()}
+_ROTARY = {"position_type": "rotary", "registers": 4, "key_bias": False}
+_ROTARY |= {"layer_scale": 1e-5, "epsilon": 1e-5}
+RELEASED |= variants(_sizes("S", "B", "L") | _GATED, (16,), "DINOv3-", **_ROTARY)
 
 # Fini et al. 2024 (AIMv2), table 1.
 _AIMV2 = {
@@ -357,9 +337,8 @@ _AIMV2 = {
     "1B": encoder_size(24, 16, 2048, 5632),
     "3B": encoder_size(24, 24, 3072, 8192),
 }
-_PATCHES = {"patch_size": 14, "pooling": "gap", "activation": "swiglu", "epsilon": 1e-5}
-_PATCHES |= {"norm": "rms", "patch_norm": True}
-RELEASED |= {f"AIMv2-{size}/14": {**fields, **_PATCHES} for size, fields in _AIMV2.items()}
+_PATCHES = {"pooling": "gap", "activation": "swiglu", "epsilon": 1e-5, "norm": "rms"}
+RELEASED |= variants(_AIMV2, (14,), "AIMv2-", **_PATCHES, patch_norm=True)
 
 # timm's ViTs with registers and the mean of their patches (`vit_*_reg4_gap_*` of timm 1.0.31).
 _MEANS = {
@@ -371,12 +350,6 @@ _MEANS = {
     "so150m": encoder_size(18, 14, 896, 2304),
     "so150m2": encoder_size(21, 13, 832, 2176),
 }
-MEANS = {
-    f"{size}/16": {
-        **fields,
-        **{"patch_size": 16, "pooling": "gap", "registers": 4, "fc_norm": size != "so150m"},
-        "layer_scale": None if size == "so150m" else 1e-5,
-    }
-    for size, fields in _MEANS.items()
-}
+MEANS = variants(_MEANS, (16,), pooling="gap", registers=4, fc_norm=True, layer_scale=1e-5)
+MEANS["so150m/16"] |= {"fc_norm": False, "layer_scale": None}
 ViT.variants = VARIANTS | HYBRIDS | RELEASED | MEANS

@@ -39,14 +39,14 @@ class AttentionWeights(keras.layers.Layer):
 
 def computed_weights(model: keras.Model, taps: Iterable) -> dict[str, tuple]:
     """`"PATH/weights"` of each Keras attention layer and call, to its taps of query and key."""
-    layers, found = attention_layers(model), {}
+    layers, sources = attention_layers(model), {}
     for tap in taps:
         match = re.fullmatch(r"(.*)/query((?:@\d+)?)", tap)
         if match and match[1] in layers:
             path, call = match.groups()
             if f"{path}/weights{call}" not in taps:
-                found[f"{path}/weights{call}"] = (tap, f"{path}/key{call}")
-    return found
+                sources[f"{path}/weights{call}"] = (tap, f"{path}/key{call}")
+    return sources
 
 
 class MaskedCalls:
@@ -65,41 +65,28 @@ class MaskedCalls:
 
 
 def contradicts(layer, weights, value, output) -> bool:
-    """Whether a layer's output differs from its weights applied to its values.
-
-    A mask, or a rule of its own, makes it use other weights. `value` is of shape
-    (example, token, head, channel).
-    """
+    """Whether a layer's output differs from its weights applied to its values."""
     heads = ops.einsum("bnqk,bknh->bqnh", weights, ops.cast(value, "float32"))
-    told = ops.cast(output, "float32")
-    off = ops.cast(layer.output_dense(heads), "float32") - told
-    return not float(ops.max(ops.abs(off))) <= FAR * float(ops.max(ops.abs(told)))
+    returned = ops.cast(output, "float32")
+    off = ops.cast(layer.output_dense(heads), "float32") - returned
+    return not float(ops.max(ops.abs(off))) <= FAR * float(ops.max(ops.abs(returned)))
 
 
 def attention_taps(model: keras.Model) -> dict[str, tuple]:
-    """From `"PATH/weights"`, of queries and keys, to the taps of the layer's values and output.
-
-    Of layers called again the first call.
-    """
+    """From `"PATH/weights"` to the taps of the values and output of a layer's first call."""
     if not attention_layers(model):
         return {}
-    found, value_and_output = recorder.find_taps(model), {}
-    for weights in computed_weights(model, found):
+    taps, value_and_output = recorder.find_taps(model), {}
+    for weights in computed_weights(model, taps):
         path = weights.removesuffix("/weights")
         if path != weights:
             # A layer that returns its weights too has two outputs.
-            value_and_output[weights] = (f"{path}/value", path if path in found else f"{path}/0")
+            value_and_output[weights] = (f"{path}/value", path if path in taps else f"{path}/0")
     return value_and_output
 
 
 def contradictions(model: keras.Model, taps: dict, names: Iterable) -> list[str]:
-    """The paths of the layers whose output differs from what their weights give.
-
-        weights = softmax(query key^T / sqrt(channels of a head))
-
-    These are not what a layer used that masks, or has a rule of its own. `taps` holds the values
-    of `attention_taps` for some images; `names` are the weights that are looked at.
-    """
+    """The paths of the layers whose output differs from what their weights `names` give."""
     layers, value_and_output = attention_layers(model), attention_taps(model) if names else {}
     paths = {name: name.removesuffix("/weights") for name in names}
     return [

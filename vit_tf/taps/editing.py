@@ -40,11 +40,11 @@ def intervene(model, edits, *patterns):
     """
     _require_edits(edits)
     if isinstance(model, TapModel):
-        features, known = model, model.taps
+        features, tap_names = model, model.taps
     else:
-        features, known = None, _taps_of(model)
-    wanted = match(as_patterns(patterns), known) if patterns else known[-1:]
-    by_tap = _by_tap(edits, known)
+        features, tap_names = None, _taps_of(model)
+    wanted = match(as_patterns(patterns), tap_names) if patterns else tap_names[-1:]
+    by_tap = _by_tap(edits, tap_names)
     if features is None:
         features = submodel(model, *by_tap, *wanted)
     return Intervened(features, by_tap, wanted)
@@ -67,8 +67,8 @@ class Intervened:
         edits = {tap: _checked(tap, edit) for tap, edit in self._edits.items()}
         taps, x = {}, ops.cast(images, "float32")
         for segment in self._segments:
-            found, x = segment(x, edits)
-            taps |= found
+            outputs, x = segment(x, edits)
+            taps |= outputs
         return {tap: taps[tap] for tap in self.taps}
 
 
@@ -83,8 +83,8 @@ def each_alone(features, interventions, tap: str, images, at_once: int = 128) ->
     starts, taps, x = [], {}, ops.cast(images, "float32")
     for segment in segments:
         starts.append(x)
-        found, x = segment(x)
-        taps |= found
+        outputs, x = segment(x)
+        taps |= outputs
     if callable(interventions):
         interventions = interventions(taps)
     place = {tap: index for index, segment in enumerate(segments) for tap in segment.taps}
@@ -99,21 +99,17 @@ def each_alone(features, interventions, tap: str, images, at_once: int = 128) ->
 
 
 def _together(segments: list, starts: list, runs: list, tap: str, intact) -> list:
-    """The values at a tap of runs that grow from their first segments on: a list of tensors.
-
-    `starts` is what comes into each segment without an edit, `runs` lists (number of the first
-    segment, edits) in their order, `intact` the value of runs that begin after the tap.
-    """
-    x, running, found = None, [], {}
+    """The list of values at a tap of runs, (first segment, edits) each, from `starts` on."""
+    x, running, outputs = None, [], {}
     for index, segment in enumerate(segments):
         new = [edits for first, edits in runs if first == index]
         if new:
             x = ops.concatenate([*([] if x is None else [x]), *([starts[index]] * len(new))])
         running += new
         if running:
-            found, x = segment(x, _merged(running))
+            outputs, x = segment(x, _merged(running))
         if tap in segment.taps and running:
-            parts = ops.split(found[tap], len(running))
+            parts = ops.split(outputs[tap], len(running))
             return parts + [intact] * (len(runs) - len(parts))
     return [intact] * len(runs)
 
@@ -121,21 +117,22 @@ def _together(segments: list, starts: list, runs: list, tap: str, intact) -> lis
 def _merged(runs: list[dict]) -> dict:
     """The edits of a batch that holds several runs, one after another."""
 
-    def of(tap):
+    def combine(tap):
         edits = [_checked(tap, edits[tap]) if tap in edits else None for edits in runs]
 
         def edit(value):
             size, parts, start = ops.shape(value)[0] // len(runs), [], 0
             for edited, group in itertools.groupby(edits, key=lambda e: e is not None):
-                for count, one in [(1, e) for e in group] if edited else [(len([*group]), None)]:
-                    part = value[start * size : (start + count) * size]
-                    parts.append(one(part) if edited else part)
+                group = [*group]
+                for apply in group if edited else [lambda part: part]:
+                    count = 1 if edited else len(group)
+                    parts.append(apply(value[start * size : (start + count) * size]))
                     start += count
             return ops.concatenate(parts)
 
         return edit
 
-    return {tap: of(tap) for tap in dict.fromkeys(tap for edits in runs for tap in edits)}
+    return {tap: combine(tap) for tap in dict.fromkeys(tap for edits in runs for tap in edits)}
 
 
 def _taps_of(model):
@@ -145,13 +142,13 @@ def _taps_of(model):
     return tuple(model.taps if hasattr(model, "intermediates") else recorder.find_taps(model))
 
 
-def _by_tap(edits, known):
+def _by_tap(edits, tap_names):
     """Edits of patterns as a dict from tap to edit, in the order of the taps."""
-    found = {}
+    edits_by_tap = {}
     for pattern, edit in edits.items():
-        for tap in match([pattern], known):
-            found.setdefault(tap, []).append(edit)
-    return {tap: _in_turn(found[tap]) for tap in known if tap in found}
+        for tap in match([pattern], tap_names):
+            edits_by_tap.setdefault(tap, []).append(edit)
+    return {tap: _in_turn(edits_by_tap[tap]) for tap in tap_names if tap in edits_by_tap}
 
 
 def _in_turn(edits):

@@ -52,13 +52,13 @@ def training_flops(forward, images):
 
 def _needed(outputs):
     """The operations that outputs depend on."""
-    found, todo = {}, [tensor.op for tensor in outputs]
+    operations, todo = {}, [tensor.op for tensor in outputs]
     while todo:
         op = todo.pop()
-        if op.name not in found:
-            found[op.name] = op
+        if op.name not in operations:
+            operations[op.name] = op
             todo += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
-    return found.values()
+    return operations.values()
 
 
 def _cost(op):

@@ -42,13 +42,9 @@ def trace_taps(model, watch=None):
 
 
 def symbolic_taps(model, taps):
-    """Symbolic images and a dict from each of `taps` to its symbolic output.
-
-    Taps of a functional model's own layers are read from its graph. Those of layers nested deeper,
-    and of classes of models with a configuration of their own, come from a `Recorder`.
-    """
-    model = getattr(model, "_functional", None) or model  # what a Sequential runs
-    if hasattr(model, "_nodes_by_depth"):
+    """Symbolic images and a dict from each of `taps` to its symbolic output."""
+    model = functional_graph(model) or model
+    if functional_graph(model):
         graph = _graph_outputs(model, _ends(taps))
         single = {name: outputs[0] for name, outputs in graph.items() if len(outputs) == 1}
         if type(model).__module__.startswith("keras.") and all(tap in single for tap in taps):
@@ -144,22 +140,22 @@ def _watched(call, position, records, edits, watch):
 
 def named_layers(model) -> list[tuple]:
     """(slash-joined path, layer) of all layers inside, each once; siblings of one name numbered."""
-    found, seen = [], {id(model)}
+    layers, visited = [], {id(model)}
 
     def walk(parent, prefix):
         names = set()
         for layer in parent._flatten_layers(include_self=False, recursive=False):
-            if id(layer) in seen or isinstance(layer, keras.layers.InputLayer):
+            if id(layer) in visited or isinstance(layer, keras.layers.InputLayer):
                 continue
-            seen.add(id(layer))
+            visited.add(id(layer))
             numbered = (f"{layer.name}_{number}" for number in itertools.count(1))
             name = next(n for n in itertools.chain([layer.name], numbered) if n not in names)
             names.add(name)
-            found.append((prefix + name, layer))
+            layers.append((prefix + name, layer))
             walk(layer, f"{prefix}{name}/")
 
     walk(model, "")
-    return found
+    return layers
 
 
 def _tap_name(path, call, leaf):
@@ -187,13 +183,24 @@ def _cut(model, ends):
 def _graph_outputs(model, names):
     """Symbolic outputs of the named layers of a functional model: lists by name of the call."""
     graph, calls = {}, dict.fromkeys(names, 0)
-    for depth in sorted(model._nodes_by_depth, reverse=True):
-        for node in model._nodes_by_depth[depth]:
-            name = node.operation.name
-            if name in calls:
-                calls[name] += 1
-                graph[_tap_name(name, calls[name], "")] = node.outputs
+    for node in graph_nodes(model):
+        name = node.operation.name
+        if name in calls:
+            calls[name] += 1
+            graph[_tap_name(name, calls[name], "")] = node.outputs
     return graph
+
+
+def functional_graph(model):
+    """A functional model, or that which a Sequential runs; None for a subclassed one."""
+    graph = getattr(model, "_functional", None) or model
+    return graph if hasattr(graph, "_nodes_by_depth") else None
+
+
+def graph_nodes(graph) -> list:
+    """The calls of operations of a functional model, without its inputs, in their order."""
+    depths = sorted(graph._nodes_by_depth, reverse=True)
+    return [n for depth in depths for n in graph._nodes_by_depth[depth] if not n.is_input]
 
 
 def input_spec(model):

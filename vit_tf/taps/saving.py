@@ -47,9 +47,9 @@ def load_model(path):
     path = str(bundled_models().get(path, path))
     if os.path.isdir(path):
         saved = tf.saved_model.contains_saved_model(path)
-        what = "a SavedModel folder, which load_features opens" if saved else "a folder"
+        kind = "a SavedModel folder, which load_features opens" if saved else "a folder"
         raise ValueError(
-            f"Expected path to be a .keras file. Received: {without_password(path)!r}, {what}"
+            f"Expected path to be a .keras file. Received: {without_password(path)!r}, {kind}"
         )
     if not os.path.isfile(path):
         near = near_names(path, list(bundled_models()))
@@ -104,10 +104,7 @@ def load_features(path, *patterns):
 
 
 def export_whole(features, folder):
-    """Writes a submodel as a SavedModel, whole or not at all, once it returns the same values.
-
-    A ValueError if the folder exists, or what was written gives other numbers for random images.
-    """
+    """Writes a submodel as a SavedModel, once it returns the same values; or nothing at all."""
     folder = Path(folder)
     if folder.exists():
         raise ValueError(f"Expected folder to be one that does not exist yet. Received: {folder}")
@@ -125,12 +122,12 @@ def _require_alike(features, saved):
     """Raises a `ValueError` unless saved features answer random images as the submodel does."""
     shape = [size or 224 for size in features.input_shape[1:]]
     images = np.random.default_rng(0).uniform(-1, 1, (2, *shape)).astype("float32")
-    expected, found = features(images), saved(images)
-    if set(found) != set(expected):
-        raise ValueError(f"Expected the taps {sorted(expected)}. Received: {sorted(found)}")
+    expected, actual = features(images), saved(images)
+    if set(actual) != set(expected):
+        raise ValueError(f"Expected the taps {sorted(expected)}. Received: {sorted(actual)}")
     for tap, value in expected.items():
         value = np.asarray(value, np.float64)
-        error = np.abs(np.asarray(found[tap], np.float64) - value).max()
+        error = np.abs(np.asarray(actual[tap], np.float64) - value).max()
         if not error <= 1e-4 * (1 + np.abs(value).max()):
             raise ValueError(f"Expected equal values of the SavedModel. Received: {tap!r} differs")
 
@@ -165,14 +162,14 @@ class SavedFeatures:
         outputs = self._serve.structured_outputs
         self.token_grid, self.preprocessing, taps = _read_facts(os.path.join(path, FACTS))
         # Names that were computed at once, such as a skip of the sum before it, by the alphabet.
-        known = taps or sorted(sorted(outputs), key=_output_positions(path).get)
-        if set(known) != set(outputs):
+        tap_names = taps or sorted(sorted(outputs), key=_output_positions(path).get)
+        if set(tap_names) != set(outputs):
             raise ValueError(
                 f"Expected {FACTS} to list the outputs of the SavedModel in "
                 f"{without_password(path)!r}. "
-                f"Received: {format_list(set(known) ^ set(outputs))} in only one of them"
+                f"Received: {format_list(set(tap_names) ^ set(outputs))} in only one of them"
             )
-        self.taps = match(patterns, known) if patterns else tuple(known)
+        self.taps = match(patterns, tap_names) if patterns else tuple(tap_names)
 
     @property
     def input_shape(self) -> tuple | None:

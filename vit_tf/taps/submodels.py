@@ -160,12 +160,12 @@ def _foreign_taps(model, patterns):
     """Symbolic images, and a dict from tap to symbolic output, of a model of other origin."""
     _require_channels_last(model)
     masked = MaskedCalls(attention_layers(model))
-    found = list(recorder.find_taps(model, masked))
-    computed = computed_weights(model, found)
+    all_taps = list(recorder.find_taps(model, masked))
+    computed = computed_weights(model, all_taps)
     plain = [pattern for pattern in patterns if not pattern.endswith("/weights")]
     asked = [pattern for pattern in patterns if pattern.endswith("/weights")]
-    taps = match(plain, found) if plain else []
-    weights = match(asked, [*found, *computed]) if asked else []
+    taps = match(plain, all_taps) if plain else []
+    weights = match(asked, [*all_taps, *computed]) if asked else []
     ignored = [tap for tap in weights if tap in computed and _layer_of(tap) in masked.paths]
     if ignored:
         warnings.warn(
@@ -174,17 +174,17 @@ def _foreign_taps(model, patterns):
             stacklevel=3,
         )
     sources = [source for tap in weights for source in computed.get(tap, (tap,))]
-    wanted = [tap for tap in found if tap in {*taps, *sources}]
+    wanted = [tap for tap in all_taps if tap in {*taps, *sources}]
     images, outputs = recorder.symbolic_taps(model, wanted)
-    chosen = {}
+    selected = {}
     for tap in wanted:
         if tap in taps or tap in weights:
-            chosen[tap] = outputs[tap]
+            selected[tap] = outputs[tap]
         for name in (name for name in weights if name in computed and computed[name][1] == tap):
             # The key comes after the query.
             layer = AttentionWeights(dtype="float32", name=name.replace("/", "_"))
-            chosen[name] = layer(*(outputs[source] for source in computed[name]))
-    return images, chosen
+            selected[name] = layer(*(outputs[source] for source in computed[name]))
+    return images, selected
 
 
 def _layer_of(weights):
@@ -220,8 +220,8 @@ def block_outputs(taps):
     """The taps at the end of each block or unit, after its last sum, and those before the first."""
     ends = {}
     for tap in taps:
-        site, _, what = tap.rpartition("/")
-        if what == "sum":
+        site, _, end = tap.rpartition("/")
+        if end == "sum":
             ends[re.sub(r"/(attention|mlp|token_mixing|channel_mixing)$", "", site)] = tap
     return [tap for tap in taps if tap in ends.values() or tap in ("embedding", "root")]
 
@@ -246,22 +246,22 @@ def find_representations(model):
     if hasattr(model, "intermediates"):
         blocks = block_outputs(model.taps)
         return [tap for tap in model.taps if tap in blocks or tap == "norm"]
-    return _spread([name for name, _ in _chosen(_entries(model))])
+    return _spread([name for name, _ in _representations(_entries(model))])
 
 
 def find_blocks(model):
     """Those of the representations that are the outputs of blocks, and the embedding."""
     if hasattr(model, "intermediates"):
         return block_outputs(model.taps)
-    chosen = _chosen(_entries(model))
-    blocks = [name for name, layer in chosen if _has_blocks(layer)]
-    return _spread(blocks or [name for name, _ in chosen])
+    pairs = _representations(_entries(model))
+    blocks = [name for name, layer in pairs if _has_blocks(layer)]
+    return _spread(blocks or [name for name, _ in pairs])
 
 
-def _chosen(entries):
+def _representations(entries):
     """(tap, layer) of the representations."""
-    pairs = zip(entries, _choose(entries), strict=True)
-    return [(name, layer) for (name, layer, _, _), kept in pairs if kept]
+    pairs = zip(entries, _are_representations(entries), strict=True)
+    return [(name, layer) for (name, layer, _, _), is_representation in pairs if is_representation]
 
 
 def _spread(names):
@@ -279,26 +279,26 @@ def last_output(model):
 
 def _entries(model):
     """(tap, layer, shape, whether all that follows reads only this) of the layers that count."""
-    found = {}
+    by_path = {}
     for name, (place, layer, shape) in recorder.trace_taps(model).items():
         if place[2] in ("", "0") and len(shape) > 1 and shape[0] is None:
-            found[recorder.path_of(name)] = (name, layer, shape)  # of several calls the last
-    return list(_opened(model, "", found))
+            by_path[recorder.path_of(name)] = (name, layer, shape)  # of several calls the last
+    return list(_opened(model, "", by_path))
 
 
-def _opened(container, prefix, found):
+def _opened(container, prefix, by_path):
     """The entries of a container, with those of the layers that are opened in their place."""
     layers = [
-        (path, *found[path])
-        for path in found
+        (path, *by_path[path])
+        for path in by_path
         if path.startswith(prefix) and "/" not in path[len(prefix) :]
     ]
     classes = Counter(type(layer) for _, _, layer, _ in layers if _has_blocks(layer))
-    graph = getattr(container, "_functional", None) or container
-    single = _single_tensors(graph) if hasattr(graph, "_nodes_by_depth") else None
+    graph = recorder.functional_graph(container)
+    single = _single_tensors(graph) if graph else None
     for path, name, layer, shape in layers:
         if classes[type(layer)] == 1 and _is_stack(layer):
-            inner = list(_opened(layer, f"{path}/", found))
+            inner = list(_opened(layer, f"{path}/", by_path))
             if inner:
                 yield from inner
                 continue
@@ -333,8 +333,7 @@ def _is_stack(layer):
 
 def _single_tensors(graph):
     """Names of the layers of a functional model after which one tensor is all that is read."""
-    depths = sorted(graph._nodes_by_depth, reverse=True)
-    nodes = [n for depth in depths for n in graph._nodes_by_depth[depth] if not n.is_input]
+    nodes = recorder.graph_nodes(graph)
     last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}
     last_use |= {id(x): len(nodes) for x in graph.outputs}
     alive, names = {id(x) for x in graph.inputs}, set()
@@ -346,27 +345,27 @@ def _single_tensors(graph):
     return names
 
 
-def _choose(entries):
+def _are_representations(entries):
     """Whether each entry is a representation."""
     end = _num_before_head(entries)
-    kept, group, weighted = [False] * len(entries), None, False
+    marks, group, weighted = [False] * len(entries), None, False
     for index, (_, layer, shape, single) in enumerate(entries[:end]):
         if not single:
             group, weighted = None, True  # paths are joined next
             continue
         if _has_blocks(layer):
-            kept[index], group, weighted = True, None, False
+            marks[index], group, weighted = True, None, False
             continue
         size = shape[1:-1]
         if group is None or entries[group][2][1:-1] != size:
             weighted = weighted and group is None
         elif weighted or _learns(layer):
-            kept[group] = False
+            marks[group] = False
         weighted = weighted or _learns(layer)
-        kept[index], group = weighted, index
+        marks[index], group = weighted, index
     if end < len(entries) and end and len(entries[end - 1][2]) == 2:
-        kept[end - 1] = True
-    return kept
+        marks[end - 1] = True
+    return marks
 
 
 def _num_before_head(entries):
@@ -429,15 +428,10 @@ def _noted(tap, edit, applied):
 
 
 def split(model):
-    """The segments of a functional model of one input and a dict of outputs, in order.
-
-    It is cut after each output where one tensor of floats is all that the rest of the model needs:
-    after each block of a Transformer, after each sum of a ResNet.
-    """
-    depths = sorted(model._nodes_by_depth, reverse=True)
-    nodes = [n for depth in depths for n in model._nodes_by_depth[depth] if not n.is_input]
+    """The segments of a functional model, cut where the rest needs one tensor of floats only."""
+    nodes = recorder.graph_nodes(model)
     last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}
-    found, start, source, waiting = [], 0, model.inputs[0], dict(model.output)
+    segments, start, source, waiting = [], 0, model.inputs[0], dict(model.output)
     made, open_tensors = {id(source)}, {}
     for index, node in enumerate(nodes):
         open_tensors |= {id(x): x for x in node.outputs}
@@ -447,8 +441,8 @@ def split(model):
         rest = list(open_tensors.values())
         alone = len(rest) == 1 and "float" in rest[0].dtype and last_use[id(source)] <= index
         if taps and alone:
-            found.append(Segment(nodes[start : index + 1], source, rest[0], taps))
+            segments.append(Segment(nodes[start : index + 1], source, rest[0], taps))
             waiting = {tap: x for tap, x in waiting.items() if tap not in taps}
             start, source, made = index + 1, rest[0], {id(rest[0])}
-    found.append(Segment(nodes[start:], source, None, waiting))
-    return found
+    segments.append(Segment(nodes[start:], source, None, waiting))
+    return segments

@@ -52,12 +52,12 @@ class TorchFeatures:
     def __call__(self, images):
         import torch
 
-        modules, found, was_training = dict(self.module.named_modules()), {}, self.module.training
+        modules, outputs, was_training = dict(self.module.named_modules()), {}, self.module.training
         parameter = next(self.module.parameters(), torch.zeros(()))
 
         def hook(path):
             def keep(module, inputs, output):
-                found[path] = output[0] if isinstance(output, tuple | list) else output
+                outputs[path] = output[0] if isinstance(output, tuple | list) else output
 
             return keep
 
@@ -69,9 +69,9 @@ class TorchFeatures:
                 self.module(torch.from_numpy(images).to(parameter.device, parameter.dtype))
         finally:
             self.module.train(was_training)
-            for one in hooks:
-                one.remove()
-        return {path: _as_array(path, found[path]) for path in self.taps if path in found}
+            for handle in hooks:
+                handle.remove()
+        return {path: _as_array(path, outputs[path]) for path in self.taps if path in outputs}
 
 
 def _as_array(path, output):

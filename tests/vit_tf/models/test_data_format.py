@@ -79,9 +79,9 @@ def channels_first():
 
 def test_a_bundled_model_opens_under_channels_first(rng, channels_first):
     images = rng.uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
-    found = vit_tf.load_pretrained("vit-cls-cifar10")(images)
+    actual = vit_tf.load_pretrained("vit-cls-cifar10")(images)
     keras.config.set_image_data_format("channels_last")
-    np.testing.assert_allclose(found, vit_tf.load_pretrained("vit-cls-cifar10")(images), atol=1e-6)
+    np.testing.assert_allclose(actual, vit_tf.load_pretrained("vit-cls-cifar10")(images), atol=1e-6)
 
 
 def foreign(data_format):

@@ -4,20 +4,15 @@ import numpy as np
 import oracles
 import pytest
 from archive_files import refuses
+from tiny_models import tiny
 
 import vit_tf
 from vit_tf import analysis
 
-SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12}
-TOWERS = {
-    "clip": lambda **more: vit_tf.CLIPViT((16, 24, 3), 8, **SIZES, projection_dim=6, **more),
-    "siglip": lambda **more: vit_tf.SigLIPViT((16, 24, 3), 8, **SIZES, **more),
-}
 
-
-@pytest.fixture(params=TOWERS)
-def tower(request):
-    model = TOWERS[request.param](num_classes=2, class_names=("cat", "dog"))
+@pytest.fixture(params=["clip", "siglip"])
+def encoder(request):
+    model = tiny(request.param, num_classes=2, class_names=("cat", "dog"))
     oracles.randomize(model)
     return model
 
@@ -32,27 +27,27 @@ def texts(rng, count, channels):
     return embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
 
 
-def test_logits_compare_images_with_texts(tower, images, rng, tmp_path):
-    before = np.asarray(tower.intermediates(images)[tower.taps[-2]], np.float64)
+def test_logits_compare_images_with_texts(encoder, images, rng, tmp_path):
+    before = np.asarray(encoder.intermediates(images)[encoder.taps[-2]], np.float64)
     embeddings = texts(rng, 4, before.shape[1])
     for bias in (None, -10.0, [1.0, -2.0, 3.0, 0.5]):
-        model = vit_tf.with_text_head(tower, embeddings, 7.5, bias)
+        model = vit_tf.with_text_head(encoder, embeddings, 7.5, bias)
         unit = before / np.linalg.norm(before, axis=1, keepdims=True)
         expected = 7.5 * unit @ embeddings.T + (0 if bias is None else np.asarray(bias))
         np.testing.assert_allclose(model(images), expected, rtol=1e-5, atol=1e-5)
-    assert model.taps == tower.taps and model.num_classes == 4 and model.class_names is None
+    assert model.taps == encoder.taps and model.num_classes == 4 and model.class_names is None
     model.class_names = ("a", "b", "c", "d")
-    model.save(tmp_path / "tower.keras")
-    again = vit_tf.load_model(tmp_path / "tower.keras")
+    model.save(tmp_path / "encoder.keras")
+    again = vit_tf.load_model(tmp_path / "encoder.keras")
     assert again.get_config() == model.get_config() and again.class_names[3] == "d"
     np.testing.assert_array_equal(again(images), model(images))
     # The model that was given is as it was.
-    assert tower.num_classes == 2 and tower.class_names == ("cat", "dog")
+    assert encoder.num_classes == 2 and encoder.class_names == ("cat", "dog")
 
 
-def test_the_logit_lens_reads_each_block_by_the_texts(tower, images, rng):
-    embeddings = texts(rng, 4, tower.embedding_dim)
-    model = vit_tf.with_text_head(tower, embeddings, 7.5, -3.0)
+def test_the_logit_lens_reads_each_block_by_the_texts(encoder, images, rng):
+    embeddings = texts(rng, 4, encoder.embedding_dim)
+    model = vit_tf.with_text_head(encoder, embeddings, 7.5, -3.0)
     features = vit_tf.submodel(model, "block*/mlp/sum", "logits")
     lens = analysis.logit_lens(features, images)
     assert lens.shape == (3, 2, 4)
@@ -67,14 +62,14 @@ def test_the_logit_lens_reads_each_block_by_the_texts(tower, images, rng):
         np.testing.assert_allclose(lens[:, 0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_text_head_goes_with_the_model(tower, images, rng):
-    model = vit_tf.with_text_head(tower, texts(rng, 4, tower.embedding_dim), 7.5, -3.0)
+def test_a_text_head_goes_with_the_model(encoder, images, rng):
+    model = vit_tf.with_text_head(encoder, texts(rng, 4, encoder.embedding_dim), 7.5, -3.0)
     larger = vit_tf.at_resolution(model, (24, 24))
     np.testing.assert_array_equal(larger.head.kernel, model.head.kernel)
     assert float(larger.head.scale) == 7.5
     linear = vit_tf.at_resolution(model, num_classes=5)
     assert "text_head" not in linear.get_config() and not np.any(linear(images))
-    other = vit_tf.with_text_head(model, texts(rng, 3, tower.embedding_dim), 2.0)
+    other = vit_tf.with_text_head(model, texts(rng, 3, encoder.embedding_dim), 2.0)
     assert other.num_classes == 3 and np.abs(other(images)).max() <= 2.0 + 1e-5
     np.testing.assert_array_equal(vit_tf.reinitialize(model)(images), np.zeros((3, 4)))
 
@@ -97,9 +92,9 @@ def test_a_text_head_goes_with_the_model(tower, images, rng):
 def test_what_is_no_head_is_refused(change, message):
     arguments = {"embeddings": np.eye(6), "scale": 2.0} | change
     with refuses(message):
-        vit_tf.with_text_head(TOWERS["clip"](), **arguments)
+        vit_tf.with_text_head(tiny("clip"), **arguments)
     with refuses("CLIPViT or SigLIPViT.*Received: ViT"):
-        vit_tf.with_text_head(vit_tf.ViT((8, 8, 3), 4, **SIZES), np.eye(8), 1.0)
+        vit_tf.with_text_head(tiny("vit"), np.eye(8), 1.0)
 
 
 def test_logits_are_those_of_siglip_and_clip(tmp_path):

@@ -6,23 +6,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiny_models
 import xarray as xr
+from tiny_models import tiny
 
 import vit_tf
-from vit_tf.registration import MODULES
 from vit_tf.training.evaluation import top_k_accuracy
 
-SIZES = {"patch_size": 8, "num_layers": 1, "hidden_dim": 8, "num_classes": 3}
-HEADS = SIZES | {"num_heads": 2, "mlp_dim": 8}
-MODELS = {
-    "ViT": lambda: vit_tf.ViT((32, 32, 3), **HEADS),
-    "rotary ViT": lambda: vit_tf.ViT((32, 32, 3), **HEADS, position_type="rotary"),
-    "hybrid": lambda: vit_tf.ViT((32, 32, 3), **HEADS | {"patch_size": 2}, stem_units=(1,)),
-    "BEiT": lambda: vit_tf.BEiT((32, 32, 3), **HEADS),
-    "CLIPViT": lambda: vit_tf.CLIPViT((32, 32, 3), **HEADS, projection_dim=4),
-    "SigLIPViT": lambda: vit_tf.SigLIPViT((32, 32, 3), **HEADS),
-    "Mixer": lambda: vit_tf.Mixer((32, 32, 3), **SIZES, tokens_mlp_dim=8, channels_mlp_dim=8),
-}
+MODELS = ("vit", "rotary", "hybrid", "beit", "clip", "siglip", "mixer")
 # Of all these the product of the sides makes whole numbers of images of 32 x 32, or parts of one.
 WRONG = [(64, 64), (16, 16), (16, 64)]
 MESSAGE = r"Expected images of shape \(None, 32, 32, 3\)\. Received: shape .*image_shape="
@@ -46,20 +37,20 @@ def of_unknown_size(images, labels=None):
     return data.map(forget)
 
 
+def small(name):
+    """A model of three classes for images of 32 pixels."""
+    return tiny(name, (32, 32, 3), num_classes=3)
+
+
 @pytest.fixture(scope="module")
 def models():
     keras.utils.set_random_seed(0)
-    return {name: make() for name, make in MODELS.items()}
+    return {name: small(name) for name in MODELS}
 
 
-def test_every_model_is_tested_here():
-    classes = {
-        name
-        for name in dir(vit_tf)
-        if isinstance(getattr(vit_tf, name), type)
-        and hasattr(getattr(vit_tf, name), "from_variant")
-    }
-    assert classes - {"BiT"} == {name for name in MODELS if name in classes} and MODULES
+def test_every_model_is_in_the_table_of_tiny_ones():
+    classes = {name for name in dir(vit_tf) if hasattr(getattr(vit_tf, name), "from_variant")}
+    assert classes == {model for model, _ in tiny_models.MODELS.values()}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -73,9 +64,9 @@ def test_images_of_another_size_are_refused(models, name, size):
         assert f"image_shape=({size[0]}, {size[1]}, 3)" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["ViT", "SigLIPViT", "Mixer"])
+@pytest.mark.parametrize("name", ["vit", "siglip", "mixer"])
 def test_fit_and_evaluate_refuse_them_too(name):
-    model, (images, labels) = MODELS[name](), (images_of(16, 64), np.arange(8) % 3)
+    model, (images, labels) = small(name), (images_of(16, 64), np.arange(8) % 3)
     vit_tf.Recipe(epochs=1).compile(model, 2)
     right = tf.data.Dataset.from_tensor_slices((images_of(32, 32), labels)).batch(4)
     wrong = tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)
@@ -99,10 +90,10 @@ def test_data_of_unknown_static_size_give_what_arrays_give(models, name):
     expected = np.asarray(model(images))
     np.testing.assert_allclose(model.predict(data, verbose=0), expected, atol=1e-6)
     taps = vit_tf.submodel(model, model.taps[-1])
-    found = np.concatenate([taps.predict(batch, verbose=0)[model.taps[-1]] for batch in data])
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    found = taps.predict(data, verbose=0)[model.taps[-1]]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    actual = np.concatenate([taps.predict(batch, verbose=0)[model.taps[-1]] for batch in data])
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    actual = taps.predict(data, verbose=0)[model.taps[-1]]
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
     for wrong in WRONG:
         with pytest.raises(ValueError, match=MESSAGE):
             model.predict(of_unknown_size(images_of(*wrong)), verbose=0)
@@ -114,15 +105,15 @@ def test_evaluation_and_measurements_refuse_them_in_one_line(models):
     for call in (top_k_accuracy, vit_tf.analysis.cka, vit_tf.analysis.receptive_field):
         for wrong in (data, mixed):
             with pytest.raises(ValueError, match=f"^{MESSAGE}"):
-                call(models["ViT"], wrong)
+                call(models["vit"], wrong)
 
 
-@pytest.mark.parametrize("name", ["ViT", "Mixer"])
+@pytest.mark.parametrize("name", ["vit", "mixer"])
 def test_measurements_of_data_of_unknown_static_size_are_those_of_arrays(models, name):
     images = images_of(32, 32)
-    known = tf.data.Dataset.from_tensor_slices(images).batch(4)
+    sized = tf.data.Dataset.from_tensor_slices(images).batch(4)
     for call in (vit_tf.analysis.cka, vit_tf.analysis.receptive_field, vit_tf.analysis.skip_ratio):
-        expected = call(models[name], known)
+        expected = call(models[name], sized)
         xr.testing.assert_allclose(call(models[name], of_unknown_size(images)), expected)
 
 
@@ -133,13 +124,13 @@ def test_train_refuses_them_before_it_writes(tmp_path):
     recipe = vit_tf.Recipe(epochs=1)
     for data in ((wrong, right), (right, wrong)):
         with pytest.raises(ValueError, match=MESSAGE):
-            vit_tf.train(MODELS["ViT"](), recipe, *data, tmp_path / "run")
+            vit_tf.train(small("vit"), recipe, *data, tmp_path / "run")
         assert not (tmp_path / "run").exists()
     unknown = of_unknown_size(images_of(64, 64), labels)
     with pytest.raises(ValueError, match=r"Expected images of shape \(None, 32, 32, 3\)"):
-        vit_tf.train(MODELS["ViT"](), recipe, unknown, right, tmp_path / "unknown", verbose=0)
+        vit_tf.train(small("vit"), recipe, unknown, right, tmp_path / "unknown", verbose=0)
     unknown = of_unknown_size(images_of(32, 32), labels)
-    history = vit_tf.train(MODELS["ViT"](), recipe, unknown, unknown, tmp_path / "b", verbose=0)
+    history = vit_tf.train(small("vit"), recipe, unknown, unknown, tmp_path / "b", verbose=0)
     assert np.isfinite(history["loss"]).all()
 
 
@@ -148,11 +139,11 @@ def test_a_crop_of_the_recipe_counts(tmp_path):
     wide = tf.data.Dataset.from_tensor_slices((images_of(40, 40), labels)).batch(4)
     right = tf.data.Dataset.from_tensor_slices((images_of(32, 32), labels)).batch(4)
     recipe = vit_tf.FineTuning(steps=2, validations=1, resize=(40, 40), crop=(32, 32))
-    vit_tf.train(MODELS["ViT"](), recipe, wide, right, tmp_path, verbose=0)
+    vit_tf.train(small("vit"), recipe, wide, right, tmp_path, verbose=0)
 
 
 def test_a_bit_takes_images_of_any_size_and_only_its_channels():
-    model = vit_tf.BiT((32, 32, 3), (1,), 0.5, num_classes=2)
+    model = tiny("bit", (32, 32, 3), num_classes=2)
     assert model.predict(images_of(48, 40), verbose=0).shape == (8, 2)
     with pytest.raises(ValueError, match=r"numpy\.repeat"):
         model(images_of(32, 32)[..., :1])
@@ -161,7 +152,7 @@ def test_a_bit_takes_images_of_any_size_and_only_its_channels():
 @pytest.mark.parametrize("pixels", ["uint8", "float"])
 @pytest.mark.parametrize("call", ["predict", "predict a data set", "fit", "evaluate"])
 def test_a_model_warns_once_of_pixels_that_it_does_not_expect(pixels, call):
-    model, labels = MODELS["ViT"](), np.arange(8) % 3
+    model, labels = small("vit"), np.arange(8) % 3
     vit_tf.Recipe(epochs=1).compile(model, 2)
     images = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3)).astype("uint8")
     images = images if pixels == "uint8" else images.astype("float32")
@@ -183,21 +174,21 @@ def test_a_model_warns_once_of_pixels_that_it_does_not_expect(pixels, call):
 
 
 def test_images_that_fit_do_not_warn_and_are_read_once():
-    model, seen = MODELS["ViT"](), []
+    model, indices = small("vit"), []
     images = images_of(32, 32)
     numbers = tf.data.Dataset.range(8).shuffle(8, seed=1)
     numbers = numbers.map(
-        lambda i: tf.py_function(lambda i: seen.append(int(i)) or i, [i], "int64")
+        lambda i: tf.py_function(lambda i: indices.append(int(i)) or i, [i], "int64")
     )
     data = numbers.map(lambda i: tf.ensure_shape(tf.gather(images, i), (32, 32, 3))).batch(4)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Expected")
         model.predict(data, verbose=0)
-    assert sorted(seen) == list(range(8))
+    assert sorted(indices) == list(range(8))
 
 
 def test_without_skips_cannot_be_assigned():
-    model = vit_tf.ViT((32, 32, 3), **HEADS, without_skips=("block00/mlp",))
+    model = tiny("vit", without_skips=("block00/mlp",))
     assert model.without_skips == ("block00/mlp",)
     with pytest.raises(AttributeError, match=r"without_skips.*from_config"):
         model.without_skips = ()

@@ -43,21 +43,21 @@ def variances(std):
         ),
     ],
 )
-def test_first_layers_tell_the_range(first, expected):
-    found, why = find_preprocessing(a_model(*first))
+def test_the_range_follows_from_first_layers(first, expected):
+    actual, why = find_preprocessing(a_model(*first))
     assert why == "found from its first layers"
-    low, high = found.value_range
+    low, high = actual.value_range
     np.testing.assert_allclose(low, expected[0], atol=1e-9)
     np.testing.assert_allclose(high, expected[1])
-    assert found.size == (8, 8)
+    assert actual.size == (8, 8)
 
 
-def test_models_without_such_layers_tell_nothing():
+def test_models_without_such_layers_have_no_range():
     assert find_preprocessing(a_model()) == (None, "unknown")
     assert find_preprocessing(a_model(layers.Normalization(mean=0.0, variance=1.0)))[0] is None
     unusual = find_preprocessing(a_model(layers.Rescaling(1 / 16)))
     assert unusual == (None, "unknown; its first layers rescale in an unusual way")
-    # After the first layer that learns, rescaling says nothing about images.
+    # After the first layer that learns, rescaling does not describe images.
     late = keras.Sequential(
         [keras.Input((8, 8, 3)), layers.Conv2D(3, 1), layers.Rescaling(1 / 255), layers.Flatten()]
     )
@@ -83,8 +83,8 @@ def test_subclassed_and_nested_models_and_plain_arithmetic():
     assert find_preprocessing(divided)[0].value_range[1][0] == pytest.approx(255)
     bare = a_model(name="resnet50")
     prepared = keras.applications.resnet.preprocess_input(images)
-    whole = keras.Model(images, bare(prepared))
-    assert find_preprocessing(whole)[0] == Preprocessing.from_range((8, 8), 0, 255)
+    prepared_model = keras.Model(images, bare(prepared))
+    assert find_preprocessing(prepared_model)[0] == Preprocessing.from_range((8, 8), 0, 255)
     inside, why = find_preprocessing(keras.Model(images, bare(images)))
     assert inside.channel_order == "bgr" and why == "known of resnet50"
 
@@ -105,9 +105,9 @@ def test_families_of_keras_applications_get_what_their_preprocessors_make(module
     images = rng.integers(0, 256, (2, 8, 8, 3))
     prepare = getattr(keras.applications, module).preprocess_input
     for name in names:
-        found, why = find_preprocessing(a_model(name=name))
+        actual, why = find_preprocessing(a_model(name=name))
         assert why == f"known of {name}"
-        np.testing.assert_allclose(found(images), prepare(images.astype("float32")), atol=1e-5)
+        np.testing.assert_allclose(actual(images), prepare(images.astype("float32")), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -116,14 +116,14 @@ def test_real_applications_are_found_by_name_and_by_their_first_layers(rng):
     model = keras.applications.MobileNetV2(**arguments)
     images = rng.integers(0, 256, (2, 32, 32, 3))
     prepare = keras.applications.mobilenet_v2.preprocess_input
-    found, _ = find_preprocessing(model)
-    np.testing.assert_allclose(found(images), prepare(images.astype("float32")), atol=1e-6)
+    actual, _ = find_preprocessing(model)
+    np.testing.assert_allclose(actual(images), prepare(images.astype("float32")), atol=1e-6)
     model = keras.applications.MobileNetV3Small(**arguments)
     assert find_preprocessing(model)[0] == Preprocessing.from_range((32, 32), 0, 255)
     assert vit_tf.submodel(model, "conv").preprocessing.value_range[1][0] == pytest.approx(255)
 
 
-def test_keras_hub_tells_by_its_converter_or_by_its_family(rng):
+def test_keras_hub_is_read_by_its_converter_or_by_its_family(rng):
     keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     backbone = keras_hub.models.ViTBackbone(
         image_shape=(16, 16, 3),
@@ -134,25 +134,25 @@ def test_keras_hub_tells_by_its_converter_or_by_its_family(rng):
         mlp_dim=8,
     )
     images = rng.integers(0, 256, (2, 16, 16, 3))
-    found, why = find_preprocessing(backbone)
-    np.testing.assert_allclose(found(images), images / 127.5 - 1, atol=1e-6)
+    actual, why = find_preprocessing(backbone)
+    np.testing.assert_allclose(actual(images), images / 127.5 - 1, atol=1e-6)
     assert why == f"known of {backbone.name}"
     converter = keras_hub.layers.ViTImageConverter(
         image_size=(16, 16), scale=[0.01, 0.02, 0.03], offset=[-1.0, -2.0, 0.5]
     )
     preprocessor = keras_hub.models.ViTImageClassifierPreprocessor(converter)
     task = keras_hub.models.ViTImageClassifier(backbone, 3, preprocessor=preprocessor)
-    found, why = find_preprocessing(task)
+    actual, why = find_preprocessing(task)
     assert why == "set by its image converter"
-    np.testing.assert_allclose(found(images), np.asarray(converter(images)), atol=1e-5)
+    np.testing.assert_allclose(actual(images), np.asarray(converter(images)), atol=1e-5)
 
 
 def test_preprocessing_can_be_called_on_an_image_and_on_a_batch(rng):
-    chosen = Preprocessing((8, 6), *IMAGENET, "bicubic", "bgr")
+    bgr = Preprocessing((8, 6), *IMAGENET, "bicubic", "bgr")
     images = rng.integers(0, 256, (3, 5, 9, 3)).astype("uint8")
-    batch = chosen(images)
-    for image, one in zip(images, batch, strict=True):
-        np.testing.assert_array_equal(chosen(image), one)
+    batch = bgr(images)
+    for image, row in zip(images, batch, strict=True):
+        np.testing.assert_array_equal(bgr(image), row)
     own = Preprocessing(None, *IMAGENET, channel_order="bgr")(images)
     expected = (images[..., ::-1] / 255 - IMAGENET[0]) / IMAGENET[1]
     np.testing.assert_allclose(own, expected, atol=1e-5)
@@ -164,20 +164,20 @@ def test_preprocessing_can_be_called_on_an_image_and_on_a_batch(rng):
         (images / 255 - 1, r"values in \[0, 255\]"),
     ]:
         with pytest.raises(ValueError, match=words):
-            chosen(wrong)
+            bgr(wrong)
     with pytest.raises(ValueError, match="low to a high"):
         Preprocessing.from_range(None, 1, 0)
 
 
 def test_images_are_loaded_at_their_own_size_and_blue_first():
-    chosen = Preprocessing(None, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7), channel_order="bgr")
-    (found,) = data.load("shapes", splits=("test",), take=4, preprocessing=chosen, image_size=16)
+    bgr = Preprocessing(None, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7), channel_order="bgr")
+    (loaded,) = data.load("shapes", splits=("test",), take=4, preprocessing=bgr, image_size=16)
     (plain,) = data.load("shapes", splits=("test",), take=4, image_size=16)
-    (images, _), (own, _) = (next(x.as_numpy_iterator()) for x in (found, plain))
-    expected = ((own[..., ::-1] + 1) / 2 - chosen.mean) / chosen.std
+    (images, _), (own, _) = (next(x.as_numpy_iterator()) for x in (loaded, plain))
+    expected = ((own[..., ::-1] + 1) / 2 - bgr.mean) / bgr.std
     np.testing.assert_allclose(images, expected, atol=1e-5)
-    config = chosen.to_config()
-    assert config["channel_order"] == "bgr" and Preprocessing.from_config(config) == chosen
+    config = bgr.to_config()
+    assert config["channel_order"] == "bgr" and Preprocessing.from_config(config) == bgr
     assert "channel_order" not in Preprocessing(None).to_config()
-    model = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 2, preprocessing=chosen)
+    model = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 2, preprocessing=bgr)
     assert model.preprocessing.size == (16, 16)

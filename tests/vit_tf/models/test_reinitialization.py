@@ -20,16 +20,16 @@ def test_the_configuration_is_kept_and_the_weights_are_drawn_by_the_seed(model):
         weight.assign(weight + 0.5)
     before = [weight.numpy() for weight in model.weights]
     state = random.getstate()
-    one, again, other = (vit_tf.reinitialize(model, seed) for seed in (1, 1, 2))
+    first, again, other = (vit_tf.reinitialize(model, seed) for seed in (1, 1, 2))
     assert random.getstate() == state
-    assert one.get_config() == model.get_config() and type(one) is type(model)
+    assert first.get_config() == model.get_config() and type(first) is type(model)
     for weight, unseeded in zip(
         vit_tf.reinitialize(model, 0).weights, vit_tf.reinitialize(model).weights, strict=True
     ):
         np.testing.assert_array_equal(unseeded, weight)
     kernels = 0
     for old, new, same, unlike in zip(
-        before, one.get_weights(), again.get_weights(), other.get_weights(), strict=True
+        before, first.get_weights(), again.get_weights(), other.get_weights(), strict=True
     ):
         np.testing.assert_array_equal(new, same)
         assert new.shape == old.shape and not (new == old).all()
@@ -41,7 +41,7 @@ def test_the_configuration_is_kept_and_the_weights_are_drawn_by_the_seed(model):
     for weight, old in zip(model.weights, before, strict=True):
         np.testing.assert_array_equal(weight, old)
     images = np.ones((2, 16, 16, 3), "float32")
-    np.testing.assert_array_equal(one(images), again(images))
+    np.testing.assert_array_equal(first(images), again(images))
 
 
 def test_what_is_not_built_is_refused():

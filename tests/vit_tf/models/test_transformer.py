@@ -19,14 +19,14 @@ def made(shape, **options):
 def gradients(layer, x, weights, compiled=False):
     """Those of a weighted sum of the squares of what a layer returns."""
 
-    def of(x):
+    def gradient_of(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             loss = tf.reduce_sum(weights * tf.square(tf.cast(layer(x), tf.float32)))
         return tape.gradient(loss, [x, *(v.value for v in layer.trainable_variables)])
 
-    of = tf.function(of, jit_compile=True) if compiled else of
-    return [np.asarray(gradient, np.float64) for gradient in of(tf.constant(x))]
+    gradient_of = tf.function(gradient_of, jit_compile=True) if compiled else gradient_of
+    return [np.asarray(gradient, np.float64) for gradient in gradient_of(tf.constant(x))]
 
 
 @pytest.mark.parametrize("shape", [(5, 8), (3, 7, 16), (2, 3, 4, 6)])

@@ -36,9 +36,9 @@ def model_of(causal):
 
 def checked(model, images):
     """The layers whose output their weights do not give."""
-    told = attention_taps(model)
-    needed = [name for weights, others in told.items() for name in (weights, *others)]
-    return contradictions(model, submodel(model, *needed)(images), list(told))
+    messages = attention_taps(model)
+    needed = [name for weights, others in messages.items() for name in (weights, *others)]
+    return contradictions(model, submodel(model, *needed)(images), list(messages))
 
 
 @pytest.mark.parametrize(("causal", "strange"), [(False, []), (True, ["block1/attention"])])
@@ -68,16 +68,16 @@ def test_a_submodel_has_them_on_request(rng, tmp_path):
     features = submodel(model, "block1/attention", "*/weights")
     names = ["block0/attention/weights", "block1/attention/weights", "block1/attention"]
     assert list(features.taps) == names
-    found = features(images)
+    actual = features(images)
     x = images.reshape(2, 16, 3)
     for path, layer in attention_layers(model).items():
         x, weights = layer(x, x, return_attention_scores=True)
-        np.testing.assert_allclose(found[f"{path}/weights"], weights, atol=1e-6)
-    np.testing.assert_allclose(found["block1/attention"], x, atol=1e-6)
+        np.testing.assert_allclose(actual[f"{path}/weights"], weights, atol=1e-6)
+    np.testing.assert_allclose(actual["block1/attention"], x, atol=1e-6)
     features.save(tmp_path / "weights.keras")
     again = keras.saving.load_model(tmp_path / "weights.keras", {"Masked": Masked})(images)
     for tap in names:
-        np.testing.assert_allclose(again[tap], found[tap], atol=1e-6)
+        np.testing.assert_allclose(again[tap], actual[tap], atol=1e-6)
     with pytest.raises(ValueError, match=r"block0/attention/weights.*Received: 'block/weights'"):
         submodel(model, "block/weights")
 
@@ -87,10 +87,10 @@ def test_those_of_keras_hub(rng):
     sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12, "patch_size": 4}
     model = keras_hub.models.ViTBackbone(image_shape=(8, 12, 3), **sizes)
     images = rng.normal(size=(2, 8, 12, 3)).astype("float32")
-    found = submodel(model, "*/weights")(images)
-    assert len(found) == 2
+    actual = submodel(model, "*/weights")(images)
+    assert len(actual) == 2
     inside = submodel(model, "*/ln_1")(images)
-    for (tap, weights), normalised in zip(found.items(), inside.values(), strict=True):
+    for (tap, weights), normalised in zip(actual.items(), inside.values(), strict=True):
         layer = attention_layers(model)[tap.removesuffix("/weights")]
         _, expected = layer(normalised, normalised, return_attention_scores=True)
         np.testing.assert_allclose(weights, expected, atol=1e-6)
@@ -107,9 +107,11 @@ def test_weights_without_the_mask_of_the_model_come_with_a_warning(kind):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         submodel(model, "attention/weights")
-    told = [str(one.message) for one in caught if "without the mask" in str(one.message)]
-    assert len(told) == (kind != "none")
-    assert not told or "attention/weights" in told[0]
+    messages = [
+        str(warning.message) for warning in caught if "without the mask" in str(warning.message)
+    ]
+    assert len(messages) == (kind != "none")
+    assert not messages or "attention/weights" in messages[0]
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*without the mask")
         submodel(model, "*")  # which has no weights
@@ -118,8 +120,10 @@ def test_weights_without_the_mask_of_the_model_come_with_a_warning(kind):
 def test_the_masked_layer_is_named_and_not_the_others():
     with pytest.warns(UserWarning, match="without the mask") as caught:
         submodel(model_of(True), "*/weights")
-    (told,) = [str(one.message) for one in caught if "without the mask" in str(one.message)]
-    assert "block1/attention/weights" in told and "block0" not in told
+    (messages,) = [
+        str(warning.message) for warning in caught if "without the mask" in str(warning.message)
+    ]
+    assert "block1/attention/weights" in messages and "block0" not in messages
 
 
 def test_a_subclassed_model_of_a_dict_is_refused_in_one_line():

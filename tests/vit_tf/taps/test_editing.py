@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_models import tiny
 
 import vit_tf
 from vit_tf import edits, intervene, submodel
@@ -11,12 +12,10 @@ from vit_tf.taps.attention_weights import attention_layers
 from vit_tf.taps.editing import each_alone
 
 HEADS = 2
-SHALLOW = {"num_layers": 1, "num_heads": HEADS, "hidden_dim": 8, "mlp_dim": 16, "num_classes": 3}
-TINY = SHALLOW | {"num_layers": 2}
 
 
 def filled(model, seed=0):
-    """A model with random weights everywhere: fresh heads are zero, and biases tell nothing."""
+    """A model with random weights everywhere: new heads are zero, as biases are."""
     rng = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         weight.assign(np.asarray(weight) + rng.normal(0, 0.3, weight.shape))
@@ -24,28 +23,7 @@ def filled(model, seed=0):
 
 
 def our_vit():
-    return filled(vit_tf.ViT((16, 16, 3), 8, registers=1, **TINY))
-
-
-def our_vit_of_all_parts():
-    parts = {"stem_units": (1,), "distillation": "heads", "layer_scale": 0.5}
-    return filled(vit_tf.ViT((16, 16, 3), 2, activation="swiglu", **parts, **SHALLOW))
-
-
-def our_bit():
-    return filled(vit_tf.BiT((16, 16, 3), units=(2,), width_factor=0.5, num_classes=3))
-
-
-def our_mixer():
-    return filled(vit_tf.Mixer((16, 16, 3), 8, 1, 8, 4, 16, num_classes=3))
-
-
-def our_beit():
-    return filled(vit_tf.BEiT((16, 16, 3), 8, **SHALLOW))
-
-
-def our_clip():
-    return filled(vit_tf.CLIPViT((16, 16, 3), 8, projection_dim=4, **SHALLOW))
+    return filled(tiny("vit", (16, 16, 3), registers=1))
 
 
 def of_keras_hub():
@@ -98,23 +76,26 @@ def heads_of(model):
 
 
 OTHERS = (our_vit, of_keras_hub, of_a_user)
-ALL = (our_vit_of_all_parts, our_bit, our_mixer, our_beit, our_clip)
+PARTS = {"distillation": "heads", "layer_scale": 0.5, "activation": "swiglu"}
+KINDS = {"hybrid": PARTS | {"stem_units": (1,), "patch_size": 2}, "bit small": {"units": (2,)}}
+KINDS |= {"mixer": {}, "beit": {}, "clip": {}, "siglip": {}}
 
 
-@pytest.mark.parametrize("make", ALL)
-def test_an_edit_at_any_tap_changes_what_follows_and_nothing_before(make, rng):
-    model, images = make(), batch(size=2)
+@pytest.mark.parametrize("name", KINDS)
+def test_an_edit_at_any_tap_changes_what_follows_and_nothing_before(name, rng):
+    layers = {} if name == "bit small" else {"num_layers": 1}
+    model, images = filled(tiny(name, (16, 16, 3), **KINDS[name], **layers)), batch(size=2)
     features = submodel(model, "*")
     plain = {tap: value.numpy() for tap, value in features(images).items()}
     for index, tap in enumerate(model.taps):
         noise = rng.normal(0, 1, plain[tap].shape).astype("float32")
         if tap.endswith("/weights"):
             noise = abs(noise)
-        found = intervene(features, {tap: lambda x, noise=noise: x + noise}, "*")(images)
+        actual = intervene(features, {tap: lambda x, noise=noise: x + noise}, "*")(images)
         for before in model.taps[:index]:
-            assert np.array_equal(found[before], plain[before]), (tap, before)
-        np.testing.assert_allclose(found[tap], plain[tap] + noise, atol=1e-5)
-        assert np.abs(found["logits"] - plain["logits"]).max() > 1e-4, tap
+            assert np.array_equal(actual[before], plain[before]), (tap, before)
+        np.testing.assert_allclose(actual[tap], plain[tap] + noise, atol=1e-5)
+        assert np.abs(actual["logits"] - plain["logits"]).max() > 1e-4, tap
 
 
 @pytest.mark.parametrize("make", OTHERS)
@@ -122,17 +103,17 @@ def test_a_head_set_to_zero_is_one_with_weights_of_zero(make):
     model, images = make(), batch()
     tap, kernel = heads_of(model)
     features = intervene(model, {tap: edits.head(1, edits.zero)})
-    (found,) = features(images).values()
+    (actual,) = features(images).values()
     (compiled,) = tf.function(features, autograph=False)(tf.constant(images)).values()
     intact = model(images)
     values = kernel.numpy()
     by_head = values.reshape(HEADS, -1, values.shape[-1]).copy()
     by_head[1] = 0
     kernel.assign(by_head.reshape(values.shape))
-    np.testing.assert_allclose(found, model(images), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(actual, model(images), rtol=1e-6, atol=1e-6)
     graph = tf.function(lambda x: model(x), autograph=False)  # it fuses and rounds alike
     np.testing.assert_allclose(compiled, graph(tf.constant(images)), rtol=1e-6, atol=1e-6)
-    assert np.abs(found - intact).max() > 1e-3
+    assert np.abs(actual - intact).max() > 1e-3
 
 
 @pytest.mark.parametrize("make", OTHERS)
@@ -145,8 +126,8 @@ def test_no_edit_and_edits_that_change_nothing_change_no_bit(make):
     for edited in ({}, {tap: edits.scaled(1)}, {"*": edits.where(False, edits.zero)}):
         features = intervene(plain, edited)
         np.testing.assert_array_equal(features(images)[last], model(images))
-        found = tf.function(features, autograph=False)(images)[last]
-        np.testing.assert_array_equal(found, compiled)
+        actual = tf.function(features, autograph=False)(images)[last]
+        np.testing.assert_array_equal(actual, compiled)
 
 
 @pytest.mark.parametrize("make", OTHERS)
@@ -156,16 +137,16 @@ def test_values_of_another_run_make_the_other_run(make):
     features = submodel(model, "*")
     values = features(other)
     patched = {t: edits.constant(values[t]) for t in features.taps}
-    found = intervene(features, patched, "*")(images)
+    actual = intervene(features, patched, "*")(images)
     for t in features.taps:
-        np.testing.assert_array_equal(found[t], values[t])
+        np.testing.assert_array_equal(actual[t], values[t])
     last = features.taps[-1]
     if make is our_vit:  # one tap through which everything goes
         alone = intervene(features, {"block00/mlp/sum": patched["block00/mlp/sum"]})(images)
         np.testing.assert_array_equal(alone[last], values[last])
-    found = intervene(features, {tap: patched[tap]})(images)[last]
-    assert np.abs(found - values[last]).max() > 1e-3
-    assert np.abs(found - model(images)).max() > 1e-3
+    actual = intervene(features, {tap: patched[tap]})(images)[last]
+    assert np.abs(actual - values[last]).max() > 1e-3
+    assert np.abs(actual - model(images)).max() > 1e-3
 
 
 @pytest.mark.parametrize("make", OTHERS)
@@ -181,31 +162,31 @@ def test_replicas_run_with_edits(make):
         lambda context: tf.constant(np.split(images, 2)[context.replica_id_in_sync_group])
     )
     run = tf.function(lambda x: strategy.run(lambda y: features(y)[name], (x,)), autograph=False)
-    found = np.concatenate(strategy.experimental_local_results(run(halves)))
+    actual = np.concatenate(strategy.experimental_local_results(run(halves)))
     # Graphs of two images beside four at once.
-    np.testing.assert_allclose(found, features(images)[name], rtol=1e-5, atol=1e-5)
-    assert np.abs(found - model(images)).max() > 1e-4
+    np.testing.assert_allclose(actual, features(images)[name], rtol=1e-5, atol=1e-5)
+    assert np.abs(actual - model(images)).max() > 1e-4
 
 
 @pytest.mark.parametrize(("make", "at_once"), [(our_vit, 128), (our_vit, 2), (of_keras_hub, 128)])
 def test_many_runs_at_once_are_those_one_by_one(make, at_once):
     model, images = make(), batch()
-    known = submodel(model, "*").taps
-    taps = [tap for tap in known if tap.endswith(("/heads", "/value", "mlp/sum"))]
+    tap_names = submodel(model, "*").taps
+    taps = [tap for tap in tap_names if tap.endswith(("/heads", "/value", "mlp/sum"))]
     zeroed = [{tap: edits.zero} for tap in reversed(taps)]
     two = {taps[0]: edits.scaled(2), taps[-1]: edits.scaled(0.5)}
     interventions = [*zeroed, {}, two, {taps[0]: edits.resampled()}]
-    features = submodel(model, taps, known[-1])
+    features = submodel(model, taps, tap_names[-1])
     last = features.taps[-1]
-    intact, found = tf.function(
+    intact, actual = tf.function(
         lambda x: each_alone(features, interventions, last, x, at_once), autograph=False
     )(tf.constant(images))
     assert list(intact) == list(features.taps)
     np.testing.assert_allclose(intact[last], model(images), rtol=1e-5, atol=1e-5)
-    assert len(found) == len(interventions)
-    for one, edited in zip(found, interventions, strict=True):
+    assert len(actual) == len(interventions)
+    for value, edited in zip(actual, interventions, strict=True):
         alone = intervene(features, edited, last)(images)[last]
-        np.testing.assert_allclose(one, alone, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(value, alone, rtol=1e-5, atol=1e-5)
 
 
 def test_edits_are_what_they_say(rng):
@@ -215,11 +196,11 @@ def test_edits_are_what_they_say(rng):
     mean = value.numpy().mean(axis=0)
     np.testing.assert_array_equal(edits.constant(mean)(value), np.stack([mean] * 3))
     np.testing.assert_array_equal(edits.resampled()(value), value.numpy()[[2, 0, 1]])
-    found = edits.tokens([0, 2], edits.head(1, edits.zero))(value).numpy()
+    actual = edits.tokens([0, 2], edits.head(1, edits.zero))(value).numpy()
     # The inner edit counts at the tokens only.
     expected = value.numpy().copy()
     expected[:, [0, 2], 1] = 0
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(actual, expected)
     with pytest.raises(ValueError, match=r"axis 2 of the tap. Received: indices=2 for a tap of"):
         edits.head(2, edits.zero)(value)
     with pytest.raises(ValueError, match="Received: shift=3 in a batch of 3"):
@@ -227,7 +208,7 @@ def test_edits_are_what_they_say(rng):
 
 
 def test_sets_of_tokens():
-    model = vit_tf.ViT((16, 16, 3), 8, registers=2, distillation="token", **TINY)
+    model = tiny("vit", (16, 16, 3), registers=2, distillation="token")
     sets = {name: edits.token_set(model, name) for name in ("cls", "registers", "spatial", "all")}
     assert sets == {
         "cls": [0],
@@ -253,12 +234,12 @@ def test_sets_of_tokens():
         ({"pooled": lambda x: None}, "Expected the edit of 'pooled' .* Received: NoneType"),
     ],
 )
-def test_mistakes_are_told(edited, message):
+def test_mistakes_are_reported(edited, message):
     with pytest.raises(ValueError, match=message):
         intervene(our_vit(), edited)(batch())
 
 
-def test_what_is_no_model_and_no_tap_is_told():
+def test_what_is_no_model_and_no_tap_is_reported():
     with pytest.raises(ValueError, match=r"Expected model to be a keras.Model. Received: function"):
         intervene(batch, {})
     with pytest.raises(ValueError, match="Expected tap pattern to be a known name"):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_models import tiny
 
 import vit_tf
 from vit_tf import analysis
@@ -21,17 +22,9 @@ def foreign():
     return keras.Model(images, keras.layers.Dense(3, name="logits")(x))
 
 
-MODELS = {
-    "vit": lambda: vit_tf.ViT(SIZE, 8, 2, 2, 4, 16, 5),
-    "bit": lambda: vit_tf.BiT(SIZE, (1, 2), 0.5, 5),
-    "mixer": lambda: vit_tf.Mixer(SIZE, 8, 2, 8, 4, 16, 5),
-    "foreign": foreign,
-}
-
-
 def make(name):
     keras.utils.set_random_seed(3)
-    return MODELS[name]()
+    return foreign() if name == "foreign" else tiny(name)
 
 
 PIECES = {"vit": 4, "bit": 5, "mixer": 5, "foreign": 4}
@@ -41,17 +34,17 @@ PIECES = {"vit": 4, "bit": 5, "mixer": 5, "foreign": 4}
 def test_chain_gives_the_taps_of_the_whole(name, rng):
     features = vit_tf.submodel(make(name), "*")
     images = tf.constant(rng.normal(size=(2, 16, 24, 3)), tf.float32)
-    found, x = {}, images
+    actual, x = {}, images
     segments = features.segments()
     for segment in segments:
         taps, x = segment(x)
-        found |= taps
+        actual |= taps
     assert x is None
     assert len(segments) >= PIECES[name]
-    whole = features(images)
-    assert found.keys() == whole.keys()
-    for tap, value in whole.items():
-        np.testing.assert_allclose(found[tap], value, rtol=1e-5, atol=1e-6, err_msg=tap)
+    expected = features(images)
+    assert actual.keys() == expected.keys()
+    for tap, value in expected.items():
+        np.testing.assert_allclose(actual[tap], value, rtol=1e-5, atol=1e-6, err_msg=tap)
 
 
 @pytest.mark.slow
@@ -66,9 +59,9 @@ def test_fields_of_a_chain_are_those_of_the_whole(name, channels, rng):
     images = rng.normal(size=(2, 16, 24, 3)).astype("float32")
     chain = analysis.receptive_field(features, images, channels)
     grid = features.token_grid
-    whole = analysis.receptive_field(lambda x: features(x), images, channels, grid)
+    expected = analysis.receptive_field(lambda x: features(x), images, channels, grid)
     assert list(chain.layer) == list(features.taps)
-    np.testing.assert_allclose(chain, whole.sel(layer=chain.layer), rtol=1e-4, atol=1e-8)
+    np.testing.assert_allclose(chain, expected.sel(layer=chain.layer), rtol=1e-4, atol=1e-8)
     assert float(chain.max()) > 0
 
 
@@ -81,8 +74,8 @@ def test_a_layer_called_twice_and_a_skip_around_everything(rng):
     batch = rng.normal(size=(2, 4, 4, 3)).astype("float32")
     assert len(features.segments()) == 1  # the images are needed to the end
     chain = analysis.receptive_field(features, batch, "all")
-    whole = analysis.receptive_field(lambda x: features(x), batch, "all")
-    np.testing.assert_allclose(chain, whole.sel(layer=chain.layer), rtol=1e-5)
+    expected = analysis.receptive_field(lambda x: features(x), batch, "all")
+    np.testing.assert_allclose(chain, expected.sel(layer=chain.layer), rtol=1e-5)
 
 
 def test_patches_by_a_product_are_those_of_a_convolution(rng):
@@ -100,5 +93,5 @@ def test_patches_by_a_product_are_those_of_a_convolution(rng):
             value = layer(images)
             total = tf.reduce_sum(value**2)
         gradients.append([value, *tape.gradient(total, [images, *layer.trainable_weights])])
-    for one, other in zip(*gradients, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    for ours_value, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(ours_value, other, rtol=1e-4, atol=1e-4)

@@ -117,8 +117,8 @@ def test_own_submodel_reloads_bit_for_bit(vit, images, tmp_path):
     assert again.taps == features.taps
     assert again.token_grid == features.token_grid
     assert_same(again(images), features(images), rtol=0, atol=0)
-    chosen = vit_tf.load_features(tmp_path / "features.keras", "*/mlp/*")
-    assert chosen.taps == tuple(t for t in features.taps if "/mlp/" in t)
+    selected = vit_tf.load_features(tmp_path / "features.keras", "*/mlp/*")
+    assert selected.taps == tuple(t for t in features.taps if "/mlp/" in t)
 
 
 @pytest.mark.slow
@@ -347,8 +347,8 @@ def test_errors(vit, tmp_path):
 
 def test_truncated_and_foreign_files(vit, tmp_path):
     vit.save(tmp_path / "vit.keras")
-    whole = (tmp_path / "vit.keras").read_bytes()
-    for content in (whole[: len(whole) // 2], b"", b"PNG not a model"):
+    data = (tmp_path / "vit.keras").read_bytes()
+    for content in (data[: len(data) // 2], b"", b"PNG not a model"):
         (tmp_path / "bad.keras").write_bytes(content)
         with pytest.raises(ValueError, match=r"Expected '.*bad\.keras' to be an intact"):
             vit_tf.load_model(tmp_path / "bad.keras")

@@ -1,0 +1,44 @@
+"""A tiny model of every class and kind, for what all of them do alike."""
+
+import vit_tf
+
+SHAPE = (16, 24, 3)
+SIZES = {"patch_size": 8, "num_layers": 2, "hidden_dim": 8, "num_classes": 5}
+HEADS = SIZES | {"num_heads": 2, "mlp_dim": 12}
+ARGUMENTS = dict.fromkeys(("ViT", "BEiT", "SigLIPViT"), HEADS)
+ARGUMENTS |= {"CLIPViT": HEADS | {"projection_dim": 6}}
+ARGUMENTS |= {"Mixer": SIZES | {"tokens_mlp_dim": 10, "channels_mlp_dim": 12}}
+ARGUMENTS |= {"BiT": {"units": (2, 1), "width_factor": 0.5, "num_classes": 5}}
+STEM = {"patch_size": 1, "num_layers": 1, "stem_units": (2, 1)}
+SWIGLU = {"activation": "swiglu", "layer_scale": 0.1}
+ROTARY = {"position_type": "rotary", "registers": 4, "key_bias": False}
+# The class, and arguments besides those of its class.
+MODELS = {
+    "vit": ("ViT", {}),
+    "gap": ("ViT", {"pooling": "gap"}),
+    "google": ("ViT", {"activation": "gelu_tanh", "representation_dim": 7}),
+    "dinov2": ("ViT", {"registers": 4} | SWIGLU),
+    "cls and mean": ("ViT", {"registers": 2, "head_blocks": 1}),
+    "deit": ("ViT", {"distillation": "heads", "epsilon": 1e-3}),
+    "deit token": ("ViT", {"distillation": "token", "registers": 1, "representation_dim": 3}),
+    "deit3": ("ViT", {"class_position": False, "layer_scale": 0.1}),
+    "rotary": ("ViT", ROTARY),
+    "hybrid": ("ViT", STEM),
+    "hybrid root": ("ViT", STEM | {"patch_size": 2, "stem_units": ()}),
+    "beit": ("BEiT", {}),
+    "beit shared": ("BEiT", {"pooling": "cls", "shared_bias": True}),
+    "eva02": ("BEiT", {"position_type": "rotary", "sub_norm": ("mlp",)} | SWIGLU),
+    "clip": ("CLIPViT", {}),
+    "clip embedding": ("CLIPViT", {"num_classes": None}),
+    "siglip": ("SigLIPViT", {}),
+    "siglip embedding": ("SigLIPViT", {"num_classes": None}),
+    "mixer": ("Mixer", {}),
+    "bit": ("BiT", {"stem": "imagenet"}),
+    "bit small": ("BiT", {"stem": "small"}),
+}
+
+
+def tiny(name, shape=SHAPE, **options):
+    """A model of the table for images of a shape, with options in place of its arguments."""
+    model, arguments = MODELS[name]
+    return getattr(vit_tf, model)(shape, **ARGUMENTS[model] | arguments | options)
