@@ -10,7 +10,7 @@ step ends, the state is saved, and the exit status is 143.
 --record-formation N records how representations form, in formation.nc and formation.png. Before
 training and after every N epochs, it measures the CKA of each block's output with its initial state
 and with the previous record, and the accuracy of a ridge classifier of it, fitted to 10 training
-images per class; both on validation images.
+images per class (at most half of the training images); both on up to 1024 validation images.
 
 Examples:
     vit-tf train --out runs/digits
@@ -38,7 +38,7 @@ SMALL_MIXER = {"patch_size": 4, "num_layers": 6, "hidden_dim": 64}
 SMALL_MIXER |= {"tokens_mlp_dim": 32, "channels_mlp_dim": 256}
 # Validation images whose layers are compared during training.
 FORMATION = {"batches": 16, "batch_size": 64}
-SHOTS = 10
+IMAGES_PER_CLASS = 10
 # Each model: its class, its size where none is given, and the arguments that have a flag.
 MODELS = {
     "vit": ("ViT", SMALL_VIT, (*SMALL_VIT, *training_commands.VIT)),
@@ -99,18 +99,20 @@ def _add_model(add):
 def make_model(options, image_shape, num_classes):
     """The model of the options."""
     name, small, names = MODELS[options.model]
-    kind = getattr(vit_tf, name)
-    every = {name for _, _, names_of_model in MODELS.values() for name in names_of_model}
-    foreign = common.given(options, sorted(every - set(names)))
-    if foreign:
-        raise ValueError(f"Expected options of --model {options.model}. Received: {foreign}")
+    model_class = getattr(vit_tf, name)
+    all_options = {name for _, _, names_of_model in MODELS.values() for name in names_of_model}
+    unsupported_options = common.given(options, sorted(all_options - set(names)))
+    if unsupported_options:
+        raise ValueError(
+            f"Expected options of --model {options.model}. Received: {unsupported_options}"
+        )
     settings = {"image_shape": image_shape, "num_classes": num_classes} | common.given(
         options, names
     )
     settings |= preprocessing_of(options)
     if options.variant:
-        return kind.from_variant(options.variant, **settings)
-    return kind(**small | settings)
+        return model_class.from_variant(options.variant, **settings)
+    return model_class(**small | settings)
 
 
 def preprocessing_of(options):
@@ -130,18 +132,20 @@ def make_recipe(options):
         return vit_tf.Recipe(**changes)
     if "warmup_epochs" in changes:
         changes = {"warmup_steps": None} | changes
-    batches = options.gradient_accumulation_steps or 1
-    published = vit_tf.recipe(options.recipe).with_batches_of(options.batch_size * batches)
-    other = "optimizer" in changes or "momentum" in changes  # another than the paper's
-    if other and (changes.get("optimizer") or "sgd") == "sgd":
+    accumulation_steps = options.gradient_accumulation_steps or 1
+    batch_size = options.batch_size * accumulation_steps
+    published = vit_tf.recipe(options.recipe).with_batches_of(batch_size)
+    # The user changes the optimizer, so its published settings no longer apply.
+    changes_optimizer = "optimizer" in changes or "momentum" in changes
+    if changes_optimizer and (changes.get("optimizer") or "sgd") == "sgd":
         changes = {"epsilon": None} | changes
-    if other:
+    if changes_optimizer:
         changes = {"momentum": None} | changes
     return dataclasses.replace(published.recipe, **changes)
 
 
 def make_recorder(options, validation, data):
-    """The recorder of how representations form.
+    """Returns the `FormationRecorder`, which measures layers during training.
 
     Args:
         options: those of the command line.
@@ -151,15 +155,20 @@ def make_recorder(options, validation, data):
     from vit_tf.analysis.study.models import block_outputs
 
     description = vit_tf.data.describe(options.data, options.data_dir)
-    few = min(SHOTS * description.num_classes, description.num_examples["train"] // 2)
+    num_probe_images = min(
+        IMAGES_PER_CLASS * description.num_classes, description.num_examples["train"] // 2
+    )
     # A data set of its own: reading that of the training would change the order of its epochs.
     train, _ = vit_tf.data.load(
         options.data,
         data_dir=options.data_dir,
         splits=("train", "validation"),
-        **data | {"take": {"train": few}, "random_resized_crop": None, "repeats": 1},
+        **data | {"take": {"train": num_probe_images}, "random_resized_crop": None, "repeats": 1},
     )
-    images = validation.unbatch().batch(FORMATION["batch_size"], drop_remainder=True)
+    examples = validation.unbatch()
+    # Fewer validation images than a full batch form one smaller batch.
+    first = next(iter(examples.batch(FORMATION["batch_size"]).take(1)), ((), ()))
+    images = examples.batch(max(len(first[1]), 1), drop_remainder=True)
     images = images.take(FORMATION["batches"])
     return vit_tf.analysis.FormationRecorder(
         lambda model: vit_tf.submodel(model, *block_outputs(model.taps)),

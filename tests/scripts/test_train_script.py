@@ -103,6 +103,19 @@ def test_formation_is_probed_on_ten_images_of_each_class_once(tmp_path, monkeypa
     assert len(np.unique(images, axis=0)) == len(images) == 100
 
 
+@pytest.mark.parametrize(("num_images", "sizes"), [(40, [40]), (64, [64]), (150, [64, 64])])
+def test_formation_is_recorded_on_few_validation_images(num_images, sizes, tmp_path):
+    """Fewer validation images than a batch of the recorder are one smaller batch."""
+    options = script.parse(f"{TINY} --record-formation 1 --out {tmp_path}".split())
+    arguments = {"image_size": 16, "batch_size": 16}
+    _, validation = data.load("digits", **arguments)
+    validation = validation.unbatch().take(num_images).batch(16)
+    recorder = script.make_recorder(options, validation, arguments)
+    expected = np.concatenate([images for images, _ in validation.as_numpy_iterator()])
+    assert [len(images) for images in recorder._images] == sizes
+    np.testing.assert_array_equal(np.concatenate(recorder._images), expected[: sum(sizes)])
+
+
 def test_the_rate_of_a_recipe_is_that_of_the_examples_of_an_update():
     line = "--recipe vit-b16 --batch-size 512 --gradient-accumulation-steps 8 --data digits --out x"
     recipe = script.make_recipe(script.parse(line.split()))
