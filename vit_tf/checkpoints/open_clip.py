@@ -28,17 +28,17 @@ from vit_tf.checkpoints.weight_maps import (
 from vit_tf.names import lookup
 
 NAME = "OpenAI's CLIP"
-IMAGES = "visual."
-# Where the encoders lie: as they are, or as several devices trained them.
+ENCODER_PREFIX = "visual."
+# Prefixes of tensor names; 'module.' comes from data-parallel training.
 PREFIXES = ("", "module.")
-# The numbers that OpenAI's own files hold, and they alone: what their code was traced with.
+# Entries that only OpenAI's TorchScript files contain.
 TRACED = ("input_resolution", "context_length", "vocab_size")
 # The text encoder, and what it takes to compare images with texts.
 UNUSED = (
     *("transformer.*", "token_embedding.*", "positional_embedding", "ln_final.*", "text.*"),
     *("text_projection", "logit_scale", "logit_bias", *TRACED),
 )
-ENDS = """
+STEM_AND_HEAD = """
     conv1    embedding/patches  conv  C D P
     ln_pre   pre_norm           norm  D
     ln_post  norm               norm  D
@@ -52,32 +52,36 @@ BLOCK = """
     mlp.c_fc       expand           linear  D M
     mlp.c_proj     contract         linear  M D
 """
-# Those of open_clip's `CLIPVisionCfg`, of which a file has what differs.
+# Defaults of open_clip's `CLIPVisionCfg`; a file stores only what differs.
 DEFAULTS = {"layers": 12, "width": 768, "head_width": 64, "mlp_ratio": 4.0}
 DEFAULTS |= {"patch_size": 16, "image_size": 224}
-# Fields with the only value that is supported, and those that change no image's embedding.
-ONLY = {"ls_init_value": None, "attentional_pool": False, "no_ln_pre": False}
-ONLY |= {"final_ln_after_pool": False, "pool_type": "tok", "act_kwargs": None}
-ONLY |= {"norm_kwargs": None, "block_type": None, "timm_model_name": None}
-ONLY |= dict.fromkeys(("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner"), False)
-ONLY |= dict.fromkeys(("scale_attn", "scale_fc"), False)
-# Positions of sines and cosines are stored as learned ones are.
-FREE = ("patch_dropout", "attn_pooler_queries", "attn_pooler_heads", "output_tokens")
-FREE += ("pos_embed_type", "timm_model_pretrained", "timm_pool", "timm_proj", "timm_proj_bias")
-FREE += ("timm_drop", "timm_drop_path")
+# Fields of which one value is supported, and fields that change no image's embedding.
+REQUIRED_VALUES = {"ls_init_value": None, "attentional_pool": False, "no_ln_pre": False}
+REQUIRED_VALUES |= {"final_ln_after_pool": False, "pool_type": "tok", "act_kwargs": None}
+REQUIRED_VALUES |= {"norm_kwargs": None, "block_type": None, "timm_model_name": None}
+REQUIRED_VALUES |= dict.fromkeys(("qk_norm", "scaled_cosine_attn", "scale_heads"), False)
+REQUIRED_VALUES |= dict.fromkeys(("scale_attn_inner", "scale_attn", "scale_fc"), False)
+# `pos_embed_type` is ignored: sinusoidal positions are stored like learned ones.
+IGNORED_FIELDS = ("patch_dropout", "attn_pooler_queries", "attn_pooler_heads", "output_tokens")
+IGNORED_FIELDS += ("pos_embed_type", "timm_model_pretrained", "timm_pool", "timm_proj")
+IGNORED_FIELDS += ("timm_proj_bias", "timm_drop", "timm_drop_path")
 # Those of open_clip's `PreprocessCfg`.
 PREPROCESSING = {"mode": "RGB", "interpolation": "bicubic", "resize_mode": "shortest", **CLIP}
 CROPS = {"shortest": 1.0, "squash": None}
 
 
 def _prefix(tensors):
-    blocks = {prefix: f"{prefix}{IMAGES}transformer.resblocks." for prefix in PREFIXES}
+    blocks = {prefix: f"{prefix}{ENCODER_PREFIX}transformer.resblocks." for prefix in PREFIXES}
     matches = (p for p in PREFIXES if any(name.startswith(blocks[p]) for name in tensors))
     return next(matches, None)
 
 
 def convert_clip(tensors, options):
-    """A file, of which OpenAI's own alone show the form of GELU."""
+    """Converts a CLIP file.
+
+    OpenAI's own files (recognized by `TRACED`) use quick GELU; for other files the caller
+    specifies the activation.
+    """
     activation = "quick_gelu" if any(name in tensors for name in TRACED) else None
     return _convert(tensors, options, timm.require_activation(options, activation))
 
@@ -85,16 +89,16 @@ def convert_clip(tensors, options):
 def _convert(tensors, options, activation, image_shape=None):
     """The `Conversion` of a file; `image_shape` is (height, width) of a configuration, if any."""
     options.refuse(NAME, "pooling")
-    outer = _prefix(tensors)
-    if outer is None:
+    prefix = _prefix(tensors)
+    if prefix is None:
         raise ValueError(
-            f"Expected tensors '{IMAGES}transformer.resblocks.*' of the image encoder of a CLIP. "
-            "Received: none"
+            f"Expected tensors '{ENCODER_PREFIX}transformer.resblocks.*' of the image encoder of a "
+            "CLIP. Received: none"
         )
-    inside = without_prefix(tensors, outer + IMAGES)
-    width, channels, patch = patch_dims(inside, "conv1.weight")
-    projection = dims(inside, "proj", 2)[1]
-    layers = count_layers(inside, r"transformer\.resblocks\.(\d+)\.")
+    encoder_tensors = without_prefix(tensors, prefix + ENCODER_PREFIX)
+    width, channels, patch = patch_dims(encoder_tensors, "conv1.weight")
+    projection = dims(encoder_tensors, "proj", 2)[1]
+    layers = count_layers(encoder_tensors, r"transformer\.resblocks\.(\d+)\.")
     arguments = {
         "patch_size": patch,
         "hidden_dim": width,
@@ -104,19 +108,20 @@ def _convert(tensors, options, activation, image_shape=None):
         "activation": activation,
     }
     names = TokenNames("positional_embedding", "class_embedding")
-    sizes = (width, channels, patch, options.image_shape, image_shape)
-    mapping = WeightMap(arguments, new=("head/*",)) | clip_tokens_map(inside, names, *sizes)
-    hidden = dims(inside, "transformer.resblocks.0.mlp.c_fc.bias", 1)[0]
+    grid_sizes = (width, channels, patch, options.image_shape, image_shape)
+    mapping = WeightMap(arguments, new=("head/*",))
+    mapping |= clip_tokens_map(encoder_tensors, names, *grid_sizes)
+    hidden = dims(encoder_tensors, "transformer.resblocks.0.mlp.c_fc.bias", 1)[0]
     sizes = {"C": channels, "D": width, "P": patch, "R": projection, "M": hidden}
     mapping |= {"num_layers": layers, "mlp_dim": hidden}
-    mapping |= read_table(ENDS, TORCH, sizes)
+    mapping |= read_table(STEM_AND_HEAD, TORCH, sizes)
     mapping |= read_blocks(BLOCK, TORCH, sizes, "transformer.resblocks.#.", layers)
-    mapping = mapping.under(IMAGES) | WeightMap(unused=UNUSED)
-    return Conversion("CLIPViT", mapping.under(outer), "bicubic", CLIP, 1.0)
+    mapping = mapping.under(ENCODER_PREFIX) | WeightMap(unused=UNUSED)
+    return Conversion("CLIPViT", mapping.under(prefix), "bicubic", CLIP, 1.0)
 
 
 def convert_folder(folder, options):
-    """The `Conversion` of an open folder of open_clip's."""
+    """Converts an opened open_clip folder."""
     model = folder.config.get("model_cfg")
     vision = model.get("vision_cfg") if isinstance(model, dict) else None
     if not isinstance(vision, dict):
@@ -126,9 +131,7 @@ def convert_folder(folder, options):
     config = Config(DEFAULTS | vision, OPEN_CLIP)
     size = config.pair("image_size")
     if vision.get("timm_model_name") is not None and timm.is_siglip(folder.tensors):
-        # open_clip takes these encoders from timm; their tensors determine all but the images.
-        options = dataclasses.replace(options, resolution=options.resolution or size[0])
-        conversion = timm.convert_siglip(folder.tensors, options)
+        conversion = _convert_siglip(folder, size, options)
     else:
         quick = Config(model, OPEN_CLIP).flag("quick_gelu", False)
         activation = "quick_gelu" if quick else "gelu"
@@ -139,11 +142,24 @@ def convert_folder(folder, options):
     return dataclasses.replace(conversion, positions="bicubic", **images)
 
 
+def _convert_siglip(folder, size, options):
+    """Converts an encoder from timm; its tensors determine all but the image size."""
+    own_size = dataclasses.replace(options, image_shape=size)
+    conversion = timm.convert_siglip(folder.tensors, own_size)
+    received = conversion.mapping.arguments["image_shape"][:2]
+    if received != size:
+        raise ValueError(
+            f"Expected positions of images of image_size in {OPEN_CLIP}, {size}. "
+            f"Received: positions of images of {received}"
+        )
+    return conversion
+
+
 def _convert_own(folder, config, size, activation, options):
     """An encoder of open_clip's own, whose tensors have to be of the sizes of its configuration."""
-    for name, value in ONLY.items():
+    for name, value in REQUIRED_VALUES.items():
         config.require(name, value)
-    unknown = sorted(set(config.fields) - {*DEFAULTS, *ONLY, *FREE})
+    unknown = sorted(set(config.fields) - {*DEFAULTS, *REQUIRED_VALUES, *IGNORED_FIELDS})
     if unknown:
         raise ValueError(
             f"Expected the fields of vision_cfg in {OPEN_CLIP} to be known. "
@@ -160,7 +176,8 @@ def _convert_own(folder, config, size, activation, options):
     ratio = config.fields["mlp_ratio"]
     if type(ratio) not in (int, float) or not 0 < ratio < 1000:
         raise ValueError(
-            f"Expected mlp_ratio of {OPEN_CLIP} to be a number above 0. Received: {ratio!r}"
+            f"Expected mlp_ratio of {OPEN_CLIP} to be a number above 0 and below 1000. "
+            f"Received: {ratio!r}"
         )
     patch = config.pair("patch_size")
     sizes = {
@@ -180,7 +197,7 @@ def _convert_own(folder, config, size, activation, options):
 
 
 def _preprocessing(folder, size, channels):
-    """dict of a `Conversion`'s `values`, `interpolation` and `crop`, of `preprocess_cfg`."""
+    """Returns `values`, `interpolation` and `crop` of a `Conversion`, from `preprocess_cfg`."""
     own = folder.config.get("preprocess_cfg") or {}
     if not isinstance(own, dict):
         raise ValueError(f"Expected preprocess_cfg of {OPEN_CLIP}. Received: {str(own)[:200]}")

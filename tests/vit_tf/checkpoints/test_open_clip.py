@@ -155,6 +155,7 @@ def test_images(written):
         ({"layers": [3, 4, 6, 3]}, r"layers.*integer.*\[3, 4, 6, 3\]"),
         ({"moe": 8}, "known.*'moe'"),
         ({"mlp_ratio": "4"}, "mlp_ratio.*'4'"),
+        ({"mlp_ratio": 1000}, "mlp_ratio.*above 0 and below 1000.*1000"),
         ({"mlp_ratio": 3.0}, "mlp_dim.: 72.*mlp_dim.: 64"),
         ({"layers": 3}, "num_layers.: 3.*num_layers.: 2"),
         ({"head_width": 48}, "head_width.*24.*48"),
@@ -202,24 +203,29 @@ def test_what_leaves_no_choice(written):
         vit_tf.load_pretrained(folder)
 
 
-def test_siglip_in_a_folder(tmp_path):
-    """Whose tower open_clip takes from timm; the configuration tells pixels beyond the patches."""
+@pytest.mark.parametrize("size", [(20, 20), (24, 6), (18, 20)])
+def test_siglip_in_a_folder(size, tmp_path):
+    """open_clip takes these encoders from timm; `image_size` includes pixels beyond the patches."""
     pytest.importorskip("torch", reason="torch is not installed")
     import tower_models
 
-    reference = tower_models.timm_siglip()
+    reference = tower_models.timm_siglip(img_size=size)
     state = tower_models.state_of(reference, "visual.trunk.")
     write_safetensors(tmp_path / "open_clip_model.safetensors", state)
-    vision = {"image_size": 20, "timm_model_name": "vit_base_patch16_siglip_224"}
+    vision = {"image_size": list(size), "timm_model_name": "vit_base_patch16_siglip_224"}
     vision |= {"timm_pool": "", "timm_proj": "none"}
     images = {**{n: list(v) for n, v in HALF.items()}, "resize_mode": "squash"}
     write_config(tmp_path, {"model_cfg": MODEL | {"vision_cfg": vision}, "preprocess_cfg": images})
     model = vit_tf.load_pretrained(tmp_path, num_heads=3)
-    assert model.image_shape == (20, 20, 3) and model.preprocessing.crop is None
-    images = tower_models.pictures((20, 20, 3))
+    assert model.image_shape == (*size, 3) and model.preprocessing.crop is None
+    images = tower_models.pictures((*size, 3))
     expected = tower_models.timm_taps(reference, images)
     expected["pooled"] = expected.pop("output")
     assert max(tower_models.errors_of(model, expected, images).values()) < MOST
+    other = {"model_cfg": MODEL | {"vision_cfg": vision | {"image_size": [30, 24]}}}
+    write_config(tmp_path, other)
+    with refuses(r"image_size in open_clip_config.json, \(30, 24\)|number of positions"):
+        vit_tf.load_pretrained(tmp_path, num_heads=3)
 
 
 @pytest.mark.parametrize("kind", ["transformers", "safetensors", "bin"])
