@@ -19,15 +19,16 @@ def strategy(name="auto", workers=None, worker=None):
     """Returns a `tf.distribute.Strategy` by name; create and train the model in its `scope()`.
 
     Args:
-        name: `"none"`, one device; `"mirrored"`, a copy of the model on each GPU, or on each
-            logical CPU where there is no GPU; `"multiworker"`, on each GPU of several processes,
-            which each run the same program and create the strategy before any other use of
-            TensorFlow; `"tpu"`, on each core of the TPU of the environment variable TPU_NAME, by
-            default a local one; `"auto"`, `"multiworker"` if VIT_TF_WORKERS or TF_CONFIG names
-            several workers, else `"mirrored"` if there are several GPUs. Where Keras runs on JAX,
-            the strategy is a `DataParallelStrategy`: `"mirrored"`, and by default `"auto"`, of all
-            devices of this process, `"tpu"` of its TPU's, `"multiworker"` of those of all
-            processes, created before any other use of JAX.
+        name: `"none"`, the current strategy, by default one device; `"mirrored"`, a copy of the
+            model on each GPU, or on each logical CPU where there is no GPU; `"multiworker"`, on
+            each GPU of several processes, which each run the same program and create the strategy
+            before any other use of TensorFlow; `"tpu"`, on each core of the TPU of the environment
+            variable TPU_NAME, by default a local one; `"auto"`, `"multiworker"` if VIT_TF_WORKERS
+            or TF_CONFIG names several workers, else `"mirrored"` if there are several GPUs, else
+            `"none"`. On JAX, the result is a `DataParallelStrategy`: `"none"` uses one device;
+            `"mirrored"` and, with one process, `"auto"` use all devices of this process; `"tpu"`
+            uses its TPU devices; `"multiworker"` uses the devices of all processes, and must be
+            created before any other use of JAX.
         workers, worker: for `"multiworker"`, the addresses `"host:port"` of all processes and the
             index of this one among them; by default those that `cluster.find_cluster` finds.
 
@@ -93,7 +94,10 @@ def _devices(kind):
 
 @functools.cache
 def _mirrored(devices):
-    """One strategy per process: the collectives of a second one would collide with its own."""
+    """Returns the process's only `MirroredStrategy`.
+
+    The collectives of a second one would collide with it.
+    """
     on_cpu = "CPU" in devices[0]
     reduction = tf.distribute.ReductionToOneDevice() if on_cpu else None
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
@@ -101,7 +105,7 @@ def _mirrored(devices):
 
 @functools.cache
 def _tpu():
-    """One strategy per process: a second start of the TPU would lose what is on it."""
+    """Returns the process's only `TPUStrategy`; a second start would lose what is on the TPU."""
     name = os.environ.get("TPU_NAME", "local")
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu=name)
@@ -127,11 +131,11 @@ STRATEGIES = {
 def divide_batches(batches, strategy):
     """Pads and weights batches so that several replicas compute the results of one device.
 
-    On several replicas, each example gets three weights: in the loss of a step, in means over
-    examples, and 1 for an example of the data or 0 for padding. Batches are padded to a multiple of
-    the number of replicas, on a TPU and in JAX all to one size. Workers of TensorFlow take shards
-    of different sizes instead; workers of JAX get their own shard. The losses and metrics of
-    `Recipe.compile` read these weights.
+    Each example gets three weights: (1) its weight in the loss of a step, (2) its weight in means
+    over examples, (3) 1 for an example and 0 for padding. The losses and metrics of
+    `Recipe.compile` use these weights. Batches are padded to a multiple of the number of replicas,
+    on a TPU and in JAX all to one size. TensorFlow workers take shards of different sizes instead;
+    each JAX worker gets its own shard.
 
     Args:
         batches: `tf.data.Dataset` of (images, labels), or of (images, labels, weights).
@@ -158,7 +162,10 @@ def divide_batches(batches, strategy):
 
 
 def pad_batches(batches, replicas, size=None):
-    """Batches padded to a multiple of the replicas, to one size if it is known; in JAX, a shard."""
+    """Pads batches to a multiple of `replicas`, and to one size if the batch size is known.
+
+    With several JAX workers, returns this worker's shard.
+    """
     size = size or _batch_size(batches)
     most = None if size is None else -(-size // replicas) * replicas
     shard = current_shard()
@@ -221,7 +228,7 @@ def _weigh_shards(batches, replicas):
         sizes = tf.clip_by_value(count - most * tf.range(replicas), 0, most)
         return _weighted(batch, _weights(sizes))
 
-    if num_workers() > 1 and is_shardable(batches):
+    if is_shardable(batches):
         # A worker cannot infer the size of a batch from its own shard alone.
         weights = _weights_by_shard(batches.num_examples, batches.batch_size, replicas)
         return ResumableDataset.from_sources(
@@ -230,8 +237,11 @@ def _weigh_shards(batches, replicas):
     return ResumableDataset.from_sources(lambda batches: batches.map(weigh), batches)
 
 
-def _weights_by_shard(examples, size, replicas):
-    """Weights of batches of so many examples, in all, of which workers take shards."""
+def _weights_by_shard(num_examples, batch_size, replicas):
+    """Weights for batches of `batch_size` from `num_examples` examples.
+
+    Each worker takes its shard of a batch.
+    """
 
     def weigh(numbers):
         count = tf.size(numbers)
@@ -239,9 +249,9 @@ def _weights_by_shard(examples, size, replicas):
         return _weights(tf.stack(of_replicas))
 
     weights = ResumableDataset.from_examples(
-        lambda numbers, full: numbers.batch(size, drop_remainder=full).map(weigh),
-        tf.data.Dataset.range(examples),
-        size,
+        lambda numbers, full: numbers.batch(batch_size, drop_remainder=full).map(weigh),
+        tf.data.Dataset.range(num_examples),
+        batch_size,
     )
     return weights.with_shards(lambda shard: weights.map(shard.slice_batch))
 

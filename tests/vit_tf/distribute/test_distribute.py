@@ -22,6 +22,9 @@ from vit_tf.training.recipes import Recipe
 
 def test_names():
     assert strategy("none").num_replicas_in_sync == 1
+    current = tf.distribute.OneDeviceStrategy("CPU:0")
+    with current.scope():
+        assert strategy("none") is current
     gpus = len(tf.config.list_logical_devices("GPU"))
     assert strategy("auto").num_replicas_in_sync == max(gpus, 1)
     assert strategy("mirrored").num_replicas_in_sync == (gpus or 2)
