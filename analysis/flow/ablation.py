@@ -11,7 +11,7 @@ import xarray as xr
 
 from vit_tf import edits
 from vit_tf.names import format_list
-from vit_tf.taps.editing import each_alone
+from vit_tf.taps.editing import run_interventions
 from vit_tf.tokens import as_grid
 
 from ..engine.features import Grid, LabelledImages, Model, measurement, require_scores
@@ -45,7 +45,9 @@ def effects(features, interventions, images, scores, count, *, description, leas
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 
     def step(batch, labels):
-        taps, edited_scores = each_alone(features, interventions, scores, batch, TOGETHER // size)
+        taps, edited_scores = run_interventions(
+            features, interventions, scores, batch, TOGETHER // size
+        )
         classes = num_classes["num_classes"] = require_scores(taps, scores, [0])
         intact = tf.cast(taps[scores], tf.float32)
         edited = tf.cast(edited_scores, tf.float32)
@@ -502,7 +504,7 @@ def activation_patching(
     def step(images, others):
         other = source(tf.cast(others, tf.float32))
         runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
-        taps, patched = each_alone(features, runs, scores, images, TOGETHER // size)
+        taps, patched = run_interventions(features, runs, scores, images, TOGETHER // size)
         require_scores(taps, scores, [0])
         plain = tf.cast(taps[scores], tf.float32)
         way = tf.cast(other[scores], tf.float32) - plain

@@ -72,12 +72,13 @@ class Intervened:
         return {tap: taps[tap] for tap in self.taps}
 
 
-def each_alone(features, interventions, tap: str, images, at_once: int = 128) -> tuple:
-    """Taps of the model as it is, and values at a tap (intervention, example, ...) of a run each.
+def run_interventions(features, interventions, tap: str, images, max_runs: int = 128) -> tuple:
+    """Runs the model once per intervention.
 
-    No run repeats what comes before its first edit. Runs go on together, as one larger batch,
-    `at_once` of them at most. `interventions` are dicts from taps to edits, or a function of the
-    taps of the model as it is to such a list.
+    Returns the unedited taps, and the values at `tap`, of shape (intervention, example, ...). Each
+    run starts at the segment of its first edit; up to `max_runs` runs share one batch.
+    `interventions` is a list of dicts from taps to edits, or a function from the unedited taps to
+    such a list.
     """
     segments = features.segments()
     starts, taps, x = [], {}, ops.cast(images, "float32")
@@ -87,43 +88,50 @@ def each_alone(features, interventions, tap: str, images, at_once: int = 128) ->
         taps |= outputs
     if callable(interventions):
         interventions = interventions(taps)
-    place = {tap: index for index, segment in enumerate(segments) for tap in segment.taps}
-    first = [min((place[t] for t in edits), default=len(segments)) for edits in interventions]
-    order = sorted(range(len(interventions)), key=first.__getitem__)
+    segment_of_tap = {tap: index for index, segment in enumerate(segments) for tap in segment.taps}
+    first_segments = [
+        min((segment_of_tap[t] for t in edits), default=len(segments)) for edits in interventions
+    ]
+    order = sorted(range(len(interventions)), key=first_segments.__getitem__)
     values = {}
-    for begin in range(0, len(order), at_once):
-        group = order[begin : begin + at_once]
-        runs = [(first[i], interventions[i]) for i in group]
-        values |= dict(zip(group, _together(segments, starts, runs, tap, taps[tap]), strict=True))
+    for begin in range(0, len(order), max_runs):
+        group = order[begin : begin + max_runs]
+        runs = [(first_segments[i], interventions[i]) for i in group]
+        values |= dict(zip(group, _run_group(segments, starts, runs, tap, taps[tap]), strict=True))
     return taps, ops.stack([values[index] for index in range(len(values))])
 
 
-def _together(segments: list, starts: list, runs: list, tap: str, intact) -> list:
-    """The list of values at a tap of runs, (first segment, edits) each, from `starts` on."""
-    x, running, outputs = None, [], {}
+def _run_group(segments: list, starts: list, runs: list[tuple[int, dict]], tap: str, intact):
+    """Returns the value at `tap` for each run; `starts` holds the unedited input of each segment.
+
+    Each run is its first segment and its edits, in the order of first segments.
+    """
+    x, active_edits, outputs = None, [], {}
     for index, segment in enumerate(segments):
-        new = [edits for first, edits in runs if first == index]
-        if new:
-            x = ops.concatenate([*([] if x is None else [x]), *([starts[index]] * len(new))])
-        running += new
-        if running:
-            outputs, x = segment(x, _merged(running))
-        if tap in segment.taps and running:
-            parts = ops.split(outputs[tap], len(running))
+        starting_edits = [edits for first_segment, edits in runs if first_segment == index]
+        if starting_edits:
+            inputs = [starts[index]] * len(starting_edits)
+            x = ops.concatenate([*([] if x is None else [x]), *inputs])
+        active_edits += starting_edits
+        if active_edits:
+            outputs, x = segment(x, _batch_edits(active_edits))
+        if tap in segment.taps and active_edits:
+            parts = ops.split(outputs[tap], len(active_edits))
             return parts + [intact] * (len(runs) - len(parts))
     return [intact] * len(runs)
 
 
-def _merged(runs: list[dict]) -> dict:
-    """The edits of a batch that holds several runs, one after another."""
+def _batch_edits(edits_of_runs: list[dict]) -> dict:
+    """Returns the edits of a batch that holds several runs, one after another."""
 
     def combine(tap):
-        edits = [_checked(tap, edits[tap]) if tap in edits else None for edits in runs]
+        edits = [_checked(tap, edits[tap]) if tap in edits else None for edits in edits_of_runs]
 
         def edit(value):
-            size, parts, start = ops.shape(value)[0] // len(runs), [], 0
+            size, parts, start = ops.shape(value)[0] // len(edits), [], 0
             for edited, group in itertools.groupby(edits, key=lambda e: e is not None):
                 group = [*group]
+                # Adjacent runs without an edit at this tap form one slice, which passes unchanged.
                 for apply in group if edited else [lambda part: part]:
                     count = 1 if edited else len(group)
                     parts.append(apply(value[start * size : (start + count) * size]))
@@ -132,7 +140,8 @@ def _merged(runs: list[dict]) -> dict:
 
         return edit
 
-    return {tap: combine(tap) for tap in dict.fromkeys(tap for edits in runs for tap in edits)}
+    taps = dict.fromkeys(tap for edits in edits_of_runs for tap in edits)
+    return {tap: combine(tap) for tap in taps}
 
 
 def _taps_of(model):
@@ -179,11 +188,11 @@ def _checked(tap, edit):
         received = type(result).__name__
         if hasattr(result, "shape") and hasattr(result, "dtype"):
             received = tuple(result.shape), keras.backend.standardize_dtype(result.dtype)
-            alike = len(received[0]) == len(expected[0]) and all(
+            same_shape = len(received[0]) == len(expected[0]) and all(
                 None in pair or pair[0] == pair[1]
                 for pair in zip(received[0], expected[0], strict=True)
             )
-            if alike and received[1] == expected[1]:
+            if same_shape and received[1] == expected[1]:
                 return ops.convert_to_tensor(result)
             received = "shape {}, {}".format(*received)
         raise ValueError(

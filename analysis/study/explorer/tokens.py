@@ -8,7 +8,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import edits
-from vit_tf.taps.editing import each_alone
+from vit_tf.taps.editing import run_interventions
 
 from ...engine.stream import collect
 
@@ -109,7 +109,7 @@ class Removals:
         cells = self.cells()
 
         def step(batch):
-            _, changed = each_alone(
+            _, changed = run_interventions(
                 self.features, list(cells.values()), self.scores, batch, AT_ONCE
             )
             return tf.transpose(tf.cast(changed, tf.float32), (1, 0, 2))

@@ -9,7 +9,7 @@ from tiny_models import tiny
 import vit_tf
 from vit_tf import edits, intervene, submodel
 from vit_tf.taps.attention_weights import attention_layers
-from vit_tf.taps.editing import each_alone
+from vit_tf.taps.editing import run_interventions
 
 HEADS = 2
 
@@ -168,8 +168,8 @@ def test_replicas_run_with_edits(make):
     assert np.abs(actual - model(images)).max() > 1e-4
 
 
-@pytest.mark.parametrize(("make", "at_once"), [(our_vit, 128), (our_vit, 2), (of_keras_hub, 128)])
-def test_many_runs_at_once_are_those_one_by_one(make, at_once):
+@pytest.mark.parametrize(("make", "max_runs"), [(our_vit, 128), (our_vit, 2), (of_keras_hub, 128)])
+def test_many_runs_at_once_are_those_one_by_one(make, max_runs):
     model, images = make(), batch()
     tap_names = submodel(model, "*").taps
     taps = [tap for tap in tap_names if tap.endswith(("/heads", "/value", "mlp/sum"))]
@@ -179,7 +179,7 @@ def test_many_runs_at_once_are_those_one_by_one(make, at_once):
     features = submodel(model, taps, tap_names[-1])
     last = features.taps[-1]
     intact, actual = tf.function(
-        lambda x: each_alone(features, interventions, last, x, at_once), autograph=False
+        lambda x: run_interventions(features, interventions, last, x, max_runs), autograph=False
     )(tf.constant(images))
     assert list(intact) == list(features.taps)
     np.testing.assert_allclose(intact[last], model(images), rtol=1e-5, atol=1e-5)
