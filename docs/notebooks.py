@@ -8,6 +8,7 @@ import base64
 import io
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -26,7 +27,10 @@ def executed(path, epochs=None, timeout=1200):
     if epochs is not None:
         cells[0].source = EPOCHS.sub(f"EPOCHS = {epochs}", cells[0].source)
     os.environ.pop("MPLBACKEND", None)  # pictures are kept by the notebook's own
-    NotebookClient(notebook, timeout=timeout, kernel_name="python3", record_timing=False).execute()
+    with tempfile.TemporaryDirectory() as folder:  # of the files that cells write
+        options = {"kernel_name": "python3", "record_timing": False, "timeout": timeout}
+        resources = {"metadata": {"path": folder}}
+        NotebookClient(notebook, resources=resources, **options).execute()
     for cell in cells:
         cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
         for data in (out["data"] for out in cell.outputs if "image/png" in out.get("data", {})):
