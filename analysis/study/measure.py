@@ -355,9 +355,16 @@ def _key(measurement, data, keys):
 
 
 def _missing(table, results):
-    """The measurements to make: saved ones without a result, and what these are made of."""
-    wanted = [m for name, m in table.items() if results[name] is None and m.saved]
-    return [m for m in with_inputs(wanted).values() if results[m.name] is None]
+    """Saved measurements without a result, each after the inputs that have none either."""
+
+    def to_make(measurements):
+        for m in measurements:
+            if results[m.name] is None:
+                yield from to_make(m.before)
+                yield m.name
+
+    names = dict.fromkeys(to_make(m for m in table.values() if m.saved))
+    return [table[name] for name in names]
 
 
 @dataclass(frozen=True)

@@ -300,6 +300,18 @@ def test_passes_that_do_not_feed_each_other_are_made_at_once():
     assert [[number for number, _ in numbered] for numbered in lists] == [[1, 2], [3], [4], [5]]
 
 
+def test_unsaved_inputs_of_saved_results_are_not_made_again():
+    unsaved = dataclasses.replace(own_passes("unsaved"), saved=False)
+    saved = own_passes("saved", [unsaved])
+    fed, both = own_passes("fed", [saved]), own_passes("both", [unsaved, saved])
+    table = with_inputs([fed, both])
+    nothing = dict.fromkeys(table)
+    on_disk = nothing | {"saved": "a result"}
+    assert measuring._missing(table, nothing) == [unsaved, saved, fed, both]
+    assert measuring._missing(table, on_disk) == [fed, unsaved, both]
+    assert measuring._missing(table, on_disk | {"both": "a result"}) == [fed]
+
+
 def test_calls_in_threads_are_in_order_and_two_at_a_time():
     both = threading.Barrier(2, timeout=20)
     keras.config.set_dtype_policy("mixed_bfloat16")
