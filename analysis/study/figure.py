@@ -475,7 +475,7 @@ def _check_names(figures, modules):
 
 
 def _check_results(figures, others=()):
-    """Checks what figures measure, draw and test; their claims may be on results of `others`."""
+    """Checks what figures measure, draw and test; results that they use may be of `others`."""
     pictures, names = {}, {"accuracy", "block"}
     kinds_of_models = _study_models(), _foreign_models()
     for models, figure in product(kinds_of_models, figures):
@@ -488,8 +488,9 @@ def _check_results(figures, others=()):
                     f"Expected one picture called {name!r}. Received: one of "
                     f"{describe(other)!r} and one of {describe(figure)!r} ({figure.name})"
                 )
-    asked = {name.partition(".")[0] for f in figures for claim in f.claims for name in claim.inputs}
-    if asked - names:
+    templates = [name for f in figures for claim in f.claims for name in claim.inputs]
+    templates += [quantity.result for f in figures for quantity in f.quantities]
+    if {template.partition(".")[0] for template in templates} - names:
         for models, figure in product(kinds_of_models, others):
             names |= _result_names(_selected(figure, models))
     for figure in figures:

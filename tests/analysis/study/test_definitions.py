@@ -85,8 +85,11 @@ def test_what_exists_twice_is_an_error():
 def test_selected_figures_are_checked_and_claims_may_use_the_results_of_others():
     wrong = replace(PLAIN, numbers="77", name="own-{model}", measure=with_mistake)
     on_other = replace(PLAIN, numbers="78", claims=[made("attention_distance.{vit}")])
-    figures = [PLAIN, on_other, *lookup_figures(["3"])]
+    quantity = replace(halves_alike, result="attention_distance.{model}")
+    of_other = replace(PLAIN, numbers="79", name="quantity-{model}", quantities=[quantity])
+    figures = [PLAIN, on_other, of_other, *lookup_figures(["3"])]
     assert lookup_figures(["78"], figures) == [on_other]
+    assert lookup_figures(["79"], figures) == [of_other]
     assert lookup_figures(["1"], [PLAIN, wrong]) == [PLAIN]
     with pytest.raises(ValueError, match=r"measure of .*blokcs"):
         lookup_figures(["77"], [PLAIN, wrong])
