@@ -134,7 +134,7 @@ def _read_module(name):
     text = path.read_text("utf-8")
     package = name if path.stem == "__init__" else name.rpartition(".")[0]
     imported = []
-    for node in _statements(ast.parse(text)):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -146,16 +146,6 @@ def _read_module(name):
             ]
     ours = [module for module in dict.fromkeys(imported) if module in _module_files()]
     return hashlib.sha256(text.encode()).hexdigest(), ours
-
-
-def _statements(tree):
-    """Yields all statements of a module; expressions, which are most of it, import nothing."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
-            waiting += getattr(node, block, ())
 
 
 def _absolute(node, package):

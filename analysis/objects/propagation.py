@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.names import renamed_arguments
+
 from ..engine.features import Grid, Model, measurement
 from ..engine.pooling import require_grid
 from ..engine.results import provenance, require_finite, variable
@@ -23,11 +25,12 @@ PALETTE = (
 )
 
 
+@renamed_arguments(found="masks")
 def region_similarity(masks: np.ndarray, truth: np.ndarray, objects: Sequence[int]) -> np.ndarray:
     """J: intersection over union of each object in each frame, 1 where it is in neither mask.
 
     Args:
-        found, truth: int arrays of shape (frame, height, width), 1, 2, ... for objects.
+        masks, truth: int arrays of shape (frame, height, width), 1, 2, ... for objects.
         objects: numbers of the objects.
 
     Returns:
@@ -50,6 +53,7 @@ def region_similarity(masks: np.ndarray, truth: np.ndarray, objects: Sequence[in
     return _each_object(iou, masks, truth, objects)
 
 
+@renamed_arguments(found="masks")
 def boundary_accuracy(
     masks: np.ndarray, truth: np.ndarray, objects: Sequence[int], tolerance: float = 0.008
 ) -> np.ndarray:
@@ -64,7 +68,7 @@ def boundary_accuracy(
     one of them has.
 
     Args:
-        found, truth, objects: as for `region_similarity`.
+        masks, truth, objects: as for `region_similarity`.
         tolerance: share of the diagonal.
 
     Returns:

@@ -76,9 +76,9 @@ def main_results(rows, most=5):
     """The significant differences in words, the largest first; of one model its key quantities."""
     differing = sorted((row for row in rows if row.main), key=lambda row: -row.size)
     sentences = [row.main for row in differing[:most]]
-    alike = [_decapitalized(row.label) for row in rows if row.tested and not row.differs]
-    if alike and len(sentences) < most:
-        sentences.append(f"There is no significant difference in {join_words(alike)}.")
+    labels = [_decapitalized(row.label) for row in rows if row.tested and not row.differs]
+    if labels and len(sentences) < most:
+        sentences.append(f"There is no significant difference in {join_words(labels)}.")
     return sentences or [row.plain for row in rows[:most]]
 
 
@@ -205,7 +205,7 @@ def _signed(value):
     return f"{rounded:+.2f}".replace("-", "\N{MINUS SIGN}") if rounded else "0.00"
 
 
-WIDTH, HEIGHT, MATRIX = 1.93, 1.62, 1.62  # inches: five panels stand in a row
+WIDTH, HEIGHT = 1.93, 1.62  # inches: five panels stand in a row
 
 
 def model_colours(models):
@@ -243,8 +243,7 @@ def _panel(title, draw, *values):
     """A panel that a function draws in new axes."""
     import matplotlib.pyplot as plt
 
-    size = (WIDTH, MATRIX if draw is _draw_matrix else HEIGHT)
-    figure = plt.figure(figsize=size, layout="constrained")
+    figure = plt.figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02)
     draw(figure.add_subplot(), *values)
     file = BytesIO()

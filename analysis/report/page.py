@@ -119,7 +119,7 @@ def write_report(
         path: where to write the HTML.
         title: heading of the page.
         introduction: text under the heading; paragraphs after the first are at the end, folded.
-        differences: list of `differences.Comparison`, a table.
+        differences: list of `first_screen.Comparison`, a table.
         scorecard: list of `Result`, shown as marks on the first screen that link to the claims. A
             claim links to `results/NAME.nc` for the results that it names.
         trainings: number of runs that the scorecard is over.

@@ -336,11 +336,7 @@ def _summaries(models, rows):
 def _sections(drawn, figures, differences, claims, not_measured):
     """The chapters, in order: list of `Section`."""
     chapters = {chapter: None for chapter, _ in drawn} | dict.fromkeys(not_measured)
-    of_claims = {
-        claim.name: figure_chapter.chapter
-        for figure_chapter in figures
-        for claim in figure_chapter.claims
-    }
+    of_claims = {claim.name: figure.chapter for figure in figures for claim in figure.claims}
     return [
         Section(
             chapter.heading,
@@ -356,7 +352,7 @@ def _sections(drawn, figures, differences, claims, not_measured):
             ),
             not_measured.get(chapter, ()),
         )
-        for chapter in sorted(chapters, key=lambda result: result.rank)
+        for chapter in sorted(chapters, key=lambda chapter: chapter.rank)
     ]
 
 

@@ -25,6 +25,7 @@ from ..engine.features import Normalised, Selected, gaussian_like
 from ..engine.store import base_code, fingerprint, keep, load
 from .data import Data
 from .models import (
+    BASELINES,
     StudyModel,
     attended,
     describe_model,
@@ -51,7 +52,6 @@ CONTRADICTION = (
     "attention weights among its layers, and what it projects to queries and keys does not give "
     "the output of {}: it is masked, or has a rule of its own"
 )
-BASELINE_WORDS = {"untrained": "untrained", "noise": "noise"}
 ACCURACY = "test accuracy (%)"
 
 
@@ -150,9 +150,7 @@ def prepare_models(
 ) -> tuple[list[StudyModel], list[dict], list[tuple[str, list[str]]]]:
     """Models under study with their random baselines, a table row for each, and `left_out`."""
     names = [each.name for each in loaded]
-    require_distinct(
-        [*names, *(f"{name} ({word})" for name in names for word in BASELINE_WORDS.values())]
-    )
+    require_distinct([*names, *(f"{name} ({role})" for name in names for role in BASELINES)])
     few = next(iter(data.few))
     few = (few[0] if isinstance(few, tuple) else few)[:PROBES].numpy()
     models, rows, notes = [], [], {LOW_VARIATION: [], CONSTANT_LAYERS: [], OTHER_CLASSES: []}
@@ -340,7 +338,7 @@ def baselines_of(
     return [
         replace(
             model,
-            name=f"{model.name} ({BASELINE_WORDS[role]})",
+            name=f"{model.name} ({role})",
             role=role,
             key=fingerprint(model.key, role, seed),
             features=of_role,

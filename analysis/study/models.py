@@ -62,7 +62,7 @@ class StudyModel:
     no_attention: str = field(default="", compare=False)
 
     def require(self, value: Any, requirement: str) -> Any:
-        """The value; where it is empty, a `NotApplicable`: this model has no `what`."""
+        """The value; where it is empty, a `NotApplicable`: this model has no `requirement`."""
         if not value:
             raise NotApplicable(f"{self.name} has no {requirement}.")
         return value

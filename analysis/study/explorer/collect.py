@@ -222,9 +222,10 @@ def lens(subject):
     model, scores = subject.model, subject.scores_tap
     blocks = [tap for tap in model.blocks if tap != scores]
     width = model.shapes[model.require(blocks, "blocks that are known")[-1]][-1]
-    alike = [tap for tap in blocks if model.shapes[tap][-1] == width]
-    alike = [tap for tap in alike if len(model.shapes[tap]) == len(model.shapes[blocks[-1]])]
-    return logit_lens(model.features(*alike, scores), subject.images, scores)
+    same_width = [tap for tap in blocks if model.shapes[tap][-1] == width]
+    rank = len(model.shapes[blocks[-1]])
+    layers = [tap for tap in same_width if len(model.shapes[tap]) == rank]
+    return logit_lens(model.features(*layers, scores), subject.images, scores)
 
 
 def patch_lens(subject):
@@ -232,10 +233,10 @@ def patch_lens(subject):
     model, scores = subject.model, subject.scores_tap
     blocks = [tap for tap in model.with_positions(model.blocks) if tap != scores]
     last = model.shapes[model.require(blocks, "blocks on a grid")[-1]]
-    alike = [tap for tap in blocks if model.shapes[tap] == last]
+    same_shape = [tap for tap in blocks if model.shapes[tap] == last]
     numbers = len(subject.images) * int(np.prod(last[:-1])) * model.shapes[scores][0]
-    alike = spread(alike, max(2, min(MOST_LAYERS, MOST_SCORES // numbers)))
-    lens = token_lens(model.features(*alike, scores), subject.images, scores)
+    layers = spread(same_shape, max(2, min(MOST_LAYERS, MOST_SCORES // numbers)))
+    lens = token_lens(model.features(*layers, scores), subject.images, scores)
     prefix = 0 if len(last) == 3 else model.require_grid().prefix
     return lens.isel(token=slice(prefix, None))
 
