@@ -135,12 +135,10 @@ def make_recipe(options):
     accumulation_steps = options.gradient_accumulation_steps or 1
     batch_size = options.batch_size * accumulation_steps
     published = vit_tf.recipe(options.recipe).with_batches_of(batch_size)
-    # The user changes the optimizer, so its published settings no longer apply.
-    changes_optimizer = "optimizer" in changes or "momentum" in changes
-    if changes_optimizer and (changes.get("optimizer") or "sgd") == "sgd":
-        changes = {"epsilon": None} | changes
-    if changes_optimizer:
-        changes = {"momentum": None} | changes
+    if "optimizer" in changes or "momentum" in changes:
+        # Settings of the published optimizer no longer apply; SGD has no epsilon.
+        sgd = changes.get("optimizer", "sgd") == "sgd"
+        changes = dict.fromkeys(("momentum", "epsilon") if sgd else ("momentum",)) | changes
     return dataclasses.replace(published.recipe, **changes)
 
 
@@ -154,7 +152,7 @@ def make_recorder(options, validation, data):
     """
     from vit_tf.analysis.study.models import block_outputs
 
-    description = vit_tf.data.describe(options.data, options.data_dir)
+    description = common.describe_data(options)
     num_probe_images = min(
         IMAGES_PER_CLASS * description.num_classes, description.num_examples["train"] // 2
     )
