@@ -60,14 +60,14 @@ def _staircase(step, warmup, total, shares=(0.3, 0.6, 0.9)):
     return 10.0 ** -sum(stairs)
 
 
-_FUNCTIONS = (
-    lambda *steps: (1 + ops.cos(math.pi * _progress(*steps))) / 2,
-    lambda *steps: 1 - _progress(*steps),
-    _staircase,
-    lambda *steps: _staircase(*steps, shares=(0.4, 0.6, 0.8)),
-    lambda *steps: _staircase(*steps, shares=(1 / 3, 2 / 3, 8 / 9)),
-)
-DECAYS = dict(zip(SCHEDULES, _FUNCTIONS, strict=True))
+_FUNCTIONS = {
+    "cosine": lambda *steps: (1 + ops.cos(math.pi * _progress(*steps))) / 2,
+    "linear": lambda *steps: 1 - _progress(*steps),
+    "staircase": _staircase,
+    "short_staircase": lambda *steps: _staircase(*steps, shares=(0.4, 0.6, 0.8)),
+    "upstream_staircase": lambda *steps: _staircase(*steps, shares=(1 / 3, 2 / 3, 8 / 9)),
+}
+DECAYS = {name: _FUNCTIONS[name] for name in SCHEDULES}
 
 
 class _OnSums:
@@ -107,7 +107,9 @@ class _OnSums:
         return list(zip(super()._clip_gradients(list(grads)), variables, strict=True))
 
     def _apply_weight_decay(self, variables):
-        if on_jax() or not self.weight_decay:
+        if not self.weight_decay:
+            return
+        if on_jax():
             super()._apply_weight_decay(variables)
             return
         decayed = [v.value for v in variables if self._use_weight_decay(v)]
