@@ -143,7 +143,7 @@ def as_image_shape(image_shape, counts: tuple = (3,)) -> tuple:
 
 
 def match_sites(selected: Iterable, sites: Iterable) -> frozenset[str]:
-    """The sites named in `chosen`, where `"block06"` means every site of that block."""
+    """The sites named in `selected`, where `"block06"` means every site of that block."""
     owners = dict.fromkeys(site.rpartition("/")[0] for site in sites if "/" in site)
     for name in selected:
         if name not in sites and name not in owners:

@@ -266,8 +266,7 @@ def require_finite(images, first: int = 0):
         values = "NaN" if np.isnan(images[place]).any() else "infinite values"
         raise ValueError(
             f"Expected images with finite values. Received: {values} in image {first + place} "
-            f"of the "
-            f"data (from 0), {int((~finite).sum())} of {len(images)} images of its batch"
+            f"of the data (from 0), {int((~finite).sum())} of {len(images)} images of its batch"
         )
 
 

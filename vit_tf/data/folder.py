@@ -76,9 +76,7 @@ def open_files(class_names, members):
         decode=decode,
         shuffle_buffer=SHUFFLE_BUFFER,
         attempt=attempt,
-        decode_by_pillow=partial(
-            imaging.decode_in_python, lambda path: decode_file(os.fsdecode(path))
-        ),
+        decode_by_pillow=decode_by_pillow,
         in_files=True,
     )
 
@@ -261,19 +259,21 @@ def _quoted(names):
 
 def _part(folder):
     """The `ImageFolder` of a folder, by the names in it and a file of labels alone."""
-    subfolders, files = entries(folder)
-    files = [os.path.join(folder, name) for name in files]
+    subfolders, names = entries(folder)
+    files = [os.path.join(folder, name) for name in names]
     if not any(map(is_image, files)) and [name.lower() for name in subfolders] == ["images"]:
         files, subfolders = files_below(os.path.join(folder, subfolders[0])), []
     images = [file for file in files if is_image(file)]
     warn_of_others(folder, files)
     if not images and not subfolders:
         raise _holds_none(folder, "a folder of images, or of one folder of images per class")
-    path, classes = find_classes(folder, images)
+    path, classes = find_classes(folder, images, names)
     if classes:
         classes = named_classes(path, classes)
-        members = lambda names: (np.array(images), labels_of(path, classes, names))  # noqa: E731
-        return ImageFolder(class_names_of(classes), members)
+        return ImageFolder(
+            class_names_of(classes),
+            lambda class_names: (np.array(images), labels_of(path, classes, class_names)),
+        )
     below = (file for name in subfolders for file in files_below(os.path.join(folder, name)))
     if images and not any(map(is_image, below)):
         return ImageFolder((), lambda _: (np.array(images), np.full(len(images), -1, np.int32)))
@@ -322,8 +322,8 @@ ILSVRC_PLACES = (ILSVRC, f"ILSVRC2012_devkit_t12/data/{ILSVRC}")
 BOXES = re.compile(r"^(\S+)( -?\d+){4}.*")
 
 
-def find_classes(folder, images):
-    """The class of each image by a text file in the folder, or next to it with its name.
+def find_classes(folder, images, files):
+    """The class of each image by a text file among a folder's files, or next to it with its name.
 
     Returns (path of the file, list of texts), or (None, None) if there is no such file. A
     ValueError for several such files, and one that leaves out some of the images.
@@ -331,7 +331,7 @@ def find_classes(folder, images):
     if not images:
         return None, None
     names = [os.path.basename(image) for image in images]
-    candidates = [(path, _classes(path, names)) for path in _candidates(folder, names)]
+    candidates = [(path, _classes(path, names)) for path in _candidates(folder, names, files)]
     candidates = [(path, classes) for path, classes in candidates if classes]
     if len(candidates) > 1:
         files = format_list(repr(os.path.basename(path)) for path, _ in candidates)
@@ -342,9 +342,9 @@ def find_classes(folder, images):
     return candidates[0] if candidates else (None, None)
 
 
-def _candidates(folder, names):
+def _candidates(folder, names, files):
     """Paths of the files that may hold the classes of images of these names."""
-    inside = [name for name in entries(folder)[1] if name.lower().endswith(TEXT_SUFFIXES)]
+    inside = [name for name in files if name.lower().endswith(TEXT_SUFFIXES)]
     paths = [os.path.join(folder, name) for name in inside]
     parent = os.path.dirname(folder)
     siblings = [folder + suffix for suffix in TEXT_SUFFIXES]

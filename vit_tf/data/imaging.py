@@ -379,7 +379,7 @@ class Framing:
         return draw_sides(count, self.area, seed + 31)
 
     def window(self, drawn):
-        """The window of `decoding.decode`, by what was drawn for an image; None for all of it."""
+        """The window of `decode`, by what was drawn for an image; None for all of it."""
         if not self.area:
             return None
         return lambda height, width: random_window(height, width, *drawn[0])

@@ -21,6 +21,7 @@ from vit_tf.batches import (
     without_autotune,
 )
 from vit_tf.data.imaging import Framing, cut
+from vit_tf.data.source import is_contiguous
 from vit_tf.preprocessing import Preprocessing
 
 CACHE_BYTES = 2**30
@@ -170,8 +171,7 @@ def _needs_pillow(source, split, indices):
 
 def _items(source, split, indices, seed):
     """The items of a split, from several files at once where they are to be shuffled anyhow."""
-    contiguous = len(indices) == indices[-1] + 1 - indices[0]
-    if seed is None or not contiguous or source.read_shuffled is None:
+    if seed is None or not is_contiguous(indices) or source.read_shuffled is None:
         return source.read(split, indices)
     return source.read_shuffled(split, indices, seed)
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.backend import leave_gpus_to_jax
+from vit_tf.data.imaging import scale_values
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import Source, check_number, checked_size, partition
 
@@ -257,7 +258,6 @@ FIRST = {"train": 0, "test": NUM_EXAMPLES["train"]}
 
 def open_shapes():
     """The `Source` of the shapes, 64 x 64 pixels; image number n does not depend on the others."""
-    leave_gpus_to_jax()
 
     def read(split, indices):
         return tf.data.Dataset.from_tensor_slices((FIRST[split] + indices, _labels(split)[indices]))
@@ -292,7 +292,7 @@ def _labels(split):
 
 
 BATCH_SIZE = 128
-# Apart from the seed of the still images, `shapes.SEED`.
+# Apart from the seed of the still images, `SEED`.
 VIDEO_SEED = 1
 PAIR_SEED = 2
 
@@ -357,6 +357,7 @@ def _masked(shapes, masks, labels, batch_size):
 
 def _read(source, split, indices, size, preprocessing):
     """Images and labels, as `load` gives them, of examples at sorted indices of a split."""
+    leave_gpus_to_jax()
     plain = preprocessing and preprocessing.squeezed()
     batches = read_batches(source, split, indices, size, BATCH_SIZE, preprocessing=plain)
     images, labels = zip(*batches.as_numpy_iterator(), strict=True)
@@ -448,8 +449,8 @@ def load_shape_videos(count=8, *, num_frames=12, image_size=SIDE, seed=0):
     Raises:
         ValueError: for arguments out of range.
     """
-    for name, value, least in (("count", count, 1), ("num_frames", num_frames, 1)):
-        check_number(name, value, least)
+    check_number("count", count, 1)
+    check_number("num_frames", num_frames, 1)
     check_number("seed", seed, 0)
     size = checked_size(image_size) or (SIDE, SIDE)
     videos = [
@@ -458,6 +459,6 @@ def load_shape_videos(count=8, *, num_frames=12, image_size=SIDE, seed=0):
     ]
     images = np.stack([[scene.draw(size) for scene in scenes] for scenes in videos])
     return {
-        "image": images.astype(np.float32) / np.float32(127.5) - 1,
+        "image": scale_values(images.astype(np.float32)),
         "index": np.stack([[scene.index(size) for scene in scenes] for scenes in videos]),
     }

@@ -73,7 +73,7 @@ class Source:
             with the item, a string tensor that is empty if nothing is.
         shuffle_buffer: number of items that may wait in memory to be shuffled.
         attempt: function of (item, window) like `decode`, but faster, or None: it returns a part of
-            the image, as `decoding.decode` does, or raises the graph's error for a corrupt item.
+            the image, as `imaging.decode` does, or raises the graph's error for a corrupt item.
         decode_by_pillow: like `decode`, for files that the graph may not decode, or None.
         read_shuffled: like `read`, of neighbours and a seed, in another order each time, or None.
         in_files: whether an item is the path of a file.
@@ -182,6 +182,11 @@ def require_labels(source, received="images without labels"):
             "Expected images with labels: a folder of images for each class, or a text file that "
             f"holds the class of each. Received: {received}"
         )
+
+
+def is_contiguous(indices):
+    """Whether sorted indices leave out none between the first and the last."""
+    return len(indices) == indices[-1] + 1 - indices[0]
 
 
 def shard_indices(indices, shard, contiguous):

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data import imaging
-from vit_tf.data.source import Source, sizes_differ
+from vit_tf.data.source import Source, is_contiguous, sizes_differ
 from vit_tf.files import digest_tree
 from vit_tf.names import format_list, unknown_name
 
@@ -95,7 +95,7 @@ class _Records:
 
     def read(self, split, indices):
         """(image, label) of sorted indices."""
-        contiguous = len(indices) == indices[-1] + 1 - indices[0]
+        contiguous = is_contiguous(indices)
         if contiguous or not self._in_records:
             examples = self._range(split, indices, self._config)
             return examples if contiguous else _keep(examples, indices - indices[0])

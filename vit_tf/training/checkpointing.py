@@ -17,7 +17,6 @@ import json
 import logging
 import math
 import os
-import pathlib
 import re
 import signal
 import tempfile
@@ -94,7 +93,7 @@ def save_model(model, path):
 def save_best(model, path, writer):
     """Write a model without its optimizer in a writer's thread; all workers must call this."""
     with tempfile.TemporaryDirectory() as folder, _without_optimizer(model):
-        copy = pathlib.Path(folder) / os.path.basename(path)
+        copy = Path(folder) / os.path.basename(path)
         model.save(copy)
         content = copy.read_bytes()
     if is_chief():
@@ -157,7 +156,7 @@ def check_configuration(configuration, directory):
     path = as_path(directory) / "configuration.json"
     text = json.dumps(configuration, indent=1, sort_keys=True, default=str)
     if not saved_states(directory):
-        write_on_chief(path, lambda temporary: pathlib.Path(temporary).write_text(text))
+        write_on_chief(path, lambda temporary: Path(temporary).write_text(text))
         return
     try:
         saved = json.loads(path.read_text())
