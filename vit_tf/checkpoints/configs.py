@@ -267,15 +267,19 @@ _CROPPED = {"values": IMAGENET, "interpolation": "bicubic", "crop": 224 / 256}
 _SHORTER_SIDE = {"values": CLIP, "interpolation": "bicubic", "crop": 1.0}
 _SQUEEZED = {"values": HALF, "interpolation": "bicubic", "crop": None}
 PROCESSORS = {
-    "ViT": {"vit": None, "ijepa": None, "vit_mae": _CROPPED},
-    "DeiT": {"deit": _CROPPED},
-    "Bit": {"bit": None, "dinov2": _CROPPED, "dinov2_with_registers": _CROPPED},
-    "DINOv3ViT": {"dinov3_vit": None},
-    "Beit": {"beit": None},
-    "CLIP": dict.fromkeys(("aimv2", "aimv2_vision_model"))
-    | dict.fromkeys(("clip", "clip_vision_model"), _SHORTER_SIDE)
-    | dict.fromkeys(("metaclip_2", "metaclip_2_vision_model"), _SHORTER_SIDE),
-    "Siglip": dict.fromkeys(("siglip", "siglip_vision_model"), _SQUEEZED),
+    "vit": ("ViT", None),
+    "ijepa": ("ViT", None),
+    "vit_mae": ("ViT", _CROPPED),
+    "deit": ("DeiT", _CROPPED),
+    "bit": ("Bit", None),
+    "dinov2": ("Bit", _CROPPED),
+    "dinov2_with_registers": ("Bit", _CROPPED),
+    "dinov3_vit": ("DINOv3ViT", None),
+    "beit": ("Beit", None),
+    **dict.fromkeys(("aimv2", "aimv2_vision_model"), ("CLIP", None)),
+    **dict.fromkeys(("clip", "clip_vision_model"), ("CLIP", _SHORTER_SIDE)),
+    **dict.fromkeys(("metaclip_2", "metaclip_2_vision_model"), ("CLIP", _SHORTER_SIDE)),
+    **dict.fromkeys(("siglip", "siglip_vision_model"), ("Siglip", _SQUEEZED)),
 }
 
 
@@ -285,7 +289,7 @@ def preprocessing_from_config(folder, image_shape: tuple, any_size: bool, option
     if options.preprocessing is not None:
         return {}
     if folder.processor is None:
-        images = next((types[kind] for types in PROCESSORS.values() if kind in types), None)
+        _, images = PROCESSORS.get(kind, (None, None))
         if images is None:
             raise ValueError(
                 "Expected a preprocessor_config.json, or preprocessing=vit_tf.Preprocessing(...): "
@@ -319,7 +323,7 @@ def _fields(folder):
     """Fields of a processor's file, with what its class does where it leaves something out."""
     fields, kind = folder.processor, folder.config.get("model_type")
     name = str(fields.get("image_processor_type") or fields.get("feature_extractor_type") or "")
-    own = next((stem for stem, types in PROCESSORS.items() if kind in types), None)
+    own, _ = PROCESSORS.get(kind, (None, None))
     stem = next((name.removesuffix(s) for s in SUFFIXES if name.endswith(s)), own)
     return DEFAULTS.get(stem, {}) | {k: v for k, v in fields.items() if v is not None}
 

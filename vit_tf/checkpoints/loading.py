@@ -13,7 +13,7 @@ from vit_tf.checkpoints import configs, google, hugging_face_models, open_clip, 
 from vit_tf.checkpoints.archives import open_archive
 from vit_tf.checkpoints.folders import OPEN_CLIP, Folder, open_folder
 from vit_tf.checkpoints.weight_maps import LoadOptions, at_most, check, fill, first_names
-from vit_tf.models.model import VisionModel, name_after
+from vit_tf.models.model import VisionModel, name_after, weights_by_name
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import ACTIVATIONS, check_pooling
 from vit_tf.names import lookup
@@ -214,11 +214,6 @@ def _open_saved(name, options, positions):
     return name_after(model, name)
 
 
-def weights_by_name(model):
-    """dict from the path of each weight inside its model to the weight."""
-    return {weight.path.partition("/")[2]: weight for weight in model.weights}
-
-
 def _add_head(archive, path):
     """Adds the tensors of a file of a linear classifier to those of an encoder."""
     if isinstance(archive, Folder) or timm.vit_prefix(archive.tensors) is None:
@@ -281,7 +276,7 @@ def _convert(archive, options):
     options = dataclasses.replace(options, container=getattr(archive, "container", None))
     family = next((family for family in FAMILIES if family.recognise(archive.tensors)), None)
     if family is None:
-        names = ", ".join(family.name for family in FAMILIES)
+        names = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         raise ValueError(
             f"Expected the tensors of {archive.path!r} to be those of a known family ({names}). "
             f"Received: {first_names(archive.tensors)}"

@@ -423,16 +423,16 @@ def _checkpoints():
         for rate, resolution in (tuning.split("/") for tuning in tunings):
             tuned = f"{name}--imagenet2012-steps_20k-lr_{rate}-res_{resolution}"
             yield _in_bucket(tuned, fields | {"resolution": resolution})
-    for name, fields in _rows(TIMM):
+    for name, row in _rows(TIMM):
+        fields = dict(row)
+        family, file = fields.pop("family", ""), fields.pop("file", "model.safetensors")
         size = re.match(r"[a-z0-9]+?_(\w+?)(?:_distilled)?_patch(\d+)(_plus)?", name)
         depth = re.match(r"resnetv2_(\d+x\d)_bit", name)
         variant = f"R{depth[1]}" if depth else None
         if size:
             word = size[1] + (size[3] or "")
-            variant = f"{fields.get('family', '')}{SIZES.get(word, word)}/{size[2]}"
+            variant = f"{family}{SIZES.get(word, word)}/{size[2]}"
         more = {"activation": timm_activation(name)} if "_clip_" in name else {}
-        file = fields.get("file", "model.safetensors")
-        fields = {key: fields[key] for key in fields if key not in ("family", "file")}
         yield _on_hub(f"timm/{name}", variant, fields, file, **more)
     for name, fields in _rows(OPEN_CLIP):
         size, patch = re.search(r"-ViT-([A-Za-z]+)-(\d+)", name).groups()

@@ -108,7 +108,7 @@ def convert_vit(tensors, options):
     _refuse_rotary(inside, options)
     norm = "fc_norm" if averaged else "norm"
     mapping = ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
-    mapping |= _vit_tokens(inside, patch, channels, options, "gap" if averaged else None)
+    mapping |= _vit_tokens(inside, width, patch, channels, options, "gap" if averaged else None)
     blocks = _vit_blocks(inside, width)
     mapping |= blocks
     size = (width, mapping.arguments["num_layers"], patch)
@@ -142,14 +142,13 @@ def convert_vit(tensors, options):
     return Conversion("ViT", mapping, "bicubic", HALF if half else IMAGENET, **more)
 
 
-def _vit_tokens(tensors, patch, channels, options, pooling):
+def _vit_tokens(tensors, width, patch, channels, options, pooling):
     """Prefix tokens and positions, which may be rotary alone."""
     registers = next((name for name in REGISTERS if name in tensors), None)
     names = TokenNames("pos_embed", "cls_token", "dist_token", registers)
     image = options.config.get("image_shape")
     if "pos_embed" in tensors:
         return embedding_map(tensors, names, patch, channels, options, image, pooling)
-    width = patch_dims(tensors, "patch_embed.proj.weight")[0]
     image = image or options.config.get("input_size") or (ROTARY_TOKENS * patch,) * 2
     mapping = prefix_map(tensors, names, width, options, pooling)
     return mapping | {"image_shape": (*image, channels), "position_type": "rotary"}

@@ -205,6 +205,11 @@ class VisionModel(keras.Model):
         return model
 
 
+def weights_by_name(model):
+    """dict from the path of each weight inside its model to the weight."""
+    return {weight.path.partition("/")[2]: weight for weight in model.weights}
+
+
 def name_after(model, source):
     """The model, named after its file, folder or public name unless it has a name of its own."""
     plain = model.name.replace("_", "").rstrip("0123456789")

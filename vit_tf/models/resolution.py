@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 
 from vit_tf.models.beit import BEiT
 from vit_tf.models.mixer import Mixer
-from vit_tf.models.model import VisionModel
+from vit_tf.models.model import VisionModel, weights_by_name
 from vit_tf.names import as_image_shape, lookup
 from vit_tf.tokens import TokenGrid
 
@@ -126,10 +126,9 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
 
 def copy_weights(model, target, new_head, method="bilinear"):
     """Assigns the weights of a model to a fresh one, positions resampled, but for a new head."""
-    old = {_path(weight): weight for weight in model.weights}
+    old = weights_by_name(model)
     grids = model.token_grid, target.token_grid
-    for weight in target.weights:
-        path = _path(weight)
+    for path, weight in weights_by_name(target).items():
         if new_head and path.startswith(("head/", "distillation_head/")):
             continue
         array = np.asarray(old[path])
@@ -233,8 +232,3 @@ TABLE_METHODS = {
     "bicubic": partial(geometric_weights, degree=3),
     "torch": stretched_weights,
 }
-
-
-def _path(weight):
-    """The path of a weight inside its model."""
-    return weight.path.partition("/")[2]

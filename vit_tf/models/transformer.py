@@ -275,9 +275,9 @@ class TransformerModel(VisionModel):
 
     def add_embedding(self, config, **options):
         """Sets the `embedding` of a configuration; `options` as for `Embedding`."""
-        options = {"dtype": self.dtype_policy, "name": "embedding"} | options
         sizes = (config["hidden_dim"], config["dropout_rate"])
-        self.embedding = Embedding(self.token_grid, *sizes, **options)
+        fixed = {"dtype": self.dtype_policy, "name": "embedding"}
+        self.embedding = Embedding(self.token_grid, *sizes, **fixed, **options)
 
     @property
     def taps(self):
@@ -409,8 +409,8 @@ class Embedding(SignatureLayer):
         self.keep_arguments(locals())
         self.patch_normalization = None
         if patch_norm is not None:
-            norm = layers.RMSNormalization
-            self.patch_normalization = self.make(norm, epsilon=patch_norm, name="patch_norm")
+            options = {"epsilon": patch_norm, "name": "patch_norm"}
+            self.patch_normalization = self.make(NORMS["rms"], **options)
         self.patch_size = patch_size or self.grid.stride
         if num_prefix_positions is None:
             self.num_prefix_positions = self.grid.prefix

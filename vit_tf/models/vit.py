@@ -325,10 +325,10 @@ _GATED = {
     "H+": SIZES["H"] | {"num_heads": 20, "mlp_dim": 5120},
     "7B": encoder_size(40, 32, 4096, 8192),
 }
-_GATED = {name: size | {"activation": "swiglu"} for name, size in _GATED.items()}
 _ROTARY = {"position_type": "rotary", "registers": 4, "key_bias": False}
 _ROTARY |= {"layer_scale": 1e-5, "epsilon": 1e-5}
-RELEASED |= variants(_sizes("S", "B", "L") | _GATED, (16,), "DINOv3-", **_ROTARY)
+RELEASED |= variants(_sizes("S", "B", "L"), (16,), "DINOv3-", **_ROTARY)
+RELEASED |= variants(_GATED, (16,), "DINOv3-", activation="swiglu", **_ROTARY)
 
 # Fini et al. 2024 (AIMv2), table 1.
 _AIMV2 = {

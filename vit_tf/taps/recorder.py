@@ -43,10 +43,11 @@ def trace_taps(model, watch=None):
 
 def symbolic_taps(model, taps):
     """Symbolic images and a dict from each of `taps` to its symbolic output."""
-    model = functional_graph(model) or model
-    if functional_graph(model):
-        graph = _graph_outputs(model, _ends(taps))
-        single = {name: outputs[0] for name, outputs in graph.items() if len(outputs) == 1}
+    graph = functional_graph(model)
+    model = graph or model
+    if graph:
+        outputs = _graph_outputs(model, _ends(taps))
+        single = {name: tensors[0] for name, tensors in outputs.items() if len(tensors) == 1}
         if type(model).__module__.startswith("keras.") and all(tap in single for tap in taps):
             return model.inputs[0], {tap: single[tap] for tap in taps}
     shape, dtype = input_spec(model)
