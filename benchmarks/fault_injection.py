@@ -136,7 +136,7 @@ def parse(arguments=None):
     add("--kills", type=int, default=20, help="number of kills of each")
     add("--seed", type=int, default=0, help="seed of the moments")
     keep = "new folder to keep the runs in (default: a temporary one)"
-    add("--out", type=Path, metavar="FOLDER", help=keep)
+    common.add_out(add, keep)
     options = parser.parse_args(arguments)
     if options.kills < 1:
         parser.error(f"Expected --kills to be at least 1. Received: {options.kills}")

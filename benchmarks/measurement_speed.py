@@ -27,8 +27,7 @@ def _hf_layers():
 
 def cka(batches=1):
     """All from one call, tracing included."""
-    taps = [f"block{i:02d}/{tap}" for i in range(12) for tap in TAPS]
-    features = vit_tf.submodel(implementations.vit(**VIT_S), *taps)
+    features = vit_tf.submodel(implementations.vit(**VIT_S), *_ends(*TAPS))
     data = images(CKA_COUNT * batches)  # in batches of 128
     # The others cut off what is negative, which the unbiased estimator may be.
     return lambda: analysis.cka(features, data)["cka"].values.clip(0, 1)

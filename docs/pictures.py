@@ -203,11 +203,10 @@ def compute():
         logits = trained(name).predict(test_images(), verbose=0)
         accuracy.append((logits.argmax(axis=1) == labels).mean())
         flops.append(3 * vit_tf.count_flops(trained(name)) * NUM_TRAINED[name])
-    table = xr.Dataset(
+    return xr.Dataset(
         {"training_flops": ("run", flops), "test_accuracy": ("run", accuracy)},
         coords={"run": list(TITLES), "family": ("run", ["ViT", "ViT", "BiT"])},
     )
-    return table
 
 
 # Results by the name of their picture, which `analysis.plot` draws; some with its options.

@@ -378,9 +378,9 @@ def import_modules(names):
     import keras
 
     for name in names:
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
         try:
+            if not name.endswith(".py") and os.getcwd() not in sys.path:
+                sys.path.append(os.getcwd())
             module = _import_file(name) if name.endswith(".py") else import_module(name)
         except Exception as error:
             raise ValueError(

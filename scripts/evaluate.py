@@ -112,12 +112,10 @@ def few_shot_rows(options, model, test, num_classes, arguments):
     selected = result["accuracy"].isel(l2=0) if options.l2 else select_few_shot(result)
     rows = []
     for layer, count in itertools.product(selected["layer"].values, shots):
-        row, accuracy = (
-            {"layer": str(layer), "shots": count},
-            selected.sel(layer=layer, shots=count),
-        )
-        row |= {"accuracy": float(accuracy.mean()), "deviation": float(accuracy.std())}
-        rows.append(row | {"draws": accuracy.values.tolist(), "l2": float(accuracy["l2"])})
+        accuracy = selected.sel(layer=layer, shots=count)
+        row = {"layer": str(layer), "shots": count, "accuracy": float(accuracy.mean())}
+        row |= {"deviation": float(accuracy.std()), "draws": accuracy.values.tolist()}
+        rows.append(row | {"l2": float(accuracy["l2"])})
     return rows
 
 

@@ -33,8 +33,7 @@ def parse(arguments=None):
     add = parser.group("reports")
     text = "folder of a report, one for each seed; at least two"
     add("reports", type=Path, nargs="+", metavar="REPORT", help=text)
-    out = {"type": Path, "metavar": "FOLDER", "default": Path("scorecard")}
-    parser.group("run")("--out", help="output folder", **out)
+    common.add_out(parser.group("run"), "output folder", default=Path("scorecard"))
     return parser.parse_args(arguments)
 
 

@@ -162,8 +162,8 @@ class ModelPlan:
     # "vit", "gap", "resnet" or "mixer"; "without" (the skips of a block); "seed" (another seed),
     # "fraction" (of the training images), "before" and "after" (fine-tuning).
     role: str
-    model: type  # its class and the arguments of that
-    config: dict  # its class and the arguments of that
+    model: type  # its class
+    config: dict  # the arguments of that class
     recipe: vit_tf.Recipe
     # What distinguishes it from others of its role: the block, the seed, the fraction.
     detail: str | int | float | None = None

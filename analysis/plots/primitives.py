@@ -179,7 +179,7 @@ def draw_lines(lines, kinds, ax=None, baselines=(), errors=None, points=None, **
             dots = {"s": 12, "color": colour, "alpha": 0.45, "linewidth": 0}
             ax.scatter(np.repeat(depth, y.shape[1]), y.ravel(), **dots)
     style.tidy(ax, **labels)
-    if "(%)" in ax.get_ylabel():
+    if "(%)" in labels.get("ylabel", ""):
         style.percent(ax.yaxis)
     style.legend(ax, "band: 95 % CI" if errors else None)
     return ax

@@ -548,10 +548,8 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     names = [name for name in PANELS if name != "accuracy" or name in result]
     values = [expect_variable(result, name, ("epoch", "layer")) for name in names]
     height = 0.8 * style.side(result.sizes["layer"])
-    title, titles = (
-        style.titled("Representations during training", result),
-        [PANELS[name][0] for name in names],
-    )
+    title = style.titled("Representations during training", result)
+    titles = [PANELS[name][0] for name in names]
     layout = {"columns": len(names), "inches": (WIDTH, height), "size": 10}
     ax, flat = panels(ax, len(names), title, "quantity", titles, **layout)
     for panel, name, quantity in zip(flat, names, values, strict=True):

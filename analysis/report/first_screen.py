@@ -210,10 +210,8 @@ WIDTH, HEIGHT = 1.93, 1.62  # inches: five panels stand in a row
 
 def model_colours(models):
     """Colours of the models by name, as CSS writes them."""
-    from matplotlib.colors import to_hex
-
-    colours = style.distinct_colours(len(models))
-    return {model.name: to_hex(colour) for model, colour in zip(models, colours, strict=True)}
+    colours = style.as_hex(style.distinct_colours(len(models)))
+    return {model.name: colour for model, colour in zip(models, colours, strict=True)}
 
 
 def draw_overview(pictures, models, results):
