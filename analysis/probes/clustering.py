@@ -200,11 +200,16 @@ def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tenso
     See also:
         `object_clustering`, `dense_features`; page measurements/probes/object-clustering.md.
     """
-    grid = as_grid(grid, tokens.shape[1], masks.shape[2:4])
-    if masks.shape.rank != 4 or tokens.shape[1] != grid.num_tokens:
+    if tokens.shape.rank != 3 or masks.shape.rank != 4:
         raise ValueError(
-            "Expected masks of shape (example, object, row, column) and the "
-            f"{grid.num_tokens} tokens of {grid}. Received: shapes {masks.shape} and {tokens.shape}"
+            "Expected tokens of shape (example, token, channel) and masks of shape (example, "
+            f"object, row, column). Received: shapes {tokens.shape} and {masks.shape}"
+        )
+    grid = as_grid(grid, tokens.shape[1], masks.shape[2:4])
+    if tokens.shape[1] != grid.num_tokens:
+        raise ValueError(
+            f"Expected the {grid.num_tokens} tokens of {grid}. "
+            f"Received: tokens of shape {tokens.shape}"
         )
     flat = tf.reshape(masks, (-1, *masks.shape[2:]))
     shape = (*tf.unstack(tf.shape(masks)[:2]), grid.num_spatial)

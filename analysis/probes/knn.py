@@ -100,14 +100,14 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
     require_labels(tested.labels, num_classes, "test")
     most = max(k) + 1  # one more shows whether the last one is tied
     grid = grid_of(features, None)
-    test_directions = {layer: directions(tf.constant(x)) for layer, x in tested.layers.items()}
+    test_directions = {layer: normalize_rows(tf.constant(x)) for layer, x in tested.layers.items()}
     raise_without_directions([layer for layer, (_, bad) in test_directions.items() if bad])
 
     def step(images, labels, taps):
         labels, outside = batch_labels(labels, num_classes, "training")
         neighbours, without_direction = {}, {}
         for layer, x in pool(select(taps, test_directions), tested.tokens, grid).items():
-            units, without_direction[layer] = directions(x)
+            units, without_direction[layer] = normalize_rows(x)
             similarity = tf.matmul(test_directions[layer][0], units, transpose_b=True)
             every = tf.broadcast_to(labels, tf.shape(similarity))
             neighbours[layer] = nearest(similarity, every, most)
@@ -150,12 +150,16 @@ def nearest(similarity, labels, most):
     return {"similarity": largest, "labels": labels}
 
 
-def votes(similarity, labels, num_classes, temperature):
-    """Votes for every class (test image, class), in units of the nearest neighbour's."""
-    weights = np.exp((similarity - similarity[:, :1]) / temperature)
-    total = np.zeros((len(labels), num_classes))
-    np.add.at(total, (np.arange(len(labels))[:, None], labels), weights)
-    return total
+def log_votes(similarity, labels, num_classes, temperature):
+    """Logarithms of the votes for every class (test image, class); -inf where there are none."""
+    exponents = similarity / temperature
+    highest = np.full((len(labels), num_classes), -np.inf)
+    at = np.arange(len(labels))[:, None], labels
+    np.maximum.at(highest, at, exponents)
+    total = np.zeros_like(highest)
+    np.add.at(total, at, np.exp(exponents - highest[at]))  # the largest is 1: none vanishes
+    with np.errstate(divide="ignore"):
+        return highest + np.log(total)
 
 
 def _merge(earlier, later):
@@ -167,7 +171,7 @@ def _merge(earlier, later):
     return tf.nest.map_structure(np.asarray, merged)
 
 
-def directions(x):
+def normalize_rows(x):
     """Rows of x (example, channel) at length 1, NaN for zeros, and the number without direction."""
     length = tf.norm(x, axis=-1, keepdims=True)
     good = tf.logical_and(length > 0, tf.math.is_finite(length))
@@ -181,7 +185,7 @@ def _scores(neighbours, labels, num_classes, k, temperature, without_votes):
     for i, nearest_images in enumerate(neighbours.values()):
         similarity, classes = nearest_images["similarity"], nearest_images["labels"]
         for j, count in enumerate(k):
-            scores = votes(similarity[:, :count], classes[:, :count], num_classes, temperature)
+            scores = log_votes(similarity[:, :count], classes[:, :count], num_classes, temperature)
             better = _better(scores, labels, without_votes)
             correct[i, j] = [better < min(top, count) for top in TOPS]
             gap = similarity[:, count - 1] - similarity[:, count]
@@ -194,7 +198,7 @@ def _better(scores, labels, without_votes):
     own = np.take_along_axis(scores, labels[:, None].astype(np.int64), axis=1)
     lower = np.arange(scores.shape[1]) < labels[:, None]
     before = (scores > own) | ((scores == own) & lower)
-    counts = (own[:, 0] > 0) | without_votes
+    counts = (own[:, 0] > -np.inf) | without_votes
     return np.where(counts, before.sum(axis=1), np.inf)
 
 

@@ -14,7 +14,7 @@ from ..engine.features import Images, LabelledImages, Model, measurement, select
 from ..engine.pooling import grid_of, pool, pooled_statistic
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
 from ..engine.stream import Statistic, evaluate
-from .knn import ROUNDING, directions
+from .knn import ROUNDING, normalize_rows
 
 # Which images of a query are positive, and which are ignored (Radenovic et al. 2018, section 3.3);
 # all others are negative.
@@ -145,12 +145,14 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"
         )
     grid = grid_of(features, None)
-    query_directions = {layer: directions(tf.constant(x))[0] for layer, x in asked.layers.items()}
+    query_directions = {
+        layer: normalize_rows(tf.constant(x))[0] for layer, x in asked.layers.items()
+    }
 
     def step(images, taps):
         pooled = pool(select(taps, query_directions), asked.tokens, grid)
         similarity = {
-            layer: tf.matmul(directions(x)[0], query_directions[layer], transpose_b=True)
+            layer: tf.matmul(normalize_rows(x)[0], query_directions[layer], transpose_b=True)
             for layer, x in pooled.items()
         }
         return {"rows": similarity, "batches": 1}

@@ -94,6 +94,8 @@ def test_masked_features_are_the_means_over_the_pixels(rng):
     soft = tf.constant([[[[0.5, 0.0, 0.0], [0.0, 0.25, 0.0]]]])
     mean = analysis.masked_features(tf.constant(tokens[:1]), soft, GRID)
     np.testing.assert_allclose(mean[0, 0], (2 * tokens[0, 1] + tokens[0, 5]) / 3, atol=1e-6)
+    with pytest.raises(ValueError, match=r"masks of shape \(example, object, row, column\)"):
+        analysis.masked_features(tf.constant(tokens), tf.constant(masks[:, 0]), GRID)
 
 
 def objects(rng, count=12):

@@ -6,6 +6,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from vit_tf import analysis
 from vit_tf.analysis.engine.results import unpack_correct
+from vit_tf.analysis.probes.knn import log_votes
 from vit_tf.distribute.strategies import strategy
 
 
@@ -85,6 +86,18 @@ def test_the_temperature_weighs_near_against_many():
         result = analysis.knn_accuracy(vectors, train, test, 3, (1, 3), "all", temperature)
         np.testing.assert_array_equal(result.sel(k=3, layer="x"), [right, 1])
         np.testing.assert_array_equal(result.sel(k=1, layer="x"), [1, 1])
+
+
+def test_votes_of_a_small_temperature_do_not_vanish():
+    angle = np.deg2rad([0, 120, 90])
+    train = as_images(np.stack([np.cos(angle), np.sin(angle)], axis=1)), np.array([0, 1, 2])
+    test = as_images([[2.0, 0.0]] * 3), np.array([0, 1, 2])
+    # exp(-1 / 0.001) is 0 in float64, yet class 2 comes before class 1, which is further away.
+    accuracy = analysis.knn_accuracy(vectors, train, test, 3, (2, 3), "all", 0.001)
+    np.testing.assert_allclose(accuracy.sel(layer="x", k=3), [1 / 3, 1])
+    np.testing.assert_allclose(accuracy.sel(layer="x", k=2), [1 / 3, 2 / 3])
+    votes = log_votes(np.array([[1.0, 0.0, -0.5]]), np.array([[0, 2, 1]]), 4, 0.001)
+    np.testing.assert_allclose(votes, [[1000, -500, 0, -np.inf]])
 
 
 def test_classes_without_votes_fill_the_top_on_demand(rng):

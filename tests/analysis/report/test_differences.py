@@ -37,6 +37,16 @@ def size(result):
     return Estimate(*result.values, "told")
 
 
+@pytest.mark.parametrize("text", [None, "Size of a thing.", "Size.\n\nAs told.\n\nAnd more."])
+def test_a_quantity_has_a_label_and_an_explanation(text):
+    def statistic(result):
+        return Estimate(*result.values, "told")
+
+    statistic.__doc__ = text
+    with pytest.raises(ValueError, match=r"statistic'.* two paragraphs"):
+        quantity("size.{model}", unit="pixels")(statistic)
+
+
 def model(name, role="model", base=None, accuracy=None):
     return SimpleNamespace(
         name=name, slug=name.lower(), role=role, base=base, accuracy=accuracy, correct=None
