@@ -33,8 +33,8 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from vit_tf.files import without_password
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.remote import without_password
 from vit_tf.scripts import common, report_commands
 
 log = logging.getLogger("vit_tf.analyze")
@@ -106,7 +106,7 @@ def run(options):
 def analyze(figures, options):
     """Measure what these figures show, draw them and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
-    from vit_tf.analysis.study.loaded_models import prepare_models
+    from vit_tf.analysis.study.models import prepare_models
     from vit_tf.names import join_words
 
     description = common.describe_data(options)
@@ -150,8 +150,7 @@ def analyze(figures, options):
 
 def open_models(options):
     """The models of files, folders and public names, and the images that all of them are shown."""
-    from vit_tf.analysis.study.loaded_models import LoadedModel
-    from vit_tf.analysis.study.models import distinct, slug
+    from vit_tf.analysis.study.models import LoadedModel, distinct, slug
 
     sources = options.models
     for flag, values in (("--names", options.names), ("--roles", options.roles)):

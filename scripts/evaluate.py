@@ -154,7 +154,7 @@ def run(options):
 
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
-    from vit_tf.analysis.study.loaded_models import MIN_VARIATION, variation
+    from vit_tf.analysis.study.models import MIN_VARIATION, variation
     from vit_tf.training.evaluation import require_scores, top_k_accuracy
     from vit_tf.training.runs import explain_wrong_examples
 

@@ -24,8 +24,8 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.remote import without_password
-from vit_tf.scripts import common, training_commands
+from vit_tf.files import without_password
+from vit_tf.scripts import common
 
 SPLITS = ("train", "validation", "test")
 MAIN = ("--data", "--data-dir", "--image-size", "--batch-size", "--recipe", "--steps")
@@ -35,7 +35,7 @@ MAIN += ("--learning-rate", "--mixup", "--flip", "--out", "--strategy", "--mixed
 def main(arguments=None):
     """Run the command; its exit status."""
     return common.run_command(
-        parse, run, arguments, training_commands.describe_epochs, common.TRAINING_BACKENDS
+        parse, run, arguments, common.describe_epochs, common.TRAINING_BACKENDS
     )
 
 
@@ -48,7 +48,7 @@ def parse(arguments=None):
     add("--positions", metavar="NAME", default="bilinear", help=how)
     common.add_values(add)
     size = "side of the images, in pixels (default: the model's, or the HyperRule's)"
-    training_commands.add_training(parser, {"help": size})
+    common.add_training(parser, {"help": size})
     _add_recipe(parser.group("recipe"))
     return parser.parse_args(arguments)
 
@@ -59,7 +59,7 @@ def _add_recipe(add):
     names = [field.name for field in dataclasses.fields(vit_tf.FineTuning)]
     names = [name for name in names if name not in ("resize", "crop", "seed", "validations")]
     default = "that of the recipe"
-    training_commands.add_recipe(add, vit_tf.FineTuning, names, default)
+    common.add_recipe(add, vit_tf.FineTuning, names, default)
     text = "number of validations and saved states (default: 10)"
     add("--num-validations", dest="validations", type=int, help=text)
     common.add_alias(add, "--validations", "validations", type=int)
@@ -99,7 +99,7 @@ def _own_size(options):
 def load_splits(options, recipe, preprocessing):
     """Training, validation and test data, the first at the size that its crops are cut from."""
 
-    arguments = training_commands.data_arguments(options)
+    arguments = common.data_arguments(options)
     arguments |= {"data_dir": options.data_dir, "splits": SPLITS}
 
     def load(size):
@@ -121,7 +121,7 @@ def run(options):
     """Fine-tune, test and write the model and its result."""
     from vit_tf.models.model import VisionModel
 
-    training_commands.prepare(options)
+    common.prepare(options)
     start = common.open_model(options.model)
     if not isinstance(start, VisionModel):
         raise ValueError(
@@ -142,12 +142,12 @@ def run(options):
     description = {"name": without_password(options.data), "positions": options.positions}
     description |= {"start": without_password(options.model)}
     description |= {"preprocessing": preprocessing.to_config()}
-    description |= training_commands.data_arguments(options)
+    description |= common.data_arguments(options)
 
     def make_model():
         return vit_tf.at_resolution(start, size, num_classes, options.positions)
 
-    training_commands.train_and_test(make_model, recipe, splits, options, description)
+    common.train_and_test(make_model, recipe, splits, options, description)
 
 
 if __name__ == "__main__":

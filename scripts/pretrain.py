@@ -24,11 +24,11 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.remote import without_password
-from vit_tf.scripts import common, training_commands
-from vit_tf.scripts.training_commands import SMALL_VIT
+from vit_tf.files import without_password
+from vit_tf.scripts import common
+from vit_tf.scripts.common import SMALL_VIT
 
-MODEL = (*SMALL_VIT, *training_commands.VIT)
+MODEL = (*SMALL_VIT, *common.VIT)
 RECIPE = ("epochs", "learning_rate", "warmup_epochs", "schedule", "weight_decay", "clip_norm")
 RECIPE += ("ema", "gradient_accumulation_steps")
 COUNTED = 100  # training batches that determine the most common colour
@@ -40,7 +40,7 @@ MAIN += ("--learning-rate", "--flip", "--out", "--strategy", "--mixed-precision"
 def main(arguments=None):
     """Run the command; its exit status."""
     return common.run_command(
-        parse, run, arguments, training_commands.describe_epochs, common.TRAINING_BACKENDS
+        parse, run, arguments, common.describe_epochs, common.TRAINING_BACKENDS
     )
 
 
@@ -49,10 +49,10 @@ def parse(arguments=None):
     parser = common.make_parser("pretrain", __doc__, MAIN)
     add, text = parser.group("model"), "published size, such as B/16 (default: a small model)"
     add("--variant", metavar="NAME", help=text)
-    training_commands.add_model(add, MODEL, only="ViT")
-    training_commands.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
+    common.add_architecture(add, MODEL, only="ViT")
+    common.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
     names = (*RECIPE, *AUGMENTATIONS)
-    training_commands.add_recipe(parser.group("recipe"), vit_tf.Pretraining, names)
+    common.add_recipe(parser.group("recipe"), vit_tf.Pretraining, names)
     return parser.parse_args(arguments)
 
 
@@ -81,8 +81,8 @@ def run(options):
     from vit_tf.training.evaluation import majority_accuracy
 
     recipe = vit_tf.Pretraining(**common.given(options, RECIPE))
-    training_commands.prepare(options)
-    data = {"image_size": options.image_size} | training_commands.data_arguments(options)
+    common.prepare(options)
+    data = {"image_size": options.image_size} | common.data_arguments(options)
     source = {"data_dir": options.data_dir, "splits": ("train", "validation", "test")}
     splits = vit_tf.data.load(options.data, **source, **data)
     num_classes = common.describe_labelled(options).num_classes
@@ -93,10 +93,10 @@ def run(options):
         model = make_model(options, shape, num_classes)
         train, validation, test = mask_splits(splits, model.vit, num_classes, options)
         run = model, recipe, (train, validation, test), options, description
-        history, scores = training_commands.fit_and_score(*run)
+        history, scores = common.fit_and_score(*run)
     commonest = majority_accuracy(train, test, model.num_classes, COUNTED)
     more = {"commonest_colour_accuracy": commonest}
-    training_commands.write_result(model.vit, recipe, history, scores, options, more)
+    common.write_result(model.vit, recipe, history, scores, options, more)
     common.say(
         f"test accuracy {100 * scores['accuracy']:.2f} % of the colours of masked patches, "
         f"{100 * commonest:.2f} % for always the most common colour, {options.out / 'model.keras'}"

@@ -15,8 +15,7 @@ from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 import vit_tf
-from vit_tf.files import digest_tree, only_process
-from vit_tf.remote import without_password
+from vit_tf.files import digest_tree, only_process, without_password
 from vit_tf.scripts import common
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits

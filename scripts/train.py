@@ -29,9 +29,9 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.remote import is_remote, without_password
-from vit_tf.scripts import common, training_commands
-from vit_tf.scripts.training_commands import SMALL_VIT
+from vit_tf.files import is_remote, without_password
+from vit_tf.scripts import common
+from vit_tf.scripts.common import SMALL_VIT
 
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
 SMALL_MIXER = {"patch_size": 4, "num_layers": 6, "hidden_dim": 64}
@@ -41,7 +41,7 @@ FORMATION = {"batches": 16, "batch_size": 64}
 IMAGES_PER_CLASS = 10
 # Each model: its class, its size where none is given, and the arguments that have a flag.
 MODELS = {
-    "vit": ("ViT", SMALL_VIT, (*SMALL_VIT, *training_commands.VIT)),
+    "vit": ("ViT", SMALL_VIT, (*SMALL_VIT, *common.VIT)),
     "bit": ("BiT", SMALL_BIT, (*SMALL_BIT, "stem", "without_skips")),
     "mixer": ("Mixer", SMALL_MIXER, (*SMALL_MIXER, "dropout_rate", "without_skips")),
 }
@@ -53,7 +53,7 @@ MAIN += ("--recipe", "--epochs", "--learning-rate", "--out", "--strategy", "--mi
 def main(arguments=None):
     """Run the command; its exit status."""
     return common.run_command(
-        parse, run, arguments, training_commands.describe_epochs, common.TRAINING_BACKENDS
+        parse, run, arguments, common.describe_epochs, common.TRAINING_BACKENDS
     )
 
 
@@ -61,12 +61,12 @@ def parse(arguments=None):
     """The options of the command line."""
     parser = common.make_parser("train", __doc__, MAIN)
     _add_model(parser.group("model"))
-    training_commands.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
+    common.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
     text = "recipe of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1, with the "
     text += "learning rate in proportion to the examples of an update; other options override it "
     text += "(default: none)"
     parser.group("recipe")("--recipe", metavar="NAME", help=text)
-    training_commands.add_recipe(parser.group("recipe"), vit_tf.Recipe)
+    common.add_recipe(parser.group("recipe"), vit_tf.Recipe)
     text = "record how representations form, every N epochs"
     parser.group("run")("--record-formation", type=int, help=text)
     options = parser.parse_args(arguments)
@@ -93,7 +93,7 @@ def _add_model(add):
         metavar="NAME",
         help="published size, such as B/16 or R50x1 (default: a small model)",
     )
-    training_commands.add_model(add)
+    common.add_architecture(add)
 
 
 def make_model(options, image_shape, num_classes):
@@ -191,8 +191,8 @@ def draw_formation(result, path):
 def run(options):
     """Train, test and write the model and its result."""
     recipe = make_recipe(options)
-    training_commands.prepare(options)
-    data = {"image_size": options.image_size} | training_commands.data_arguments(options)
+    common.prepare(options)
+    data = {"image_size": options.image_size} | common.data_arguments(options)
     loaded = data | preprocessing_of(options)
     splits = vit_tf.data.load(
         options.data,
@@ -212,7 +212,7 @@ def run(options):
                 f"--record-formation needs --out to be a local folder. Received: {options.out}"
             )
         recorders = [make_recorder(options, splits[1], loaded)]
-    training_commands.train_and_test(
+    common.train_and_test(
         lambda: make_model(options, shape, description.num_classes),
         recipe,
         splits,

@@ -1,11 +1,12 @@
 """Vision models in Keras 3 whose every intermediate has a name, and the means to train them."""
 
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import lazy_loader
 
 from vit_tf.names import renamed_attributes
-from vit_tf.registration import register_with_keras
 
 __version__ = "0.1.0"
 
@@ -14,6 +15,26 @@ __version__ = "0.1.0"
 _INSIDE, _BESIDE = Path(__file__).resolve().parents[:2]
 if not (_INSIDE / "analysis").is_dir() and (_BESIDE / "analysis" / "__init__.py").is_file():
     __path__.append(str(_BESIDE))
+
+# Modules whose classes and functions Keras opens: `keras.saving.load_model` finds a class only if
+# the module that registers it has been imported.
+REGISTERED_MODULES = (
+    "vit_tf.models.beit",
+    "vit_tf.models.bit",
+    "vit_tf.models.clip",
+    "vit_tf.models.hybrid",
+    "vit_tf.models.image_encoder",
+    "vit_tf.models.mixer",
+    "vit_tf.models.siglip",
+    "vit_tf.models.transformer",
+    "vit_tf.models.vit",
+    "vit_tf.taps.attention_weights",
+    "vit_tf.taps.recorder",
+    "vit_tf.taps.submodels",
+    "vit_tf.training.masked_patches",
+    "vit_tf.training.objectives",
+    "vit_tf.training.optimizers",
+)
 
 # Imported when first used: `import vit_tf` alone loads neither Keras nor TensorFlow.
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
@@ -38,6 +59,64 @@ def __getattr__(name):
         raise AttributeError(
             f"module 'vit_tf' has no attribute {name!r}. Did you mean {hint}?"
         ) from None
+
+
+def register_with_keras():
+    """Registers all classes now if Keras is there, or else right after it is imported."""
+    if "keras" in sys.modules:
+        _import_registered()
+    else:
+        sys.meta_path.insert(0, _Watch())
+
+
+def _import_registered():
+    for module in REGISTERED_MODULES:
+        import_module(module)
+
+
+class _Watch:
+    """Finds modules as the other finders do, and registers all classes when Keras is there.
+
+    It waits until no module of this package is halfway through its own import, then withdraws.
+    """
+
+    def __init__(self):
+        self._running = 0
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "keras" and not name.startswith("vit_tf."):
+            return None
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _WatchedLoader(spec.loader, self)
+        return spec
+
+    def load(self, loader, module):
+        """Executes a module by its own loader."""
+        self._running += 1
+        try:
+            loader.exec_module(module)
+        finally:
+            self._running -= 1
+        if not self._running and "keras" in sys.modules and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            _import_registered()
+
+
+class _WatchedLoader:
+    """The loader of a module, but that a `_Watch` executes the module."""
+
+    def __init__(self, loader, watch):
+        self._loader, self._watch = loader, watch
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def exec_module(self, module):
+        module.__loader__ = module.__spec__.loader = self._loader
+        self._watch.load(self._loader, module)
 
 
 __getattr__ = renamed_attributes(__getattr__, {"fresh_copy": "reinitialize"}, __name__)

@@ -3,6 +3,7 @@ from . import analysis as analysis, data as data, distribute as distribute, edit
 from .checkpoints.keras_hub import from_keras_hub as from_keras_hub
 from .checkpoints.loading import load as load, load_pretrained as load_pretrained
 from .checkpoints.released import list_pretrained as list_pretrained
+from .edits import intervene as intervene
 from .models.beit import BEiT as BEiT
 from .models.bit import BiT as BiT
 from .models.clip import CLIPViT as CLIPViT
@@ -13,7 +14,6 @@ from .models.resolution import at_resolution as at_resolution
 from .models.siglip import SigLIPViT as SigLIPViT
 from .models.vit import ViT as ViT
 from .preprocessing import Preprocessing as Preprocessing
-from .taps.editing import intervene as intervene
 from .taps.flops import count_flops as count_flops
 from .taps.saving import load_features as load_features, load_model as load_model
 from .taps.submodels import submodel as submodel

@@ -1,15 +1,20 @@
-"""Files that appear whole or not at all, after a kill too, and folders of one process at a time."""
+"""Files and paths, on this machine or remote (`gs://bucket/run`), and folders of one process."""
 
 import contextlib
+import errno
+import fnmatch
 import hashlib
+import io
 import logging
 import os
+import re
+import shutil
 import socket
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-from vit_tf.remote import PARTIAL, as_path, is_remote, write_remote
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 
 def write_whole(path, write):
@@ -181,3 +186,216 @@ def _lock(descriptor, path, folder):
             "which is using it; wait until it ends, or choose another folder"
         ) from error
     return os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))
+
+
+# What the name of a file begins with while it is written.
+PARTIAL = ".partial-"
+CHUNK = 2**24  # bytes that are copied at a time
+# A password in an address, as a pattern of `re` and of TensorFlow, and what stands in its place.
+PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
+
+
+def is_remote(path):
+    """Whether a path is an address, such as `"gs://bucket/run"`, and not on this machine."""
+    return "://" in os.fspath(path)
+
+
+def without_password(text: str | os.PathLike) -> str:
+    """A text with `***` for passwords in addresses: `"ftp://user:***@host/a"`."""
+    return re.sub(*PASSWORD, os.fspath(text))
+
+
+def as_path(path):
+    """A path as a `pathlib.Path`, or as a `RemotePath` where it is an address."""
+    if isinstance(path, (Path, RemotePath)):
+        return path
+    return RemotePath(path) if is_remote(path) else Path(path)
+
+
+def write_remote(path, write):
+    """Calls `write` with a path on this machine and copies what it wrote to an address.
+
+    Object stores show a copy whole or not at all; other file systems may show a part of it.
+    """
+    path = as_path(path)
+    with tempfile.TemporaryDirectory() as folder:
+        local = Path(folder) / path.name
+        write(local)
+        with open(local, "rb") as source:
+            path.write_from(source)
+
+
+@contextlib.contextmanager
+def local_copy(path):
+    """The path itself or, of an address, that of a copy on this machine while it is needed."""
+    if not is_remote(path):
+        yield os.fspath(path)
+        return
+    path = as_path(path)
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, path.name)
+        with path.open() as source, open(local, "wb") as target:
+            shutil.copyfileobj(source, target, CHUNK)
+        yield local
+
+
+class RemotePath(os.PathLike):
+    """A file or folder of a file system that TensorFlow (`tf.io.gfile`) or fsspec can open.
+
+    Of the calls of a `pathlib.Path` those that a run needs. A scheme that both know, such as `gs`,
+    is TensorFlow's. A folder of an object store is there when something is in it. `str` and `repr`
+    hide a password; `os.fspath` gives the whole address.
+
+    Raises:
+        ValueError: for a scheme that neither knows.
+    """
+
+    def __init__(self, path):
+        scheme, _, rest = os.fspath(path).partition("://")
+        self._scheme, self._rest = scheme, PurePosixPath(rest)
+        self._files = _file_system(scheme, os.fspath(path))
+
+    def __fspath__(self):
+        return f"{self._scheme}://{self._rest}"
+
+    def __str__(self):
+        return without_password(os.fspath(self))
+
+    def __repr__(self):
+        return repr(str(self))
+
+    def __eq__(self, other):
+        return isinstance(other, RemotePath) and os.fspath(self) == os.fspath(other)
+
+    def __hash__(self):
+        return hash(os.fspath(self))
+
+    def __truediv__(self, name):
+        return RemotePath(f"{os.fspath(self)}/{os.fspath(name)}")
+
+    @property
+    def parent(self):
+        return RemotePath(f"{self._scheme}://{self._rest.parent}")
+
+    @property
+    def name(self):
+        return self._rest.name
+
+    @property
+    def stem(self):
+        return self._rest.stem
+
+    def exists(self):
+        return self._files.exists(os.fspath(self))
+
+    def is_dir(self):
+        return self._files.is_dir(os.fspath(self))
+
+    def is_file(self):
+        return self.exists() and not self.is_dir()
+
+    def mkdir(self, parents=True, exist_ok=True):
+        self._files.mkdir(os.fspath(self))
+
+    def iterdir(self):
+        return [self / name for name in self._files.names(os.fspath(self))]
+
+    def glob(self, pattern):
+        """The entries of this folder whose names match; none where there is no folder."""
+        entries = self.iterdir() if self.is_dir() else []
+        return [path for path in entries if fnmatch.fnmatchcase(path.name, pattern)]
+
+    def unlink(self, missing_ok=False):
+        if self.exists() or not missing_ok:
+            self._files.remove(os.fspath(self))
+
+    def open(self):
+        """The file, opened to read bytes."""
+        if not self.is_file():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        return self._files.open(os.fspath(self))
+
+    def read_bytes(self):
+        with self.open() as file:
+            return file.read()
+
+    def read_text(self):
+        return self.read_bytes().decode()
+
+    def write_text(self, text):
+        self.write_from(io.BytesIO(text.encode()))
+
+    def write_from(self, source):
+        """Copy an open file here, instead of an older one; the folder is made."""
+        self.parent.mkdir()
+        self._files.write(os.fspath(self), source)
+
+
+def _tensorflow_files():
+    """The calls of `tf.io.gfile` that `RemotePath` makes."""
+    import tensorflow as tf
+
+    files = tf.io.gfile
+
+    def write(path, source):
+        # Not every file system of TensorFlow empties a file that is opened to be written.
+        folder, _, name = path.rpartition("/")
+        partial = f"{folder}/{PARTIAL}{name}"
+        if files.exists(partial):
+            files.remove(partial)
+        with files.GFile(partial, "wb") as target:
+            shutil.copyfileobj(source, target, CHUNK)
+        files.rename(partial, path, overwrite=True)
+
+    return SimpleNamespace(
+        exists=files.exists,
+        is_dir=files.isdir,
+        mkdir=files.makedirs,
+        names=lambda path: sorted(name.rstrip("/") for name in files.listdir(path)),
+        remove=files.remove,
+        open=lambda path: files.GFile(path, "rb"),
+        write=write,
+    )
+
+
+def _fsspec_files(path):
+    """The same of fsspec, for the host of an address."""
+    from fsspec.core import url_to_fs
+
+    system, _ = url_to_fs(path)
+
+    def uncached():
+        system.invalidate_cache()
+        return system
+
+    def names(path):
+        entries = (entry.rstrip("/") for entry in uncached().ls(path, detail=False))
+        return sorted(PurePosixPath(entry).name for entry in entries)
+
+    def write(path, source):
+        with system.open(path, "wb") as target:
+            shutil.copyfileobj(source, target, CHUNK)
+
+    return SimpleNamespace(
+        exists=lambda path: uncached().exists(path),
+        is_dir=lambda path: uncached().isdir(path),
+        mkdir=lambda path: system.makedirs(path, exist_ok=True),
+        names=names,
+        remove=system.rm_file,
+        open=lambda path: system.open(path, "rb"),
+        write=write,
+    )
+
+
+def _file_system(scheme, path):
+    import tensorflow as tf
+
+    if scheme in tf.io.gfile.get_registered_schemes():
+        return _tensorflow_files()
+    try:
+        return _fsspec_files(path)
+    except (ImportError, ValueError) as error:
+        raise ValueError(
+            "Expected a path that TensorFlow or fsspec can open. "
+            f"Received: {scheme + '://'!r} ({error})"
+        ) from error

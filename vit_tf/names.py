@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Container, Iterable
 
-from vit_tf.remote import without_password
+from vit_tf.files import without_password
 
 NAMED = 10
 SIMILAR = 0.6  # of two words, of which one may be a slip for the other

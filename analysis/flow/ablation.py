@@ -10,8 +10,8 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import edits
+from vit_tf.edits import run_interventions
 from vit_tf.names import format_list
-from vit_tf.taps.editing import run_interventions
 from vit_tf.tokens import as_grid
 
 from ..engine.features import Grid, LabelledImages, Model, measurement, require_scores

@@ -34,17 +34,17 @@ from .chapters import CAUSES
 from .walmer.section4_attention import unit_distance_of
 
 SCORES = "logits"
-MOST_IMAGES = 512  # of anyone's models, whose sizes are not known beforehand
+MOST_IMAGES = 512  # of the user's models, whose sizes are not known beforehand
 
 
 def _intervention(analysis, model, taps, measure):
     """A measurement of many forward passes over the labelled test images, with interventions."""
-    anyones = model.role == "model"
-    has_scores = SCORES in model.taps and not (anyones and model.accuracy is None)
+    user_models = model.role == "model"
+    has_scores = SCORES in model.taps and not (user_models and model.accuracy is None)
     model.require(has_scores, "class scores for these images")
 
     def make(data):
-        test = _first(data.test, MOST_IMAGES) if anyones else data.test
+        test = _first(data.test, MOST_IMAGES) if user_models else data.test
         return measure(model.features(*taps, SCORES), test)
 
     return task(analysis, model, make, reads="test", inputs=(DATA,))
@@ -113,8 +113,8 @@ def over_seeds(measure):
     """A function of models that measures a ViT and its other seeds, or any models."""
 
     def measure_models(models):
-        if anyones := with_roles(models, "model"):
-            return {model.name: measure(model) for model in anyones}
+        if user_models := with_roles(models, "model"):
+            return {model.name: measure(model) for model in user_models}
         for intact in with_roles(models, "vit"):
             if others := variants(models, intact, "seed"):
                 return {model.name: measure(model) for model in (intact, *others)}
@@ -125,8 +125,8 @@ def over_seeds(measure):
 
 def removal_of_blocks(models):
     """Skips and branches removed at test time, and ViTs that were trained without skips."""
-    if anyones := with_roles(models, "model"):
-        return {model.name: skip_ablation_of(model) for model in anyones}
+    if user_models := with_roles(models, "model"):
+        return {model.name: skip_ablation_of(model) for model in user_models}
     for intact in with_roles(models, "vit"):
         if without := variants(models, intact, "without"):
             others = with_roles(models, "gap", "resnet", "mixer")
@@ -268,7 +268,7 @@ HEADS = Figure(
     numbers="heads",
     chapter=CAUSES,
     shows="effect of removing each head, by attention distance",
-    models=group("vit", "seed", needing=head_effects_of),
+    models=group("vit", "seed", require_model=head_effects_of),
     measure=over_seeds(head_effects_of),
     draw=plot_head_effects,
     name="head-effects-{model}",
@@ -286,7 +286,7 @@ BLOCKS = Figure(
     numbers="blocks",
     chapter=CAUSES,
     shows="accuracy without the skips or branches of each block",
-    models=group("vit", "gap", "resnet", "mixer", "without", needing=skip_ablation_of),
+    models=group("vit", "gap", "resnet", "mixer", "without", require_model=skip_ablation_of),
     measure=removal_of_blocks,
     draw=plot_skip_ablation,
     name="without-blocks",
@@ -303,7 +303,7 @@ TOKENS = Figure(
     numbers="tokens",
     chapter=CAUSES,
     shows="accuracy after removing growing shares of the tokens",
-    models=group("vit", "seed", needing=token_ablation_of),
+    models=group("vit", "seed", require_model=token_ablation_of),
     measure=over_seeds(token_ablation_of),
     draw=plot_token_ablation,
     name="without-tokens-{model}",
@@ -319,7 +319,7 @@ LENS = Figure(
     numbers="lens",
     chapter=CAUSES,
     shows="logit lens: accuracy of the head on earlier blocks",
-    models=group("vit", "seed", needing=lens_of),
+    models=group("vit", "seed", require_model=lens_of),
     measure=over_seeds(lens_of),
     draw=plot_lens_accuracy,
     name="logit-lens-{model}",

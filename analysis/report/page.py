@@ -17,8 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from vit_tf.files import write_whole
-from vit_tf.remote import without_password
+from vit_tf.files import without_password, write_whole
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MOST_EMBEDDED = 150_000  # bytes of a result that the page holds; larger ones are links

@@ -26,9 +26,8 @@ from ..report.rendering import Processes
 from .claims import evaluate, scorecard_dataset
 from .data import make_data
 from .figure import Figure, Picture, by_figure, describe, lookup_figures, plan, without_failures
-from .loaded_models import LoadedModel, expected, prepare_models
 from .measure import measure_all, raise_problems
-from .models import require_distinct
+from .models import LoadedModel, expected, prepare_models, require_distinct
 
 log = logging.getLogger(__name__)
 
@@ -395,7 +394,7 @@ def _not_measured(figures, left_out):
     """What is not measured in each chapter: dict from it to entries, and the remaining entries."""
     chapters = {describe(figure): figure.chapter for figure in figures}
     by_chapter, notes = {}, []
-    shown_elsewhere = {figure.models.anyone for figure in figures}
+    shown_elsewhere = {figure.models.user_models for figure in figures}
     for title_of_entry, reasons in left_out:
         reasons = [reason for reason in reasons if reason not in shown_elsewhere]
         if not reasons:

@@ -147,46 +147,46 @@ class Selector:
 
     roles: tuple[str, ...]
     # From the selector, the models and the function that measures them, as `select` returns it.
-    choose: Callable
-    # Whether it shows models without a part in a study too; or a sentence on why not, which is
+    select_models: Callable
+    # Whether it shows the user's models, of role "model", too; or a sentence on why not, which is
     # empty where another figure shows them.
-    anyone: bool | str = True
-    others: tuple[str, ...] = ()  # for `pairs`, the parts of the second model
+    user_models: bool | str = True
+    others: tuple[str, ...] = ()  # for `pairs`, the roles of the second model
     baselines: tuple[str, ...] = ()  # for `together`, drawn next to the models
-    needing: Callable | None = None  # for `group`, raises `NotApplicable` for some models
+    require_model: Callable | None = None  # for `group`, raises `NotApplicable` for some models
     panel: str = ""  # title of a picture among those of other models, as `Figure.title`
 
     @property
     def all_roles(self) -> tuple[str, ...]:
-        """Every part that it takes a trained model for."""
+        """Every role that it takes a trained model for."""
         return (*self.roles, *self.others)
 
     def select(
         self, models: list[StudyModel], measure: Callable
     ) -> tuple[list[Selection], list[str]]:
-        """What `choose` returns, and the reason where a figure is not of anyone's models."""
-        selections, reasons = self.choose(self, models, measure)
-        if selections or self.anyone is True or not with_roles(models, "model"):
+        """What `select_models` returns, and why none where the user's models are not shown."""
+        selections, reasons = self.select_models(self, models, measure)
+        if selections or self.user_models is True or not with_roles(models, "model"):
             return selections, reasons
-        if self.anyone is False:
+        if self.user_models is False:
             trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
             words = " and ".join(ROLES[role] for role in trained)
             return selections, [f"It needs {words}, which vit-tf study --full trains."]
-        return selections, [self.anyone] if self.anyone else []
+        return selections, [self.user_models] if self.user_models else []
 
     def missing_roles(self, models: list[StudyModel]) -> str:
-        """Models of the parts that none of these plays, in words: "a ViT and a ResNet"."""
+        """The roles that none of these models plays, in words: "a ViT and a ResNet"."""
         roles = [role for role in self.all_roles if not with_roles(models, role)]
         return join_words(dict.fromkeys(ROLES[role] for role in roles) or ["other models"])
 
     def applicable(self, models: list[StudyModel]) -> list[StudyModel]:
-        """The models that play one of the roles, and those without a part."""
-        return with_roles(models, *self.roles, *(["model"] if self.anyone is True else []))
+        """The models that play one of the roles, and the user's."""
+        return with_roles(models, *self.roles, *(["model"] if self.user_models is True else []))
 
 
-def each(*roles: str, anyone: bool | str = True, panel: str = "{model}") -> Selector:
+def each(*roles: str, user_models: bool | str = True, panel: str = "{model}") -> Selector:
     """One picture of every model that plays one of these roles, with this title."""
-    return Selector(roles, _each, anyone, panel=panel)
+    return Selector(roles, _each, user_models, panel=panel)
 
 
 def split(*roles: str) -> Selector:
@@ -204,17 +204,19 @@ def pairs(
     others: tuple[str, ...],
     *,
     ordered: bool = False,
-    anyone: bool | str = True,
+    user_models: bool | str = True,
 ) -> Selector:
-    """One picture of every pair of models of these roles; of models without a part, all pairs."""
+    """One picture of every pair of models of these roles; of the user's models, all pairs."""
     arranged = permutations if ordered else combinations
-    choose = partial(_pairs, arranged=arranged)
-    return Selector(roles, choose, anyone, others=others, panel="{model} and {other}")
+    select_models = partial(_pairs, arranged=arranged)
+    return Selector(roles, select_models, user_models, others=others, panel="{model} and {other}")
 
 
-def group(*roles: str, anyone: bool | str = True, needing: Callable | None = None) -> Selector:
+def group(
+    *roles: str, user_models: bool | str = True, require_model: Callable | None = None
+) -> Selector:
     """One picture of what is measured of all these models at once, of those with what is needed."""
-    return Selector(roles, _group, anyone, needing=needing)
+    return Selector(roles, _group, user_models, require_model=require_model)
 
 
 def with_roles(models: list[StudyModel], *roles: str) -> list[StudyModel]:
@@ -273,15 +275,15 @@ def _together(selector, models, measure):
 
 def _pairs(selector, models, measure, arranged):
     selections, reasons = [], []
-    anyones = with_roles(models, "model") if selector.anyone is True else []
+    user_models = with_roles(models, "model") if selector.user_models is True else []
     first, second = with_roles(models, *selector.roles), with_roles(models, *selector.others)
-    for pair in [*product(first, second), *arranged(anyones, 2)]:
+    for pair in [*product(first, second), *arranged(user_models, 2)]:
         measured, reason = _measured(measure, *pair)
         if measured is not None:
             selections.append(_selection(pair, measured, pair[0].name))
         elif reason:
             reasons.append(reason)
-    if len(anyones) == 1:
+    if len(user_models) == 1:
         return selections, ["It compares two models; one is given."]
     return selections, [] if selections else list(dict.fromkeys(reasons))
 
@@ -289,7 +291,7 @@ def _pairs(selector, models, measure, arranged):
 def _group(selector, models, measure):
     shown, reasons = [], []
     for model in selector.applicable(models):
-        _, reason = _measured(selector.needing, model) if selector.needing else (None, None)
+        reason = _measured(selector.require_model, model)[1] if selector.require_model else None
         shown += [] if reason else [model]
         reasons += [reason] if reason and model.role == "model" else []
     measured, reason = _measured(measure, shown) if shown else (None, None)
@@ -477,7 +479,7 @@ def _check_names(figures, modules):
 def _check_results(figures, others=()):
     """Checks what figures measure, draw and test; results that they use may be of `others`."""
     pictures, names = {}, {"accuracy", "block"}
-    kinds_of_models = _study_models(), _foreign_models()
+    kinds_of_models = _study_models(), _placeholder_user_models()
     for models, figure in product(kinds_of_models, figures):
         selections = _selected(figure, models)
         names |= _result_names(selections)
@@ -563,7 +565,7 @@ def _require_values(function, source):
 
 
 def _study_models():
-    """A model of each part of a study, of which nothing can be computed."""
+    """A placeholder model of each role of a study, of which nothing can be computed."""
     sites = {"attention": ("weights", "heads"), "mlp": ("hidden",)}
     vit = partial(_nominal, taps=_taps("block{:02}", sites), grid=TokenGrid(2, 2, 1, 8))
     cls, gap = vit("ViT", "vit"), replace(vit("GAP", "gap"), grid=TokenGrid(2, 2, 0, 8))
@@ -580,8 +582,8 @@ def _study_models():
     return [cls, gap, bit, mixer, *variants, before, after, *baselines]
 
 
-def _foreign_models():
-    """Models without a part in a study, whose shapes are known: two of each kind."""
+def _placeholder_user_models():
+    """Placeholders of the user's models, whose shapes are known: two of each kind."""
     models = []
     for model in _study_models()[:4]:
         shapes = dict.fromkeys(model.taps, (4 + model.grid.prefix, 8))

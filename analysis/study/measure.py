@@ -24,8 +24,7 @@ import tensorflow as tf
 from vit_tf.names import join_words
 
 from ..engine.features import choose
-from ..engine.results import name_models
-from ..engine.store import base_code, code_of, fingerprint, keep, load
+from ..engine.results import base_code, code_of, fingerprint, keep, load, name_models
 from ..engine.stream import one_pass
 from .models import StudyModel
 
@@ -165,12 +164,18 @@ class Quantity:
 def quantity(result, *, unit, more=""):
     """Makes a `Quantity` of a function of a result.
 
-    The first paragraph of its docstring is the label, the second the explanation.
+    Its docstring has two paragraphs: the label, and the explanation.
     """
 
     def make(statistic):
-        text = [" ".join(part.split()) for part in inspect.getdoc(statistic).split("\n\n")]
-        return Quantity(*text[:2], result, unit, statistic, more)
+        paragraphs = (inspect.getdoc(statistic) or "").split("\n\n")
+        if len(paragraphs) != 2:
+            raise ValueError(
+                f"Expected the docstring of {statistic.__qualname__!r} to be two paragraphs, the "
+                f"label and the explanation. Received: {inspect.getdoc(statistic)!r}"
+            )
+        label, explanation = (" ".join(part.split()) for part in paragraphs)
+        return Quantity(label, explanation, result, unit, statistic, more)
 
     return make
 
@@ -182,7 +187,7 @@ MOST_MODELS = 4
 # Measurements with passes of their own that are made at a time: tracing takes a single core.
 MOST_AT_ONCE = 2
 # What a shared pass goes through, in words.
-WORDS = {
+DATA_DESCRIPTIONS = {
     "train": "images that probes are fitted on",
     "validation": "images that choose their penalty",
     "gallery": "images to look for neighbours among",
@@ -404,7 +409,7 @@ def _title(measurements):
         words = m.name.partition(".")[0].replace("_", " ")
         return f"{words} of {', '.join(model.name for model in m.models)}"
     models = dict.fromkeys(model.name for m in measurements for model in m.models)
-    where = f" on {WORDS[m.reads]}" if m.reads in WORDS else ""
+    where = f" on {DATA_DESCRIPTIONS[m.reads]}" if m.reads in DATA_DESCRIPTIONS else ""
     return f"activations of {', '.join(models)}{where}"
 
 

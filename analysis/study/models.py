@@ -1,14 +1,31 @@
 """The models under study, and which of their taps serve which measurement."""
 
+import hashlib
+import logging
 import re
+import warnings
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
+import vit_tf
+from vit_tf.names import format_list
+from vit_tf.preprocessing import Preprocessing, interval
+from vit_tf.taps.attention_weights import attention_taps, contradictions
 from vit_tf.taps.submodels import block_outputs
 from vit_tf.tokens import TokenGrid
+from vit_tf.training import checkpointing
+from vit_tf.training.evaluation import correct_answers, match_classes
+
+from ..engine.features import Normalised, Selected, gaussian_like
+from ..engine.results import base_code, fingerprint, keep, load
+from .data import Data
 
 MOST_PANELS = 8  # of a model whose blocks are not known, where each layer is a panel of its own
 
@@ -274,3 +291,326 @@ def describe_model(loaded: Any, model: StudyModel) -> dict[str, Any]:
         "layers read": len(model.taps),
         "tokens or positions": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
     }
+
+
+log = logging.getLogger(__name__)
+
+DESCRIBED = ("keras", "vit_tf")  # packages whose layers are what their configuration says
+PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
+MOST_TAPS = 40  # of a model whose layers were not chosen
+CONSTANT = 1e-6  # share of the squares that is left around the mean, as for CKA
+MIN_VARIATION = 1e-3  # the same of scores or layers that hardly vary
+LOW_VARIATION = "Models that hardly move"
+CONSTANT_LAYERS = "Layers that do not vary between images"
+OTHER_CLASSES = "Models of other classes than those of the data"
+LOW_VARIATION_MESSAGE = (
+    "The last layers of {model} hardly differ between images, which it got with values in {values}."
+)
+CONTRADICTION = (
+    "attention weights among its layers, and what it projects to queries and keys does not give "
+    "the output of {}: it is masked, or has a rule of its own"
+)
+ACCURACY = "test accuracy (%)"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model as it was loaded."""
+
+    name: str  # as figures and tables show it
+    # A Keras model, or a callable from images to `{tap: tensor}`, as `load_features` returns.
+    model: Any
+    expects: Preprocessing
+    # Of what it computes; by default that of a Keras model's weights. Of a function nothing is
+    # known: what is measured on it is never read from an earlier run.
+    digest: str = ""
+    source: str = ""  # where it is from, as tables show it
+    # Patterns of the layers that are read of a model whose layers have no names of ours.
+    taps: tuple[str, ...] = ()
+    # Pixels of a patch and number of prefix tokens, where the model does not specify them.
+    patch_size: int | None = None
+    prefix: int | None = None
+    role: str | None = None  # as `given_role` of a `StudyModel`
+
+    @property
+    def is_keras(self) -> bool:
+        """Whether it is a Keras model."""
+        return hasattr(self.model, "count_params")
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its layers have no names of the tap grammar."""
+        from vit_tf.taps.submodels import TapModel
+
+        named = not self.is_keras or isinstance(self.model, TapModel)
+        return not named and not hasattr(self.model, "intermediates")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it takes values in [-1, 1]."""
+        means = {*self.expects.mean, *self.expects.std}
+        return means == {0.5} and self.expects.channel_order == "rgb"
+
+    @property
+    def key(self) -> str:
+        """Key that identifies its results: weights, configuration and the code of own layers."""
+        if not self.is_keras:
+            return self.digest or token_hex(8)
+        kinds = {type(layer) for layer in self.model._flatten_layers()}
+        own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in DESCRIBED]
+        own.sort(key=lambda kind: (kind.__module__, kind.__qualname__))
+        code = [(kind.__qualname__, getattr(kind.call, "__code__", None)) for kind in own]
+        return fingerprint(self.digest or self._digest_of_weights(), code)
+
+    def _digest_of_weights(self) -> str:
+        total = hashlib.sha256(str(self.model.get_config()).encode())
+        for weight in self.model.weights:
+            total.update(np.ascontiguousarray(weight).tobytes())
+        return total.hexdigest()
+
+    @cached_property
+    def _all_taps(self) -> Any:
+        """A submodel of all taps, of which others are parts, or a model of other origin itself."""
+        return self.model if self.is_foreign else vit_tf.submodel(self.model, "*")
+
+    def submodel(self, *patterns: str) -> Callable:
+        """The taps that fit the patterns, as a callable from images that the model expects."""
+        if not self.is_keras:
+            return Selected(self.model, patterns)
+        return vit_tf.submodel(self._all_taps, *patterns)
+
+    def features(self, grid: TokenGrid | None, *patterns: str) -> Callable:
+        """The taps that fit the patterns, as a callable from images in [-1, 1], with its grid."""
+        features = self.submodel(*patterns)
+        features.token_grid = grid
+        if not self.is_plain:
+            return Normalised(features, self.expects)
+        features.preprocessing = self.expects
+        return features
+
+
+def expected(model: Any) -> Preprocessing:
+    """The preprocessing of a model's images; by default values in [-1, 1]."""
+    from vit_tf.models.input_range import find_preprocessing, input_size
+
+    if hasattr(model, "count_params"):
+        return find_preprocessing(model)[0] or Preprocessing(input_size(model))
+    return getattr(model, "preprocessing", None) or Preprocessing(None)
+
+
+def prepare_models(
+    loaded: list[LoadedModel],
+    data: Data,
+    folder: str | Path,
+    class_names: Sequence[str] = (),
+    seed: int = 0,
+    remedy: str = "",
+) -> tuple[list[StudyModel], list[dict], list[tuple[str, list[str]]]]:
+    """Models under study with their random baselines, a table row for each, and `left_out`."""
+    names = [each.name for each in loaded]
+    require_distinct([*names, *(f"{name} ({role})" for name in names for role in BASELINES)])
+    few = next(iter(data.few))
+    few = (few[0] if isinstance(few, tuple) else few)[:PROBES].numpy()
+    models, rows, notes = [], [], {LOW_VARIATION: [], CONSTANT_LAYERS: [], OTHER_CLASSES: []}
+    for source in loaded:
+        model, constant, variation_of_last = study_model(source, few)
+        log.info("%s: %d layers are measured", source.name, len(model.taps))
+        correct, why_not = correct_of(source, model, data, class_names, Path(folder, "results"))
+        accuracy = None if correct is None else (float(correct.mean()), len(correct))
+        model = replace(model, accuracy=accuracy, correct=correct)
+        models += [model, *_baselines_of_loaded(source, model, seed)]
+        rows.append(describe_model(source, model))
+        if accuracy:
+            rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
+        if why_not:
+            notes[OTHER_CLASSES].append(f"{source.name}: {why_not}.")
+            log.info("The accuracy of %s is not reported: %s", source.name, why_not)
+        if constant:
+            notes[CONSTANT_LAYERS].append(f"{source.name}: {', '.join(constant)}.")
+        if variation_of_last < MIN_VARIATION:
+            values = interval(*source.expects.value_range)
+            message = LOW_VARIATION_MESSAGE.format(model=source.name, values=values)
+            notes[LOW_VARIATION].append(message + remedy)
+    if any(ACCURACY in row for row in rows):
+        rows = [row | {ACCURACY: row.get(ACCURACY)} for row in rows]
+    return models, rows, [(title, sentences) for title, sentences in notes.items() if sentences]
+
+
+def correct_of(
+    loaded: LoadedModel, model: StudyModel, data: Data, class_names: Sequence[str], folder: Path
+) -> tuple[np.ndarray | None, str]:
+    """Which test images a model's own head classifies correctly, kept in a folder of results.
+
+    Truth values of shape (test image,), or None for a model whose last layer does not hold a number
+    for each of these classes; and, where it names other ones, words for that.
+    """
+    tap = model.taps[-1]
+    if not loaded.is_keras or len(model.shapes[tap]) != 1 or not class_names:
+        return None, ""
+    own = getattr(loaded.model, "class_names", None)
+    try:
+        match_classes(own, *model.shapes[tap], class_names)
+    except ValueError as error:
+        return None, str(error) if own else ""
+    path = folder / f"accuracy.{model.slug}.nc"
+    key = fingerprint("correct answers", base_code(), model.key, data.facts, list(class_names))
+    result = load(path, key)
+    if result is None:
+        head = model.features(tap)
+        correct = correct_answers(lambda images: head(images)[tap], data.test)
+        result = xr.DataArray(correct, dims="example", name="correct")
+        result = keep(result, path, key, {"model": model.name})
+    return result.values.astype(bool), ""
+
+
+def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, list[str], float]:
+    """A loaded model as one under study, from a few of the images, with values in [-1, 1]."""
+    size = images.shape[1:3]
+    values, constant = values_of_taps(loaded, images)
+    shapes = {tap: value.shape[1:] for tap, value in values.items()}
+    grid = grid_of(loaded, shapes, size)
+    plain = [] if loaded.is_plain else [loaded.expects.to_config()]
+    names = ("patch_kernel", "position_embedding")
+    present = [name for name in names if getattr(loaded.model, name, None) is not None]
+    computed, why = _attention_of(loaded, images, grid)
+    configuration = (
+        checkpointing.describe_model(loaded.model) if loaded.is_keras else {"layers": shapes}
+    )
+    model = StudyModel(
+        loaded.name,
+        "model",
+        fingerprint(loaded.key, list(shapes), grid and vars(grid), *plain, *computed),
+        tuple(shapes),
+        grid,
+        partial(loaded.features, grid),
+        shapes=shapes | computed,
+        image_size=size,
+        given_role=loaded.role,
+        configuration=configuration,
+        computed=tuple(computed),
+        no_attention=why,
+        **{name: partial(getattr, loaded.model, name) for name in present},
+    )
+    variations = map(variation, reversed(values.values()))  # none where a head is still zero
+    return model, constant, next(filter(None, variations), 0.0)
+
+
+def values_of_taps(
+    loaded: LoadedModel, images: np.ndarray
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The values of the taps to read, and the names of layers that do not vary between the images.
+
+    Of a model whose layers have no names of ours, those that hold floating values for each example,
+    and do not repeat the layer before: at most 40 of them, unless the patterns choose.
+    """
+    patterns = loaded.taps if loaded.is_foreign and loaded.taps else ["*"]
+    values = {
+        tap: np.asarray(value, np.float32)
+        for tap, value in loaded.features(None, *patterns)(images).items()
+        if value.dtype.is_floating and len(value.shape) > 1 and len(value) == len(images)
+    }
+    constant = [
+        t for t, value in values.items() if loaded.is_foreign and variation(value) <= CONSTANT
+    ]
+    taps = [tap for tap in values if tap not in constant]
+    if not taps:
+        raise ValueError(
+            "Expected layers with floating-point values that vary between images. "
+            f"Received: {loaded.source or loaded.name} with none"
+        )
+    if loaded.is_foreign and not loaded.taps:
+        taps = spread(without_repeats({tap: values[tap] for tap in taps}), MOST_TAPS)
+    return {tap: values[tap] for tap in taps}, constant
+
+
+def variation(values: np.ndarray) -> float:
+    """Share of the squares of an array of shape (example, ...) that is left around the mean."""
+    values = np.asarray(values, np.float64)
+    return np.sum((values - values.mean(axis=0)) ** 2) / (np.sum(values**2) or 1)
+
+
+def grid_of(
+    loaded: LoadedModel, shapes: dict[str, tuple[int, ...]], size: tuple[int, int]
+) -> TokenGrid | None:
+    """A model's own grid; else that of the patch size and its last tokens, or of its last maps."""
+    own = getattr(loaded.model, "token_grid", None)
+    held = [shapes[tap] for tap in representations(tuple(shapes))]
+    spatial = [shape for shape in held if len(shape) in (2, 3) and np.prod(shape[:-1]) > 1]
+    if own is not None or not spatial:
+        return own
+    counts = [shape[0] for shape in spatial if len(shape) == 2]
+    if loaded.patch_size and counts:
+        return _grid_of_patches(loaded, counts, size)
+    last = spatial[-1]
+    if len(last) == 2:
+        return None
+    stride = size[0] // last[0]
+    tiles = (last[0] * stride, last[1] * stride) == tuple(size)
+    return TokenGrid(last[0], last[1], 0, stride) if tiles else None
+
+
+def _grid_of_patches(loaded: LoadedModel, counts: list[int], size: tuple[int, int]) -> TokenGrid:
+    """The grid of a patch size, of the last layer that has tokens enough for it."""
+    grid = TokenGrid.of_patches(size, loaded.patch_size)
+    enough = [count for count in counts if count >= grid.num_spatial]
+    count = (enough or counts)[-1]
+    prefix = count - grid.num_spatial if loaded.prefix is None else loaded.prefix
+    if prefix < 0 or prefix + grid.num_spatial != count:
+        raise ValueError(
+            f"Expected a patch size and a prefix that give the {count} tokens of {loaded.name}. "
+            f"Received: {max(prefix, 0)} + {grid.rows} x {grid.columns}"
+        )
+    return TokenGrid.of_patches(size, loaded.patch_size, prefix)
+
+
+def _attention_of(
+    loaded: LoadedModel, images: np.ndarray, grid: TokenGrid | None
+) -> tuple[dict[str, tuple[int, ...]], str]:
+    """Shapes of attention weights that a foreign model's layers do not return, by name.
+
+    With words for `StudyModel.require` where there are none, though it has layers of attention.
+    """
+    foreign = loaded.is_foreign and loaded.is_keras
+    inputs = attention_taps(loaded.model) if foreign else {}
+    if not inputs:
+        return {}, ""
+    needed = [*inputs, *(name for names in inputs.values() for name in names)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of masks, which `contradictions` finds too
+        taps = loaded.features(None, *needed)(images)
+    shapes = {name: tuple(taps[name].shape[1:]) for name in inputs}
+    names, why = attended(shapes, grid)
+    if wrong := contradictions(loaded.model, taps, names):
+        return {}, CONTRADICTION.format(format_list(wrong))
+    return {name: shapes[name] for name in names}, why
+
+
+def baselines_of(
+    model: StudyModel, fresh: Callable | None = None, seed: int = 0
+) -> list[StudyModel]:
+    """The random baselines of a model, to compare its features with."""
+    made = cache(fresh) if fresh else None
+    features = {"noise": lambda *taps: gaussian_like(model.features(*taps))}
+    if fresh:
+        features = {"untrained": lambda *taps: made()(*taps)} | features
+    return [
+        replace(
+            model,
+            name=f"{model.name} ({role})",
+            role=role,
+            key=fingerprint(model.key, role, seed),
+            features=of_role,
+            detail=None,
+            base=model,
+            accuracy=None,
+        )
+        for role, of_role in features.items()
+    ]
+
+
+def _baselines_of_loaded(loaded: LoadedModel, model: StudyModel, seed: int) -> list[StudyModel]:
+    def fresh():
+        copy = replace(loaded, model=vit_tf.reinitialize(loaded.model, seed))
+        return partial(copy.features, model.grid)
+
+    return baselines_of(model, fresh if loaded.is_keras else None, seed)

@@ -25,7 +25,7 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.engine import stream
 from vit_tf.batches import without_autotune
-from vit_tf.distribute import cluster
+from vit_tf.distribute import strategies
 from vit_tf.distribute.strategies import strategy
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, majority_accuracy, top_k_accuracy
@@ -231,7 +231,7 @@ def main(folder, place, addresses, only=None):
         if only == "shared":
             np.savez(folder / f"{place}.part.npz", **shared(folder))
             (folder / f"{place}.part.npz").rename(folder / f"{place}.npz")
-            cluster.wait_for_workers()
+            strategies.wait_for_workers()
             return
         found = everything(folder)
         found["refused"] = refused(lambda: fit_any(functional, steps_per_execution=2))
@@ -240,17 +240,17 @@ def main(folder, place, addresses, only=None):
             folder / "writer", lambda path: Path(path).write_text(f"{place} {os.getpid()}")
         )
         assert (folder / "writer").exists()
-        np.savez(folder / f"{place}.npz", **found, chief=cluster.is_chief())
+        np.savez(folder / f"{place}.npz", **found, chief=strategies.is_chief())
         recipe = vit_tf.Recipe(epochs=10**6)
         data = without_autotune(tf.data.Dataset.from_tensor_slices(make_data()).batch(16))
         vit_tf.train(make_vit(), recipe, data, data, folder / "endless", verbose=0)
 
 
 if __name__ == "__main__":
-    cluster.HEARTBEAT = 10  # seconds, so that a worker that dies is missed soon
+    strategies.HEARTBEAT = 10  # seconds, so that a worker that dies is missed soon
     signal.alarm(900)  # a worker whose test was killed ends by itself
     try:
         main(Path(sys.argv[1]), *sys.argv[2:])
     except ConnectionError as error:
         print(f"lost: {error}")
-        cluster.leave(1)
+        strategies.leave(1)

@@ -14,10 +14,9 @@ from reports import analyzed
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import features as derived, stream
-from vit_tf.analysis.study import assemble, loaded_models
+from vit_tf.analysis.study import assemble, models
 from vit_tf.analysis.study.data import batch_size_of
-from vit_tf.analysis.study.loaded_models import LoadedModel
-from vit_tf.analysis.study.models import distinct, slug
+from vit_tf.analysis.study.models import LoadedModel, distinct, slug
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import analyze
 from vit_tf.taps.submodels import FACTS
@@ -197,10 +196,10 @@ def test_the_grid_of_tokens_is_found_before_what_pools_them():
         "probes": (3, 8),
     }
     opened = LoadedModel("m", object(), Preprocessing((32, 32)), patch_size=8)
-    assert loaded_models.grid_of(opened, shapes, (32, 32)) == TokenGrid(4, 4, 0, 8)
+    assert models.grid_of(opened, shapes, (32, 32)) == TokenGrid(4, 4, 0, 8)
     opened = dataclasses.replace(opened, patch_size=16)
     with_prefix = {"block_0": (5, 8), "head/value": (5, 2, 4), "head": (1, 8)}
-    assert loaded_models.grid_of(opened, with_prefix, (32, 32)) == TokenGrid(2, 2, 1, 16)
+    assert models.grid_of(opened, with_prefix, (32, 32)) == TokenGrid(2, 2, 1, 16)
 
 
 def test_there_are_at_least_eight_batches_where_the_images_allow():
@@ -259,14 +258,14 @@ def test_models_of_one_name_get_distinct_names():
 def test_layers_that_repeat_the_one_before_are_left_out():
     item, other = np.ones((3, 2)), np.zeros((3, 2))
     values = {"a/dense": item, "a/dropout": item, "a": item, "b": other, "c/d": item, "e/f": item}
-    assert loaded_models.without_repeats(values) == ["a", "b", "c/d"]
+    assert models.without_repeats(values) == ["a", "b", "c/d"]
 
 
 def test_constant_layers_are_those_with_nothing_but_rounding(rng):
     noise = rng.normal(size=(3, 20)).astype("float32")
-    assert loaded_models.variation(np.zeros((3, 5), np.float32)) == 0
-    assert loaded_models.variation(1 + 1e-5 * noise) <= loaded_models.CONSTANT
-    assert loaded_models.variation(1 + 1e-2 * noise) > loaded_models.CONSTANT
+    assert models.variation(np.zeros((3, 5), np.float32)) == 0
+    assert models.variation(1 + 1e-5 * noise) <= models.CONSTANT
+    assert models.variation(1 + 1e-2 * noise) > models.CONSTANT
 
 
 def test_layers_without_a_similarity_are_named():

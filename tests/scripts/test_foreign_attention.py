@@ -9,8 +9,7 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.study.loaded_models import LoadedModel, study_model
-from vit_tf.analysis.study.models import NotApplicable
+from vit_tf.analysis.study.models import LoadedModel, NotApplicable, study_model
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import analyze
 

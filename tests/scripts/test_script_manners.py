@@ -14,7 +14,7 @@ from paths import ROOT, SCRIPTS
 
 import vit_tf
 from vit_tf.names import join_words
-from vit_tf.scripts import cli, common, report_commands, study, training_commands
+from vit_tf.scripts import cli, common, report_commands, study
 
 # Each script, and arguments that it can parse.
 NAMES = {
@@ -67,7 +67,7 @@ def test_options_of_a_recipe_are_the_fields_of_its_class(command, recipe, capsys
     shown = " ".join(capsys.readouterr().out.split())
     fields = {field.name: field for field in dataclasses.fields(getattr(vit_tf, recipe))}
     for name in {*fields} - {"seed", "crop", "resize", "validations"}:
-        text = training_commands.field_texts(getattr(vit_tf, recipe))[name].partition(";")[0]
+        text = common.field_texts(getattr(vit_tf, recipe))[name].partition(";")[0]
         assert f"--{name.replace('_', '-')} " in shown and text in shown.replace("- ", "-")
     assert "peak learning rate (default: 0.001)" in shown or command == "finetune"
 
@@ -119,7 +119,7 @@ def test_a_stopped_run_reports_what_is_saved(tmp_path):
     )
     (tmp_path / "state" / "epoch-0010.npz").write_text("")
     expected = f"{tmp_path} holds the state after epoch 10; the same command resumes from there"
-    assert training_commands.describe_epochs(options) == expected
+    assert common.describe_epochs(options) == expected
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from vit_tf.analysis.engine import stream
 from vit_tf.analysis.study.claims import evaluate
 from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.figure import all_figures, lookup_figures, plan as plan_pictures
-from vit_tf.analysis.study.loaded_models import baselines_of
+from vit_tf.analysis.study.models import baselines_of
 from vit_tf.scripts import common, report_commands, study as study_script
 
 

@@ -11,7 +11,6 @@ import pytest
 from oracles import randomize
 
 import vit_tf
-from vit_tf import registration
 from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy
 from vit_tf.training.optimizers import SGD, AdamW, Muon, WarmupDecay
 
@@ -116,7 +115,7 @@ def test_every_module_that_registers_is_listed():
         path for path in package.rglob("*.py") if "register_keras_serializable(" in path.read_text()
     ]
     names = {".".join(("vit_tf", *p.relative_to(package).with_suffix("").parts)) for p in paths}
-    assert names == set(registration.MODULES)
+    assert names == set(vit_tf.REGISTERED_MODULES)
 
 
 @pytest.mark.slow

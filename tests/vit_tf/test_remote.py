@@ -20,8 +20,14 @@ from training_runs import make_data, make_model
 
 import vit_tf
 from vit_tf.data.any_images import as_images
-from vit_tf.files import only_process, write_whole
-from vit_tf.remote import RemotePath, as_path, local_copy, without_password
+from vit_tf.files import (
+    RemotePath,
+    as_path,
+    local_copy,
+    only_process,
+    without_password,
+    write_whole,
+)
 from vit_tf.scripts import common, evaluate
 from vit_tf.training import checkpointing
 from vit_tf.training.recipes import Recipe

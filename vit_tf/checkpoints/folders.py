@@ -10,8 +10,8 @@ import re
 from contextlib import ExitStack
 
 from vit_tf.checkpoints.archives import open_archive
+from vit_tf.files import without_password
 from vit_tf.names import unknown_name
-from vit_tf.remote import without_password
 
 HUB = "hf://"
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"

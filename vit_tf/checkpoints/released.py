@@ -8,8 +8,8 @@ from pathlib import Path
 
 from vit_tf.checkpoints.folders import HUB, not_fetched, snapshot
 from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET
+from vit_tf.files import without_password
 from vit_tf.names import unknown_name
-from vit_tf.remote import without_password
 
 BUNDLED = Path(__file__).parent / "zoo"
 EXTENSIONS = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".tar")

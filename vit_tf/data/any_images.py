@@ -14,7 +14,7 @@ from vit_tf.data.folder import decode_file, open_files
 from vit_tf.data.imaging import Framing, pixels_of
 from vit_tf.data.pipeline import load
 from vit_tf.data.reading import read_shardable
-from vit_tf.remote import is_remote, without_password
+from vit_tf.files import is_remote, without_password
 
 BATCH_SIZE = 128
 CHANNELS = (1, 3, 4)

@@ -36,8 +36,8 @@ from vit_tf.data.source import (
     warn_once,
 )
 from vit_tf.data.tfds import prepared_in
+from vit_tf.files import PASSWORD, as_path, is_remote, without_password
 from vit_tf.names import file_error, format_list, join_words
-from vit_tf.remote import PASSWORD, as_path, is_remote, without_password
 
 # Of images that are to share a size so many are measured ahead, and all others when they are met.
 MEASURED = 100

@@ -31,8 +31,8 @@ from vit_tf.data.source import (
     with_all,
 )
 from vit_tf.data.tfds import is_tfds_name, open_tfds
+from vit_tf.files import is_remote
 from vit_tf.names import renamed_arguments, unknown_name
-from vit_tf.remote import is_remote
 
 
 @renamed_arguments(share="shard")

@@ -10,10 +10,9 @@ from functools import cache, partial, reduce
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.files import digest_files
+from vit_tf.files import as_path, digest_files
 from vit_tf.names import file_error, unknown_name
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.remote import as_path
 
 log = logging.getLogger(__name__)
 

@@ -1,14 +1,15 @@
 """Distribution strategies: one device, several devices, several machines or a TPU."""
 
 from vit_tf.batches import full_batches
-from vit_tf.distribute.cluster import is_chief, wait_for_workers
 from vit_tf.distribute.strategies import (
     STRATEGIES,
     divide_batches,
+    is_chief,
     is_tpu,
     steps_per_execution,
     strategy,
     strategy_of,
+    wait_for_workers,
 )
 
 __all__ = [

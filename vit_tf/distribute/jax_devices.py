@@ -69,7 +69,7 @@ def connect(addresses, index):
     """Connect this process with the others; the `DataParallelStrategy` of all their devices."""
     import jax
 
-    from vit_tf.distribute.cluster import HEARTBEAT, START
+    from vit_tf.distribute.strategies import HEARTBEAT, START
 
     # It would take SIGTERM, which `Preemption` catches.
     jax.config.update("jax_enable_preemption_service", False)

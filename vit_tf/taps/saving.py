@@ -14,10 +14,10 @@ import tensorflow as tf
 from tensorflow.python.saved_model import loader_impl
 
 from vit_tf.checkpoints.released import bundled_models, refuse_other_formats
+from vit_tf.files import PARTIAL, as_path, is_remote, local_copy, without_password
 from vit_tf.models.model import name_after
 from vit_tf.names import as_patterns, format_list, match, near_names
 from vit_tf.preprocessing import Preprocessing, check_dtype
-from vit_tf.remote import PARTIAL, as_path, is_remote, local_copy, without_password
 from vit_tf.taps.submodels import FACTS, TapModel, submodel
 from vit_tf.tokens import TokenGrid
 

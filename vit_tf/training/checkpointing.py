@@ -30,10 +30,9 @@ import keras
 import numpy as np
 
 from vit_tf.backend import on_jax
-from vit_tf.distribute.cluster import is_chief, num_workers, of_every_worker, wait_for_workers
-from vit_tf.files import write_whole
+from vit_tf.distribute.strategies import is_chief, num_workers, of_every_worker, wait_for_workers
+from vit_tf.files import PARTIAL, as_path, is_remote, without_password, write_whole
 from vit_tf.names import file_error
-from vit_tf.remote import PARTIAL, as_path, is_remote, without_password
 
 log = logging.getLogger("vit_tf.training")
 

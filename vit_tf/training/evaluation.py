@@ -9,7 +9,7 @@ from tqdm.auto import tqdm
 
 from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.batches import require_finite_length
-from vit_tf.distribute.cluster import (
+from vit_tf.distribute.strategies import (
     current_shard,
     of_every_worker,
     shard_of_worker,

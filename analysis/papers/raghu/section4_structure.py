@@ -181,13 +181,13 @@ FIGURE_2 = Figure(
 FIGURE_H1 = FIGURE_1.variant(
     numbers="H.1",
     shows="CKA between the layers of an MLP-Mixer",
-    models=each("mixer", anyone="Figure 1 shows it for every model."),
+    models=each("mixer", user_models="Figure 1 shows it for every model."),
 )
 
 FIGURE_H2 = FIGURE_2.variant(
     numbers="H.2",
     shows="CKA between the layers of an MLP-Mixer and other models",
-    models=pairs(("mixer",), ("vit", "resnet"), anyone="Figure 2 shows it for every model."),
+    models=pairs(("mixer",), ("vit", "resnet"), user_models="Figure 2 shows it for every model."),
 )
 
 SANITY = Figure(
@@ -195,7 +195,7 @@ SANITY = Figure(
     numbers="sanity",
     chapter=STRUCTURE,
     shows="CKA between layers over two seeds",
-    models=each("seed", anyone=False, panel="{base}"),
+    models=each("seed", user_models=False, panel="{base}"),
     measure=cka_of_trainings,
     draw=plot_layer_match_accuracy,
     name="seeds-{model}",

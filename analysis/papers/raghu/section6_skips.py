@@ -206,7 +206,7 @@ FIGURE_8 = Figure(
     numbers="8",
     chapter=SKIPS,
     shows="CKA between layers without the skips of a block",
-    models=group("vit", "without", anyone=False),
+    models=group("vit", "without", user_models=False),
     measure=cka_without_skips,
     draw=plot_cka,
     name="without-skips-{model}",

@@ -92,7 +92,7 @@ FIGURE_6 = Figure(
     numbers="6 19",
     chapter=STRUCTURE,
     shows="CKA between the last layers of all models",
-    models=group(*ALL, needing=last_tokens),
+    models=group(*ALL, require_model=last_tokens),
     measure=last_layers_of,
     draw=plot_last_layer_cka,
     name="last-layers",

@@ -15,16 +15,15 @@ import xarray as xr
 import vit_tf
 from vit_tf.batches import require_finite_length
 from vit_tf.data.any_images import as_images
+from vit_tf.files import without_password
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.remote import without_password
 
 from ...engine.features import name_models, own_name
 from ...engine.stream import eager_steps
 from ...flow.attribution import require_samples
 from ...report.explore_page import write_explore_page
 from ...report.page import in_frame, require_own
-from ..loaded_models import PROBES, LoadedModel, expected, study_model
-from ..models import describe_model, slug
+from ..models import PROBES, LoadedModel, describe_model, expected, slug, study_model
 from .collect import FLAT, Subject, collect_results, is_flat
 from .payload import attention_bits, make_payload
 

@@ -217,39 +217,39 @@ def test_a_quick_study_has_none_of_them(models):
 
 
 @pytest.fixture(scope="module")
-def anyones(models):
+def user_models(models):
     """The ViT and the BiT as models without a part in a study."""
     choice = [models[0], models[3]]
     return [dataclasses.replace(m, role="model", shapes={}, accuracy=(0.5, 10)) for m in choice]
 
 
-def test_anyones_models_are_shown_those_they_have_the_parts_for(anyones):
+def test_models_of_the_user_are_shown_those_they_have_the_parts_for(user_models):
     names = {
-        figure.numbers: [name for s in figure.select(anyones)[0] for name in s.measurements]
+        figure.numbers: [name for s in figure.select(user_models)[0] for name in s.measurements]
         for figure in (causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS, AGREEMENT)
     }
     both = ["ViT", "BiT"]
     assert names.pop("blocks") == names.pop("agreement") == both
     assert names == {"heads": ["ViT"], "tokens": ["ViT"], "lens": ["ViT"]}
-    (picture,), _ = causes.HEADS.select(anyones)
+    (picture,), _ = causes.HEADS.select(user_models)
     assert Picture(causes.HEADS, picture).full_title == "Head ablation by attention distance"
 
 
-def test_models_of_other_classes_are_left_out_with_the_reason(anyones):
-    other = [dataclasses.replace(model, accuracy=None) for model in anyones]
+def test_models_of_other_classes_are_left_out_with_the_reason(user_models):
+    other = [dataclasses.replace(model, accuracy=None) for model in user_models]
     for figure in (causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS):
         claim, reasons = figure.select(other)
         assert not claim
         assert "ViT has no class scores for these images." in reasons
 
 
-def test_of_anyones_models_the_first_images_are_read(anyones, data, monkeypatch):
+def test_of_models_of_the_user_the_first_images_are_read(user_models, data, monkeypatch):
     monkeypatch.setattr(causes, "MOST_IMAGES", 3)
-    measurement = causes.skip_ablation_of(anyones[1])
+    measurement = causes.skip_ablation_of(user_models[1])
     batches = Data(as_dataset(data.test.unbatch().batch(2)), None, num_classes=3)
     first = made(measurement, batches, {})
     (images, labels) = next(iter(data.test))
     four = as_dataset((images[:4].numpy(), labels[:4].numpy()))
-    complete = dataclasses.replace(anyones[1], role="resnet")
+    complete = dataclasses.replace(user_models[1], role="resnet")
     expected = made(causes.skip_ablation_of(complete), Data(four, None, num_classes=3), {})
     np.testing.assert_allclose(first.loss_change, expected.loss_change, rtol=1e-4, atol=1e-6)

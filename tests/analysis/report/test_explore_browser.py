@@ -15,8 +15,7 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.attention.saliency import most_attended
 from vit_tf.analysis.plots.style import colour_map
-from vit_tf.analysis.study.explorer.payload import probabilities
-from vit_tf.analysis.study.explorer.quantise import unpack
+from vit_tf.analysis.study.explorer.payload import probabilities, unpack
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,7 +11,7 @@ from vit_tf import analysis
 from vit_tf.analysis.study.assemble import example_code
 from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.figure import (
-    _foreign_models,
+    _placeholder_user_models,
     _study_models,
     all_figures,
     by_figure,
@@ -27,7 +27,9 @@ def groups_of(models, numbers=()):
     return by_figure(plan(lookup_figures(numbers), models, DATA)[0])
 
 
-@pytest.mark.parametrize("models", [_study_models(), _foreign_models()], ids=["study", "anyone"])
+@pytest.mark.parametrize(
+    "models", [_study_models(), _placeholder_user_models()], ids=["study", "user_models"]
+)
 @pytest.mark.parametrize("known", [True, False])
 def test_every_figure_has_code_of_public_calls_with_arguments_that_they_have(models, known):
     sources = {model.name: model.name for model in models} if known else {}

@@ -14,10 +14,9 @@ from sklearn.decomposition import PCA
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.study.explorer.collect import principal_components, token_norms
 from vit_tf.analysis.study.explorer.explore import read_images
-from vit_tf.analysis.study.explorer.payload import probabilities, shrunk
-from vit_tf.analysis.study.explorer.quantise import pack, unpack
-from vit_tf.analysis.study.explorer.tokens import principal_components, token_norms
+from vit_tf.analysis.study.explorer.payload import pack, probabilities, shrunk, unpack
 
 
 def image(height=20, width=30, seed=0):
@@ -33,6 +32,18 @@ def payload_of(page):
 
 def reasons(page):
     return {subject: " ".join(why) for subject, why in page.left_out}
+
+
+@pytest.mark.parametrize(("bits", "levels"), [(4, 15), (8, 255), (16, 65_535)])
+def test_a_large_offset_adds_no_error(rng, bits, levels):
+    values = 1000.03 + rng.uniform(size=(4, 50)) * 1e-4  # float32 numbers there are 6e-5 apart
+    packed = pack(values, bits, leading=1)
+    low = np.frombuffer(base64.b64decode(packed["low"]), "<f4").astype(np.float64)[:, None]
+    assert (low <= values).all()
+    unpacked, values = unpack(packed) - low, values - low
+    if bits == 4:
+        unpacked, values = np.sqrt(unpacked), np.sqrt(values)
+    assert (np.abs(unpacked - values) <= 0.51 * values.max(-1, keepdims=True) / levels).all()
 
 
 @pytest.mark.parametrize(("bits", "levels"), [(8, 255), (16, 65_535)])

@@ -9,7 +9,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.study.data import make_data
-from vit_tf.analysis.study.loaded_models import LoadedModel, expected, prepare_models
+from vit_tf.analysis.study.models import LoadedModel, expected, prepare_models
 
 NAMES = ("cat", "dog", "owl")
 

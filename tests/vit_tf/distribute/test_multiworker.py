@@ -16,7 +16,7 @@ import tensorflow as tf
 from paths import HELPERS, free_addresses
 
 from vit_tf import distribute
-from vit_tf.distribute import cluster
+from vit_tf.distribute import strategies
 
 WORKER = HELPERS / "multiworker_worker.py"
 LIMIT = 300
@@ -178,13 +178,13 @@ def test_arguments_win_over_variables_over_tf_config_over_slurm(environment):
     environment.setenv("SLURM_JOB_ID", "20007")
     environment.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     slurm = ["node08:12007", "node08:12008", "node09:12007"]
-    assert cluster.find_cluster() == (slurm, 1)
+    assert strategies.find_cluster() == (slurm, 1)
     environment.setenv("TF_CONFIG", tf_config(chief=["a:1"], worker=["b:1", "c:1"]))
-    assert cluster.find_cluster() == (["a:1", "b:1", "c:1"], 2)
+    assert strategies.find_cluster() == (["a:1", "b:1", "c:1"], 2)
     environment.setenv("VIT_TF_WORKERS", "d:1, e:2")
     environment.setenv("VIT_TF_WORKER", "0")
-    assert cluster.find_cluster() == (["d:1", "e:2"], 0)
-    assert cluster.find_cluster(["f:1", "[::1]:2"], 1) == (["f:1", "[::1]:2"], 1)
+    assert strategies.find_cluster() == (["d:1", "e:2"], 0)
+    assert strategies.find_cluster(["f:1", "[::1]:2"], 1) == (["f:1", "[::1]:2"], 1)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_arguments_win_over_variables_over_tf_config_over_slurm(environment):
 def test_refuses_a_malformed_tf_config(environment, text):
     environment.setenv("TF_CONFIG", text)
     with pytest.raises(ValueError, match=r"(?s)Expected TF_CONFIG.*Received: "):
-        cluster.find_cluster()
+        strategies.find_cluster()
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_refuses_a_malformed_tf_config(environment, text):
 )
 def test_refuses_malformed_addresses(environment, workers, worker):
     with pytest.raises(ValueError, match=r"Expected workers and worker.*Received: "):
-        cluster.find_cluster(workers, worker)
+        strategies.find_cluster(workers, worker)
     with pytest.raises(ValueError, match="with strategy 'multiworker'"):
         distribute.strategy("mirrored", workers, 0)
 
