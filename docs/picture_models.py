@@ -14,7 +14,7 @@ import vit_tf
 
 RUNS = Path(__file__).resolve().parents[1] / "runs" / "docs"
 MODELS = {"vit": "vit-cls-cifar10", "gap": "vit-gap-cifar10", "bit": "bit-cifar10"}
-NUM_TRAINED = {"vit": 5 * 49_000, "gap": 5 * 49_000, "bit": 2 * 49_000}  # images in training
+NUM_TRAINED = {"vit": 50 * 49_000, "gap": 5 * 49_000, "bit": 20 * 49_000}  # images in training
 TEST, TRAIN = 480, 4000  # images
 
 

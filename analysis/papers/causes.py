@@ -1,6 +1,5 @@
 """Interventions: which heads, blocks and tokens does the output depend on?"""
 
-import math
 
 import numpy as np
 import xarray as xr
@@ -51,9 +50,9 @@ def _intervention(analysis, model, taps, measure):
 
 
 def _first(batches, count):
-    """The first batches, with at least `count` images."""
+    """The first batches, with at most `count` images; one batch at least."""
     images, _ = next(iter(batches))
-    return batches.take(math.ceil(count / len(images)))
+    return batches.take(max(1, count // len(images)))
 
 
 def head_ablation_of(model):

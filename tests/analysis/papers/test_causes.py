@@ -244,7 +244,7 @@ def test_models_of_other_classes_are_left_out_with_the_reason(user_models):
 
 
 def test_of_models_of_the_user_the_first_images_are_read(user_models, data, monkeypatch):
-    monkeypatch.setattr(causes, "MOST_IMAGES", 3)
+    monkeypatch.setattr(causes, "MOST_IMAGES", 5)  # two batches of two
     measurement = causes.skip_ablation_of(user_models[1])
     batches = Data(as_dataset(data.test.unbatch().batch(2)), None, num_classes=3)
     first = made(measurement, batches, {})
