@@ -1,6 +1,5 @@
 """Interventions: which heads, blocks and tokens does the output depend on?"""
 
-
 import numpy as np
 import xarray as xr
 
