@@ -100,6 +100,7 @@ def run(options):
         raise ValueError(f"Expected RUN to be a run of vit-tf train. Received: one of {command!r}")
     steps = read_json(options.run / "configuration.json")["steps_per_epoch"]
     model = vit_tf.load_model(options.run / "model.keras")
+    model.name = options.name  # not that of the run's folder, which pictures would show
     path = options.out / f"{options.name}.keras"
     test = test_images(result["options"], model, options.data_dir)
     save_half(model, path)

@@ -35,6 +35,7 @@ def test_card_and_file_are_of_the_run(run, tmp_path, monkeypatch, capsys):
     printed_text, card = capsys.readouterr().out, (tmp_path / "vit-digits.md").read_text()
     monkeypatch.setattr(released, "BUNDLED", tmp_path)
     model = vit_tf.load_pretrained("vit-digits")
+    assert model.name == "vit-digits"  # not "digits", the run's
     (test,) = vit_tf.data.load("digits", image_size=8, splits=("test",))
     right = [np.argmax(model(images), -1) == labels for images, labels in test]
     accuracy = 100 * np.concatenate(right).mean()
