@@ -163,7 +163,7 @@ def formation():
 
 
 def head_classes():
-    """Heads that are made for it, since minutes of training make all heads global."""
+    """Heads constructed to show every kind."""
     grid = vit_tf.TokenGrid(8, 8, prefix=0, stride=4)
     positions = np.stack(np.divmod(np.arange(64), 8), axis=1)
     rows, columns = np.moveaxis(positions[None] - positions[:, None], -1, 0)  # from query to key

@@ -1,4 +1,4 @@
-"""Shared by all commands: options and help, exit status, custom modules, models, images."""
+"""Shared by all commands: options, help, exit status, modules, models, images, training."""
 
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 
 import vit_tf
-from vit_tf.files import is_remote, without_password
+from vit_tf.files import as_path, is_remote, without_password
 from vit_tf.names import near_names
 from vit_tf.preprocessing import Preprocessing, interval
 
@@ -237,8 +237,6 @@ def path_or_address(text):
     """A path of the command line, which may be an address such as `gs://bucket/run`."""
     if not is_remote(text):
         return Path(text)
-    from vit_tf.files import as_path
-
     return as_path(text)
 
 

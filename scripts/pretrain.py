@@ -26,9 +26,8 @@ if not __package__:  # started by its path: the package is that of its own check
 import vit_tf
 from vit_tf.files import without_password
 from vit_tf.scripts import common
-from vit_tf.scripts.common import SMALL_VIT
 
-MODEL = (*SMALL_VIT, *common.VIT)
+MODEL = (*common.SMALL_VIT, *common.VIT)
 RECIPE = ("epochs", "learning_rate", "warmup_epochs", "schedule", "weight_decay", "clip_norm")
 RECIPE += ("ema", "gradient_accumulation_steps")
 COUNTED = 100  # training batches that determine the most common colour
@@ -62,7 +61,7 @@ def make_model(options, image_shape, num_classes):
     settings |= common.given(options, MODEL)
     if options.variant:
         return vit_tf.MaskedPatchPrediction(vit_tf.ViT.from_variant(options.variant, **settings))
-    return vit_tf.MaskedPatchPrediction(vit_tf.ViT(**SMALL_VIT | settings))
+    return vit_tf.MaskedPatchPrediction(vit_tf.ViT(**common.SMALL_VIT | settings))
 
 
 def mask_splits(splits, vit, num_classes, options):

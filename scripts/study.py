@@ -347,7 +347,7 @@ def load_data(options, batch_size, splits=("train", "validation", "test"), **cha
 
 def model_key(plan, options):
     """`fingerprint` of everything that the trained model of a plan depends on."""
-    from vit_tf.analysis.engine.results import fingerprint
+    from vit_tf.analysis.engine.store import fingerprint
 
     if not hasattr(options, "digests"):  # once for all plans
         options.digests = [split.identify() for split in load_data(options, options.batch_size)]
@@ -363,7 +363,7 @@ def model_path(plan, options):
 
 def load_facts(plan, options):
     """What `train_plan` returns for a model that was already trained; None if it was not."""
-    from vit_tf.analysis.engine.results import fingerprint
+    from vit_tf.analysis.engine.store import fingerprint
     from vit_tf.files import digest_files
 
     note = model_path(plan, options).with_suffix(".json")

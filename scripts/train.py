@@ -31,7 +31,6 @@ if not __package__:  # started by its path: the package is that of its own check
 import vit_tf
 from vit_tf.files import is_remote, without_password
 from vit_tf.scripts import common
-from vit_tf.scripts.common import SMALL_VIT
 
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
 SMALL_MIXER = {"patch_size": 4, "num_layers": 6, "hidden_dim": 64}
@@ -41,7 +40,7 @@ FORMATION = {"batches": 16, "batch_size": 64}
 IMAGES_PER_CLASS = 10
 # Each model: its class, its size where none is given, and the arguments that have a flag.
 MODELS = {
-    "vit": ("ViT", SMALL_VIT, (*SMALL_VIT, *common.VIT)),
+    "vit": ("ViT", common.SMALL_VIT, (*common.SMALL_VIT, *common.VIT)),
     "bit": ("BiT", SMALL_BIT, (*SMALL_BIT, "stem", "without_skips")),
     "mixer": ("Mixer", SMALL_MIXER, (*SMALL_MIXER, "dropout_rate", "without_skips")),
 }

@@ -15,7 +15,7 @@ from PIL import Image
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.engine.results import fingerprint
+from vit_tf.analysis.engine.store import fingerprint
 from vit_tf.data.any_images import as_images
 
 

@@ -16,12 +16,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
+try:
+    import fcntl
+except ImportError:  # where files have no such locks, other processes are not blocked
+    fcntl = None
+log = logging.getLogger("vit_tf.training")
+_LOCK = ".lock"
+# What the name of a file begins with while it is written.
+PARTIAL = ".partial-"
+CHUNK = 2**24  # bytes that are copied at a time
+# A password in an address, as a pattern of `re` and of TensorFlow, and what stands in its place.
+PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
+
 
 def write_whole(path, write):
     """Calls `write` with a path next to `path`, which may be an address, and renames what it wrote.
 
     Where writing fails, such as on a full disk, an older file stays and nothing else is left. A
-    file elsewhere is written on this machine and copied, see `remote.write_remote`.
+    file elsewhere is written on this machine and copied, see `write_remote`.
     """
     if is_remote(path):
         write_remote(path, write)
@@ -93,16 +105,6 @@ def _size_and_time(path):
         return f"{status.length} {status.mtime_nsec}"
     status = os.stat(path)
     return f"{status.st_size} {status.st_mtime_ns}"
-
-
-try:
-    import fcntl
-except ImportError:  # where files have no such locks, other processes are not blocked
-    fcntl = None
-
-log = logging.getLogger("vit_tf.training")
-
-_LOCK = ".lock"
 
 
 @contextlib.contextmanager
@@ -186,13 +188,6 @@ def _lock(descriptor, path, folder):
             "which is using it; wait until it ends, or choose another folder"
         ) from error
     return os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))
-
-
-# What the name of a file begins with while it is written.
-PARTIAL = ".partial-"
-CHUNK = 2**24  # bytes that are copied at a time
-# A password in an address, as a pattern of `re` and of TensorFlow, and what stands in its place.
-PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
 
 
 def is_remote(path):

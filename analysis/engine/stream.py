@@ -23,7 +23,16 @@ from vit_tf.preprocessing import (
 )
 
 from .features import Calls
-from .results import this_worker
+
+
+def this_worker(strategy):
+    """Index of this process among those of a strategy, and their number: (0, 1) for one."""
+    resolver = strategy.cluster_resolver
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver is None:
+        return 0, 1
+    tasks = resolver.cluster_spec().as_dict()
+    places = [(kind, i) for kind in sorted(tasks) for i in range(len(tasks[kind]))]
+    return places.index((resolver.task_type, resolver.task_id)), len(places)
 
 
 def sum_of_workers(strategy, sums):

@@ -10,7 +10,6 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import edits
-from vit_tf.edits import run_interventions
 from vit_tf.names import format_list
 from vit_tf.tokens import as_grid
 
@@ -45,7 +44,7 @@ def effects(features, interventions, images, scores, count, *, description, leas
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 
     def step(batch, labels):
-        taps, edited_scores = run_interventions(
+        taps, edited_scores = edits.run_interventions(
             features, interventions, scores, batch, TOGETHER // size
         )
         classes = num_classes["num_classes"] = require_scores(taps, scores, [0])
@@ -504,7 +503,7 @@ def activation_patching(
     def step(images, others):
         other = source(tf.cast(others, tf.float32))
         runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
-        taps, patched = run_interventions(features, runs, scores, images, TOGETHER // size)
+        taps, patched = edits.run_interventions(features, runs, scores, images, TOGETHER // size)
         require_scores(taps, scores, [0])
         plain = tf.cast(taps[scores], tf.float32)
         way = tf.cast(other[scores], tf.float32) - plain

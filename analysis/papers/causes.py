@@ -32,17 +32,17 @@ from .chapters import CAUSES
 from .walmer.section4_attention import unit_distance_of
 
 SCORES = "logits"
-MOST_IMAGES = 512  # of the user's models, whose sizes are not known beforehand
+MOST_IMAGES = 512  # of the user's models, unless the first batch alone is larger
 
 
 def _intervention(analysis, model, taps, measure):
     """A measurement of many forward passes over the labelled test images, with interventions."""
-    user_models = model.role == "model"
-    has_scores = SCORES in model.taps and not (user_models and model.accuracy is None)
+    is_users = model.role == "model"
+    has_scores = SCORES in model.taps and not (is_users and model.accuracy is None)
     model.require(has_scores, "class scores for these images")
 
     def make(data):
-        test = _first(data.test, MOST_IMAGES) if user_models else data.test
+        test = _first(data.test, MOST_IMAGES) if is_users else data.test
         return measure(model.features(*taps, SCORES), test)
 
     return task(analysis, model, make, reads="test", inputs=(DATA,))
@@ -108,7 +108,7 @@ def lens_of(model):
 
 
 def over_seeds(measure):
-    """A function of models that measures a ViT and its other seeds, or any models."""
+    """A function of models that measures a ViT and its other seeds, or the user's models."""
 
     def measure_models(models):
         if user_models := with_roles(models, "model"):

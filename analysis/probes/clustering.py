@@ -189,7 +189,7 @@ def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tenso
         Tensor of shape (example, object, channel); NaN for an empty mask.
 
     Raises:
-        ValueError: for tokens or masks of other sizes.
+        ValueError: for tokens or masks of other shapes.
 
     Examples:
         >>> tokens = np.ones((1, 4, 8), np.float32)
@@ -200,7 +200,7 @@ def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tenso
     See also:
         `object_clustering`, `dense_features`; page measurements/probes/object-clustering.md.
     """
-    if tokens.shape.rank != 3 or masks.shape.rank != 4:
+    if len(tokens.shape) != 3 or len(masks.shape) != 4:
         raise ValueError(
             "Expected tokens of shape (example, token, channel) and masks of shape (example, "
             f"object, row, column). Received: shapes {tokens.shape} and {masks.shape}"

@@ -151,8 +151,8 @@ def nearest(similarity, labels, most):
 
 
 def log_votes(similarity, labels, num_classes, temperature):
-    """Logarithms of the votes for every class (test image, class); -inf where there are none."""
-    exponents = similarity / temperature
+    """Logarithms of votes (test image, class) in units of the nearest image's; -inf for none."""
+    exponents = (similarity - similarity[:, :1]) / temperature
     highest = np.full((len(labels), num_classes), -np.inf)
     at = np.arange(len(labels))[:, None], labels
     np.maximum.at(highest, at, exponents)

@@ -7,7 +7,7 @@ import re
 from vit_tf.files import write_whole
 from vit_tf.names import join_words
 
-from ..engine.results import code_of, fingerprint
+from ..engine.store import code_of, fingerprint
 from .page import Panel, ReportFigure
 from .rendering import render
 

@@ -17,8 +17,8 @@ from vit_tf.preprocessing import check_dtype, check_values
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import taps_of
 from ..engine.pooling import pool, require_labels
-from ..engine.results import ALL, model_name, require_finite, this_worker, variable
-from ..engine.stream import as_dataset
+from ..engine.results import ALL, model_name, require_finite, variable
+from ..engine.stream import as_dataset, this_worker
 from ..probes.ridge import classify, fit_classifier
 from .cka import ESTIMATOR, layer_gram, similarity, unbiased
 

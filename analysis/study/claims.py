@@ -23,7 +23,7 @@ from ..engine.estimates import (
     require_estimate,
     within,
 )
-from ..engine.results import fingerprint
+from ..engine.store import fingerprint
 from .data import Data
 from .figure import Figure, all_figures, describe, missing_data
 from .models import ROLES, StudyModel

@@ -24,7 +24,8 @@ import tensorflow as tf
 from vit_tf.names import join_words
 
 from ..engine.features import choose
-from ..engine.results import base_code, code_of, fingerprint, keep, load, name_models
+from ..engine.results import name_models
+from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import one_pass
 from .models import StudyModel
 

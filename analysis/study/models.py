@@ -1,4 +1,4 @@
-"""The models under study, and which of their taps serve which measurement."""
+"""The models under study: loaded ones, their baselines, and which taps serve which measurement."""
 
 import hashlib
 import logging
@@ -18,13 +18,13 @@ import vit_tf
 from vit_tf.names import format_list
 from vit_tf.preprocessing import Preprocessing, interval
 from vit_tf.taps.attention_weights import attention_taps, contradictions
-from vit_tf.taps.submodels import block_outputs
+from vit_tf.taps.submodels import TapModel, block_outputs
 from vit_tf.tokens import TokenGrid
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, match_classes
 
 from ..engine.features import Normalised, Selected, gaussian_like
-from ..engine.results import base_code, fingerprint, keep, load
+from ..engine.store import base_code, fingerprint, keep, load
 from .data import Data
 
 MOST_PANELS = 8  # of a model whose blocks are not known, where each layer is a panel of its own
@@ -44,6 +44,23 @@ ROLES = {
     "noise": "noise instead of the ViT's features",
 }
 BASELINES = ("untrained", "noise")
+log = logging.getLogger(__name__)
+DESCRIBED = ("keras", "vit_tf")  # packages whose layers are what their configuration says
+PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
+MOST_TAPS = 40  # of a model whose layers were not chosen
+CONSTANT = 1e-6  # share of the squares that is left around the mean, as for CKA
+MIN_VARIATION = 1e-3  # the same of scores or layers that hardly vary
+LOW_VARIATION = "Models that hardly move"
+CONSTANT_LAYERS = "Layers that do not vary between images"
+OTHER_CLASSES = "Models of other classes than those of the data"
+LOW_VARIATION_MESSAGE = (
+    "The last layers of {model} hardly differ between images, which it got with values in {values}."
+)
+CONTRADICTION = (
+    "attention weights among its layers, and what it projects to queries and keys does not give "
+    "the output of {}: it is masked, or has a rule of its own"
+)
+ACCURACY = "test accuracy (%)"
 
 
 class NotApplicable(ValueError):
@@ -293,26 +310,6 @@ def describe_model(loaded: Any, model: StudyModel) -> dict[str, Any]:
     }
 
 
-log = logging.getLogger(__name__)
-
-DESCRIBED = ("keras", "vit_tf")  # packages whose layers are what their configuration says
-PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
-MOST_TAPS = 40  # of a model whose layers were not chosen
-CONSTANT = 1e-6  # share of the squares that is left around the mean, as for CKA
-MIN_VARIATION = 1e-3  # the same of scores or layers that hardly vary
-LOW_VARIATION = "Models that hardly move"
-CONSTANT_LAYERS = "Layers that do not vary between images"
-OTHER_CLASSES = "Models of other classes than those of the data"
-LOW_VARIATION_MESSAGE = (
-    "The last layers of {model} hardly differ between images, which it got with values in {values}."
-)
-CONTRADICTION = (
-    "attention weights among its layers, and what it projects to queries and keys does not give "
-    "the output of {}: it is masked, or has a rule of its own"
-)
-ACCURACY = "test accuracy (%)"
-
-
 @dataclass(frozen=True)
 class LoadedModel:
     """A model as it was loaded."""
@@ -340,7 +337,6 @@ class LoadedModel:
     @property
     def is_foreign(self) -> bool:
         """Whether its layers have no names of the tap grammar."""
-        from vit_tf.taps.submodels import TapModel
 
         named = not self.is_keras or isinstance(self.model, TapModel)
         return not named and not hasattr(self.model, "intermediates")

@@ -19,7 +19,7 @@ from training_runs import newest_state
 from benchmarks import fault_injection, killed_runs as files
 from benchmarks.killed_runs import Job, run_job
 from vit_tf import files as package_files
-from vit_tf.analysis.engine import results
+from vit_tf.analysis.engine import store
 from vit_tf.data import reading
 from vit_tf.scripts import analyze as analyze_script, study as study_script, train as train_script
 from vit_tf.training import checkpointing
@@ -132,7 +132,7 @@ def test_harness_sees_what_is_made_again_or_missing(tmp_path):
     (tmp_path / "figures" / "keys.json").write_text('{"a": "key"}')
     before = files.made_once(tmp_path)
     assert sorted(before) == finished
-    results.write_whole(tmp_path / "results" / "d.nc", lambda partial: partial.touch())
+    store.write_whole(tmp_path / "results" / "d.nc", lambda partial: partial.touch())
     assert [name for name, stamp in files.made_once(tmp_path).items() if stamp != before[name]] == [
         "results/d.nc"
     ]
@@ -274,13 +274,13 @@ def test_results_are_on_the_disk_before_their_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: order.append("flush"))
     real = os.replace
     monkeypatch.setattr(os, "replace", lambda *paths: order.append("rename") or real(*paths))
-    results.write_whole(tmp_path / "a.txt", lambda partial: partial.write_text("whole"))
+    store.write_whole(tmp_path / "a.txt", lambda partial: partial.write_text("whole"))
     assert order == ["flush", "rename", "flush"]
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_only_the_first_of_several_workers_writes_results(tmp_path, monkeypatch, place):
-    monkeypatch.setattr(results, "this_worker", lambda strategy: (place, 2))
-    stored = results.keep(xr.DataArray(np.arange(3.0)), tmp_path / "a.nc", "key", {"seconds": 1})
+    monkeypatch.setattr(store, "this_worker", lambda strategy: (place, 2))
+    stored = store.keep(xr.DataArray(np.arange(3.0)), tmp_path / "a.nc", "key", {"seconds": 1})
     assert stored.attrs == {"key": "key", "seconds": 1}
     assert os.listdir(tmp_path) == (["a.nc"] if place == 0 else [])

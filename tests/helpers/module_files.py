@@ -1,12 +1,12 @@
 """Modules of the package in place of its own, for what is keyed by the code."""
 
-from vit_tf.analysis.engine import results
+from vit_tf.analysis.engine import store
 
 
 def replace_modules(folder, monkeypatch):
     """A function of a module's name and its text that makes or changes it; there are no others."""
     files = {}
-    monkeypatch.setattr(results, "_module_files", lambda: files)
+    monkeypatch.setattr(store, "_module_files", lambda: files)
 
     def write(name, text):
         files[name] = folder / f"{name}.py"
@@ -19,6 +19,6 @@ def replace_modules(folder, monkeypatch):
 
 def forget():
     """The sources are read again."""
-    for cached in (results._code_of_modules, results._read_module, results._listed_in_stub):
+    for cached in (store._code_of_modules, store._read_module, store._listed_in_stub):
         cached.cache_clear()
-    results.base_code.cache_clear()
+    store.base_code.cache_clear()

@@ -4,7 +4,7 @@ Under `tf.distribute.MultiWorkerMirroredStrategy` stock Keras fails in two funct
 `keras/src/backend/tensorflow/trainer.py` (https://github.com/keras-team/keras/issues/20585):
 `_maybe_symbolic_build` takes a batch that lies on the replicas for a tensor, and
 `reduce_per_replica` averages scalars over an axis that they do not have. `adapt_keras` puts others
-in their place; both leave every other strategy to Keras. `tests/test_multiworker.py` fails when
+in their place; both leave every other strategy to Keras. `test_multiworker.py` fails when
 stock Keras needs this no more: then remove this file and its one call.
 """
 

@@ -18,11 +18,14 @@ from vit_tf.distribute import multiworker
 from vit_tf.names import lookup
 
 # Steps that a TPU takes between two answers to its host, at most.
-
 TPU_STEPS = 50
+# Seconds without a sign of life after which a worker is dead, and to wait for all to start.
+HEARTBEAT, START = 20, 600
+# The strategy of this process, if it is one of several, its index and their number.
+_strategies, _position = [], []
 
 
-def make_strategy(workers=None, worker=None):
+def multiworker_strategy(workers=None, worker=None):
     """The strategy of this process, one of several that train together; there is one at most.
 
     It waits until every worker has started. Where the program has set no seed, that of the first
@@ -35,10 +38,10 @@ def make_strategy(workers=None, worker=None):
     if on_jax():
         from vit_tf.distribute import jax_devices
 
-        strategy = jax_devices.connect(addresses, index)
-        _strategies.append(strategy)
+        made = jax_devices.connect(addresses, index)
+        _strategies.append(made)
         _position[:] = index, len(addresses)
-        return strategy
+        return made
     if context.context()._context_handle is not None:
         raise ValueError(
             "Expected the multi-worker strategy to be created before any other use of "
@@ -46,7 +49,7 @@ def make_strategy(workers=None, worker=None):
             "its first lines"
         )
     _watch_workers(len(addresses))
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+    made = tf.distribute.MultiWorkerMirroredStrategy(
         tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({"worker": addresses}),
             task_type="worker",
@@ -56,11 +59,11 @@ def make_strategy(workers=None, worker=None):
         )
     )
     multiworker.adapt_keras()
-    _strategies.append(strategy)
+    _strategies.append(made)
     _position[:] = index, len(addresses)
     if context.global_seed() is None:
         tf.random.set_seed(int(of_every_worker(np.random.SeedSequence().entropy % 2**31)[0]))
-    return strategy
+    return made
 
 
 def num_workers():
@@ -276,13 +279,13 @@ def strategy(name="auto", workers=None, worker=None):
             raise ValueError(
                 f"Expected workers and worker with strategy 'multiworker'. Received: {name!r}"
             )
-        return make_strategy(workers, worker)
+        return multiworker_strategy(workers, worker)
     make = lookup("strategy", name, STRATEGIES)
     if not on_jax():
         return make()
     require_tensorflow_or_jax("a strategy")
     if name == "multiworker" or (name == "auto" and has_several_workers()):
-        return make_strategy()
+        return multiworker_strategy()
     from vit_tf.distribute import jax_devices
 
     return jax_devices.make(name)
@@ -319,7 +322,7 @@ def is_tpu(strategy):
 
 def _auto():
     if has_several_workers():
-        return make_strategy()
+        return multiworker_strategy()
     gpus = _devices("GPU")
     return _mirrored(gpus) if len(gpus) > 1 else tf.distribute.get_strategy()
 
@@ -359,7 +362,7 @@ STRATEGIES = {
     "auto": _auto,
     "none": tf.distribute.get_strategy,
     "mirrored": lambda: _mirrored(_devices("GPU") or _devices("CPU")),
-    "multiworker": make_strategy,
+    "multiworker": multiworker_strategy,
     "tpu": _tpu,
 }
 
@@ -504,10 +507,3 @@ def _weighted(batch, weights):
     weights = tf.ensure_shape(weights, labels.shape[:1])
     own = tf.cast(own[0], tf.float32) if own else tf.ones_like(weights)
     return inputs, labels, tf.stack([weights * own, own, tf.ones_like(own)], axis=1)
-
-
-# Seconds without a sign of life after which a worker is dead, and to wait for all to start.
-HEARTBEAT, START = 20, 600
-
-# The strategy of this process, if it is one of several, its index and their number.
-_strategies, _position = [], []

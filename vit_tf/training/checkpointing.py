@@ -3,7 +3,7 @@
 A folder holds `configuration.json`, the last states, such as `state/epoch-0007.npz` (everything
 needed to resume after seven epochs) or `state/epoch-0007-step-000120.npz` (after 120 steps of the
 eighth), `best.keras` and `log.csv`. Each is written under another name, flushed to the disk and
-then renamed, so that it is complete or absent; for addresses see `remote.write_remote`. A
+then renamed, so that it is complete or absent; for addresses see `files.write_remote`. A
 state is a zip archive, whose checksums are compared when it is read.
 """
 

@@ -70,7 +70,7 @@ def train(
             `train` are shuffled in each epoch with the seed of the recipe. `validation` may be
             None. A model of this package adopts `train.class_names` if the data have them.
         directory: folder of the run, created if missing; or an address that TensorFlow or fsspec
-            can open, such as `gs://bucket/run`, with weaker guarantees (`remote.write_remote`,
+            can open, such as `gs://bucket/run`, with weaker guarantees (`files.write_remote`,
             `files.only_process`).
         description: dict that identifies the training data; a run resumes only with the same one.
         verbose: as for `keras.Model.fit`; `"auto"` prints one line per epoch, instead of a progress

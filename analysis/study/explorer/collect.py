@@ -9,7 +9,6 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import edits
-from vit_tf.edits import run_interventions
 from vit_tf.names import join_words
 from vit_tf.tokens import prefix_names
 
@@ -33,6 +32,8 @@ MOST_COSINES = 1_400_000  # similarities of patches of a model on the page
 MOST_SCORES = 30_000_000  # of patches, layers and classes that are in memory at once
 TOP = 5  # classes of the highest scores that are explained of one image
 TOP_OF_SEVERAL = 3  # of each of several images
+COMPONENTS = 3  # red, green and blue
+AT_ONCE = 64  # runs with an intervention that share a batch
 
 
 @dataclass(frozen=True)
@@ -324,10 +325,6 @@ def is_flat(results):
     return "scores" in results and not np.ptp(results["scores"].values, axis=1).any()
 
 
-COMPONENTS = 3  # red, green and blue
-AT_ONCE = 64  # runs with an intervention that share a batch
-
-
 def principal_components(tokens):
     """Scores of the first three principal components of the tokens of all images.
 
@@ -421,7 +418,7 @@ class Removals:
         cells = self.cells()
 
         def step(batch):
-            _, changed = run_interventions(
+            _, changed = edits.run_interventions(
                 self.features, list(cells.values()), self.scores, batch, AT_ONCE
             )
             return tf.transpose(tf.cast(changed, tf.float32), (1, 0, 2))

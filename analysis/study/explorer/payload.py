@@ -10,6 +10,7 @@ MOST_BYTES = 2_000_000  # of attention at eight bits a weight; more of it is kep
 PREDICTIONS = 5  # classes that the model predicts for an image
 SPAN = (2, 98)  # percentiles of a principal component that colours run between
 BEST = 3  # classes with the highest scores in a layer: top-1 to top-3
+LEVELS = {4: 15, 8: 255, 16: 65_535}
 
 
 def make_payload(subject, results, photos, class_names):
@@ -266,9 +267,6 @@ def _as_data_url(photo):
     return f"data:image/{kind.lower()};base64,{text}"
 
 
-LEVELS = {4: 15, 8: 255, 16: 65_535}
-
-
 def pack(values, bits=8, leading=0, low=None):
     """An array as a dict that JSON can hold.
 
@@ -337,7 +335,8 @@ def unpack(packed):
 def _rounded_down(values):
     """The largest float32 numbers that are not above some float64 numbers."""
     nearest = np.asarray(values, "<f4")
-    return np.where(nearest > values, np.nextafter(nearest, np.float32(-np.inf)), nearest)
+    below = np.nextafter(nearest, np.float32(-np.inf))
+    return np.where(nearest > values, below, nearest).astype("<f4")
 
 
 def _text(values):

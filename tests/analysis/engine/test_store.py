@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from module_files import forget, replace_modules
 
-from vit_tf.analysis.engine.results import base_code, code_of, fingerprint, keep, load
+from vit_tf.analysis.engine.store import base_code, code_of, fingerprint, keep, load
 from vit_tf.files import write_whole
 
 

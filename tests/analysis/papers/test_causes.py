@@ -218,7 +218,7 @@ def test_a_quick_study_has_none_of_them(models):
 
 @pytest.fixture(scope="module")
 def user_models(models):
-    """The ViT and the BiT as models without a part in a study."""
+    """The ViT and the BiT as models of the user."""
     choice = [models[0], models[3]]
     return [dataclasses.replace(m, role="model", shapes={}, accuracy=(0.5, 10)) for m in choice]
 

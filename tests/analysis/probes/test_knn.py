@@ -97,7 +97,9 @@ def test_votes_of_a_small_temperature_do_not_vanish():
     np.testing.assert_allclose(accuracy.sel(layer="x", k=3), [1 / 3, 1])
     np.testing.assert_allclose(accuracy.sel(layer="x", k=2), [1 / 3, 2 / 3])
     votes = log_votes(np.array([[1.0, 0.0, -0.5]]), np.array([[0, 2, 1]]), 4, 0.001)
-    np.testing.assert_allclose(votes, [[1000, -500, 0, -np.inf]])
+    np.testing.assert_allclose(votes, [[0, -1500, -1000, -np.inf]])
+    two = log_votes(np.full((1, 3), 0.9), np.array([[0, 1, 1]]), 2, 1e-18)
+    np.testing.assert_allclose(two, [[0, np.log(2)]])
 
 
 def test_classes_without_votes_fill_the_top_on_demand(rng):

@@ -153,7 +153,7 @@ def test_every_figure_finds_its_results_and_draws_them(measured):
     pictures, _, results, _, _ = measured
     shown = {id(picture.figure) for picture in pictures}
     others = [figure for figure in all_figures() if id(figure) not in shown]
-    assert [figure.name for figure in others] == ["counterparts"]  # of models without a part
+    assert [figure.name for figure in others] == ["counterparts"]  # of models of the user
     names = [picture.name for picture in pictures]
     assert len(set(names)) == len(names)
     for picture in pictures:

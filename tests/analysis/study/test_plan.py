@@ -17,7 +17,7 @@ IMAGES_ONLY = Data(*["there"] * 4, 10)
 
 
 def model(name, shapes, grid=None, size=(32, 32)):
-    """A model without a part in the study; nothing is measured on it."""
+    """A model of the user; nothing is measured on it."""
     return StudyModel(
         name, "model", name, tuple(shapes), grid, None, shapes=shapes, image_size=size
     )
