@@ -19,8 +19,10 @@ import zipfile
 from importlib import import_module
 from pathlib import Path
 
+# Here and in every command, what needs TensorFlow is imported where it is used: options are parsed
+# first, so that --help and errors in the options are immediate.
 import vit_tf
-from vit_tf.files import as_path, is_remote, without_password
+from vit_tf.files import as_path, without_password
 from vit_tf.names import near_names
 from vit_tf.preprocessing import Preprocessing, interval
 
@@ -231,13 +233,6 @@ def require_at_least(options, **least):
         if value is not None and value < bound:
             flag = f"--{name.replace('_', '-')}"
             raise ValueError(f"Expected {flag} to be at least {bound}. Received: {value}")
-
-
-def path_or_address(text):
-    """A path of the command line, which may be an address such as `gs://bucket/run`."""
-    if not is_remote(text):
-        return Path(text)
-    return as_path(text)
 
 
 def given(options, names):
@@ -606,7 +601,7 @@ def add_training(parser, image_size):
     text = "how often each training image is repeated in an epoch, differently augmented"
     data("--repeats", type=int, default=1, help=f"{text}; 3 in DeiT")
     data("--batch-size", type=int, default=128, help="examples per step, over all devices")
-    how = {"reading": path_or_address, "required": True}
+    how = {"reading": as_path, "required": True}
     add_out(run, "output folder; created if missing", **how)
     run("--seed", type=int, default=0, help="random seed")
     add_strategy(run)

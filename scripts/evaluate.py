@@ -24,6 +24,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
+from vit_tf.files import as_path
 from vit_tf.scripts import common
 
 LOW_VARIATION = (
@@ -64,7 +65,7 @@ def parse(arguments=None):
     common.add_alias(few, "--few-shot", "shots")
     common.add_alias(few, "--seeds", "draws", type=int)
     common.add_alias(few, "--tap", "taps", nargs=1)
-    run, file = parser.group("run"), {"metavar": "FILE", "reading": common.path_or_address}
+    run, file = parser.group("run"), {"metavar": "FILE", "reading": as_path}
     common.add_out(run, "output file, such as result.json", **file)
     common.add_strategy(run)
     return parser.parse_args(arguments)

@@ -169,11 +169,12 @@ def quantity(result, *, unit, more=""):
     """
 
     def make(statistic):
-        paragraphs = (inspect.getdoc(statistic) or "").split("\n\n")
+        text = inspect.getdoc(statistic)
+        paragraphs = (text or "").split("\n\n")
         if len(paragraphs) != 2:
             raise ValueError(
                 f"Expected the docstring of {statistic.__qualname__!r} to be two paragraphs, the "
-                f"label and the explanation. Received: {inspect.getdoc(statistic)!r}"
+                f"label and the explanation. Received: {text!r}"
             )
         label, explanation = (" ".join(part.split()) for part in paragraphs)
         return Quantity(label, explanation, result, unit, statistic, more)

@@ -28,7 +28,7 @@ from vit_tf.files import (
     without_password,
     write_whole,
 )
-from vit_tf.scripts import common, evaluate
+from vit_tf.scripts import evaluate
 from vit_tf.training import checkpointing
 from vit_tf.training.recipes import Recipe
 
@@ -184,8 +184,8 @@ def test_a_killed_training_at_a_server_is_resumed_by_another_process(server, tmp
 
 
 def test_scripts_read_paths_and_addresses():
-    assert common.path_or_address("runs/one") == Path("runs/one")
-    assert common.path_or_address("ram://runs/one") == RemotePath("ram://runs/one")
+    assert as_path("runs/one") == Path("runs/one")
+    assert as_path("ram://runs/one") == RemotePath("ram://runs/one")
 
 
 def test_the_file_systems_are_those_of_tensorflow_and_fsspec():
