@@ -207,7 +207,7 @@ def run_interventions(features, interventions, tap: str, images, max_runs: int =
     """Runs the model once per intervention.
 
     Returns the unedited taps, and the values at `tap`, of shape (intervention, example, ...). Each
-    run starts at the segment of its first edit; up to `max_runs` runs share one batch.
+    run starts where its first edit is; up to `max_runs` runs share one batch.
     `interventions` is a list of dicts from taps to edits, or a function from the unedited taps to
     such a list.
     """
@@ -219,31 +219,43 @@ def run_interventions(features, interventions, tap: str, images, max_runs: int =
         taps |= outputs
     if callable(interventions):
         interventions = interventions(taps)
-    segment_of_tap = {tap: index for index, segment in enumerate(segments) for tap in segment.taps}
-    first_segments = [
-        min((segment_of_tap[t] for t in edits), default=len(segments)) for edits in interventions
-    ]
-    order = sorted(range(len(interventions)), key=first_segments.__getitem__)
+    starts.append(None)  # of runs without edits
+    plans = [_plan(segments, edits, tap) for edits in interventions]
+    order = sorted(range(len(plans)), key=lambda run: plans[run][0])
     values = {}
     for begin in range(0, len(order), max_runs):
         group = order[begin : begin + max_runs]
-        runs = [(first_segments[i], interventions[i]) for i in group]
-        values |= dict(zip(group, _run_group(segments, starts, runs, tap, taps[tap]), strict=True))
+        runs = []
+        for run in group:
+            first, end, edits = plans[run]
+            start = starts[first] if end is None else _checked(end, edits[end])(taps[end])
+            runs.append((first, start, {name: edits[name] for name in edits if name != end}))
+        values |= dict(zip(group, _run_group(segments, runs, tap, taps[tap]), strict=True))
     return taps, ops.stack([values[index] for index in range(len(values))])
 
 
-def _run_group(segments: list, starts: list, runs: list[tuple[int, dict]], tap: str, intact):
-    """Returns the value at `tap` for each run; `starts` holds the unedited input of each segment.
+def _plan(segments: list, edits: dict, tap: str) -> tuple:
+    """The segment that a run starts with, the tap whose edited value is its input or None, edits.
 
-    Each run is its first segment and its edits, in the order of first segments.
+    A run whose first edit is of the output of a segment starts with the next one.
     """
+    for index, segment in enumerate(segments):
+        if edited := [name for name in segment.taps if name in edits]:
+            if edited == [segment.end_tap] and tap not in segment.taps:
+                return index + 1, segment.end_tap, edits
+            return index, None, edits
+    return len(segments), None, edits
+
+
+def _run_group(segments: list, runs: list[tuple], tap: str, intact):
+    """The value at `tap` of each run: its first segment, its input there, and its edits, in order
+    of first segments."""
     x, active_edits, outputs = None, [], {}
     for index, segment in enumerate(segments):
-        starting_edits = [edits for first_segment, edits in runs if first_segment == index]
-        if starting_edits:
-            inputs = [starts[index]] * len(starting_edits)
-            x = ops.concatenate([*([] if x is None else [x]), *inputs])
-        active_edits += starting_edits
+        starting = [(own, edits) for first, own, edits in runs if first == index]
+        if starting:
+            x = ops.concatenate([*([] if x is None else [x]), *(own for own, _ in starting)])
+        active_edits += [edits for _, edits in starting]
         if active_edits:
             outputs, x = segment(x, _batch_edits(active_edits))
         if tap in segment.taps and active_edits:

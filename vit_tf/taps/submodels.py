@@ -398,6 +398,11 @@ class Segment:
         """Names of the taps, in depth order."""
         return tuple(self._taps)
 
+    @property
+    def end_tap(self):
+        """Name of the tap that is the output, if one is."""
+        return next((tap for tap, tensor in self._taps.items() if tensor is self._end), None)
+
     def __call__(self, x, edits: dict | None = None) -> tuple:
         """Dict from tap to tensor, edited, and the tensor that the next piece takes, or None."""
         edits, applied = edits or {}, set()

@@ -175,7 +175,9 @@ def test_many_runs_at_once_are_those_one_by_one(make, max_runs):
     taps = [tap for tap in tap_names if tap.endswith(("/heads", "/value", "mlp/sum"))]
     zeroed = [{tap: edits.zero} for tap in reversed(taps)]
     two = {taps[0]: edits.scaled(2), taps[-1]: edits.scaled(0.5)}
-    interventions = [*zeroed, {}, two, {taps[0]: edits.resampled()}]
+    sums = [tap for tap in taps if tap.endswith("mlp/sum")]
+    ends = {sums[0]: edits.scaled(2), taps[-1]: edits.zero} if sums else two
+    interventions = [*zeroed, {}, two, ends, {taps[0]: edits.resampled()}]
     features = submodel(model, taps, tap_names[-1])
     last = features.taps[-1]
     intact, actual = tf.function(
