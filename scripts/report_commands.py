@@ -19,7 +19,8 @@ from vit_tf.files import digest_tree, only_process, without_password
 from vit_tf.scripts import common
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
-GALLERY = 2_000  # training images among which nearest neighbours are found, at most
+# Training images among which nearest neighbours are found: as many as are tested, in this range.
+GALLERY = 500, 2_000
 ANNOTATED_BATCH = 60
 SHAPE_VIDEOS, SHAPE_PAIRS = 16, 160  # generated for `--data shapes`
 STILL_RUNNING = "still running after %d s: %s"
@@ -139,11 +140,10 @@ def measured_sizes(options, description, split):
 def read_data(options, description, split="test", **images):
     """The `Data` that is measured, `options.sizes` of it; `images` are arguments of `data.load`."""
     from vit_tf.analysis.study.data import (
-        FIELD_IMAGES,
         MOST_IN_BATCH,
         Data,
         batch_size_of,
-        field_batch_size,
+        num_field_images,
     )
 
     classes = common.chosen_classes(options)
@@ -152,13 +152,13 @@ def read_data(options, description, split="test", **images):
     tested = options.sizes["test"]
     size = batch_size_of(tested)
     (test,) = load(splits=(split,), batch_size=size, take=tested)
-    fields = min(FIELD_IMAGES, tested)
-    (few,) = load(splits=(split,), batch_size=field_batch_size(test), take=fields)
+    fields = min(num_field_images(test), tested)
+    (few,) = load(splits=(split,), batch_size=fields, take=fields)
     pixels = tuple(few.element_spec[0].shape[1:3])
     annotated, annotation_facts = read_annotations(options, pixels, images.get("preprocessing"))
     facts = {
         "batch": size,
-        "field_images": FIELD_IMAGES,
+        "field_images": fields,
         "size": pixels,
         "data": without_password(str(options.data)),
         "seed": options.seed,
@@ -168,7 +168,7 @@ def read_data(options, description, split="test", **images):
         return Data(test, few, facts=facts, optional=annotated, optional_facts=annotation_facts)
     few_shot = {"batch_size": MOST_IN_BATCH, "held_out": options.shots, **source}
     train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
-    count = min(description.num_examples["train"], GALLERY)
+    count = min(description.num_examples["train"], sorted((*GALLERY, tested))[1])
     (gallery,) = load(splits=("train",), batch_size=MOST_IN_BATCH, take=count)
     facts |= {"train": train.identify(), "validation": held_out.identify()}
     annotated = {"gallery": lambda: gallery, **annotated}

@@ -325,7 +325,7 @@ class Calls:
 PRIME = 2**31 - 1
 
 
-def gaussian_like(features, seed=0):
+def gaussian_like(features, seed=0, vectors=False):
     """Gaussian noise with the shapes of the given features.
 
     Every value is drawn from a normal distribution of mean 0 and variance 1, independently across
@@ -337,6 +337,8 @@ def gaussian_like(features, seed=0):
     Args:
         features: callable from images to `{tap: tensor}`, which is traced for the shapes, not run.
         seed: seed of the noise.
+        vectors: whether each tap is one vector (example, channel) of noise. So is the mean of
+            tokens of noise, but for its scale, and vectors cost much less.
 
     Returns:
         Callable from images to `{tap: float32 tensor}`, with the `token_grid` of the features.
@@ -344,20 +346,22 @@ def gaussian_like(features, seed=0):
     Raises:
         ValueError: when called, for a tap whose shape is not static apart from the example axis.
     """
-    return _Noise(features, seed)
+    return _Noise(features, seed, vectors)
 
 
 class _Noise:
     """The callable of `gaussian_like`."""
 
-    def __init__(self, features, seed):
+    def __init__(self, features, seed, vectors):
         self.name = f"{model_name(features)} as noise"
         self.token_grid = getattr(features, "token_grid", None)
-        self.features, self._seed = features, seed
+        self.features, self._seed, self._vectors = features, seed, vectors
 
     def __call__(self, images):
         images = tf.convert_to_tensor(images)
         shapes = _shapes(self.features, images)
+        if self._vectors:
+            shapes = {tap: shape[-1:] for tap, shape in shapes.items()}
         size = 2 * int(np.prod(images.shape[1:]))
         factors = np.random.default_rng(self._seed).integers(1, PRIME, (size, 2))
 

@@ -32,7 +32,7 @@ from .chapters import CAUSES
 from .walmer.section4_attention import unit_distance_of
 
 SCORES = "logits"
-MOST_IMAGES = 512  # of the user's models, unless the first batch alone is larger
+MOST_IMAGES = 256  # of the user's models, unless the first batch alone is larger
 
 
 def _intervention(analysis, model, taps, measure):

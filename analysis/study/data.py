@@ -74,8 +74,8 @@ class Data:
         return f"It needs {' and '.join(dict.fromkeys(missing))}." if missing else ""
 
 
-FIELD_IMAGES = 32
-FIELD_PIXELS = 2**18  # of the images that gradients are taken of at once, of 224 px five
+FIELD_IMAGES = 32  # whose receptive fields are averaged, at most
+FIELD_PIXELS = 2**18  # of these images, of 224 px five: one batch
 FEWEST_FIELDS = 4  # of these, as the first batch also shows which axes hold examples
 MOST_IN_BATCH = 120
 FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
@@ -103,7 +103,7 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
         ValueError: for labels that are no integers, or labelled images of a single batch.
     """
     test = _batched(images)
-    few = test.unbatch().take(FIELD_IMAGES).batch(field_batch_size(test))
+    few = test.unbatch().batch(num_field_images(test)).take(1)
     optional_facts = {name: {name: _digest(made)} for name, made in optional.items()}
     optional = {
         name: made if callable(made) else lambda made=made: made for name, made in optional.items()
@@ -131,8 +131,8 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
     )
 
 
-def field_batch_size(test: tf.data.Dataset) -> int:
-    """How many images gradients are taken of at once, all activations of which are kept for it."""
+def num_field_images(test: tf.data.Dataset) -> int:
+    """How many images receptive fields are taken of, all at once: their activations are kept."""
     size = tf.nest.flatten(test.element_spec)[0].shape[1:3].as_list()
     if None in size:
         return FIELD_IMAGES

@@ -171,7 +171,7 @@ FIGURE_5 = Figure(
 
 
 # Sampled for each receptive field: all of a wide layer's channels cost a gradient each.
-CHANNELS = 16
+CHANNELS = 8
 
 
 def field_taps(model, path):
@@ -308,7 +308,7 @@ FIGURE_6 = Figure(
     measure=receptive_field_of,
     draw=plot_receptive_field,
     name="receptive-field-{model}",
-    call="analysis.receptive_field({model}, images, channels=16)",
+    call="analysis.receptive_field({model}, images, channels=8)",
     title="Effective receptive fields",
     caption=fields_caption,
     claims=[early_fields],
@@ -322,7 +322,7 @@ FIGURE_C4 = FIGURE_6.variant(
     shows="effective receptive fields before the residual connection",
     measure=branch_field_of,
     name="receptive-field-branch-{model}",
-    call='analysis.receptive_field(vit_tf.submodel({loaded}, "*/branch"), images, channels=16)',
+    call='analysis.receptive_field(vit_tf.submodel({loaded}, "*/branch"), images, channels=8)',
     title="Effective receptive fields before the residual connection",
     caption="Each panel is the gradient of a branch's output at the centre position, before it is "
     "added to the skip, with respect to the pixels. Where the centre patch is not the brightest, "

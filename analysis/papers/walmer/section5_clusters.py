@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from ...engine.estimates import accuracy_of, correlation, lower, minus, student
+from ...engine.features import gaussian_like
 from ...engine.pooling import grid_of, pooled_statistic
 from ...engine.results import KEPT, expect_variable, layer_names
 from ...plots.probe_plots import plot_clustering
@@ -32,13 +33,22 @@ def summarised(model, tokens):
 
 def pooled_of(model, tokens, reads="test"):
     """Pooled features of the images of a data set, that others share."""
+    taps, tokens_read, view = summarised(model, tokens), tokens, None
+    if model.role == "noise":  # whose mean over tokens is noise again
+
+        def view(noise, features, data):
+            return gaussian_like(noise.base.features(*taps), vectors=True)
+
+        tokens_read = "all"
+
     return statistic(
         f"pooled_{tokens}_{reads}",
         model,
-        summarised(model, tokens),
-        lambda features: pooled_statistic(tokens, grid_of(features, None)),
+        taps,
+        lambda features: pooled_statistic(tokens_read, grid_of(features, None)),
         reads=reads,
         saved=False,
+        view=view,
     )
 
 

@@ -37,6 +37,7 @@ def knn_accuracy_of(model):
         lambda features, tested, data: knn_statistic(features, tested, data.num_classes),
         reads="gallery",
         inputs=(pooled, DATA),
+        view=pooled.view,
     )
 
 

@@ -50,6 +50,18 @@ def test_it_has_the_shapes_of_the_features_and_normal_values(images, noise):
     np.testing.assert_allclose(inside, [0.6827, 0.9545], atol=0.008)
 
 
+def test_vectors_are_distributed_as_means_over_tokens(images, noise):
+    means = noise(images)["map"].numpy().mean(axis=(1, 2)) * 8  # of 64 positions
+    vectors = analysis.gaussian_like(Features(), seed=4, vectors=True)(images)
+    assert {tap: x.shape.as_list() for tap, x in vectors.items()} == {
+        "tokens": [64, 64],
+        "map": [64, 21],
+    }
+    for values in (means, vectors["map"].numpy(), vectors["tokens"].numpy()):
+        assert abs(values.mean()) < 0.1 and abs(values.std() - 1) < 0.06
+        assert np.abs(np.corrcoef(values.T) - np.eye(values.shape[1])).max() < 0.6
+
+
 def test_values_are_independent_across_examples_taps_and_channels(images, noise):
     tokens, maps = (noise(images)[tap].numpy().reshape(64, -1) for tap in ("tokens", "map"))
     for rows in (tokens, tokens.T, np.concatenate([tokens[:, :320], maps[:, :320]])):

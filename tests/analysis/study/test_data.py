@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from vit_tf.analysis.study.data import field_batch_size
+from vit_tf.analysis.study.data import num_field_images
 
 
 @pytest.mark.parametrize(
@@ -12,4 +12,4 @@ from vit_tf.analysis.study.data import field_batch_size
 def test_gradients_are_taken_of_fewer_large_images_at_once(size, expected):
     spec = tf.TensorSpec((None, size, size, 3)), tf.TensorSpec((None,), tf.int64)
     data = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=spec)
-    assert field_batch_size(data) == expected
+    assert num_field_images(data) == expected
