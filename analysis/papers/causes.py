@@ -33,16 +33,17 @@ from .walmer.section4_attention import unit_distance_of
 
 SCORES = "logits"
 MOST_IMAGES = 256  # of the user's models, unless the first batch alone is larger
+MOST_FOR_HEADS = 512  # whose effects are small
 
 
-def _intervention(analysis, model, taps, measure):
+def _intervention(analysis, model, taps, measure, most=None):
     """A measurement of many forward passes over the labelled test images, with interventions."""
     is_users = model.role == "model"
     has_scores = SCORES in model.taps and not (is_users and model.accuracy is None)
     model.require(has_scores, "class scores for these images")
 
     def make(data):
-        test = _first(data.test, MOST_IMAGES) if is_users else data.test
+        test = _first(data.test, most or MOST_IMAGES) if is_users else data.test
         return measure(model.features(*taps, SCORES), test)
 
     return task(analysis, model, make, reads="test", inputs=(DATA,))
@@ -58,7 +59,7 @@ def head_ablation_of(model):
     """Effect of ablating each head."""
     heads = [tap for tap in model.taps if tap.endswith("/heads")]
     heads = model.require(heads, "outputs of heads")
-    return _intervention("head_ablation", model, heads, head_ablation)
+    return _intervention("head_ablation", model, heads, head_ablation, MOST_FOR_HEADS)
 
 
 def head_effects_of(model):
