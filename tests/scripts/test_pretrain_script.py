@@ -8,7 +8,7 @@ from oracles import weights_of
 from training_runs import kill_at, read_log
 
 from vit_tf import MaskedPatchPrediction, ViT, data, load_model
-from vit_tf.scripts import finetune, pretrain
+from vit_tf.scripts import pretrain
 from vit_tf.training.evaluation import majority_accuracy
 
 TINY = "--image-size 8 --patch-size 2 --num-layers 1 --num-heads 1 --hidden-dim 8 --mlp-dim 8"
@@ -61,16 +61,3 @@ def test_commonest_colour_is_that_of_the_training_data(undisturbed):
     assert majority_accuracy(train, test, 512) == pytest.approx(expected)
     result = json.loads((undisturbed / "result.json").read_text())
     assert result["commonest_colour_accuracy"] == pytest.approx(expected, abs=0.03)
-
-
-@pytest.mark.slow
-def test_fine_tuning_starts_from_it(undisturbed, tmp_path):
-    line = (
-        f"{undisturbed}/model.keras --steps 1 --num-validations 1 --learning-rate 1e-30 --take 100"
-    )
-    assert finetune.main(f"{line} --warmup-steps 0 --out {tmp_path}".split()) == 0
-    outputs, expected = (
-        weights_of(load_model(out / "model.keras")) for out in (tmp_path, undisturbed)
-    )
-    for path, value in expected.items():
-        np.testing.assert_allclose(outputs[path], value, atol=1e-12, err_msg=path)

@@ -48,19 +48,6 @@ def test_a_head_that_attends_to_one_neighbour_has_its_peak_there(prefix, step, l
     assert offset.length.item() == pytest.approx(8 * left_over * np.hypot(*step))
 
 
-def test_turning_the_image_turns_the_offset():
-    score = {(0, 0): 1, (0, 1): 5, (1, 2): 2, (2, -1): 3}
-    grid, turned = TokenGrid(3, 4, 0, 8), TokenGrid(4, 3, 0, 8)
-    element = mean_of(head(grid, lambda r, c: score.get((r, c), 0.1)), grid)
-    other = mean_of(head(turned, lambda r, c: score.get((c, r), 0.1)), turned)
-    of_one, of_other = (
-        analysis.attention_offset(analysis.aligned_attention(mean)) for mean in (element, other)
-    )
-    np.testing.assert_allclose(of_one.row_offset, of_other.column_offset, rtol=1e-12)
-    np.testing.assert_allclose(of_one.column_offset, of_other.row_offset, rtol=1e-12)
-    np.testing.assert_allclose(of_one.length, of_other.length, rtol=1e-12)
-
-
 def test_distance_on_the_unit_square_does_not_depend_on_the_stride():
     for grid in (TokenGrid(3, 4, 1, 8), TokenGrid(3, 4, 0, 32)):
         across = np.zeros((12, 12))

@@ -67,15 +67,6 @@ def test_diffuse_heads_do_not_repeat(rng):
     assert alike.repetition.max() < 0.05 and alike.similarity.min() > 0.99
 
 
-def test_the_order_of_heads_and_keys_does_not_matter(rng):
-    maps = rng.dirichlet(np.full(36, 0.1), size=(2, 3, 4))
-    plain = patterns(maps)
-    moved = patterns(maps[:, :, ::-1][..., rng.permutation(36)])
-    for name in ("repetition", "similarity"):
-        np.testing.assert_allclose(plain[name], moved[name], atol=1e-6)
-    np.testing.assert_allclose(plain.peak, moved.peak[..., ::-1], atol=1e-6)
-
-
 def test_of_one_image_the_mean_is_the_image(rng):
     maps = rng.dirichlet(np.full(36, 0.1), size=(1, 2, 3))
     mean = analysis.mean_attention(features_of(attention(maps), GRID), numbers(1))

@@ -163,20 +163,6 @@ def test_statistics_are_those_of_a_loop_over_queries_and_keys(rng):
         assert result[name].item() == pytest.approx(value, rel=1e-12), name
 
 
-def test_kinds_do_not_depend_on_the_stride_and_prefix_but_turn_with_the_image(rng):
-    table = {(r, c): rng.dirichlet(np.ones(4) * 0.2)[0] for r in range(-3, 4) for c in range(-4, 5)}
-    scores = [lambda r, c, n=n: table[r, c] ** n for n in (1, 2, 4)]
-    scores += [mixed((1, (0, -1))), mixed((0.7, (1, 2)), (0.3, (0, 0)))]
-    plain = classified(scores, TokenGrid(4, 5, 0, 1))
-    other = classified(scores, TokenGrid(4, 5, 3, 16))
-    assert named(plain) == named(other)
-    turned = [lambda r, c, s=s: s(c, r) for s in scores]
-    flipped = {"row": "column", "column": "row", "left": "up", "right": "down", "up": "left"}
-    flipped |= {"down": "right", "up-right": "down-left", "down-left": "up-right"}
-    expected = [" ".join(flipped.get(w, w) for w in name.split()) for name in named(plain)]
-    assert named(classified(turned, TokenGrid(5, 4, 0, 1))) == expected
-
-
 def test_a_grid_of_one_row_has_no_axial_heads():
     grid = TokenGrid(1, 12, 0, 8)
     result = classified([lambda r, c: 1, lambda r, c: np.exp(-(c**2)), mixed((1, (0, 1)))], grid)

@@ -4,7 +4,7 @@ from attention_heads import OBLONG, random_attention
 from tables import features_of, numbers
 
 import vit_tf
-from vit_tf import TokenGrid, analysis
+from vit_tf import analysis
 
 PATTERNS = ("block*/attention/weights", "block*/*/skip", "block*/*/sum")
 
@@ -54,15 +54,6 @@ def test_rollout_is_the_product_of_each_image_averaged(rng):
     single = analysis.rollout_of_images(features, data)
     np.testing.assert_allclose(single, expected[:, -1], rtol=1e-5)
     np.testing.assert_allclose(result.sum("key"), 1, rtol=1e-6)
-
-
-def test_attention_to_the_left_neighbour_rolls_out_to_a_binomial(rng):
-    left = np.eye(6, k=-1)
-    left[0, 0] = 1
-    weights = {f"block{n:02}/attention/weights": left[None, None] for n in range(3)}
-    features = features_of(with_skips(weights, rng), TokenGrid(1, 6, 0, 8))
-    result = analysis.attention_rollout(features, numbers(1))
-    np.testing.assert_array_equal(result[-1, 5], np.array([0, 0, 1, 3, 3, 1]) / 8)
 
 
 def test_later_layers_read_what_earlier_ones_made(rng):

@@ -3,7 +3,6 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import xarray as xr
 from oracles import randomize
 
 import vit_tf
@@ -21,32 +20,15 @@ TINY = {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "mlp_dim": 8, "num_cla
 
 def test_components_are_the_eigenvectors_of_the_covariance(rng):
     kernel = rng.normal(size=(3, 4, 2, 40)) * rng.uniform(0.1, 2, (3, 4, 2, 1)) + 5
-    result = patch_filters(kernel, 24)
+    result = patch_filters(kernel, 20)
     values, vectors = np.linalg.eigh(np.cov(kernel.reshape(24, 40)))
-    values, vectors = values[::-1], vectors[:, ::-1].T
-    np.testing.assert_allclose(result["explained_variance"], values / values.sum(), atol=1e-12)
-    found = result.values.reshape(24, 24)
+    shares, vectors = values[:3:-1] / values.sum(), vectors[:, :3:-1].T
+    np.testing.assert_allclose(result["explained_variance"], shares, atol=1e-12)
+    found = result.values.reshape(20, 24)
     signs = np.sign((found * vectors).sum(axis=1))[:, None]
     np.testing.assert_allclose(found, signs * vectors, atol=1e-8)
-    largest = found[np.arange(24), np.abs(found).argmax(axis=1)]
+    largest = found[np.arange(20), np.abs(found).argmax(axis=1)]
     assert (largest > 0).all() and result.attrs["hidden_units"] == 40
-
-
-def test_planted_patterns_are_found_in_their_place_and_order(rng):
-    stripe = np.zeros((4, 6, 3))
-    stripe[1, :, 0] = 3.0  # a red row
-    spot = np.zeros((4, 6, 3))
-    spot[3, 2, 2] = -1.0  # a blue place, dark
-    weights = rng.normal(size=(30, 2))
-    weights = np.linalg.qr(weights - weights.mean(axis=0))[0]  # orthogonal, of mean 0
-    kernel = stripe[..., None] * weights[:, 0] + spot[..., None] * weights[:, 1]
-    shifted = kernel + rng.normal(size=(4, 6, 3, 1))
-    result = patch_filters(shifted, 3)
-    lengths = np.array([9 * 6, 1, 0])
-    np.testing.assert_allclose(result["explained_variance"], lengths / 55, atol=1e-12)
-    np.testing.assert_allclose(result[0], stripe / np.sqrt(54), atol=1e-12)
-    np.testing.assert_allclose(result[1], -spot, atol=1e-12)
-    xr.testing.assert_allclose(patch_filters(-shifted, 2), result[:2])
 
 
 def sinusoids(grid, frequencies):

@@ -31,17 +31,6 @@ def test_every_layer_is_read_by_the_norm_and_the_head(rng, pooling):
     np.testing.assert_allclose(result[:, -1], vit(images), rtol=1e-5, atol=1e-5)
 
 
-def test_blocks_that_add_nothing_are_read_as_the_one_before(rng):
-    vit = small_vit()
-    for layer in (vit.blocks[2].out, vit.blocks[2].contract):
-        for weight in layer.weights:
-            weight.assign(0 * weight)
-    images = rng.uniform(-1, 1, size=(2, 8, 8, 3)).astype("float32")
-    result = analysis.logit_lens(vit_tf.submodel(vit, "block*/mlp/sum", "logits"), images)
-    np.testing.assert_allclose(result[:, 1], result[:, 2], rtol=0, atol=1e-6)
-    assert np.abs(result[:, 0] - result[:, 1]).max() > 1e-2
-
-
 @pytest.mark.slow
 def test_units_of_the_last_stage_of_a_resnet(rng):
     bit = vit_tf.BiT((16, 16, 3), units=(1, 2), num_classes=5, stem="small", width_factor=0.5)

@@ -84,18 +84,12 @@ def perfect_tokens(rng, masks):
     return tokens
 
 
-def test_perfect_features_of_moving_objects_carry_their_masks_along_exactly(rng):
-    masks = moving_squares(3)
-    actual = analysis.propagate_masks(perfect_tokens(rng, masks), masks[0], top=1)
-    np.testing.assert_array_equal(actual, masks)
-    assert actual.dtype == np.uint8
-
-
 def test_what_moves_further_than_the_neighbourhood_is_lost(rng):
     masks = moving_squares(2, 12, (0, 3))
     tokens = perfect_tokens(rng, masks)
     actual = [analysis.propagate_masks(tokens, masks[0], top=1, radius=r)[1] for r in (2, 3)]
     assert (actual[0] != masks[1]).any() and (actual[1] == masks[1]).all()
+    assert actual[1].dtype == np.uint8
 
 
 def test_masks_are_taken_at_token_centres_enlarged_and_stretched(rng):
@@ -253,21 +247,9 @@ def test_the_masks_handed_out_are_those_that_are_scored(rng, dense):
         )
         np.testing.assert_allclose(result["region"].sel(layer=layer), j)
         np.testing.assert_allclose(result["boundary"].sel(layer=layer), f)
+        np.testing.assert_allclose(result["score"].sel(layer=layer), (j.mean() + f.mean()) / 2)
     with pytest.raises(ValueError, match="Expected a grid"):
         analysis.follow_masks(patch_features, frames, masks[0])
-
-
-def test_scores_leave_out_the_first_and_the_last_frame(rng):
-    masks = moving_squares(4)
-    frames = perfect_tokens(rng, masks).astype("float32")
-    frames[2] = frames[0]  # as if nothing had moved
-    result = analysis.label_propagation(colours, [(frames, masks)], PIXELS, dense=False, top=1)
-    actual = np.stack([masks[1], masks[0]])
-    j = analysis.region_similarity(actual, masks[1:3], [1, 2]).mean(0)
-    f = analysis.boundary_accuracy(actual, masks[1:3], [1, 2]).mean(0)
-    np.testing.assert_allclose(result["region"][0], j)
-    np.testing.assert_allclose(result["boundary"][0], f)
-    np.testing.assert_allclose(result["score"], (j.mean() + f.mean()) / 2)
 
 
 def patch_features(images):

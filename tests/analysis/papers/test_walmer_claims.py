@@ -70,61 +70,47 @@ def patterns_vary(side):
     return {"attention_patterns.vit": sharp, "cls_attention.vit": average}
 
 
-def heads_of(*layers):
-    """What follows from the mean attention of heads, lists of scores by layer."""
-    mean = mean_of([[head(GRID, score) for score in scores] for scores in layers], GRID)
+# The score of a kind of head at an offset (row, column).
+SCORES = {
+    "right": lambda row, column: (row, column) == (0, 1),
+    "down": lambda row, column: (row, column) == (1, 0),
+    "around": lambda row, column: np.exp(-(row**2 + column**2) / 2),
+    "everywhere": lambda row, column: 1,
+    "own": lambda row, column: (row, column) == (0, 0),
+    "along_row": lambda row, column: row == 0,
+}
+OFFSET, AROUND, MIXED = (
+    "right down right around",
+    "around around around around",
+    "around everywhere",
+)
+# The heads of each layer, by side.
+HEADS = {
+    "offset-heads": {
+        1: ["right down around everywhere"] * 3,
+        -1: ["around everywhere own along_row"] * 3,
+        0: ["around everywhere right own", *[AROUND] * 3],
+    },
+    "offset-heads-early": {
+        1: [OFFSET, AROUND],
+        -1: [AROUND, OFFSET],
+        0: ["right around around around"] * 2,
+    },
+    "local-kinds": {1: ["right around own along_row"], -1: [AROUND], 0: ["own around around"]},
+    "layers-mix": {
+        1: [MIXED] * 4,
+        -1: ["everywhere everywhere"] * 2 + ["own around"] * 2,
+        0: [MIXED, "everywhere everywhere"] * 2,
+    },
+}
+
+
+def heads_of(name, side):
+    """What follows from the mean attention of the heads of `HEADS`."""
+    layers = [[head(GRID, SCORES[kind]) for kind in kinds.split()] for kinds in HEADS[name][side]]
+    mean = mean_of(layers, GRID)
     aligned = aligned_attention(mean)
     return {"aligned_attention.vit": aligned, "head_classes.vit": head_classes(mean)}
-
-
-def right(row, column):
-    return (row, column) == (0, 1)
-
-
-def down(row, column):
-    return (row, column) == (1, 0)
-
-
-def around(row, column):
-    return np.exp(-(row**2 + column**2) / 2)
-
-
-def everywhere(row, column):
-    return 1
-
-
-def own(row, column):
-    return (row, column) == (0, 0)
-
-
-def along_row(row, column):
-    return row == 0
-
-
-def offset_heads(side):
-    layers = {
-        1: [[right, down, around, everywhere]] * 3,
-        -1: [[around, everywhere, own, along_row]] * 3,
-        0: [[around, everywhere, right, own], *[[around] * 4] * 3],
-    }
-    return heads_of(*layers[side])
-
-
-def offset_heads_early(side):
-    offset, none = [right, down, right, around], [around] * 4
-    layers = {1: [offset, none], -1: [none, offset], 0: [[right, *none[1:]]] * 2}
-    return heads_of(*layers[side])
-
-
-def local_kinds(side):
-    layers = {1: [right, around, own, along_row], -1: [around] * 4, 0: [own, around, around]}
-    return heads_of(layers[side])
-
-
-def layers_mix(side):
-    mixed, alike = [around, everywhere], [everywhere] * 2
-    kinds = {1: [mixed] * 4, -1: [alike] * 2 + [[own, around]] * 2, 0: [mixed, alike] * 2}
-    return heads_of(*kinds[side])
 
 
 def distances(first, third, late):
@@ -132,14 +118,6 @@ def distances(first, third, late):
     layers = np.repeat([first, third, late], [1, 2, 3])[:, None]
     values = layers + np.array([-0.02, 0.02, -0.01, 0.01])
     return {"unit_distance.vit": xr.DataArray(values, dims=("layer", "head"))}
-
-
-def distance_dips(side):
-    return distances(0.4 + 0.2 * side, 0.4, 0.4 + 0.2 * side)
-
-
-def distance_rises(side):
-    return distances(0.4, 0.4, 0.4 + 0.2 * side)
 
 
 def saliency(best):
@@ -154,35 +132,32 @@ def salient(best):
     return {"saliency.vit": saliency(best), "saliency.vit-untrained": saliency(untrained)}
 
 
-def saliency_early(side):
-    early = {1: [0.5, 0.6, 0.55], -1: [0.1, 0.12, 0.1], 0: [0.1, 0.6, 0.1]}[side]
-    return salient(np.array([*early, 0.9, 0.9, 0.9]))
-
-
-def saliency_plateaus(side):
-    best = {
+# The best IoU of each layer, by side.
+SALIENCY = {
+    "saliency-early": {
+        1: [0.5, 0.6, 0.55, 0.9, 0.9, 0.9],
+        -1: [0.1, 0.12, 0.1, 0.9, 0.9, 0.9],
+        0: [0.1, 0.6, 0.1, 0.9, 0.9, 0.9],
+    },
+    "saliency-plateaus": {
         1: [0.5, 0.6, 0.55, 0.6, 0.6, 0.65],
         -1: [0.21, 0.22, 0.23, 0.7, 0.6, 0.65],
         0: [0.23, 0.45, 0.24, 0.6, 0.5, 0.6],
-    }
-    return salient(np.array(best[side]))
-
-
-def saliency_drops(side):
-    late = 0.5 - 0.2 * side + np.array([-0.03, 0.03, 0.0])
-    return {"saliency.vit": saliency(np.array([0.9, 0.49, 0.51, *late]))}
+    },
+    "saliency-drops": {
+        1: [0.9, 0.49, 0.51, 0.27, 0.33, 0.3],
+        -1: [0.9, 0.49, 0.51, 0.67, 0.73, 0.7],
+        0: [0.9, 0.49, 0.51, 0.47, 0.53, 0.5],
+    },
+}
+DEEPEN = [0.2, 0.3, 0.4, 0.6, 0.7, 0.9]
+DEEPEN = {1: DEEPEN, -1: DEEPEN[::-1], 0: [0.5, 0.3, 0.6, 0.4, 0.6, 0.4]}
 
 
 def clusters(purity, layers=BLOCKS, objects=400):
     """A result of `cluster_scores`."""
     attrs = {"objects": objects, "examples": objects}
     return xr.Dataset({"purity": ("layer", purity)}, coords={"layer": layers}, attrs=attrs)
-
-
-def clusters_deepen(side):
-    purity = {1: [0.2, 0.3, 0.4, 0.6, 0.7, 0.9], 0: [0.5, 0.3, 0.6, 0.4, 0.6, 0.4]}
-    purity[-1] = purity[1][::-1]
-    return {"clustering_first.vit": clusters(purity[side])}
 
 
 def spatial_first(side):
@@ -245,14 +220,13 @@ def task_above_chance(task, side):
     return {f"{task}.vit": make(actual + away), f"{task}.vit-noise": make(chance)}
 
 
-def before_last(task, side):
-    layers = {1: [0, 0, 0, 0.1, 0.1, 0], -1: [0, 0, 0, 0, 0, 0.1], 0: [0] * 6}[side]
-    return {f"{task}.vit": TASKS[task](scores(*layers))}
+# What the layers differ by, by side.
+BEFORE_LAST = {1: [0, 0, 0, 0.1, 0.1, 0], -1: [0, 0, 0, 0, 0, 0.1], 0: [0] * 6}
+MID_TO_LATE = {1: [0, 0, 0, 0, 0.1, 0], -1: [0, 0.1, 0, 0, 0, 0], 0: [0] * 6}
 
 
-def mid_to_late(task, side):
-    layers = {1: [0, 0, 0, 0, 0.1, 0], -1: [0, 0.1, 0, 0, 0, 0], 0: [0] * 6}[side]
-    return {f"{task}.vit": TASKS[task](scores(*layers))}
+def scored(task, layers, side):
+    return {f"{task}.vit": TASKS[task](scores(*layers[side]))}
 
 
 def neighbours(accuracy, examples=1000):
@@ -268,11 +242,6 @@ def neighbours(accuracy, examples=1000):
     )
     attrs = {"examples": examples, "num_classes": 10}
     return xr.DataArray(values, dims=dims, coords=coords, attrs=attrs)
-
-
-def knn_last_best(side):
-    last = 0.7 + 0.1 * side
-    return {"knn_accuracy.vit": neighbours([0.2, 0.3, 0.4, 0.6, 0.7, last])}
 
 
 def no_single_layer(side):
@@ -305,15 +274,11 @@ def skips_diverge(side, stderr=0.02):
 BUILDERS = {
     "patterns-repeat-cls": partial(patterns_repeat, "cls"),
     "patterns-repeat-spatial": partial(patterns_repeat, "spatial"),
-    "offset-heads": offset_heads,
-    "local-kinds": local_kinds,
-    "layers-mix": layers_mix,
-    "distance-dips": distance_dips,
-    "distance-rises": distance_rises,
-    "saliency-early": saliency_early,
-    "saliency-plateaus": saliency_plateaus,
-    "saliency-drops": saliency_drops,
-    "clusters-deepen": clusters_deepen,
+    **{name: partial(heads_of, name) for name in HEADS},
+    "distance-dips": lambda side: distances(0.4 + 0.2 * side, 0.4, 0.4 + 0.2 * side),
+    "distance-rises": lambda side: distances(0.4, 0.4, 0.4 + 0.2 * side),
+    **{name: lambda side, name=name: salient(np.array(SALIENCY[name][side])) for name in SALIENCY},
+    "clusters-deepen": lambda side: {"clustering_first.vit": clusters(DEEPEN[side])},
     "spatial-first": spatial_first,
     "objects-above-chance": partial(above_chance, "objects"),
     "parts-above-chance": partial(above_chance, "parts"),
@@ -321,14 +286,15 @@ BUILDERS = {
     "parts-peak-early": partial(peak_early, "parts"),
     "videos-above-chance": partial(task_above_chance, "propagation"),
     "keypoints-above-chance": partial(task_above_chance, "keypoints"),
-    "videos-before-last": partial(before_last, "propagation"),
-    "keypoints-before-last": partial(before_last, "keypoints"),
-    "videos-mid-to-late": partial(mid_to_late, "propagation"),
-    "keypoints-mid-to-late": partial(mid_to_late, "keypoints"),
-    "knn-last-best": knn_last_best,
+    "videos-before-last": partial(scored, "propagation", BEFORE_LAST),
+    "keypoints-before-last": partial(scored, "keypoints", BEFORE_LAST),
+    "videos-mid-to-late": partial(scored, "propagation", MID_TO_LATE),
+    "keypoints-mid-to-late": partial(scored, "keypoints", MID_TO_LATE),
+    "knn-last-best": lambda side: {
+        "knn_accuracy.vit": neighbours([0.2, 0.3, 0.4, 0.6, 0.7, 0.7 + 0.1 * side])
+    },
     "no-single-layer": no_single_layer,
     "patterns-vary": patterns_vary,
-    "offset-heads-early": offset_heads_early,
     "skips-diverge": skips_diverge,
 }
 

@@ -7,7 +7,6 @@ from scipy.special import comb
 from sklearn.cluster import KMeans
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.probes.clustering import purity
 
 GRID = TokenGrid(2, 3, 1, 4)
 
@@ -64,20 +63,6 @@ def test_separated_classes_are_clusters_for_every_seed(rng):
     assert_scores(result, [[1]] * 3)
     data = clouds(rng, 100, 5, 6, 3.0)
     xr.testing.assert_identical(*(analysis.clustering(sequences, data, 7, seed=2) for _ in "ab"))
-
-
-@pytest.mark.parametrize(
-    ("labels", "clusters", "expected"),
-    [
-        ([0, 0, 1, 1], [1, 1, 0, 0], 1),
-        ([0, 0, 1, 1], [0, 0, 0, 0], 1 / 2),
-        ([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 1, 1], 4 / 6),
-        ([0, 1, 2, 3], [3, 1, 0, 2], 1),
-        ([0, 1, 2, 3], [0, 0, 1, 1], 1 / 2),
-    ],
-)
-def test_purity_by_hand(labels, clusters, expected):
-    assert purity(labels, clusters) == pytest.approx(expected)
 
 
 def test_masked_features_are_the_means_over_the_pixels(rng):

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import xarray as xr
 from probe_data import POOL, as_images, batches, clouds, sequences, vectors
-from sklearn.neighbors import KNeighborsClassifier
 
 from vit_tf import analysis
 from vit_tf.analysis.engine.results import unpack_correct
@@ -48,22 +47,6 @@ def test_accuracies_equal_loops_over_all_images(rng, tokens):
     first = tuple(part[:10] for part in test)
     few = analysis.knn_accuracy(sequences, train, first, 7, (1, 5, 20), tokens, 0.2)
     np.testing.assert_array_equal(correct[..., :10], unpack_correct(few["correct"], 10))
-
-
-@pytest.mark.parametrize("temperature", [0.07, 1.0])
-def test_accuracy_equals_scikit_learn(rng, temperature):
-    train, test = clouds(rng, 150), clouds(rng, 200)
-    result = analysis.knn_accuracy(sequences, train, test, 7, (15,), "all", temperature)
-    classifier = KNeighborsClassifier(
-        15,
-        weights=lambda distance: np.exp((1 - distance) / temperature),
-        algorithm="brute",
-        metric="cosine",
-    )
-    (x, y), (u, v) = (
-        (POOL["all"](images).astype(float), labels) for images, labels in (train, test)
-    )
-    assert result.sel(layer="tokens", top=1).item() == classifier.fit(x, y).score(u, v)
 
 
 def test_neither_batches_nor_replicas_leave_a_trace(rng):

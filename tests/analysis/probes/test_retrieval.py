@@ -6,7 +6,6 @@ import xarray as xr
 from probe_data import POOL, as_images, batches, sequences, vectors
 
 from vit_tf import analysis
-from vit_tf.analysis.probes.retrieval import positive_ranks, precision_at
 
 SETS = {"easy": ["easy"], "medium": ["easy", "hard"], "hard": ["hard"]}
 
@@ -24,24 +23,6 @@ def test_average_precision_by_hand():
     # Positives that are never found add recall that is not reached: (1 + 1) / 8.
     assert ap([0], 4) == pytest.approx(1 / 4)
     assert ap([], 2) == 0 and np.isnan(ap([], 0))
-
-
-def test_precision_by_hand():
-    # Positives first, third and twelfth.
-    assert [precision_at([0, 2, 11], k) for k in (1, 5, 10)] == [1, 2 / 5, 2 / 10]
-    # The last one is third, so that more than three are not looked at.
-    assert [precision_at([0, 2], k) for k in (1, 2, 3, 5, 10)] == [1, 1 / 2, 2 / 3, 2 / 3, 2 / 3]
-    assert precision_at([4], 1) == 0 and precision_at([4], 10) == 1 / 5
-    assert np.isnan(precision_at([], 5))
-
-
-def test_ranks_without_junk_by_hand():
-    ranking = np.array([5, 3, 0, 4, 1, 2])
-    # Without 5 and 4: 3, 0, 1, 2.
-    assert positive_ranks(ranking, [0, 1], [5, 4]).tolist() == [1, 2]
-    assert positive_ranks(ranking, [1, 0], []).tolist() == [2, 4]
-    assert positive_ranks(ranking, [5, 2], [3, 0, 4, 1]).tolist() == [0, 1]
-    assert positive_ranks(ranking, [], [3]).tolist() == []
 
 
 def scores_by_loops(similarity, of, difficulty, tops):

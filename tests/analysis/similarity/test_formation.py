@@ -143,16 +143,6 @@ def test_features_that_are_neither_are_refused_and_named():
 
 
 @pytest.mark.slow
-def test_a_frozen_layer_stays_what_it_was_and_the_others_do_not():
-    model, formed = make_model(), recorder()
-    model.embedding.trainable = False
-    fit(model, [formed], rate=0.3)
-    layers = formed.result["cka_to_start"].sel(epoch=2)
-    np.testing.assert_allclose(layers.sel(layer="embedding"), 1, atol=1e-12)
-    assert (layers.drop_sel(layer="embedding") < 0.999).all()
-
-
-@pytest.mark.slow
 def test_a_learning_rate_of_0_changes_nothing():
     formed = recorder(every=2)
     fit(make_model(), [formed], rate=0.0, epochs=5)

@@ -57,15 +57,6 @@ def test_copies_of_patches_are_found_at_their_own_place(rng):
     assert np.isnan(result.token_row[0]) and np.isnan(result.token_column[0])
 
 
-def test_equal_mixing_of_independent_patches_gives_a_flat_map(rng):
-    def mean(images):
-        return {"mean": tf.repeat(tf.reduce_mean(input_patches(images, GRID), 1)[:, None], 7, 1)}
-
-    images = rng.normal(size=(1024, 8, 12, 2))
-    # |cov(mean, p)|^2 / (|cov(mean)| |cov(p)|) of 6 independent patches of equal variance.
-    np.testing.assert_allclose(localization(mean, images, GRID), 1 / 6, atol=0.03)
-
-
 def test_equals_the_float64_oracle(rng):
     images = noise(rng, 48)
     data = tf.data.Dataset.from_tensor_slices(images).batch(16)

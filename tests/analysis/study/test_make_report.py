@@ -82,15 +82,6 @@ def require_whole(report, names):
         assert claim.explanation
 
 
-@pytest.mark.slow
-def test_two_networks_without_a_vit_have_a_report(of_mix, images, tmp_path):
-    mix = of_mix(("CNN", "CNN"))
-    report = make_report(mix, images, figures=["1"], folder=tmp_path)
-    require_whole(report, mix)
-    (claim,) = report.claims
-    assert claim.outcome == "not tested" and "a ViT with a CLS token" in claim.explanation
-
-
 def as_study_model(name):
     """The part of a model that claims are about, without anything to measure."""
     kind = name.partition(" ")[0]
