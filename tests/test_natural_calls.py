@@ -53,14 +53,8 @@ class Mine(keras.Model):
 
 def keras_hub_vit():
     hub = pytest.importorskip("keras_hub")
-    backbone = hub.models.ViTBackbone(
-        image_shape=(32, 32, 3),
-        patch_size=8,
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=8,
-        mlp_dim=16,
-    )
+    sizes = {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 16}
+    backbone = hub.models.ViTBackbone(image_shape=(32, 32, 3), **sizes)
     return hub.models.ViTImageClassifier(backbone=backbone, num_classes=5)
 
 

@@ -105,17 +105,25 @@ def test_a_page_without_a_question_is_named(checkout):
 
 
 @pytest.mark.slow
-def test_the_site_has_a_new_measurement(checkout):
+def test_the_site_builds_without_warnings_and_has_a_new_measurement(checkout):
     pytest.importorskip("mkdocs", reason="mkdocs is not installed")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", "site"]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     site = checkout / "site"
     home = (site / "measurements/similarity/cka/index.html").read_text("utf-8")
+    assert "<mfrac>" in home
     assert re.search(r'href="../../flow/wobble/"', home)  # in the navigation
     assert "How much does a layer wobble?" in (site / "measurements/index.html").read_text("utf-8")
     assert "Wobble through the depth" in (site / "gallery/index.html").read_text("utf-8")
     assert "How much layers wobble" in (site / "api/flow/index.html").read_text("utf-8")
+    reference = (site / "api/similarity/index.html").read_text("utf-8")
+    assert "Minibatch CKA between all layers" in reference
+    for path in site.rglob("*.html"):
+        outside = re.findall(
+            r"<(?:script|link|img)[^>]+(?:src|href)=\"?https?://[^\s>]+", path.read_text()
+        )
+        assert not [tag for tag in outside if "canonical" not in tag], path
 
 
 @pytest.mark.slow

@@ -12,6 +12,12 @@ def places(grid):
     return [(row, column) for row in range(grid.rows) for column in range(grid.columns)]
 
 
+def pixel_distances(grid):
+    """Distances in pixels between the centres of spatial tokens, of shape (query, key)."""
+    centres = grid.stride * np.array(places(grid), float)
+    return np.linalg.norm(centres[:, None] - centres, axis=-1)
+
+
 def head(grid, score):
     """Attention (query, spatial_key) in proportion to `score(row offset, column offset)`.
 

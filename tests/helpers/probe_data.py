@@ -32,6 +32,17 @@ def sequences(images):
 sequences.token_grid = TokenGrid(1, 2, 1, 8)
 
 
+def counted(calls):
+    """`sequences`, each of whose calls adds to a list."""
+
+    def features(images):
+        calls.append(None)
+        return sequences(images)
+
+    features.token_grid = sequences.token_grid
+    return features
+
+
 def as_images(vectors):
     """Vectors (example, channel) as images that `vectors` reads back."""
     return np.array(vectors, "float32")[:, None, :, None]

@@ -10,6 +10,7 @@ import tensorflow as tf
 import xarray as xr
 from image_folders import write
 from reports import analyzed
+from study_parts import cka_result
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
@@ -160,18 +161,6 @@ def test_a_saved_model_stores_its_grid_and_preprocessing(images, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_of_other_classes_is_reported_without_accuracy(files, tmp_path):
-    """Ten classes too, so that a share could be counted, which would mean nothing."""
-    vit = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 10, class_names=[f"kind {n}" for n in range(10)])
-    vit.save(tmp_path / "other.keras")
-    _, page = analyzed(tmp_path / "out", tmp_path / "other.keras", "--figures", "1")
-    assert "Models of other classes than those of the data" in page
-    assert "other: Expected data of the 10 classes of the model, kind 0, kind 1" in page
-    assert "test accuracy" not in page
-    assert not (tmp_path / "out" / "results" / "accuracy.other.nc").exists()
-
-
-@pytest.mark.slow
 def test_a_folder_of_images_without_labels_is_analysed_whole(files, tmp_path, rng):
     photos = tmp_path / "photos"
     for number in range(60):
@@ -270,8 +259,7 @@ def test_constant_layers_are_those_with_nothing_but_rounding(rng):
 
 def test_layers_without_a_similarity_are_named():
     values = np.array([[1, np.nan, 0.5], [np.nan, np.nan, np.nan], [0.5, np.nan, 1]])
-    coords = {"layer_x": ["a", "b", "c"], "layer_y": ["a", "b", "c"]}
-    result = xr.Dataset({"cka": (("layer_x", "layer_y"), values)}, coords, {"model": "CNN"})
+    result = cka_result(values, "abc", model="CNN")
     ((_, sentences),) = assemble.undefined({"cka.cnn": result, "cka.vit": None})
     assert sentences == ["CNN: b."]
     assert assemble.undefined({"cka.cnn": result.fillna(0)}) == []

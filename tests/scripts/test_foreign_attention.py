@@ -6,9 +6,10 @@ import keras
 import numpy as np
 import pytest
 import xarray as xr
+from attention_heads import pixel_distances
 
 import vit_tf
-from vit_tf import analysis
+from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.study.models import LoadedModel, NotApplicable, study_model
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import analyze
@@ -44,17 +45,6 @@ def pictures(count):
     return np.random.default_rng(1).uniform(-1, 1, shape).astype("float32")
 
 
-def distances(weights):
-    """Mean distance in pixels of weights (example, head, query, key) of the 4 x 4 tokens."""
-    weights = np.asarray(weights, np.float64)
-    total, side = np.zeros(weights.shape[1]), SIDE // PATCH
-    for q in range(side**2):
-        for k in range(side**2):
-            far = PATCH * np.hypot(q // side - k // side, q % side - k % side)
-            total += far * weights[:, :, q, k].mean(axis=0)
-    return total / side**2
-
-
 @pytest.mark.parametrize("low", [-1, 0])
 def test_distances_are_those_of_the_scores_of_each_layer(low):
     model, images = own_model(), pictures(4)
@@ -66,7 +56,8 @@ def test_distances_are_those_of_the_scores_of_each_layer(low):
     inputs = vit_tf.submodel(model, "tokens", "norm0")(values)
     for layer, before, row in zip(("attend0", "attend1"), inputs.values(), outputs, strict=True):
         _, scores = model.get_layer(layer)(before, before, return_attention_scores=True)
-        np.testing.assert_allclose(row, distances(scores), rtol=1e-5)
+        distances = (np.float64(scores) * pixel_distances(TokenGrid(4, 4, 0, PATCH))).sum(axis=-1)
+        np.testing.assert_allclose(row, distances.mean(axis=(0, 2)), rtol=1e-5)
     assert np.ptp(outputs.values) > 0.1
 
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from attention_heads import pixel_distances
 from tables import features_of, numbers
 
 import vit_tf
@@ -13,17 +14,12 @@ def distance_of(weights, grid):
     return analysis.attention_distance(features, numbers(6))
 
 
-def pixel_distance(grid):
-    points = [(8 * r, 8 * c) for r in range(grid.rows) for c in range(grid.columns)]
-    return np.array([[np.hypot(a - c, b - d) for c, d in points] for a, b in points])
-
-
 @pytest.mark.parametrize("prefix", [0, 1, 2])
 def test_uniform_attention_gives_the_mean_pairwise_distance_and_identity_zero(prefix):
     grid = TokenGrid(2, 3, prefix, 8)
     tokens = grid.num_tokens
     result = distance_of([np.full((tokens, tokens), 1 / tokens), np.eye(tokens)], grid)
-    np.testing.assert_allclose(result[0], [pixel_distance(grid).mean(), 0], rtol=1e-6)
+    np.testing.assert_allclose(result[0], [pixel_distances(grid).mean(), 0], rtol=1e-6)
     assert result.dims == ("layer", "head") and result.attrs["units"] == "pixels"
 
 
@@ -33,7 +29,7 @@ def test_attention_to_the_prefix_does_not_count():
     local[:, 0] += 0.9
     far = np.full((7, 7), 0.01)
     far[:, 0] = 0.94
-    expected = [0, pixel_distance(grid).mean()]
+    expected = [0, pixel_distances(grid).mean()]
     np.testing.assert_allclose(distance_of([local, far], grid)[0], expected, atol=1e-6)
 
 
@@ -45,7 +41,7 @@ def test_a_model_with_all_taps_is_accepted(rng):
     assert list(every.layer) == ["block00/attention/weights", "block01/attention/weights"]
     weights = vit.intermediates(images)["block01/attention/weights"].numpy()[:, :, 1:, 1:]
     weights = weights / weights.sum(-1, keepdims=True)
-    expected = (weights * pixel_distance(vit.token_grid)).sum(-1).mean((0, 2))
+    expected = (weights * pixel_distances(vit.token_grid)).sum(-1).mean((0, 2))
     np.testing.assert_allclose(every[1], expected, rtol=1e-5)
 
 

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
-from attention_heads import OBLONG, iou_by_loop, mean_of_known, patterns_by_loop, places
+from attention_heads import (
+    OBLONG,
+    iou_by_loop,
+    mean_of_known,
+    patterns_by_loop,
+    pixel_distances,
+    places,
+)
 from tables import features_of, numbers
 
 from vit_tf import analysis
@@ -15,7 +22,7 @@ TAPS = [f"block{layer:02}/attention/weights" for layer in range(2)]
 SITES = [f"block0{n}/{site}" for n in range(2) for site in SITE_TAPS]
 EXAMPLES, HEADS, TOKENS = 5, 3, OBLONG.num_tokens
 PLACES = np.array(places(OBLONG), float)
-DISTANCES = 8 * np.linalg.norm(PLACES[:, None] - PLACES, axis=-1)
+DISTANCES = pixel_distances(OBLONG)
 
 
 @pytest.fixture

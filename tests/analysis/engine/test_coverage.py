@@ -5,13 +5,13 @@ before. These are the numbers of docs/how-sure.md.
 """
 
 from itertools import combinations
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import xarray as xr
 from scipy import stats
 from sklearn.datasets import load_digits
+from study_parts import model_like
 
 import vit_tf
 from vit_tf.analysis.engine.estimates import (
@@ -452,18 +452,7 @@ def test_coverage_of_a_scorecard_of_equal_models(count):
     """In at most 5 % of the simulations is a claim on any pair of ViT and ResNet decided."""
     rng, before, after = np.random.default_rng(count), [], []
     roles = ["vit", "resnet"] * (count // 2)
-    models = [
-        SimpleNamespace(
-            role=role,
-            scorecard_role=role,
-            name=str(at),
-            slug=str(at),
-            base=None,
-            accuracy=None,
-            correct=None,
-        )
-        for at, role in enumerate(roles)
-    ]
+    models = [model_like(str(at), role) for at, role in enumerate(roles)]
     for _ in range({2: 4000, 4: 1000, 10: 300}[count]):
         shared = rng.normal(size=9)
         results = {f"cka.{model.slug}": two_layers(rng, shared) for model in models}

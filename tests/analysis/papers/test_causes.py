@@ -148,17 +148,12 @@ def models():
         return vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3, **more)
 
     vit = subject("ViT", "vit", tiny(), accuracy=(0.5, 8), correct=np.arange(8) < 4)
-    bare = tiny(without_skips=["block01"])
+    bare, quarter = tiny(without_skips=["block01"]), {"accuracy": (0.25, 8)}
+    quarter["correct"] = np.arange(8) < 2
     bit = vit_tf.BiT((16, 16, 3), (1, 1), 0.5, 3, stem="small")
     return [
         vit,
-        subject(
-            *("Bare", "without", bare),
-            base=vit,
-            detail="block01",
-            accuracy=(0.25, 8),
-            correct=np.arange(8) < 2,
-        ),
+        subject("Bare", "without", bare, base=vit, detail="block01", **quarter),
         subject("Again", "seed", tiny(), base=vit, detail=1),
         subject("BiT", "resnet", bit),
     ]

@@ -1,12 +1,14 @@
 """Each claim on results whose truth is known: it holds, it does not, there is no telling."""
 
-from types import SimpleNamespace
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from attention_heads import pixel_distances
 from scipy import ndimage, stats
+from study_parts import cka_result, model_like
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import estimates
@@ -30,19 +32,12 @@ NOISE = np.random.default_rng(7).normal(size=(64, 64))
 FACTS = {"examples": 1000, "num_classes": 10}
 
 
-def similarity(values, stderr=None, x=LAYERS, y=None):
-    """A result of `cka`."""
-    dims = ("layer_x", "layer_y")
-    data = {"cka": (dims, values)}
-    if stderr is not None:
-        data["stderr"] = (dims, np.full(np.shape(values), stderr))
-    coords = {"layer_x": x, "layer_y": x if y is None else y}
-    return xr.Dataset(data, coords=coords, attrs={"examples": 1000, "batch_size": 100})
-
-
 def uniform_structure(side):
     vit, bit = np.full((8, 8), 0.5 + 0.1 * side), np.full((8, 8), 0.5)
-    return {"cka.vit": similarity(vit, 0.01), "cka.bit": similarity(bit, 0.01)}
+    return {
+        "cka.vit": cka_result(vit, LAYERS, stderr=0.01),
+        "cka.bit": cka_result(bit, LAYERS, stderr=0.01),
+    }
 
 
 def early_correspondence(side):
@@ -50,26 +45,24 @@ def early_correspondence(side):
     values = np.zeros((20, 12))
     values[best + [19] * 6, range(12)] = 0.9
     names = [f"layer{index}" for index in range(20)]
-    return {"cka.vit.bit": similarity(values, x=names, y=names[:12])}
+    return {"cka.vit.bit": cka_result(values, names, names[:12])}
 
 
 def distances(*rows):
     """A result of `attention_distance`, from distances in units of even attention."""
-    grid = {"rows": 4, "columns": 6, "stride": 8, "prefix": 1}
-    place = (np.stack(np.unravel_index(np.arange(24), (4, 6)), 1) + 0.5) * 8
-    even = np.linalg.norm(place[:, None] - place, axis=-1).mean()
-    return xr.DataArray(even * np.array(rows), dims=("layer", "head"), attrs=grid)
+    grid = TokenGrid(4, 6, 1, 8)
+    even = pixel_distances(grid).mean()
+    return xr.DataArray(even * np.array(rows), dims=("layer", "head"), attrs=vars(grid))
 
 
-def first_block_mixes(side):
-    mixed, alike = np.linspace(0.1, 1.1, 8), np.linspace(0.85, 0.95, 8)
-    first, last = {1: (mixed, alike), -1: (alike, mixed), 0: (mixed, mixed[::-1])}[side]
-    return {"attention_distance.vit": distances(first, last)}
-
-
-def last_block_global(side):
-    last = {1: [0.8] * 7 + [0.6], -1: [0.2] * 7 + [0.9], 0: [0.9] * 5 + [0.2] * 3}[side]
-    return {"attention_distance.vit": distances([0.5] * 8, last)}
+MIXED, ALIKE = np.linspace(0.1, 1.1, 8), np.linspace(0.85, 0.95, 8)
+# The heads of the first and the last layer, by side.
+FIRST_BLOCK_MIXES = {1: (MIXED, ALIKE), -1: (ALIKE, MIXED), 0: (MIXED, MIXED[::-1])}
+LAST_BLOCK_GLOBAL = {
+    1: ([0.5] * 8, [0.8] * 7 + [0.6]),
+    -1: ([0.5] * 8, [0.2] * 7 + [0.9]),
+    0: ([0.5] * 8, [0.9] * 5 + [0.2] * 3),
+}
 
 
 def local_heads_resemble(side):
@@ -120,16 +113,11 @@ def ratios(cls, spatial, prefix=1, registers=()):
     return dataset.assign_attrs(prefix=prefix)
 
 
-def cls_skips_first(side):
-    noise = (NOISE[0, :6] - NOISE[0, :6].mean()) * 0.2
-    cls = np.concatenate([side + noise, np.full(6, -9.0)])
-    return {"skip_ratio.vit": ratios(cls, np.zeros(12))}
-
-
-def spatial_skips_second(side):
-    noise = (NOISE[1, :6] - NOISE[1, :6].mean()) * 0.2
-    cls = np.concatenate([np.full(6, 9.0), noise - side])
-    return {"skip_ratio.vit": ratios(cls, np.zeros(12))}
+def cls_skips(half, side):
+    """The first half of the blocks, or the second, decides; the other is far beyond."""
+    noise = (NOISE[half, :6] - NOISE[half, :6].mean()) * 0.2
+    halves = (side + noise, np.full(6, -9.0)) if half == 0 else (np.full(6, 9.0), noise - side)
+    return {"skip_ratio.vit": ratios(np.concatenate(halves), np.zeros(12))}
 
 
 def skip_influence(side):
@@ -139,13 +127,9 @@ def skip_influence(side):
 
 def skips_partition(side):
     taps = representations([f"block{b:02}/mlp/{w}" for b in range(3) for w in ("norm", "sum")])
-    intact = similarity(np.full((6, 6), 0.6), 0.02, x=taps)
-    without = similarity(np.full((6, 6), 0.6 - 0.3 * side), 0.02, x=taps)
+    intact = cka_result(np.full((6, 6), 0.6), taps, stderr=0.02)
+    without = cka_result(np.full((6, 6), 0.6 - 0.3 * side), taps, stderr=0.02)
     return {"cka.vit": intact, "cka.bare": without}
-
-
-def skips_cost_accuracy(side):
-    return {"accuracy.vit": (0.9, 1000), "accuracy.bare": (0.9 - 0.05 * side, 1000)}
 
 
 def localization(own, prefix=1):
@@ -166,9 +150,16 @@ def localization(own, prefix=1):
     )
 
 
-def own_patch(side):
-    own = {1: [0.9] * 16, -1: [0.1] * 16, 0: [0.9, 0.1] * 8}[side]
-    return {"localization.vit": localization(own)}
+OWN_PATCH = {1: [0.9] * 16, -1: [0.1] * 16, 0: [0.9, 0.1] * 8}
+VIT_LOCALIZES_MORE = {1: (0.9, 0.1), -1: (0.1, 0.9), 0: (0.9, 0.9)}
+
+
+def vit_localizes_more(side):
+    vit, bit = VIT_LOCALIZES_MORE[side]
+    return {
+        "localization.vit": localization([vit] * 16),
+        "localization.bit": localization([bit] * 15 + [0.25], prefix=0),
+    }
 
 
 def localizes_more(other):
@@ -180,14 +171,6 @@ def localizes_more(other):
         }
 
     return build
-
-
-def vit_localizes_more(side):
-    vit, bit = {1: (0.9, 0.1), -1: (0.1, 0.9), 0: (0.9, 0.9)}[side]
-    return {
-        "localization.vit": localization([vit] * 16),
-        "localization.bit": localization([bit] * 15 + [0.25], prefix=0),
-    }
 
 
 def tokens_classify(other):
@@ -221,17 +204,24 @@ def data_hunger(side):
 BUILDERS = {
     "uniform-structure": uniform_structure,
     "early-correspondence": early_correspondence,
-    "first-block-mixes": first_block_mixes,
-    "last-block-global": last_block_global,
+    "first-block-mixes": lambda side: {
+        "attention_distance.vit": distances(*FIRST_BLOCK_MIXES[side])
+    },
+    "last-block-global": lambda side: {
+        "attention_distance.vit": distances(*LAST_BLOCK_GLOBAL[side])
+    },
     "local-heads-resemble": local_heads_resemble,
     "early-fields": early_fields,
     "branch-fields": branch_fields,
-    "cls-skips-first": cls_skips_first,
-    "spatial-skips-second": spatial_skips_second,
+    "cls-skips-first": partial(cls_skips, 0),
+    "spatial-skips-second": partial(cls_skips, 1),
     "skip-influence": skip_influence,
     "skips-partition": skips_partition,
-    "skips-cost-accuracy": skips_cost_accuracy,
-    "own-patch": own_patch,
+    "skips-cost-accuracy": lambda side: {
+        "accuracy.vit": (0.9, 1000),
+        "accuracy.bare": (0.9 - 0.05 * side, 1000),
+    },
+    "own-patch": lambda side: {"localization.vit": localization(OWN_PATCH[side])},
     "cls-localizes-more": localizes_more("gap"),
     "vit-localizes-more": vit_localizes_more,
     "gap-tokens-classify": tokens_classify("gap"),
@@ -287,9 +277,7 @@ def test_a_best_match_needs_a_least_similarity():
     names = [f"layer{index}" for index in range(20)]
     noise = 0.05 * np.abs(NOISE[:20, :12])
     noise[:3, :6] += 0.2  # the lowest layers of the ViT, but none is similar
-    claim = evaluated(
-        "early-correspondence", {"cka.vit.bit": similarity(noise, x=names, y=names[:12])}
-    )
+    claim = evaluated("early-correspondence", {"cka.vit.bit": cka_result(noise, names, names[:12])})
     assert claim.outcome == "not tested" and "0 of 6" in claim.explanation
     strong = early_correspondence(1)["cka.vit.bit"]
     strong["cka"].values[:, 4] *= 0.5  # one without a match
@@ -302,7 +290,7 @@ def test_layers_that_all_match_the_embedding_do_not_correspond():
     values = np.full((20, 12), 0.6)
     values[0] = 0.9
     names = ["embedding", *(f"layer{index}" for index in range(1, 20))]
-    result = similarity(values, x=names, y=names[:12])
+    result = cka_result(values, names, names[:12])
     claim = evaluated("early-correspondence", {"cka.vit.bit": result})
     assert claim.outcome == "not tested" and "embedding" in claim.explanation
 
@@ -438,24 +426,17 @@ def test_claims_on_several_sets_of_models_are_corrected_for_their_number():
     """A difference that is significant by itself (p = 0.03) is not among three such ones."""
     shift = stats.t.ppf(0.985, 18) * 0.01 * np.sqrt(2)
     results = {"cka.bit": uniform_structure(0)["cka.bit"]}
-    models = [model_as("resnet", "bit")]
+    models = [model_like("bit", "resnet")]
     for count, expected in ((1, "replicates"), (2, "inconclusive"), (3, "inconclusive")):
         name = f"vit{count}"
-        results[f"cka.{name}"] = similarity(np.full((8, 8), 0.5 + shift), 0.01)
-        models.append(model_as("vit", name))
+        results[f"cka.{name}"] = cka_result(np.full((8, 8), 0.5 + shift), LAYERS, stderr=0.01)
+        models.append(model_like(name, "vit"))
         claims = evaluate([FIGURE_1], models, results)
         assert [claim.outcome for claim in claims] == [expected] * count
         assert all(("Holm" in claim.explanation) == (count > 1) for claim in claims)
-    results["cka.vit1"] = similarity(np.full((8, 8), 0.9), 0.01)
+    results["cka.vit1"] = cka_result(np.full((8, 8), 0.9), LAYERS, stderr=0.01)
     outcomes = {claim.name: claim.outcome for claim in evaluate([FIGURE_1], models, results)}
     assert list(outcomes.values()) == ["replicates", "inconclusive", "inconclusive"]
-
-
-def model_as(role, name):
-    """What the scorecard asks of a model."""
-    return SimpleNamespace(
-        role=role, scorecard_role=role, name=name, slug=name, base=None, accuracy=None, correct=None
-    )
 
 
 def test_one_unit_gives_no_interval_and_no_outcome():
@@ -492,7 +473,7 @@ def test_what_cannot_be_measured_says_why():
     assert "a ViT with average pooling" in missing["cls-localizes-more"].explanation
     assert "without the skips" in missing["skips-cost-accuracy"].explanation
     # Registers are neither CLS nor in a place.
-    both = cls_skips_first(1.0)["skip_ratio.vit"]
+    both = cls_skips(0, 1.0)["skip_ratio.vit"]
     cls, spatial = (np.log(both.norm_ratio.values[:, i]) for i in (0, 1))
     more = ratios(cls, spatial, prefix=3, registers=[np.full(12, 50.0)] * 2)
     actual = evaluated("cls-skips-first", {"skip_ratio.vit": more})

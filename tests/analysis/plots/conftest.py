@@ -1,14 +1,12 @@
-"""Plots warn of nothing, and every figure is closed."""
+"""Plots warn of nothing."""
 
 import warnings
 
-import matplotlib.pyplot as plt
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def strict_and_closed():
+def strict():
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         yield
-    plt.close("all")

@@ -200,16 +200,16 @@ def test_errors_of_options_list_the_choices_in_plain_words(name, options, words)
 
 
 def test_results_that_plot_cannot_draw_are_described():
-    with pytest.raises(ValueError, match=r"result of a measurement.*\(color\)"):
-        analysis.plot(xr.DataArray([1.0], dims="color"))
-    with pytest.raises(ValueError, match=r"result of a measurement.*list"):
-        analysis.plot([1])
-    with pytest.raises(ValueError, match="at least one result"):
-        analysis.plot({})
-    with pytest.raises(ValueError, match=r"one measurement.*\['cka', 'skip_ratio'\]"):
-        analysis.plot({"a": RESULTS["cka"], "b": RESULTS["skip_ratio"]})
-    with pytest.raises(ValueError, match=r"plot_receptive_field.*one result"):
-        analysis.plot({"a": RESULTS["receptive_field"], "b": RESULTS["receptive_field"]})
+    cka, skips, field = (RESULTS[name] for name in ("cka", "skip_ratio", "receptive_field"))
+    for result, words in (
+        (xr.DataArray([1.0], dims="color"), r"result of a measurement.*\(color\)"),
+        ([1], "result of a measurement.*list"),
+        ({}, "at least one result"),
+        ({"a": cka, "b": skips}, r"one measurement.*\['cka', 'skip_ratio'\]"),
+        ({"a": field, "b": field}, "plot_receptive_field.*one result"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            analysis.plot(result)
     with pytest.raises(TypeError, match=r"plot_cka.*query"):
         analysis.plot(RESULTS["cka"], query="cls")
 

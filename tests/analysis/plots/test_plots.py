@@ -12,6 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from scipy import stats
+from study_parts import cka_result
 
 from vit_tf.analysis import plots
 from vit_tf.analysis.plots import primitives as naming
@@ -38,12 +39,7 @@ def _vit_taps(blocks):
 
 def _cka(rng, x, y, **attrs):
     values = rng.uniform(0.1, 0.9, (len(x), len(y)))
-    dims = ("layer_x", "layer_y")
-    return xr.Dataset(
-        {"cka": (dims, values), "stderr": (dims, 0.02 * values)},
-        coords={"layer_x": x, "layer_y": y},
-        attrs=attrs,
-    )
+    return cka_result(values, x, y, stderr=0.02 * values, **attrs)
 
 
 def _distances(rng, layers=3, heads=4):
@@ -106,12 +102,8 @@ def test_plots_import_neither_tensorflow_nor_matplotlib_eagerly():
     for path in Path(plots.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text())
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-        roots = {
-            (node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name).split(
-                "."
-            )[0]
-            for node in imports
-        }
+        names = [getattr(node, "module", None) or node.names[0].name for node in imports]
+        roots = {name.partition(".")[0] for name in names}
         assert not roots & {"tensorflow", "keras", "vit_tf"}
         top = [node for node in imports if node in tree.body]
         assert not any("matplotlib" in ast.unparse(node) for node in top)
@@ -791,3 +783,32 @@ def test_localization_of_chosen_tokens_and_of_few(rng):
     ]
     places = [(9, "1, 1"), (12, "1, 4"), (15, "1, 7"), (16, "2, 0"), (19, "2, 3")]
     assert titles == [f"token {token} ({place})" for token, place in places]
+
+
+def test_localization_of_one_layer_is_laid_out_like_the_grid(rng):
+    axes = plots.plot_localization(_localized(rng, 3, 1)).panels
+    axes[0].figure.draw_without_rendering()
+    boxes = [ax.get_position() for ax in axes]
+    assert boxes[0].y0 > boxes[1].y1
+    assert boxes[1].x1 < boxes[2].x0 and boxes[1].y0 == pytest.approx(boxes[2].y0)
+    assert boxes[1].y0 > boxes[4].y1 and boxes[1].x0 == pytest.approx(boxes[4].x0)
+    result = _localized(rng, 6, 1)
+    axes = plots.plot_localization(result, layer="block00/mlp/sum").panels
+    titles = [ax.get_title() for ax in axes]
+    assert len(titles) == 16 and titles[0] == "token 1 (0, 0)" and titles[-1] == "token 36 (5, 5)"
+    few = plots.plot_localization(result.sel(token=[0, 8, 17])).panels
+    expected = ["token 0 (prefix)", "token 8 (1, 1)", "token 17 (2, 4)"]
+    assert [ax.get_title() for ax in few] == expected
+
+
+def test_localization_reports_missing_patches_and_shows_the_lowest_values(rng):
+    result = _localized(rng, 3, 1)
+    result[:, :, 0, 0] = np.nan
+    result[1, 2, 1, 1] = -0.1
+    axes = plots.plot_localization(result).panels
+    (bar,) = [ax for ax in axes[0].figure.axes if ax.get_ylabel()]
+    assert "grey: patch is constant" in bar.get_ylabel()
+    image = axes[-1].get_images()[0]
+    assert image.get_clim()[0] == -0.1 and image.colorbar.extend == "neither"
+    with pytest.raises(ValueError, match="token_row"):
+        plots.plot_localization(result.drop_vars("token_row"))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from probe_data import POOL, as_images, batches, clouds, sequences, vectors
+from probe_data import POOL, as_images, batches, clouds, counted, sequences, vectors
 
 from vit_tf import analysis
 from vit_tf.analysis.engine.results import unpack_correct
@@ -118,21 +118,16 @@ def test_ties_go_to_the_earlier_image_and_the_lower_class_and_are_counted(size):
 
 def test_it_shares_a_pass_with_ridge_probes(rng):
     train, test = clouds(rng, 60), clouds(rng, 30)
-    calls = []
-
-    def counted(images):
-        calls.append(None)
-        return sequences(images)
-
-    tested = analysis.one_pass({"": (analysis.pooled_statistic("all"), counted)}, test)[""]
+    features = counted(calls := [])
+    tested = analysis.one_pass({"": (analysis.pooled_statistic("all"), features)}, test)[""]
     tested = analysis.pooled_statistic("all").finish(tested)
     requests = {
-        "knn": (analysis.knn_statistic(counted, tested, 7, (9,)), counted),
-        "ridge": (analysis.probe_statistic(counted, train, 7, (1.0,)), counted),
+        "knn": (analysis.knn_statistic(features, tested, 7, (9,)), features),
+        "ridge": (analysis.probe_statistic(features, train, 7, (1.0,)), features),
     }
     totals = analysis.one_pass(requests, batches(train, 16))
     assert len(calls) == 2
-    alone = analysis.knn_accuracy(counted, train, test, 7, (9,), "all")
+    alone = analysis.knn_accuracy(features, train, test, 7, (9,), "all")
     xr.testing.assert_identical(requests["knn"][0].finish(totals["knn"]), alone)
     assert requests["ridge"][0].finish(totals["ridge"]).examples == 60
 

@@ -3,7 +3,7 @@ from functools import partial
 import numpy as np
 import pytest
 import xarray as xr
-from probe_data import POOL, batches, clouds, sequences
+from probe_data import POOL, batches, clouds, counted, sequences
 from sklearn.linear_model import Ridge
 
 from vit_tf import TokenGrid, analysis
@@ -91,22 +91,16 @@ def test_a_constant_feature_gives_chance(rng):
 @pytest.mark.parametrize("count", [200, 9], ids=["primal", "dual"])
 def test_all_tokens_in_one_pass_equal_their_own(rng, count):
     train, test = make(rng, count), make(rng, 60)
-    calls = []
-
-    def counted(images):
-        calls.append(None)
-        return sequences(images)
-
-    counted.token_grid = sequences.token_grid
-    modes = {tokens: analysis.probe_statistic(counted, train, 4, L2, tokens) for tokens in PROBED}
-    totals = analysis.one_pass({mode: (item, counted) for mode, item in modes.items()}, train)
+    features = counted(calls := [])
+    modes = {tokens: analysis.probe_statistic(features, train, 4, L2, tokens) for tokens in PROBED}
+    totals = analysis.one_pass({mode: (item, features) for mode, item in modes.items()}, train)
     probes = {mode: item.finish(totals[mode]) for mode, item in modes.items()}
     assert len(calls) == 1
-    scores = {mode: analysis.score_statistic(counted, probe) for mode, probe in probes.items()}
-    totals = analysis.one_pass({mode: (item, counted) for mode, item in scores.items()}, test)
+    scores = {mode: analysis.score_statistic(features, probe) for mode, probe in probes.items()}
+    totals = analysis.one_pass({mode: (item, features) for mode, item in scores.items()}, test)
     assert len(calls) == 2
     for mode in ("spatial", "each"):
-        alone = analysis.ridge_probe(counted, train, test, 4, l2=L2, tokens=mode)
+        alone = analysis.ridge_probe(features, train, test, 4, l2=L2, tokens=mode)
         xr.testing.assert_identical(scores[mode].finish(totals[mode]), alone)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from scipy import stats
+from study_parts import cka_result, model_like as model
 
 from vit_tf.analysis.engine.estimates import Estimate, minus, with_error
 from vit_tf.analysis.engine.results import pack_correct
@@ -47,12 +48,6 @@ def test_a_quantity_has_a_label_and_an_explanation(text):
         quantity("size.{model}", unit="pixels")(statistic)
 
 
-def model(name, role="model", base=None, accuracy=None):
-    return SimpleNamespace(
-        name=name, slug=name.lower(), role=role, base=base, accuracy=accuracy, correct=None
-    )
-
-
 def made(quantities, models, **results):
     figure = SimpleNamespace(quantities=quantities, chapter=None)
     pictures = [SimpleNamespace(figure=figure, name=name) for name in ("first", "second")]
@@ -80,16 +75,14 @@ def test_only_what_the_intervals_allow_is_said():
 
 def test_variants_are_left_out_and_one_model_stands_beside_its_untrained_copy():
     item = model("A")
-    others = [model("A, fresh", "untrained", item), model("A, noise", "noise", item)]
-    fresh, noise = others
-    fresh.slug, noise.slug = "untrained", "noise"
+    others = [model(f"A, {name}", name, name, base=item) for name in ("untrained", "noise")]
     results = {
         "size_a": [3.0, 2.9, 3.1],
         "size_untrained": [1.0, 0.9, 1.1],
         "size_noise": [0, 0, 0],
     }
     (row,) = made([size], [item, *others], **results)
-    assert [name for name, _ in row.values] == ["A", "A, fresh"]
+    assert [name for name, _ in row.values] == ["A", "A, untrained"]
     (alone,) = made([size], [model("B"), *others], size_b=[1.0, 0.9, 1.1])
     assert alone.sentences == () and not alone.differs
 
@@ -175,22 +168,13 @@ def test_a_difference_of_shares_stays_within_its_range():
     assert "to +2." in rows["pixels"][0].sentences[0]
 
 
-def cka(values, stderr=None):
-    data = {"cka": (("layer_x", "layer_y"), np.array(values, float))}
-    if stderr is not None:
-        data["stderr"] = (("layer_x", "layer_y"), np.full_like(data["cka"][1], stderr))
-    names = [f"l{i}" for i in range(len(values))]
-    attrs = {"examples": 900, "batch_size": 100}
-    return xr.Dataset(data, {"layer_x": names, "layer_y": names}, attrs)
-
-
 def test_quantities_of_results_whose_truth_is_known():
     # Lower half {0, 1}, upper {2, 3}: their mean is that of the four corner cells.
     blocks = np.kron(np.eye(2), np.ones((2, 2))) + np.kron(1 - np.eye(2), np.full((2, 2), 0.25))
-    actual = halves_alike.statistic(cka(blocks, 0.1))
-    assert actual.value == 0.25 and actual.high == pytest.approx(0.25 + 0.1 * stats.t.ppf(0.975, 8))
+    actual = halves_alike.statistic(cka_result(blocks, "abcd", stderr=0.1))
+    assert actual.value == 0.25 and actual.high == pytest.approx(0.25 + 0.1 * stats.t.ppf(0.975, 9))
     cross = np.array([[0.1, 0.9], [0.3, 0.2]])
-    assert best_matches.statistic(cka(cross)).value == pytest.approx(0.6)
+    assert best_matches.statistic(cka_result(cross, "ab")).value == pytest.approx(0.6)
     grid = {"rows": 1, "columns": 2, "stride": 4}
     # Two places 4 pixels apart: even attention looks 2 pixels far on average.
     distance = xr.DataArray([[0.0, 1.0], [2.0, 2.0]], dims=("layer", "head"), attrs=grid)

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from browser import CHROMIUM, Browser, place
+from browser import CHROMIUM, place
 from oracles import randomize
 from PIL import Image
 
@@ -23,13 +23,6 @@ pytestmark = [
 ]
 
 LEVEL = 1 / 255  # of a colour; numbers on the page are rounded to as many steps again
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 def random_images(count):

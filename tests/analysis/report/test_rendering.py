@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import xarray as xr
+from study_parts import cka_result
 
 from vit_tf.analysis.plots.attention_plots import plot_attention_distance
 from vit_tf.analysis.plots.similarity_plots import plot_cka
@@ -13,9 +13,7 @@ LAYERS = ["embedding", "block00", "norm"]
 
 def drawing(largest, path, plot=plot_cka):
     """A drawing of CKA up to `largest`."""
-    cka = np.linspace(0, largest, 9).reshape(3, 3)
-    coords = {"layer_x": LAYERS, "layer_y": LAYERS}
-    result = xr.Dataset({"cka": (tuple(coords), cka)}, coords)
+    result = cka_result(np.linspace(0, largest, 9).reshape(3, 3), LAYERS)
     return Drawing(plot, {"ViT": result}, True, None, "Figure 1", path)
 
 

@@ -7,11 +7,11 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from study_parts import claim_result
 
 from vit_tf.analysis.engine.estimates import share
 from vit_tf.analysis.papers import raghu, walmer
 from vit_tf.analysis.report.page import ModelSummary, Panel, ReportFigure, Section, write_report
-from vit_tf.analysis.study.claims import Result
 
 VOID = {"meta", "link", "img", "br", "hr"}
 
@@ -256,40 +256,15 @@ def test_figures_must_be_pngs_of_different_names(tmp_path, png):
         _write(tmp_path / "report.html", [_figure(text)])
 
 
-def _claim(**changes):
-    fields = {
-        "name": "uniform",
-        "statement": "Lower and upper layers are alike.",
-        "section": "4",
-        "figure": "1",
-        "quantity": "difference in CKA",
-        "value": 0.2,
-        "low": 0.1,
-        "high": 0.25,
-        "threshold": 0.0,
-        "direction": "above",
-        "outcome": "replicates",
-        "explanation": "Mean CKA. Interval: bootstrap over layers.",
-        "results": ("cka.vit", "cka.b t"),
-        "source": RAGHU,
-    }
-    return Result(**fields | changes)
-
-
 def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path, png):
     nan = float("nan")
     claims = [
-        _claim(),
-        _claim(value=-0.3, low=-0.4, high=-0.00002, outcome="does not replicate"),
-        _claim(value=0.0, low=nan, high=nan, outcome="inconclusive", statement="Another."),
-        _claim(
-            value=nan,
-            low=nan,
-            high=nan,
-            outcome="not tested",
-            explanation="It needs <x>.",
-            results=(),
-            statement="A third.",
+        claim_result(),
+        claim_result(value=-0.3, low=-0.4, high=-0.00002, outcome="does not replicate"),
+        claim_result(value=0.0, low=nan, high=nan, outcome="inconclusive", statement="Another."),
+        claim_result(
+            **dict.fromkeys(("value", "low", "high"), nan) | {"outcome": "not tested"},
+            **{"explanation": "It needs <x>.", "results": (), "statement": "A third."},
         ),
     ]
     page = _write(
@@ -326,7 +301,12 @@ def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path
 
 def test_claims_of_each_paper_stand_together(tmp_path):
     later = {"source": WALMER, "section": "4.4", "figure": "5", "outcome": "inconclusive"}
-    claims = [_claim(), _claim(**later, statement="Later."), _claim(), _claim(**later)]
+    claims = [
+        claim_result(),
+        claim_result(**later, statement="Later."),
+        claim_result(),
+        claim_result(**later),
+    ]
     page = _write(tmp_path / "report.html", scorecard=claims)
     assert page.balanced
     words = " ".join(page.text.split()).replace("\N{NO-BREAK SPACE}", " ")
@@ -338,7 +318,7 @@ def test_claims_of_each_paper_stand_together(tmp_path):
 
 
 def test_scorecard_draws_the_interval_against_the_line(tmp_path):
-    page = _write(tmp_path / "report.html", scorecard=[_claim(low=0.1, value=0.2, high=0.25)])
+    page = _write(tmp_path / "report.html", scorecard=[claim_result(low=0.1, value=0.2, high=0.25)])
     places = [page.all("path")[0]["d"], page.all("path")[1]["d"], page.all("circle")[0]["cx"]]
     assert places == ["M8.0 0v14", "M41.6 7H92.0M41.6 4v6M92.0 4v6", "75.2"]
     assert (page.all("rect")[0]["x"], page.all("rect")[0]["width"]) == ("8.0", "92.0")

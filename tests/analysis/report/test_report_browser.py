@@ -5,23 +5,16 @@ import re
 import numpy as np
 import pytest
 import xarray as xr
-from browser import CHROMIUM, Browser, place
+from browser import CHROMIUM, place
+from study_parts import cka_result, claim_result
 
 from vit_tf.analysis import plots
 from vit_tf.analysis.engine.estimates import share
 from vit_tf.analysis.plots import interactive
 from vit_tf.analysis.report.first_screen import Comparison
 from vit_tf.analysis.report.page import ModelSummary, Panel, ReportFigure, Section, write_report
-from vit_tf.analysis.study.claims import Result
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 NAMES = [f"block{block:02}/{site}/sum" for block in range(3) for site in ("attention", "mlp")]
@@ -34,12 +27,7 @@ def report(tmp_path):
     """Path of a report with a heatmap and lines."""
     import matplotlib.pyplot as plt
 
-    dims = ("layer_x", "layer_y")
-    cka = xr.Dataset(
-        {"cka": (dims, CKA), "stderr": (dims, np.full((6, 6), 0.004))},
-        coords={"layer_x": NAMES, "layer_y": NAMES},
-        attrs={"model_x": "ViT <b>", "model_y": "ViT <b>"},
-    )
+    cka = cka_result(CKA, NAMES, stderr=0.004, model_x="ViT <b>", model_y="ViT <b>")
     cka["cka"][2, 3] = np.nan
     weights = ["block00/attention/weights", "block01/attention/weights"]
     distance = xr.DataArray(
@@ -57,18 +45,9 @@ def report(tmp_path):
         drawn = plot(result).figure
         drawn.savefig(png)
         plt.close(drawn)
-        figures.append(
-            ReportFigure(
-                name,
-                f"Title of {name}",
-                "Read it.",
-                "",
-                "A plot.",
-                png,
-                interactive=(payload,),
-                code=f"plot({name!r})\nprint(1 < 2)",
-            )
-        )
+        texts = (f"Title of {name}", "Read it.", "", "A plot.")
+        code = f"plot({name!r})\nprint(1 < 2)"
+        figures.append(ReportFigure(name, *texts, png, interactive=(payload,), code=code))
     small = plt.figure(figsize=(1.9, 1.6))
     small.savefig(tmp_path / "small.png")
     plt.close(small)
@@ -87,12 +66,11 @@ def report(tmp_path):
 
 
 def claim(number):
-    outcome = ("replicates", "does not replicate", "inconclusive")[number % 3]
-    return Result(
-        f"claim-{number}",
-        f"Statement number {number} about the layers of a ViT and of a ResNet.",
-        *("4", "1", "difference in CKA", 0.2, 0.1, 0.3, 0.0, "above", outcome, "Mean CKA."),
-        *((), ("A paper", "https://example.org"), ("ViT", "BiT")),
+    return claim_result(
+        name=f"claim-{number}",
+        statement=f"Statement number {number} about the layers of a ViT and of a ResNet.",
+        outcome=("replicates", "does not replicate", "inconclusive")[number % 3],
+        **{"results": (), "source": ("A paper", "https://example.org"), "models": ("ViT", "BiT")},
     )
 
 

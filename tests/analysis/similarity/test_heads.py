@@ -4,9 +4,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import tensorflow as tf
-import xarray as xr
 from matplotlib.colors import to_hex
 from measure_oracles import minibatch_cka, without_each_batch
+from plot_results import results
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
@@ -106,54 +106,32 @@ def test_errors(rng, features, arguments, words):
         return {"constant": 0 * batch + 1.0}
 
     with pytest.raises(ValueError, match=words):
-        head_similarity(
-            features,
-            lambda batch: {"constant": 0 * batch + 1.0},
-            images,
-            **{"grid": GRID} | arguments,
-        )
-
-
-def made(layers=("stage1/unit01/sum", "stage1/unit02/sum", "stage2/unit01/sum")):
-    dims = ("order", "subset", "layer")
-    steps = np.arange(3.0)[:, None] * 0.1 + np.arange(len(layers)) * 0.05
-    values = np.stack([0.7 - steps, 0.2 + steps])
-    return xr.Dataset(
-        {
-            "cka": (dims, values),
-            "stderr": (dims, np.full_like(values, 0.01)),
-            "distance": (("order", "subset"), [[2.0, 3.5, 16 / 3], [9.0, 7.0, 16 / 3]]),
-        },
-        coords={"order": ["local", "global"], "subset": [1, 2, 3], "layer": list(layers)},
-        attrs={"model_x": "ViT", "model_y": "ResNet"},
-    )
+        head_similarity(features, constant, images, **{"grid": GRID} | arguments)
 
 
 def test_plot_draws_distance_against_similarity():
-    result = made()
+    result = results()["head_similarity"].assign_attrs(model_x="ViT", model_y="ResNet")
     ax = plots.plot_head_similarity(result)
     lines = [line for line in ax.get_lines() if len(line.get_xdata())]
-    assert len(lines) == 6 and len(ax.collections) == 6
+    assert len(lines) == 4 and len(ax.collections) == 4
     for index, line in enumerate(lines):
         order, layer = ("local", "global")[index % 2], index // 2
         np.testing.assert_array_equal(line.get_xdata(), result.distance.sel(order=order))
         np.testing.assert_array_equal(line.get_ydata(), result.cka.sel(order=order)[:, layer])
         assert line.get_linestyle() == ("-" if order == "local" else "--")
     colours = [to_hex(line.get_color()) for line in lines]
-    assert colours[::2] == colours[1::2] and len(set(colours)) == 3
+    assert colours[::2] == colours[1::2] and len(set(colours)) == 2
     assert "pixels" in ax.get_xlabel() and "ViT" in ax.get_title() and "ResNet" in ax.get_title()
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert texts[0] == "stage1/unit01" and texts[-2:] == [
-        "most local heads first",
-        "most global heads first",
-    ]
+    assert texts[0] == "root"
+    assert texts[-2:] == ["most local heads first", "most global heads first"]
 
 
 def test_plot_selects_layers_and_needs_no_error():
-    result = made().drop_vars("stderr")
-    ax = plots.plot_head_similarity(result, plt.subplots()[1], layers=["stage2/unit01/sum"])
+    result = results()["head_similarity"].drop_vars("stderr")
+    ax = plots.plot_head_similarity(result, plt.subplots()[1], layers=["stage1/unit01/sum"])
     lines = [line for line in ax.get_lines() if len(line.get_xdata())]
     assert len(lines) == 2 and not ax.collections
-    np.testing.assert_array_equal(lines[0].get_ydata(), result.cka[0, :, 2])
+    np.testing.assert_array_equal(lines[0].get_ydata(), result.cka[0, :, 1])
     with pytest.raises(ValueError, match="Expected layers among"):
         plots.plot_head_similarity(result, layers=["norm"])

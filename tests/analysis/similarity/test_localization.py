@@ -6,12 +6,10 @@ from measure_oracles import minibatch_cka
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.analysis import plots
 from vit_tf.analysis.similarity.localization import input_patches, localization
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 GRID = TokenGrid(2, 3, 1, 4)
-SQUARE = TokenGrid(6, 6, 1, 4)
 
 
 def noise(rng, count, grid=GRID, channels=2):
@@ -135,52 +133,3 @@ def broken(batch):
 def test_errors(rng, features, arguments, words):
     with pytest.raises(ValueError, match=words):
         localization(features, **{"images": noise(rng, 16), "grid": GRID} | arguments)
-
-
-def made(rng, grid=GRID, layers=("block00", "block01"), tokens=None):
-    """A result in which every token is most like its own patch."""
-    tokens = np.arange(grid.num_tokens) if tokens is None else np.array(tokens)
-    place = np.where(tokens < grid.prefix, np.nan, tokens - grid.prefix)
-    shape = (len(layers), len(tokens), grid.rows, grid.columns)
-    coords = {
-        "layer": list(layers),
-        "token": tokens,
-        "token_row": ("token", place // grid.columns),
-        "token_column": ("token", place % grid.columns),
-    }
-    dims = ("layer", "token", "row", "column")
-    return xr.DataArray(rng.uniform(0, 1, shape), dims=dims, coords=coords, attrs={"model": "ViT"})
-
-
-def test_plot_lays_panels_out_like_the_grid(rng):
-    axes = plots.plot_localization(made(rng)).panels
-    axes[0].figure.draw_without_rendering()
-    boxes = [ax.get_position() for ax in axes]
-    assert boxes[0].y0 > boxes[1].y1
-    assert boxes[1].x1 < boxes[2].x0 and boxes[1].y0 == pytest.approx(boxes[2].y0)
-    assert boxes[1].y0 > boxes[4].y1 and boxes[1].x0 == pytest.approx(boxes[4].x0)
-
-
-def test_plot_spaces_tokens_evenly_where_there_are_many(rng):
-    axes = plots.plot_localization(made(rng, SQUARE), layer="block00").panels
-    titles = [ax.get_title() for ax in axes]
-    assert len(titles) == 16 and titles[0] == "token 1 (0, 0)" and titles[-1] == "token 36 (5, 5)"
-    few = made(rng, SQUARE).sel(token=[0, 8, 17])
-    assert [ax.get_title() for ax in plots.plot_localization(few).panels] == [
-        "token 0 (prefix)",
-        "token 8 (1, 1)",
-        "token 17 (2, 4)",
-    ]
-
-
-def test_plot_tells_of_missing_patches_and_shows_the_lowest_values(rng):
-    result = made(rng)
-    result[:, :, 0, 0] = np.nan
-    result[1, 2, 1, 1] = -0.1
-    axes = plots.plot_localization(result).panels
-    (bar,) = [ax for ax in axes[0].figure.axes if ax.get_ylabel()]
-    assert "grey: patch is constant" in bar.get_ylabel()
-    image = axes[-1].get_images()[0]
-    assert image.get_clim()[0] == -0.1 and image.colorbar.extend == "neither"
-    with pytest.raises(ValueError, match="token_row"):
-        plots.plot_localization(result.drop_vars("token_row"))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from module_files import forget, replace_modules
+from study_parts import EVERYTHING, model_like
 
 from vit_tf import TokenGrid
 from vit_tf.analysis.papers.chapters import STRUCTURE
@@ -15,13 +16,12 @@ from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_18
 from vit_tf.analysis.plots.attention_plots import KIND_COLOURS, KINDS, one_kind
 from vit_tf.analysis.report import drawing
-from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.figure import Figure, Picture, Selection, each, lookup_figures, plan
 from vit_tf.analysis.study.models import StudyModel
 
 DRAWN = []  # no part of a function, with whose values pictures are keyed
 MODULE = "vit_tf.analysis.plots.made_up"
-MODEL = SimpleNamespace(name="ViT", slug="vit", role="vit", base=None)
+MODEL = model_like("ViT", "vit")
 
 
 @pytest.fixture
@@ -125,12 +125,11 @@ def test_captions_speak_of_cls_only_where_a_model_has_it():
         return StudyModel(name, role, name, taps, TokenGrid(4, 4, prefix, 8), None)
 
     with_cls, without = model("CLS", 1), model("GAP", 0)
-    data = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))
     names = {"ridge-probe-tokens", "ridge-probe-variants", "knn-top-1", "saliency", "retrieval"}
     names |= {"linear-probe", "clusters"}
 
     def captions(*models):
-        pictures, _ = plan(lookup_figures(), models, data)
+        pictures, _ = plan(lookup_figures(), models, EVERYTHING)
         return {p.name: p.caption({}) for p in pictures if p.name in names}
 
     assert captions(without).keys() == captions(with_cls, without).keys() == names

@@ -5,11 +5,11 @@ import re
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from study_parts import EVERYTHING
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.study.assemble import example_code
-from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.figure import (
     _placeholder_user_models,
     _study_models,
@@ -20,11 +20,9 @@ from vit_tf.analysis.study.figure import (
 )
 from vit_tf.analysis.study.models import StudyModel
 
-DATA = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))
-
 
 def groups_of(models, numbers=()):
-    return by_figure(plan(lookup_figures(numbers), models, DATA)[0])
+    return by_figure(plan(lookup_figures(numbers), models, EVERYTHING)[0])
 
 
 @pytest.mark.parametrize(

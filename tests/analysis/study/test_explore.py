@@ -23,6 +23,10 @@ def image(height=20, width=30, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype("uint8")
 
 
+PHOTOS = [image(16, 24), image(16, 24, 1)]
+IMAGES = np.stack(PHOTOS) / np.float32(127.5) - 1
+
+
 def payload_of(page):
     """What the script of a page draws."""
     text = page.path.read_text("utf-8")
@@ -125,14 +129,13 @@ def vit_page(tmp_path_factory):
     vit = vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 8, 5, class_names=list("abcde"))
     randomize(vit)
     path = tmp_path_factory.mktemp("vit") / "page.html"
-    return vit, analysis.explore(vit, [image(16, 24), image(16, 24, 1)], path, samples=1)
+    return vit, analysis.explore(vit, PHOTOS, path, samples=1)
 
 
 def test_every_patch_has_the_class_that_the_head_reads_from_it(vit_page):
     vit, page = vit_page
-    images = np.stack([image(16, 24), image(16, 24, 1)]) / np.float32(127.5) - 1
     layer = "block00/mlp/sum"
-    tokens = vit_tf.submodel(vit, layer)(images)[layer][:, 1:]
+    tokens = vit_tf.submodel(vit, layer)(IMAGES)[layer][:, 1:]
     expected = vit.head(vit.norm(tokens)).numpy()
     actual = page.results["patch_lens"]
     np.testing.assert_allclose(actual.sel(layer=layer), expected, rtol=1e-3, atol=1e-4)
@@ -149,7 +152,6 @@ def test_every_patch_has_the_class_that_the_head_reads_from_it(vit_page):
 
 def test_removal_changes_the_prediction_as_an_intervention_does(vit_page):
     vit, page = vit_page
-    images = np.stack([image(16, 24), image(16, 24, 1)]) / np.float32(127.5) - 1
     zero = vit_tf.edits.zero
     removed = {
         "head 1": {"block01/attention/heads": vit_tf.edits.head(1, zero)},
@@ -161,7 +163,7 @@ def test_removal_changes_the_prediction_as_an_intervention_does(vit_page):
     data = payload_of(page)
     choice = [[vit.class_names.index(n) for n in item["classes"]] for item in data["examples"]]
     for name, edits in removed.items():
-        expected = vit_tf.intervene(vit, edits, "logits")(images)["logits"].numpy()
+        expected = vit_tf.intervene(vit, edits, "logits")(IMAGES)["logits"].numpy()
         own = actual.sel(layer="block01", removed=name)
         np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
         change = 100 * (probabilities(expected) - intact)
@@ -182,8 +184,7 @@ def test_each_image_explains_its_own_classes(vit_page):
         relevance = page.results["gradient_attention"][at]
         missing = [c for c in relevance["class"].values if c not in best[at]]
         assert relevance.sel({"class": missing}).isnull().all()
-        images = np.stack([image(16, 24), image(16, 24, 1)])[at][None] / np.float32(127.5) - 1
-        expected = analysis.gradient_attention(vit, images, [int(c) for c in best[at]])
+        expected = analysis.gradient_attention(vit, IMAGES[[at]], [int(c) for c in best[at]])
         own = relevance.sel({"class": best[at]})
         np.testing.assert_allclose(own, expected[0], rtol=1e-3, atol=1e-6)
         np.testing.assert_allclose(unpack(item["relevance"]), own[:, 0, 1:], rtol=1e-5)
@@ -191,9 +192,8 @@ def test_each_image_explains_its_own_classes(vit_page):
 
 def test_norms_of_tokens_are_those_of_the_layer(vit_page):
     vit, page = vit_page
-    images = np.stack([image(16, 24), image(16, 24, 1)]) / np.float32(127.5) - 1
     layer = "block01/mlp/sum"
-    sizes = np.linalg.norm(vit_tf.submodel(vit, layer)(images)[layer], axis=-1)
+    sizes = np.linalg.norm(vit_tf.submodel(vit, layer)(IMAGES)[layer], axis=-1)
     actual = page.results["token_norms"][layer]
     np.testing.assert_allclose(actual["norm"].values.reshape(2, -1), sizes[:, 1:], rtol=1e-4)
     np.testing.assert_allclose(actual["prefix_norm"].values, sizes[:, :1], rtol=1e-4)
@@ -365,8 +365,7 @@ def test_several_models_share_a_page_and_have_their_own_results(vit_page, tmp_pa
     vit, alone = vit_page
     mixer = vit_tf.Mixer((16, 24, 3), 8, 2, 8, 6, 8, 5)
     randomize(mixer)
-    photos = [image(16, 24), image(16, 24, 1)]
-    page = analysis.explore({"A": vit, "B/16": mixer}, photos, tmp_path / "page.html", samples=1)
+    page = analysis.explore({"A": vit, "B/16": mixer}, PHOTOS, tmp_path / "page.html", samples=1)
     assert list(page.results) == list(page.left_out) == ["A", "B/16"]
     for name, result in alone.results.items():
         if not isinstance(result, dict):

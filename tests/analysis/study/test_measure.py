@@ -98,21 +98,11 @@ def subjects():
     ]
     actual = []
     for name, role, model, detail, base_name in cast:
-        features = partial(vit_tf.submodel, model)
+        taps, grid, features = model.taps, model.token_grid, partial(vit_tf.submodel, model)
         origin = next((m for m in actual if m.name == base_name), None)
+        facts = (detail, origin, (0.9, 48))
         actual.append(
-            StudyModel(
-                name,
-                role,
-                name,
-                model.taps,
-                model.token_grid,
-                features,
-                detail,
-                origin,
-                (0.9, 48),
-                **first_layer(model),
-            )
+            StudyModel(name, role, name, taps, grid, features, *facts, **first_layer(model))
         )
     return actual
 

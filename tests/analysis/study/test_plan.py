@@ -4,15 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from study_parts import EVERYTHING
 
 from vit_tf import TokenGrid
 from vit_tf.analysis.papers.raghu.section7_tokens import localization_of, ridge_probe_of
-from vit_tf.analysis.study.data import OPTIONAL, Data
+from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, lookup_figures, plan, without_failures
 from vit_tf.analysis.study.models import StudyModel, spread
 
-# What there may be to read; nothing of it is read here.
-EVERYTHING = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))
 IMAGES_ONLY = Data(*["there"] * 4, 10)
 
 

@@ -3,41 +3,23 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 from scipy import stats
+from study_parts import claim_result
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.engine.estimates import Estimate, over_trainings, range_of, student
-from vit_tf.analysis.study.claims import Result, scorecard_dataset
+from vit_tf.analysis.study.claims import scorecard_dataset
 from vit_tf.analysis.study.data import Data
 from vit_tf.scripts import scorecard as script
 
-CLAIM = Result(
-    name="skips",
-    statement="Skips matter.",
-    section="6",
-    figure="7",
-    quantity="ratio",
-    value=1.0,
-    low=0.5,
-    high=2.0,
-    threshold=0.0,
-    direction="above",
-    outcome="replicates",
-    explanation="The ratio of norms. Interval: Student's t over layers.",
-    results=("skips.vit",),
-    source=("Raghu et al. (2021)", "https://arxiv.org/abs/2108.08810"),
+CLAIM = claim_result(
+    **{"name": "skips", "statement": "Skips matter.", "quantity": "ratio"},
+    **{"value": 1.0, "low": 0.5, "high": 2.0},
 )
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def card(**claims):
