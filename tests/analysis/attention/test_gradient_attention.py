@@ -50,10 +50,7 @@ def test_features_without_gradients_are_refused(tmp_path):
     features = vit_tf.submodel(vit, "*/weights", "logits")
     features.export(tmp_path / "saved", verbose=False)
     saved, images = vit_tf.load_features(tmp_path / "saved"), np.zeros((1, 8, 8, 3), "float32")
-    with pytest.raises(
-        ValueError,
-        match=r"a SavedModel does not provide these gradients.*block00",
-    ):
+    with pytest.raises(ValueError, match=r"a SavedModel does not provide these gradients.*block00"):
         analysis.gradient_attention(saved, images, [1])
     with pytest.raises(ValueError, match=r"from 0 to 4. Received: \[5\]"):
         analysis.gradient_attention(features, images, [5])

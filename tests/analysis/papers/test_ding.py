@@ -5,11 +5,7 @@ import pytest
 import xarray as xr
 from scipy.stats import spearmanr
 
-from vit_tf.analysis.papers.ding import (
-    AGREEMENT,
-    mean_rank_correlation,
-    measures_agree,
-)
+from vit_tf.analysis.papers.ding import AGREEMENT, mean_rank_correlation, measures_agree
 from vit_tf.analysis.study.claims import scorecard
 from vit_tf.analysis.study.figure import all_figures
 

@@ -17,10 +17,7 @@ from vit_tf.analysis.attention.saliency import most_attended
 from vit_tf.analysis.plots.style import colour_map
 from vit_tf.analysis.study.explorer.payload import probabilities, unpack
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")]
 
 LEVEL = 1 / 255  # of a colour; numbers on the page are rounded to as many steps again
 

@@ -11,33 +11,37 @@ from vit_tf.analysis.report.rendering import Drawing, Processes, render
 LAYERS = ["embedding", "block00", "norm"]
 
 
+@pytest.fixture(scope="module")
+def processes():
+    with Processes(1) as processes:
+        yield processes
+
+
 def drawing(largest, path, plot=plot_cka):
     """A drawing of CKA up to `largest`."""
     result = cka_result(np.linspace(0, largest, 9).reshape(3, 3), LAYERS)
     return Drawing(plot, {"ViT": result}, True, None, "Figure 1", path)
 
 
-def test_other_processes_draw_the_same_pictures_on_the_scales_of_all(tmp_path):
+def test_other_processes_draw_the_same_pictures_on_the_scales_of_all(processes, tmp_path):
     def drawings(name):
         paths = [tmp_path / f"{name}-{number}.png" for number in range(2)]
         return [drawing(0.5, paths[0]), drawing(1.0, paths[1]), drawing(0.9, None)]
 
-    with Processes(1) as processes:
-        future = processes.start(drawings("there"))
-        render(drawings("here"))
-        future.result()
+    future = processes.start(drawings("there"))
+    render(drawings("here"))
+    future.result()
     for number in range(2):
         here, existing = (tmp_path / f"{name}-{number}.png" for name in ("here", "there"))
         assert here.read_bytes() == existing.read_bytes()
 
 
-def test_an_error_of_a_plot_is_raised_where_the_picture_was_started(tmp_path):
-    with Processes(1) as processes:
-        wrong = processes.start([drawing(1.0, tmp_path / "wrong.png", plot_attention_distance)])
-        right = processes.start([drawing(1.0, tmp_path / "right.png")])
-        with pytest.raises(ValueError, match=r"Expected .* dims"):
-            wrong.result()
-        right.result()
+def test_an_error_of_a_plot_is_raised_where_the_picture_was_started(processes, tmp_path):
+    wrong = processes.start([drawing(1.0, tmp_path / "wrong.png", plot_attention_distance)])
+    right = processes.start([drawing(1.0, tmp_path / "right.png")])
+    with pytest.raises(ValueError, match=r"Expected .* dims"):
+        wrong.result()
+    right.result()
     assert [path.name for path in tmp_path.iterdir()] == ["right.png"]
 
 
@@ -49,7 +53,6 @@ def test_a_process_that_ends_early_is_an_error(tmp_path):
             processes.start([drawing(1.0, tmp_path / "second.png")]).result()
 
 
-def test_plots_of_other_packages_and_few_pictures_are_drawn_here(tmp_path):
-    with Processes(1) as processes:
-        assert processes.start([drawing(1.0, tmp_path / "own.png", lambda result: None)]) is None
+def test_plots_of_other_packages_and_few_pictures_are_drawn_here(processes, tmp_path):
+    assert processes.start([drawing(1.0, tmp_path / "own.png", lambda result: None)]) is None
     assert not Processes.for_pictures(8)

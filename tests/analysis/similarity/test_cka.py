@@ -13,10 +13,7 @@ from tables import features_of, numbers
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.similarity.cka import (
-    best_matching_layer,
-    layer_match_accuracy,
-)
+from vit_tf.analysis.similarity.cka import best_matching_layer, layer_match_accuracy
 from vit_tf.analysis.similarity.heads import head_similarity
 from vit_tf.analysis.similarity.localization import localization
 from vit_tf.distribute import strategy
