@@ -110,7 +110,10 @@ def plot_attention_distance(
 
 
 def _sorted_heads(ax, result):
-    """A line for each layer through its heads, sorted by distance."""
+    """A line for each layer through its sorted heads, in a legend, or a colour bar of steps."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
     names, cut = shorten(layer_names(result))
     colours = style.depth_colours(len(names))
     ranks = np.arange(1, result.sizes["head"] + 1)
@@ -118,29 +121,17 @@ def _sorted_heads(ax, result):
         ax.plot(ranks, np.sort(heads), marker="o", markersize=3.5, color=colour, label=name)
     unit = result.attrs.get("units", "pixels")
     ax.xaxis.get_major_locator().set_params(integer=True)
-    style.tidy(
-        ax,
-        xlabel="head, sorted by distance within its layer",
-        ylabel=f"mean attention distance ({unit})",
-        ylim=(0, None),
-    )
+    labels = {"ylabel": f"mean attention distance ({unit})", "ylim": (0, None)}
+    style.tidy(ax, xlabel="head, sorted by distance within its layer", **labels)
     if len(names) <= LARGEST_LEGEND:
         style.legend(ax, title=layer_label(cut))
-    else:
-        _depth_bar(ax, names, colours, layer_label(cut))
-    return ax
-
-
-def _depth_bar(ax, names, colours, heading):
-    """A colour bar with one step per layer, for more layers than a legend can hold."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, Normalize
-
+        return ax
     steps = ScalarMappable(Normalize(-0.5, len(names) - 0.5), ListedColormap(colours))
-    bar = ax.figure.colorbar(steps, ax=ax, label=heading, pad=0.02)
+    bar = ax.figure.colorbar(steps, ax=ax, label=layer_label(cut), pad=0.02)
     every = slice(None, None, 1 + len(names) // LARGEST_LEGEND)
     bar.set_ticks(np.arange(len(names))[every], labels=names[every], fontsize=8)
     bar.ax.tick_params(length=0)
+    return ax
 
 
 def plot_mean_distance(results: style.Arrays, ax: "Axes | None" = None) -> "Axes":

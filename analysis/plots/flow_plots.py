@@ -113,11 +113,14 @@ def plot_skip_ratio(
     shown = values.isel(token=slice(tokens))
     part = f"first {shown.sizes['token']} of {count}" if tokens < count else "all"
     name = SKIP_LABELS[variable]
-    title = style.titled(f"{name[0].upper()}{name[1:]}, {part} tokens", results)
+    title = style.titled(f"{name.capitalize()}, {part} tokens", results)
     gaps = "\n(grey: no such token)" if np.isnan(shown.values).any() else ""
     look = {"cmap": style.colours("PuOr"), "norm": _skip_norm(variable, shown.values)}
     ax, bar = draw_matrix(shown, ax, height=3, title=title, bar=name + gaps, **look)
-    _name_tokens(ax, shown.sizes["token"], results.attrs.get("prefix", 0))
+    prefix, count = results.attrs.get("prefix", 0), shown.sizes["token"]
+    rows = np.arange(0, count, 2 ** int(np.ceil(np.log2(max(1, count / 24)))))
+    labels = [f"{row} ({'prefix' if row else 'CLS'})" if row < prefix else str(row) for row in rows]
+    ax.set_yticks(rows, labels, fontsize=FONT_SIZE)
     if variable == "norm_ratio":
         style.plain_log(bar.ax.yaxis)
     return ax
@@ -133,13 +136,6 @@ def _skip_norm(variable, values):
     limit = max(positive.max(initial=1.2), 1 / positive.min(initial=1))
     limit *= 1 + 1e-6  # else rounding puts the extreme value beyond the end of the colours
     return LogNorm(1 / limit, limit)
-
-
-def _name_tokens(ax, count, prefix):
-    """Number the tokens down the y axis, with the role of prefix tokens."""
-    rows = np.arange(0, count, 2 ** int(np.ceil(np.log2(max(1, count / 24)))))
-    labels = [f"{row} ({'prefix' if row else 'CLS'})" if row < prefix else str(row) for row in rows]
-    ax.set_yticks(rows, labels, fontsize=FONT_SIZE)
 
 
 def plot_skip_ratio_lines(
@@ -181,7 +177,7 @@ def plot_skip_ratio_lines(
     ):
         _plot_sites(ax, depth, line.values, names, label, colour)
     name = SKIP_LABELS[variable]
-    title = style.titled(f"{name[0].upper()}{name[1:]}, mean over tokens", results)
+    title = style.titled(f"{name.capitalize()}, mean over tokens", results)
     if variable == "norm_ratio":
         ax.set_yscale("log")
         style.plain_log(ax.yaxis)
@@ -198,14 +194,13 @@ def _token_means(result, variable):
     if "prefix" not in result.attrs:
         raise ValueError(f"Expected the attribute 'prefix'. Received: {sorted(result.attrs)}")
     prefix = int(result.attrs["prefix"])
-    spatial = ("spatial tokens", values.isel(token=slice(prefix, None)).mean("token"))
-    if not prefix:
-        return [spatial]
-    first = [("CLS token", values.isel(token=0))]
-    if prefix > 1:
-        others = values.isel(token=slice(1, prefix)).mean("token")
-        first.append(("other prefix tokens", others))
-    return [*first, spatial]
+    first, count = min(prefix, 1), values.sizes["token"]
+    kinds = {
+        "CLS token": range(first),
+        "other prefix tokens": range(first, prefix),
+        "spatial tokens": range(prefix, count),
+    }
+    return [(kind, values.isel(token=part).mean("token")) for kind, part in kinds.items() if part]
 
 
 def _plot_sites(ax, depth, values, names, label, colour):

@@ -233,7 +233,12 @@ def panels(
         height = rows * (inches[1] + 0.17 * lines + 0.1) + 0.2 * (2 + title.count("\n")) + 0.3
         height = max(height, 2.6)
         ax = style.new_axes(width, height, "compressed", axes_class=_panel_axes())
-    grid = _grid_in(ax, rows, columns)
+    if spec := ax.get_subplotspec():
+        grid = spec.subgridspec(rows, columns)
+    else:  # of `Figure.add_axes`
+        box = ax.get_position(original=True)
+        edges = {"left": box.x0, "right": box.x1, "bottom": box.y0, "top": box.y1}
+        grid = ax.figure.add_gridspec(rows, columns, **edges)
     ax.set_subplotspec(grid[:, :])
     ax.set(xticks=[], yticks=[], facecolor="none")
     ax.spines[:].set_visible(False)
@@ -294,16 +299,6 @@ def _panel_axes():
             return True
 
     return PanelAxes
-
-
-def _grid_in(ax, rows, columns):
-    """A grid of axes where axes are, which `Figure.add_axes` may have made."""
-    spec = ax.get_subplotspec()
-    if spec is not None:
-        return spec.subgridspec(rows, columns)
-    box = ax.get_position(original=True)
-    edges = {"left": box.x0, "right": box.x1, "bottom": box.y0, "top": box.y1}
-    return ax.figure.add_gridspec(rows, columns, **edges)
 
 
 def draw_maps(

@@ -175,8 +175,8 @@ def plot_probe_variants(results: dict[str, xr.DataArray], ax: "Axes | None" = No
         label: expect_array(result, ("layer",), optional=("seed",))
         for label, result in expect_results(results).items()
     }
-    models, variants = ({label.partition(": ")[i]: None for label in lines} for i in (0, 2))
-    models, variants = list(models), list(variants)
+    models, _, variants = zip(*(label.partition(": ") for label in lines), strict=True)
+    models, variants = (list(dict.fromkeys(names)) for names in (models, variants))
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = dict(zip(models, style.distinct_colours(len(models)), strict=True))
@@ -222,9 +222,25 @@ def plot_probe_map(
 
     result = expect_array(result, ("layer", "token"))
     prefix, shape = style.token_layout(result)
-    shown = select_layers(result, _spaced_on_grid(result) if layers is None else layers)
-    percent = 100 * _expect_on_grid(shown)
-    maps = percent.values[:, prefix : prefix + shape[0] * shape[1]].reshape(-1, *shape)
+    expected, names = prefix + shape[0] * shape[1], layer_names(result)
+    is_token = result.notnull().values
+    off = {  # layers whose tokens are not those of the grid, and how many they have
+        name: int(row.sum())
+        for name, row in zip(names, is_token, strict=True)
+        if row.sum() != expected or not row[:expected].all()
+    }
+    if layers is None:
+        on_grid = [name for name in names if name not in off] or names
+        spaced = np.linspace(0, len(on_grid) - 1, min(len(on_grid), MOST_MAPS)).round()
+        layers = [on_grid[number] for number in spaced.astype(int)]
+    shown = select_layers(result, layers)
+    if wrong := {name: off[name] for name in layer_names(shown) if name in off}:
+        raise ValueError(
+            f"Expected layers of {prefix} + {shape[0]} x {shape[1]} tokens. "
+            f"Received numbers: {wrong}"
+        )
+    percent = 100 * shown
+    maps = percent.values[:, prefix:expected].reshape(-1, *shape)
     names, first = [wrap(name) for name in layer_names(shown)], percent.values[:, 0]
     if prefix:
         names = [f"{name}\nCLS: {x:.1f} %" for name, x in zip(names, first, strict=True)]
@@ -234,38 +250,6 @@ def plot_probe_map(
     look["bar"] = f"{ACCURACY}\nfrom {low:.1f} to {high:.1f}"
     title = style.titled("Ridge-probe accuracy by token", result)
     return draw_maps(ax, maps, names, title, "layer", **look)[0]
-
-
-def _off_grid(result):
-    """Layers whose tokens are not those of the grid: dict from name to number of tokens."""
-    prefix, (rows, columns) = style.token_layout(result)
-    expected = prefix + rows * columns
-    token_counts = zip(layer_names(result), result.notnull().values, strict=True)
-    return {
-        name: int(tokens.sum())
-        for name, tokens in token_counts
-        if tokens.sum() != expected or not tokens[:expected].all()
-    }
-
-
-def _spaced_on_grid(result):
-    """Names of at most 8 layers on the grid, evenly spaced, the first and last among them."""
-    off = _off_grid(result)
-    names = layer_names(result)
-    names = [name for name in names if name not in off] or names
-    numbers = np.linspace(0, len(names) - 1, min(len(names), MOST_MAPS))
-    return [names[number] for number in numbers.round().astype(int)]
-
-
-def _expect_on_grid(result):
-    """Return the result if its layers have the grid's tokens, or raise a `ValueError`."""
-    off = _off_grid(result)
-    if off:
-        prefix, (rows, columns) = style.token_layout(result)
-        raise ValueError(
-            f"Expected layers of {prefix} + {rows} x {columns} tokens. Received numbers: {off}"
-        )
-    return result
 
 
 def plot_token_probes(results: dict[str, xr.DataArray], ax: "Axes | None" = None) -> "Axes":

@@ -102,8 +102,8 @@ def _error_bound(results):
     return f" (standard error at most {max(finite):.1g})" if finite else ""
 
 
-def _draw_panels(maps, title, models, ax, bar, apart=None, apart_label=""):
-    """A matrix for each of a dict from label to DataArray; the last in other colours if `apart`."""
+def _draw_panels(maps, title, models, ax, bar, last_bar=""):
+    """A matrix for each of a dict from label to array; the last has a bar of its own, if named."""
     columns = math.ceil(len(maps) / math.ceil(len(maps) / 4))
     models = [pair if pair[0] != pair[1] else ["", ""] for pair in models]
     layout = {"columns": columns, "inches": (PANEL + 0.4, PANEL + 0.4), "size": 9}
@@ -114,8 +114,8 @@ def _draw_panels(maps, title, models, ax, bar, apart=None, apart_label=""):
         for value, pair in zip(values, models, strict=True)
     ]
     for index, (panel, value) in enumerate(zip(flat, values, strict=True)):
-        last = apart and index == len(maps) - 1
-        look = {"cmap": style.colours("cividis" if last else "magma"), **FIXED}
+        is_apart = last_bar and index == len(maps) - 1
+        look = {"cmap": style.colours("cividis" if is_apart else "magma"), **FIXED}
         look |= {"origin": "lower", "interpolation": "nearest"}
         image = panel.imshow(value.values.T, aspect=value.shape[0] / value.shape[1], **look)
         panel.set(xticks=[], yticks=[])
@@ -124,10 +124,10 @@ def _draw_panels(maps, title, models, ax, bar, apart=None, apart_label=""):
         for which, outer in ((0, bottom), (1, column == 0)):
             if outer or len({pair[which] for pair in sides}) > 1:
                 label_layers(panel, "xy"[which], *sides[index][which], PANEL)
-    drawn = np.concatenate([value.values.ravel() for value in values[: -1 if apart else None]])
-    style.colour_bar(flat, flat[-2 if apart else -1].images[0], bar, drawn)
-    if apart:
-        style.colour_bar(flat, image, apart_label)
+    drawn = np.concatenate([value.values.ravel() for value in values[: -1 if last_bar else None]])
+    style.colour_bar(flat, flat[-2 if last_bar else -1].images[0], bar, drawn)
+    if last_bar:
+        style.colour_bar(flat, image, last_bar)
     return ax
 
 
@@ -156,8 +156,8 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     maps = dict(zip(layer_names(values, "measure"), values, strict=True))
     maps["disagreement of the measures"] = expect_variable(result, "disagreement", DIMS)
     title = style.titled("Similarity measures between layers", result)
-    models, apart = [style.models(result)] * len(maps), "disagreement in the order of pairs"
-    return _draw_panels(maps, title, models, ax, "similarity", True, apart)
+    bars = "similarity", "disagreement in the order of pairs"
+    return _draw_panels(maps, title, [style.models(result)] * len(maps), ax, *bars)
 
 
 def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
@@ -440,6 +440,13 @@ def _cells(result):
     return list(zip(row.tolist(), column.tolist(), strict=True))
 
 
+# How subsets of heads of each order are drawn.
+ORDERS = {
+    "local": {"linestyle": "-", "marker": "o", "markersize": 4.5},
+    "global": {"linestyle": "--", "marker": "o", "markersize": 4.5, "markerfacecolor": "white"},
+}
+
+
 def plot_head_similarity(
     result: xr.Dataset, ax: "Axes | None" = None, layers: list[str] | None = None
 ) -> "Axes":
@@ -474,10 +481,10 @@ def plot_head_similarity(
     ax = style.new_axes(7.5, 4.4) if ax is None else ax
     for index, colour in enumerate(style.depth_colours(len(names))):
         lines = cka.isel(layer=index)
-        for order, options in _order_styles(colour).items():
+        for order, look in ORDERS.items():
             x, y = distance.sel(order=order).values, lines.sel(order=order).values
             label = names[index] if order == "local" else None
-            ax.plot(x, y, label=label, **options)
+            ax.plot(x, y, color=colour, label=label, **look)
             if error is not None:
                 spread = error.isel(layer=index).sel(order=order).values
                 ax.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
@@ -487,19 +494,10 @@ def plot_head_similarity(
     style.tidy(ax, title=title, ylabel="CKA", ylim=(min(0, cka.values.min() - 0.02), None))
     ax.set_xlabel("mean attention distance of the heads (pixels)")
     ax.plot([], [], linestyle="none", label=" ")
-    for order, options in _order_styles("0.4").items():
-        ax.plot([], [], label=f"most {order} heads first", **options)
+    for order, look in ORDERS.items():
+        ax.plot([], [], color="0.4", label=f"most {order} heads first", **look)
     style.legend(ax, title=layer_label(cut, models[1]))
     return ax
-
-
-def _order_styles(colour):
-    """How the subsets of each order are drawn."""
-    shared = {"marker": "o", "markersize": 4.5, "color": colour}
-    return {
-        "local": {"linestyle": "-", "markerfacecolor": colour, **shared},
-        "global": {"linestyle": "--", "markerfacecolor": "white", **shared},
-    }
 
 
 def plot_localization_by_layer(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes":
@@ -552,36 +550,27 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     titles = [PANELS[name][0] for name in names]
     layout = {"columns": len(names), "inches": (WIDTH, height), "size": 10}
     ax, flat = panels(ax, len(names), title, "quantity", titles, **layout)
+    layers, cut = shorten(layer_names(result))
+    epochs, rows = result["epoch"].values.astype(float), np.arange(len(layers))
+    # Cells end halfway to the neighbours of their epoch.
+    half = np.diff(epochs) / 2 if len(epochs) > 1 else np.array([0.5])
+    ends = [epochs[:1] - half[:1], epochs[:-1] + half[: len(epochs) - 1], epochs[-1:] + half[-1:]]
+    edges = np.concatenate(ends), np.arange(len(layers) + 1) - 0.5
     for panel, name, quantity in zip(flat, names, values, strict=True):
+        _, colours, label = PANELS[name]
+        cells = np.ma.masked_invalid(quantity.values.T)
         limits = {} if name == "accuracy" else FIXED
-        bar = _draw_record(panel, quantity, *PANELS[name][1:], limits)
+        image = panel.pcolormesh(*edges, cells, cmap=style.colours(colours), **limits)
+        panel.set(facecolor="0.85", xlabel="epoch")  # the colour where there is no value
+        panel.tick_params(labelsize=FONT_SIZE)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        name_layers(panel, "y", layers, rows)
+        panel.label_outer()
+        bar = style.colour_bar(panel, image, label)
         if name == "accuracy":
             style.percent(bar.ax.yaxis)
-    flat[0].set_ylabel(layer_label(shorten(layer_names(result))[1]))
+    flat[0].set_ylabel(layer_label(cut))
     return ax
-
-
-def _draw_record(ax, values, colours, label, limits):
-    """One heatmap; returns its colour bar."""
-    layers = layer_names(values)
-    cells = np.ma.masked_invalid(values.values.T)
-    edges = _edges(values["epoch"].values), np.arange(len(layers) + 1) - 0.5
-    image = ax.pcolormesh(*edges, cells, cmap=style.colours(colours), **limits)
-    ax.set(facecolor="0.85", xlabel="epoch")  # the colour where there is no value
-    ax.tick_params(labelsize=FONT_SIZE)
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    name_layers(ax, "y", shorten(layers)[0], np.arange(len(layers)))
-    ax.label_outer()
-    return style.colour_bar(ax, image, label)
-
-
-def _edges(epochs):
-    """Edges of the cells of each epoch: halfway to its neighbours."""
-    epochs = np.asarray(epochs, float)
-    if len(epochs) == 1:
-        return np.array([epochs[0] - 0.5, epochs[0] + 0.5])
-    middle = (epochs[1:] + epochs[:-1]) / 2
-    return np.concatenate([[2 * epochs[0] - middle[0]], middle, [2 * epochs[-1] - middle[-1]]])
 
 
 UNITS = {1e18: "exa", 1e15: "peta", 1e12: "tera", 1e9: "giga", 1e6: "mega", 1e3: "kilo", 1: ""}
@@ -692,14 +681,15 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     """
     values = expect_variable(result, "values", ("claim", "training"))
     result = current_outcomes(result)
-    rows = [row for row in result["claim"].values if np.isfinite(result["value"].sel(claim=row))]
-    if not rows:
+    is_tested = np.isfinite(result["value"].values)
+    result, values = result.isel(claim=is_tested), values.isel(claim=is_tested)
+    count = is_tested.sum()
+    if not count:
         raise ValueError("Expected a claim that was tested. Received: none")
-    ax = style.new_axes(10.5, 0.25 * len(rows) + 1.4) if ax is None else ax
-    for number, name in enumerate(rows):
-        row = result.sel(claim=name)
+    ax = style.new_axes(10.5, 0.25 * count + 1.4) if ax is None else ax
+    for number, every in enumerate(values.values):
+        row = result.isel(claim=number)
         side = 1 if row["direction"].item() == "above" else -1
-        every = values.sel(claim=name).values
         numbers = [row[end].item() for end in ("value", "low", "high")]
         away = side * (np.concatenate([numbers, every]) - row["threshold"].item())
         away = away / (np.nanmax(np.abs(away)) or 1.0)
@@ -708,14 +698,11 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         ax.plot(away[:1], [number], "D", color=colour, markersize=7, markerfacecolor="white")
         ax.plot(away[3:], [number] * len(every), "o", color=colour, markersize=3.5)
     ax.axvline(0, color="grey", linewidth=0.8, linestyle="--")
-    statements = [result["statement"].sel(claim=row).item() for row in rows]
-    ax.set_yticks(range(len(rows)), statements, fontsize=FONT_SIZE)
+    ax.set_yticks(range(count), result["statement"].values.tolist(), fontsize=FONT_SIZE)
     ax.set_xticks([-1, 0, 1], ["opposite side", "threshold", "as reported"], fontsize=FONT_SIZE)
-    ax.set(xlim=(-1.08, 1.08), ylim=(len(rows) - 0.5, -0.5))
+    ax.set(xlim=(-1.08, 1.08), ylim=(count - 0.5, -0.5))
     ax.set_title(f"Claims over {values.sizes['training']} runs")
-    outcomes = [result["outcome"].sel(claim=row).item() for row in rows]
-    shown = list(dict.fromkeys(outcomes))
-    for outcome in shown:
+    for outcome in dict.fromkeys(result["outcome"].values.tolist()):
         ax.plot([], [], "D", color=OUTCOME_COLOURS[outcome], markerfacecolor="white", label=outcome)
     style.tidy(ax)
     style.legend(ax, "outcome")

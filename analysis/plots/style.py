@@ -149,12 +149,8 @@ def colour_bar(axes, image, label, values=None):
     values = image.get_array() if values is None else values
     low, high = (values < image.norm.vmin).any(), (values > image.norm.vmax).any()
     extend = ("both" if high else "min") if low else ("max" if high else "neither")
-    if np.ndim(axes):
-        axes, size = list(np.ravel(axes)), {"pad": 0.02}
-    else:
-        size = {"fraction": 0.046, "pad": 0.03}
-    figure = (axes[0] if isinstance(axes, list) else axes).figure
-    bar = figure.colorbar(image, ax=axes, extend=extend, aspect=30, **size)
+    size = {"pad": 0.02} if np.ndim(axes) else {"fraction": 0.046, "pad": 0.03}
+    bar = image.axes.figure.colorbar(image, ax=axes, extend=extend, aspect=30, **size)
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return bar

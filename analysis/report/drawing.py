@@ -61,13 +61,10 @@ class Drawer:
         keys = self._keys()
         for _, started in self._started:
             keys |= started
-        made_of = {
-            picture.name: {
-                label: result.attrs["key"]
-                for label, result in _results_of(picture, results).items()
-            }
-            for picture in pictures
-        }
+        made_of = {}
+        for picture in pictures:
+            own = _results_of(picture, results).items()
+            made_of[picture.name] = {label: result.attrs["key"] for label, result in own}
         stale, names = {}, {name for _, started in self._started for name in started}
         for picture in pictures:
             draws = [picture.figure.draw, __name__]
@@ -193,8 +190,7 @@ def _report_figure(name, pictures, results, sentences, folder, code):
     models = list(by_name.values())
     shown = [picture for picture in pictures if picture.name not in sentences]
     if not shown:
-        said = [sentences[picture.name] for picture in pictures]
-        caption = " ".join(dict.fromkeys(said))
+        caption = " ".join(dict.fromkeys(sentences[picture.name] for picture in pictures))
     else:
         merged = {
             f"{picture.name}: {label}": result
@@ -202,12 +198,15 @@ def _report_figure(name, pictures, results, sentences, folder, code):
             for label, result in by_label.items()
         }
         own = results_by_label[0] if len(pictures) == 1 else merged
-        caption = first.caption(own, models)
-        for picture in pictures:
-            if picture.name in sentences:
-                caption += f" {picture.panel}: {sentences[picture.name]}"
-    references = [*dict.fromkeys(picture.figure.reference for picture in pictures)]
+        replaced = [picture for picture in pictures if picture.name in sentences]
+        notes = [f"{picture.panel}: {sentences[picture.name]}" for picture in replaced]
+        caption = " ".join([first.caption(own, models), *notes])
+    references = dict.fromkeys(picture.figure.reference for picture in pictures)
     references = list(filter(None, references))
+    panels = []
+    for picture in shown:
+        alt = f"{picture.full_title}. {caption}"
+        panels.append(Panel(picture.panel, _path(folder, picture), alt, picture.name))
     return ReportFigure(
         name=name,
         title=title,
@@ -216,15 +215,7 @@ def _report_figure(name, pictures, results, sentences, folder, code):
         source=first.figure.paper.source,
         alt=f"{title}. {caption}",
         png=None,
-        panels=tuple(
-            Panel(
-                picture.panel,
-                _path(folder, picture),
-                f"{picture.full_title}. {caption}",
-                picture.name,
-            )
-            for picture in shown
-        ),
+        panels=tuple(panels),
         results=tuple(
             dict.fromkeys(
                 f"results/{measurement.name}.nc"

@@ -48,28 +48,45 @@ def compare(pictures, models, results):
     compared = [model for model in models if model.base is None]
     if len(compared) == 1:
         compared += [m for m in models if m.base is compared[0] and m.role == "untrained"]
-    rows = [_accuracies(compared)]
+    accuracies = [(m.name, accuracy_of(*m.accuracy, m.correct)) for m in compared if m.accuracy]
+    words = ("Test accuracy", "Test accuracy of the model's own head.", "accuracy")
+    said = _said(accuracies, words[0], words[2], "has a higher test accuracy")
+    rows = [_row(accuracies, *words, said, link="top")]
     quantities = {}
     for picture in pictures:
         for quantity in picture.figure.quantities:
             quantities.setdefault(id(quantity), (quantity, picture))
     for quantity, picture in quantities.values():
-        values = (_pairs if quantity.of_pairs else _singles)(quantity, compared, results)
+        values = _estimates(quantity, compared, results)
         label, unit = quantity.label.rstrip("."), quantity.unit
         said = {} if quantity.of_pairs else _said(values, label, unit, quantity.more)
-        rows.append(
-            Comparison(
-                label,
-                quantity.explanation,
-                unit,
-                tuple(values),
-                link=f"figure-{picture.name}",
-                chapter=picture.figure.chapter,
-                plain=_plain(values, label, unit),
-                **said,
-            )
-        )
+        about = {"link": f"figure-{picture.name}", "chapter": picture.figure.chapter}
+        rows.append(_row(values, label, quantity.explanation, unit, said, **about))
     return [row for row in rows if row.values]
+
+
+def _row(values, label, explanation, unit, said, **about):
+    plain = _plain(values, label, unit)
+    return Comparison(label, explanation, unit, tuple(values), plain=plain, **said, **about)
+
+
+def _estimates(quantity, models, results):
+    """The values of a quantity by the name of the model, or of each pair in both orders."""
+    if quantity.of_pairs:
+        pairs = [both for pair in combinations(models, 2) for both in (pair, pair[::-1])]
+        named = [
+            (f"{model.name} and {other.name}", {"model": model.slug, "other": other.slug})
+            for model, other in pairs
+        ]
+    else:
+        named = [(model.name, {"model": model.slug}) for model in models]
+    estimates = []
+    for name, slugs in named:
+        result = results.get(quantity.result.format(**slugs))
+        if result is not None:
+            estimates.append((name, quantity.statistic(result)))
+            require_estimate(estimates[-1][1], f"the quantity {quantity.label!r}")
+    return estimates
 
 
 def main_results(rows, most=5):
@@ -80,46 +97,6 @@ def main_results(rows, most=5):
     if labels and len(sentences) < most:
         sentences.append(f"There is no significant difference in {join_words(labels)}.")
     return sentences or [row.plain for row in rows[:most]]
-
-
-def _accuracies(models):
-    values = []
-    for model in models:
-        if model.accuracy:
-            values.append((model.name, accuracy_of(*model.accuracy, model.correct)))
-    explanation = "Test accuracy of the model's own head."
-    label, unit = "Test accuracy", "accuracy"
-    said = _said(values, label, unit, "has a higher test accuracy")
-    plain = _plain(values, label, unit)
-    return Comparison(label, explanation, unit, tuple(values), link="top", plain=plain, **said)
-
-
-def _singles(quantity, models, results):
-    named = [(model.name, quantity.result.format(model=model.slug)) for model in models]
-    return _estimated(quantity, named, results)
-
-
-def _pairs(quantity, models, results):
-    named = [
-        (
-            f"{model.name} and {other.name}",
-            quantity.result.format(model=model.slug, other=other.slug),
-        )
-        for first, second in combinations(models, 2)
-        for model, other in ((first, second), (second, first))
-    ]
-    return _estimated(quantity, named, results)
-
-
-def _estimated(quantity, named, results):
-    estimates = [
-        (name, quantity.statistic(results[key]))
-        for name, key in named
-        if results.get(key) is not None
-    ]
-    for _, estimate in estimates:
-        require_estimate(estimate, f"the quantity {quantity.label!r}")
-    return estimates
 
 
 def _said(values, label, unit, more=""):
@@ -241,9 +218,10 @@ def _panel(title, draw, *values):
     """A panel that a function draws in new axes."""
     import matplotlib.pyplot as plt
 
-    figure = plt.figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    ax = style.new_axes(WIDTH, HEIGHT)
+    figure = ax.figure
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02)
-    draw(figure.add_subplot(), *values)
+    draw(ax, *values)
     file = BytesIO()
     figure.savefig(file, dpi=192)
     plt.close(figure)

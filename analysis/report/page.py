@@ -6,12 +6,12 @@ import json
 import math
 import os
 import re
-import struct
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from io import BytesIO
 from numbers import Integral, Real
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from vit_tf.files import without_password, write_whole
 
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+CSS_DOTS = 96  # per inch: figures of one font size show their text at the same size
 MOST_EMBEDDED = 150_000  # bytes of a result that the page holds; larger ones are links
 FAMILIES = ("vit", "resnet", "mixer", "other")
 
@@ -158,7 +158,7 @@ def write_report(
         summary=[_summarized(model) for model in summary],
         sentences=list(sentences),
         overview=[_embed_panel(panel, path.parent) for panel in overview],
-        differences=[_compared(row) for row in differences],
+        differences=list(differences),
         compared=any(row.sentences for row in differences),
         tested=sum(row.tested > 0 for row in differences),
         differing=sum(row.differs > 0 for row in differences),
@@ -177,9 +177,16 @@ def write_report(
 
 def write_page(path, name, live, **values):
     """Write a page of the template, style and script of a name, whole or not at all; its path."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    layout = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    layout |= {"loader": FunctionLoader(_resource), "undefined": StrictUndefined}
+    environment = Environment(**layout)
+    environment.filters |= {"shown": _shown, "listed": _listed, "paragraphs": _paragraphs}
+    environment.filters |= {"by_reason": _by_reason, "brief": _brief, "interval": _interval}
     script = _resource(f"{name}.js") if live else ""
     digest = hashlib.sha256(script.encode()).digest()
-    page = _template(f"{name}.html").render(
+    page = environment.get_template(f"{name}.html").render(
         style=_resource(f"{name}.css"),
         script=script,
         script_hash=base64.b64encode(digest).decode(),
@@ -228,23 +235,6 @@ def in_frame(path):
     )
 
 
-def _template(name):
-    """The Jinja template of a file of this folder."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FunctionLoader(_resource),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        shown=_shown, listed=_listed, paragraphs=_paragraphs, by_reason=_by_reason
-    )
-    return environment.get_template(name)
-
-
 def _resource(name):
     """The text of a file of this folder."""
     return (files(__package__) / name).read_text("utf-8")
@@ -263,7 +253,7 @@ def _embed(figure, folder):
         parts = urlsplit(link)
         if parts.scheme or parts.netloc or PurePosixPath(link).is_absolute():
             raise ValueError(f"Expected a link relative to the report. Received: {link!r}")
-    panels = figure.panels or ()
+    panels = figure.panels
     if not panels and figure.png is not None:
         panels = (Panel("", figure.png, figure.alt),)
     return {
@@ -276,16 +266,22 @@ def _embed(figure, folder):
 
 def _embed_panel(panel, folder):
     """The panel as the template expects it: its picture as text, its size and a link to it."""
+    from PIL import Image, UnidentifiedImageError
+
     link, png = "", panel.png
     if not isinstance(png, bytes):
         file, folder = Path(png).resolve(), folder.resolve()
         link = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else ""
         png = file.read_bytes()
-    if png[:8] != PNG_SIGNATURE or len(png) < 24:
+    try:
+        with Image.open(BytesIO(png), formats=["PNG"]) as image:
+            dots = image.info.get("dpi", (CSS_DOTS, CSS_DOTS))
+            inches = [pixels / per_inch for pixels, per_inch in zip(image.size, dots, strict=True)]
+    except UnidentifiedImageError:
         received = "bytes" if isinstance(panel.png, bytes) else repr(os.fspath(panel.png))
-        raise ValueError(f"Expected a PNG. Received: {received}")
-    width, height = _css_size(png)
+        raise ValueError(f"Expected a PNG. Received: {received}") from None
     data = base64.b64encode(png).decode("ascii")
+    width, height = (round(side * CSS_DOTS) for side in inches)
     return {**vars(panel), "data": data, "width": width, "height": height, "link": link}
 
 
@@ -319,32 +315,10 @@ def _counted(number):
     return str(number)
 
 
-def _css_size(png):
-    """Width and height of a PNG's bytes in CSS pixels, 96 to the inch where it knows its inches.
-
-    Figures drawn at the same font size then show their text at the same size.
-    """
-    size = struct.unpack(">II", png[16:24])
-    start = png.find(b"pHYs", 0, png.find(b"IDAT"))
-    if start < 0 or png[start + 12] != 1:
-        return size
-    per_metre = struct.unpack(">II", png[start + 4 : start + 12])
-    return tuple(round(n / per * 96 / 0.0254) for n, per in zip(size, per_metre, strict=True))
-
-
-def _compared(row):
-    """A `Comparison` as the template expects it: its numbers as text."""
-    values = [
-        (name, _brief(estimate.value), _interval(estimate.low, estimate.high), estimate.how)
-        for name, estimate in row.values
-    ]
-    return {**vars(row), "values": values}
-
-
-def _interval(low, high):
-    """An interval as text, which is empty where none is known."""
-    unknown = math.isnan(low) or math.isnan(high)
-    return "" if unknown else f"{_brief(low)} to {_brief(high)}"
+def _interval(measured):
+    """The interval of an `Estimate` or a claim as text, which is empty where none is known."""
+    unknown = math.isnan(measured.low) or math.isnan(measured.high)
+    return "" if unknown else f"{_brief(measured.low)} to {_brief(measured.high)}"
 
 
 def _by_paper(claims, figures):
@@ -370,7 +344,7 @@ def _by_paper(claims, figures):
 
 def _judged(claim, number, figures):
     """A claim as the template expects it: its numbers as text, its interval as a drawing."""
-    interval = _interval(claim.low, claim.high)
+    interval = _interval(claim)
     return {
         **vars(claim),
         "id": f"claim-{number}",

@@ -42,42 +42,35 @@ class Drawing:
             axes = self.plot(self.results, baselines=list(self.baselines))
         else:
             axes = self.plot(self.results)
-        figure = _figure_of(axes)
+        first = getattr(axes, "flat", [axes])[0]  # of an array of axes
+        figure = axes if hasattr(axes, "savefig") else getattr(first, "figure", None)
         if not hasattr(figure, "savefig"):
             raise ValueError(
                 f"Expected draw of {self.description!r} to return Matplotlib axes or a figure. "
                 f"Received: {axes!r}"
             )
-        _remove_heading(axes)
+        if hasattr(axes, "title") and hasattr(axes.title, "set_text"):
+            # The report shows the first line as text.
+            axes.title.set_text(axes.get_title().partition("\n")[2])
         return figure
-
-
-def _figure_of(axes):
-    """The Matplotlib figure of a figure itself, of axes, or of an array of them."""
-    if hasattr(axes, "savefig"):
-        return axes
-    return getattr(getattr(axes, "flat", [axes])[0], "figure", None)
-
-
-def _remove_heading(axes):
-    """Removes the first line of a plot's title, which the report shows as text."""
-    if hasattr(axes, "title") and hasattr(axes.title, "set_text"):
-        axes.title.set_text(axes.get_title().partition("\n")[2])
 
 
 def render(drawings):
     """Draws some `Drawing`s on common scales and writes those that have a path."""
+    import matplotlib.pyplot as plt
+
     figures = [drawing.figure() for drawing in drawings]
     share_scales(figures)
     for drawing, figure in zip(drawings, figures, strict=True):
         if drawing.path:
             save_figure(figure, drawing.path)
-        else:
-            close(figure)
+        plt.close(figure)
 
 
 def share_scales(figures):
     """Gives several Matplotlib figures one colour scale and one range of the axes of one label."""
+    from matplotlib.ticker import FixedFormatter  # of names
+
     images, lines = {}, {}
     for figure in figures:
         for axes in figure.axes:
@@ -98,8 +91,9 @@ def share_scales(figures):
             _share_colours(mapped)
     for (_, _, which), sharing in lines.items():
         limits = [getattr(axes, f"get_{which}lim")() for _, axes in sharing]
-        numeric = all(_is_numeric(getattr(axes, f"{which}axis")) for _, axes in sharing)
-        if numeric and len({figure for figure, _ in sharing}) > 1:
+        formatters = [getattr(axes, f"{which}axis").get_major_formatter() for _, axes in sharing]
+        are_numbers = not any(isinstance(each, FixedFormatter) for each in formatters)
+        if are_numbers and len({figure for figure, _ in sharing}) > 1:
             low, high = min(map(min, limits)), max(map(max, limits))
             for _, axes in sharing:
                 getattr(axes, f"set_{which}lim")(low, high)
@@ -118,24 +112,11 @@ def _share_colours(mapped):
         image.set_clim(low, high)
 
 
-def _is_numeric(axis):
-    """Whether an axis shows numbers, no names of layers."""
-    from matplotlib.ticker import FixedFormatter, FuncFormatter
-
-    formatter = axis.get_major_formatter()
-    return not isinstance(formatter, FixedFormatter) or isinstance(formatter, FuncFormatter)
-
-
 def save_figure(figure, path):
     """Writes a Matplotlib figure as a PNG, whole or not at all, and closes it."""
-    write_whole(path, partial(figure.savefig, dpi=DPI))
-    close(figure)
-
-
-def close(figure):
-    """Closes a Matplotlib figure."""
     import matplotlib.pyplot as plt
 
+    write_whole(path, partial(figure.savefig, dpi=DPI))
     plt.close(figure)
 
 
@@ -166,7 +147,10 @@ class Processes:
         """Starts to render some `Drawing`s: a future, or None for plots of other packages."""
         if not all(drawing.plot.__module__.startswith(PLOTS) for drawing in drawings):
             return None
-        return next(self._next).start(pickle.dumps((_settings(), drawings)))
+        import matplotlib
+
+        settings = {key: value for key, value in matplotlib.rcParams.items() if key != "backend"}
+        return next(self._next).start(pickle.dumps((settings, drawings)))
 
 
 PLOTS = "vit_tf.analysis.plots."  # which other processes can import without TensorFlow
@@ -209,13 +193,6 @@ class _Worker:
             self._process.stdin.close()
             self._process.wait()
             self._process.stdout.close()
-
-
-def _settings():
-    """Matplotlib's settings, but for the backend."""
-    import matplotlib
-
-    return {key: value for key, value in matplotlib.rcParams.items() if key != "backend"}
 
 
 def serve():
