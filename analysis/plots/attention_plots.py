@@ -273,7 +273,7 @@ def plot_mean_attention(
     return _draw_heads(maps, ax, title)[0]
 
 
-def _draw_heads(result, ax, title, note="", **options):
+def _draw_heads(result, ax, title, note="", extent=None):
     """Maps of dims (layer, head, ...), a row per layer and a column per head; axes and panels."""
     names, cut = shorten(layer_names(result))
     tall = result.shape[2] / result.shape[3]
@@ -283,7 +283,7 @@ def _draw_heads(result, ax, title, note="", **options):
     look = {"cmap": "viridis", "bar": "attention / panel maximum", "label": layer_label(cut)}
     look |= {"shape": result.shape[:2], "inches": (width, width * tall), "size": 8, "pad": 3}
     title = "\n".join(filter(None, [title, SCALED, note]))
-    ax, _ = draw_maps(ax, maps, heads, title, "layer and head", **look | options)
+    ax, _ = draw_maps(ax, maps, heads, title, "layer and head", extent=extent, **look)
     grid = getattr(ax, "panels", ax)
     for panel, name in zip(grid[:, 0], names, strict=True):
         panel.set_ylabel(elide(name, 14), fontsize=8)

@@ -303,22 +303,22 @@ def _panel_axes():
 
 def draw_maps(
     ax, maps, names, title, unit, *, bar="fraction of maximum", image=None, images=None,
-    frames=None, axis_unit=None, scaled=True, cmap="magma", norm=None, shape=None, cells=None,
-    inches=None, size=FONT_SIZE, pad=4, label="", **options,
+    frames=None, axis_unit=None, scaled=True, cmap="magma", norm=None, shape=None, extent=None,
+    **layout,
 ):  # fmt: skip
     """Maps (panel, row, column) in panels with one colour bar, whose label is `bar`; axes and bar.
 
     `images`, or one `image`, lie below the maps, `frames` are the (row, column) of the cell to
     frame in each, or None, `axis_unit` is that of numbered rows and columns, and `scaled` divides
-    each map by its maximum. Further options are those of `imshow`.
+    each map by its maximum. Further options are those of `panels`.
     """
     from matplotlib.colors import Normalize
 
     maps = np.asarray(maps, np.float64)
     tall = maps.shape[1] / maps.shape[2]
     names = [name if "\n" in name else wrap(name) for name in map(str, names)]
-    inches = inches or ((1.6, 1.6 * tall) if tall < 1.5 else (1.6 * 1.5 / tall, 2.4))
-    layout = {"cells": cells, "inches": inches, "size": size, "pad": pad, "label": label}
+    inches = (1.6, 1.6 * tall) if tall < 1.5 else (1.6 * 1.5 / tall, 2.4)
+    layout = {"inches": inches, "pad": 4} | layout
     ax, flat = panels(ax, len(maps) if shape is None else shape, title, unit, names, **layout)
     images = images if image is None else [image] * len(maps)
     look = {"cmap": style.colours(cmap), "norm": norm or Normalize(0, 1)}
@@ -326,7 +326,7 @@ def draw_maps(
         if scaled and (peak := np.nanmax(values, initial=0)):
             values = values / peak
         if images is None:
-            drawn = panel.imshow(values, interpolation="nearest", **look, **options)
+            drawn = panel.imshow(values, interpolation="nearest", extent=extent, **look)
         else:
             drawn = overlay(panel, images[index], values, **look)
         panel.set(xticks=[], yticks=[])
