@@ -176,14 +176,14 @@ def frame_cell(ax, row, column):
 
 def plain_log(axis):
     """Ticks at 1, 2 and 5 of each decade as plain numbers; more within a single decade."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator
 
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)
     steps = (1, 1.25, 1.5, 2, 3, 5, 6.5, 8) if decades < 1 else (1, 2, 5) if decades < 4 else (1,)
     axis.set_major_locator(LogLocator(subs=steps, numticks=20))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def tidy(ax, **labels):
