@@ -1,13 +1,12 @@
-"use strict";
 // Draws maps of a patch over the photograph, for each model of the page. Needs no network.
 (() => {
   const page = JSON.parse(document.getElementById("data").textContent);
   const { colours } = page;
   // What all models share: the images, and the query as a point of the image, each from 0 to 1.
   const shared = { example: 0, other: page.images.length > 1 ? 1 : 0, pooled: false, pinned: false, x: 0.5, y: 0.5 };
+  const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }; // (row, column)
   const pooledButton = document.getElementById("pooled");
   const range = (count) => Array.from({ length: count }, (_, index) => index);
-  const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
   function shown(value) {
     if (!Number.isFinite(value)) return "none";
@@ -16,14 +15,6 @@
     return text.replaceAll("-", "\u2212");
   }
   const percent = (share) => `${shown(100 * share)} %`;
-
-  function element(tag, className, parent, text) {
-    const node = document.createElement(tag);
-    if (className) node.className = className;
-    if (text !== undefined) node.textContent = text;
-    parent?.append(node);
-    return node;
-  }
 
   // ---- numbers -------------------------------------------------------------------------------
 
@@ -190,7 +181,7 @@
         else pin(patch);
       });
       box.addEventListener("keydown", (event) => {
-        const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+        const step = STEPS[event.key];
         if (!step) return;
         event.preventDefault();
         const to = [clamp(row() + step[0], 0, grid.rows - 1), clamp(column() + step[1], 0, grid.columns - 1)];
@@ -308,7 +299,7 @@
         choose(Math.floor(((event.clientY - top) / height) * layers.attention.length), Math.floor(((event.clientX - left) / width) * heads));
       });
       tiles.addEventListener("keydown", (event) => {
-        const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+        const move = STEPS[event.key];
         if (!move) return;
         event.preventDefault();
         choose(state.layer + move[0], (state.head === heads ? 0 : state.head) + move[1]);
@@ -543,13 +534,6 @@
     // Lines through the depth: series of {name, values, second, faint}.
     function lines(holder, names, series, unit) {
       const [width, height, left, bottom] = [Math.max(280, holder.clientWidth), 230, 56, 26];
-      const make = (tag, attributes, parent, text) => {
-        const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-        for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-        if (text !== undefined) node.textContent = text;
-        parent.append(node);
-        return node;
-      };
       holder.replaceChildren();
       if (names.length < 2) return;
       const high = Math.max(...series.flatMap((line) => line.values.filter(Number.isFinite)), 0) || 1;

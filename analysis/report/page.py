@@ -146,7 +146,6 @@ def write_report(
     names = [figure.name for figure in figures]
     if len(set(names)) < len(names):
         raise ValueError(f"Expected figures of different names. Received: {names}")
-    shown = {figure.name: _embed(figure, path.parent) for figure in figures}
     lead, *more = _paragraphs(introduction) or [""]
     return write_page(
         path,
@@ -166,7 +165,7 @@ def write_report(
         trainings=trainings,
         models=_table(models),
         sections=[
-            {**vars(section), "figures": [shown[figure.name] for figure in section.figures]}
+            {**vars(section), "figures": [_embed(each, path.parent) for each in section.figures]}
             for section in sections
         ],
         not_shown=list(not_shown),
@@ -184,7 +183,7 @@ def write_page(path, name, live, **values):
     environment = Environment(**layout)
     environment.filters |= {"shown": _shown, "listed": _listed, "paragraphs": _paragraphs}
     environment.filters |= {"by_reason": _by_reason, "brief": _brief, "interval": _interval}
-    script = _resource(f"{name}.js") if live else ""
+    script = _resource("common.js") + _resource(f"{name}.js") if live else ""
     digest = hashlib.sha256(script.encode()).digest()
     page = environment.get_template(f"{name}.html").render(
         style=_resource(f"{name}.css"),
@@ -266,7 +265,7 @@ def _embed(figure, folder):
 
 def _embed_panel(panel, folder):
     """The panel as the template expects it: its picture as text, its size and a link to it."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     link, png = "", panel.png
     if not isinstance(png, bytes):
@@ -277,7 +276,7 @@ def _embed_panel(panel, folder):
         with Image.open(BytesIO(png), formats=["PNG"]) as image:
             dots = image.info.get("dpi", (CSS_DOTS, CSS_DOTS))
             inches = [pixels / per_inch for pixels, per_inch in zip(image.size, dots, strict=True)]
-    except UnidentifiedImageError:
+    except OSError:  # what Pillow raises for other files
         received = "bytes" if isinstance(panel.png, bytes) else repr(os.fspath(panel.png))
         raise ValueError(f"Expected a PNG. Received: {received}") from None
     data = base64.b64encode(png).decode("ascii")

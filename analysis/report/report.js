@@ -1,27 +1,9 @@
-"use strict";
 // Interactive plots in place of the pictures, links into folded parts, and the buttons. Works offline.
 (() => {
   const GREY = "#d9d9d9";
 
-  function make(tag, attributes, parent, text) {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    if (text !== undefined) node.textContent = text;
-    parent?.append(node);
-    return node;
-  }
-
-  function element(tag, className, parent, text) {
-    const node = document.createElement(tag);
-    node.className = className;
-    if (text !== undefined) node.textContent = text;
-    parent.append(node);
-    return node;
-  }
-
   const shown = (value) =>
     value === null ? "no value" : Number(value.toPrecision(3)).toString().replace("-", "\u2212");
-  const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
   // Runs of consecutive layers whose names share their first part: each gets one label.
   function groups(names) {
