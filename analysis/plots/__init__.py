@@ -16,10 +16,6 @@ Args that plots share, unless their docstrings say otherwise:
     image: that of the example, as for `plot_overlay`; None draws the maps alone.
     baselines: labels of results that are drawn in grey.
 
-Every plot raises a `ValueError` for a result of another measurement, for an empty dict of results,
-and for an option, such as a layer, an example or a change, that is unknown or that the result does
-not have. Docstrings name what else raises.
-
 A title takes the model's name from the attribute `model` of the result, or `model_x` and `model_y`.
 Lines through the depth are named by their layers if all results have the same layers; otherwise
 depth is normalised to [0, 1].

@@ -78,6 +78,9 @@ def plot_attention_distance(
     Returns:
         The axes: rank of a head within its layer against its mean distance, a line per layer.
 
+    Raises:
+        ValueError: for a result of another measurement, or a layer that it does not contain.
+
     Examples:
         >>> distance = analysis.attention_distance(model, images)
         >>> ax = analysis.plot_attention_distance(distance)
@@ -179,6 +182,9 @@ def plot_aligned_attention(
         The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own
         maximum; red lines cross at the query.
 
+    Raises:
+        ValueError: for a result of another measurement, or a layer that it does not contain.
+
     Examples:
         >>> aligned = analysis.aligned_attention(analysis.mean_attention(model, images))
         >>> ax = analysis.plot_aligned_attention(aligned, layers=aligned.layer.values[:2])
@@ -215,6 +221,9 @@ def plot_attention_maps(
     Returns:
         The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own maximum.
 
+    Raises:
+        ValueError: for a result of another measurement, or a layer that it does not contain.
+
     Examples:
         >>> maps = analysis.attention_maps(analysis.mean_attention(model, images))
         >>> ax = analysis.plot_attention_maps(maps)
@@ -243,6 +252,9 @@ def plot_mean_attention(
 
     Returns:
         The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own maximum.
+
+    Raises:
+        ValueError: for a result of another measurement, or a query or layer that it does not have.
 
     Examples:
         >>> mean = analysis.mean_attention(model, images)
@@ -291,6 +303,9 @@ def plot_attention_offset(
         The axes: a point per head, right and down as in the image, a colour per layer; lines cross
         at the query.
 
+    Raises:
+        ValueError: for a result of another measurement, or a layer that it does not contain.
+
     Examples:
         >>> offset = analysis.attention_offset(aligned)
         >>> ax = analysis.plot_attention_offset(offset)
@@ -329,6 +344,9 @@ def plot_head_classes(
 
     Returns:
         The axes: layers left to right, heads downwards, a colour per type.
+
+    Raises:
+        ValueError: for a result of another measurement, or a layer that it does not contain.
 
     Examples:
         >>> classes = analysis.head_classes(analysis.mean_attention(model, images))
@@ -391,6 +409,9 @@ def plot_attention_saliency(
     Returns:
         The axes: lines through the best head of each layer, over the points of all heads.
 
+    Raises:
+        ValueError: for a result of another measurement, or an empty dict.
+
     Examples:
         >>> overlap = analysis.attention_saliency(model, (images, masks))
         >>> ax = analysis.plot_attention_saliency(overlap)
@@ -420,6 +441,9 @@ def plot_attention_patterns(
 
     Returns:
         The axes: a matrix with depth rightwards and upwards, whose colours span its values.
+
+    Raises:
+        ValueError: for a result of another measurement, or a query that it does not have.
 
     Examples:
         >>> patterns = analysis.attention_patterns(model, images)
@@ -455,6 +479,9 @@ def plot_attention_rollout(
     Returns:
         The axes, with `ax.panels` of shape (layer,) or (example,). Every panel is scaled to its own
         maximum.
+
+    Raises:
+        ValueError: for a result of another measurement, or a query or layer that it does not have.
 
     Examples:
         >>> rollout = analysis.attention_rollout(model, images)
@@ -509,6 +536,10 @@ def plot_attention_rows(
     Returns:
         The axes, with `ax.panels` of shape (head,). Every panel is scaled to its own maximum.
 
+    Raises:
+        ValueError: for a result of another measurement, or a query, layer or example that it does
+            not have.
+
     Examples:
         >>> rows = analysis.attention_rows(model, images)
         >>> ax = analysis.plot_attention_rows(rows, query="cls")
@@ -547,6 +578,9 @@ def plot_gradient_attention(
 
     Returns:
         The axes, with `ax.panels` of shape (class,). Every panel is scaled to its own maximum.
+
+    Raises:
+        ValueError: for a result of another measurement, or an example that it does not contain.
 
     Examples:
         >>> relevance = analysis.gradient_attention(model, images)

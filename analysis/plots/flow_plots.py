@@ -53,6 +53,9 @@ def plot_receptive_field(
     Returns:
         The axes, with `ax.panels` of shape (layer,).
 
+    Raises:
+        ValueError: for a result of another measurement, or a layer that it does not contain.
+
     Examples:
         >>> field = analysis.receptive_field(model, images)
         >>> ax = analysis.plot_receptive_field(field)
@@ -91,6 +94,9 @@ def plot_skip_ratio(
 
     Returns:
         The axes: layers left to right, tokens downwards.
+
+    Raises:
+        ValueError: for a result of another measurement, or an unknown variable.
 
     Examples:
         >>> ratio = analysis.skip_ratio(model, images)
@@ -145,6 +151,9 @@ def plot_skip_ratio_lines(
 
     Returns:
         The axes. Colours distinguish models and kinds of token, line styles the sites of a block.
+
+    Raises:
+        ValueError: for a result of another measurement, or an unknown variable, or an empty dict.
 
     Examples:
         >>> ratio = analysis.skip_ratio(model, images)
@@ -213,6 +222,9 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None" = None, example: int
 
     Returns:
         The axes: two lines, each in a band from the smallest to the largest token.
+
+    Raises:
+        ValueError: for a result of another measurement, or an example that it does not contain.
 
     Examples:
         >>> norms = analysis.branch_norms(model, images)
@@ -291,6 +303,9 @@ def plot_position_similarity(result: xr.DataArray, ax: "Axes | None" = None) -> 
         The axes: at the position of each patch a map of its similarity to the patches at all
         positions. Colours are fixed to [-1, 1].
 
+    Raises:
+        ValueError: for a result of another measurement.
+
     Examples:
         >>> similarity = analysis.position_similarity(embedding, grid)
         >>> ax = analysis.plot_position_similarity(similarity)
@@ -340,6 +355,10 @@ def plot_logit_lens(
     Returns:
         The axes: a line for each class.
 
+    Raises:
+        ValueError: for a result of another measurement, or a class or example that it does not
+            have.
+
     Examples:
         >>> lens = analysis.logit_lens(model, images)
         >>> ax = analysis.plot_logit_lens(lens, classes=[0, 3])
@@ -365,6 +384,9 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None" = None) -> "Ax
 
     Returns:
         The axes: two lines for each result, in bands of 1.96 standard errors.
+
+    Raises:
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> accuracy = analysis.lens_accuracy(lens, labels)
@@ -405,6 +427,9 @@ def plot_head_ablation(
     Returns:
         The axes: layers left to right, heads downwards; grey where there is no head.
 
+    Raises:
+        ValueError: for a result of another measurement, or an unknown change.
+
     Examples:
         >>> effect = analysis.head_ablation(model, (images, labels))
         >>> ax = analysis.plot_head_ablation(effect, change="accuracy_change")
@@ -424,6 +449,9 @@ def plot_activation_patching(result: xr.Dataset, ax: "Axes | None" = None) -> "A
 
     Returns:
         The axes: layers left to right, tokens downwards.
+
+    Raises:
+        ValueError: for a result of another measurement.
 
     Examples:
         >>> effect = analysis.activation_patching(model, (images, other_images))
@@ -456,6 +484,9 @@ def plot_head_effects(
 
     Returns:
         The axes: a point for each head.
+
+    Raises:
+        ValueError: for a result of another measurement, or an unknown change, or an empty dict.
 
     Examples:
         >>> effect = analysis.head_ablation(model, (images, labels))
@@ -495,6 +526,9 @@ def plot_skip_ablation(
     Returns:
         The axes: a line for each model and path, in a band of 1.96 standard errors.
 
+    Raises:
+        ValueError: for a result of another measurement, or an unknown change, or an empty dict.
+
     Examples:
         >>> effect = analysis.skip_ablation(model, (images, labels))
         >>> ax = analysis.plot_skip_ablation(effect)
@@ -526,6 +560,9 @@ def plot_token_ablation(
     Returns:
         The axes: a line for each order, with bars of 1.96 standard errors; prefix tokens, replaced
         together, are points at 1.
+
+    Raises:
+        ValueError: for a result of another measurement, or an unknown change, or an empty dict.
 
     Examples:
         >>> effect = analysis.token_ablation(model, (images, labels))
@@ -653,6 +690,9 @@ def plot_input_gradients(
     Returns:
         The axes, with `ax.panels` of shape (class,). Every panel is scaled to its own maximum.
 
+    Raises:
+        ValueError: for a result of another measurement, or an example that it does not contain.
+
     Examples:
         >>> gradients = analysis.input_gradients(model, images)
         >>> ax = analysis.plot_input_gradients(gradients, image=images[0])
@@ -683,6 +723,10 @@ def plot_grad_cam(
 
     Returns:
         The axes, with `ax.panels` of shape (layer,). Every panel is scaled to its own maximum.
+
+    Raises:
+        ValueError: for a result of another measurement, or a class or example that it does not
+            have.
 
     Examples:
         >>> maps = analysis.grad_cam(model, images)
@@ -715,6 +759,10 @@ def plot_position_attribution(
     Returns:
         The axes, with `ax.panels` of shape (layer,). Every panel is scaled to its own maximum;
         colours follow the square root.
+
+    Raises:
+        ValueError: for a result of another measurement, or a position or example that it does not
+            have.
 
     Examples:
         >>> fields = analysis.position_attribution(model, images)
@@ -752,6 +800,10 @@ def plot_token_similarity(
 
     Returns:
         The axes, with `ax.panels` of shape (image,). Colours run from the smallest cosine to 1.
+
+    Raises:
+        ValueError: for a result of another measurement, or a token, layer or example that it does
+            not have.
 
     Examples:
         >>> similarity = analysis.token_similarity(model, images)

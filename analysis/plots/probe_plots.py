@@ -59,6 +59,9 @@ def plot_ridge_probe(
     Returns:
         The axes: depth normalised to [0, 1]; layers are named while all models drawn share them.
 
+    Raises:
+        ValueError: for a result of another measurement, or an empty dict.
+
     Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test)
         >>> ax = analysis.plot_ridge_probe(accuracy.sel(l2=10.0))
@@ -157,6 +160,9 @@ def plot_probe_variants(results: dict[str, xr.DataArray], ax: "Axes | None" = No
     Returns:
         The axes: a colour per model, a line style and marker per variant, the same in all models.
         Means over seeds with error bars as in `plot_ridge_probe`.
+
+    Raises:
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test).sel(l2=10.0, drop=True)
@@ -306,6 +312,9 @@ def plot_knn_accuracy(
     Returns:
         The axes: a colour per result, a line style per k.
 
+    Raises:
+        ValueError: for a result of another measurement, or a `top` that it does not have.
+
     Examples:
         >>> accuracy = analysis.knn_accuracy(model, train, test)
         >>> ax = analysis.plot_knn_accuracy(accuracy, top=5)
@@ -332,6 +341,9 @@ def plot_linear_probe(
 
     Returns:
         The axes: a colour per result, a line style per choice of tokens and batch normalisation.
+
+    Raises:
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> accuracy = analysis.linear_probe(model, train, test)
@@ -367,6 +379,9 @@ def plot_retrieval(
     Returns:
         The axes: a colour per result, a line style per difficulty.
 
+    Raises:
+        ValueError: for a result of another measurement, or an empty dict.
+
     Examples:
         >>> score = analysis.retrieval(model, queries, gallery, truth)
         >>> ax = analysis.plot_retrieval(score)
@@ -398,6 +413,9 @@ def plot_clustering(
     Returns:
         The axes: a line per result.
 
+    Raises:
+        ValueError: for a result of another measurement, or an unknown score.
+
     Examples:
         >>> scores = analysis.clustering(model, (images, labels))
         >>> ax = analysis.plot_clustering(scores, score="nmi")
@@ -426,6 +444,9 @@ def plot_label_propagation(
 
     Returns:
         The axes: a line per result.
+
+    Raises:
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> score = analysis.label_propagation(model, videos)

@@ -142,6 +142,9 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         The axes, with `ax.panels` of shape (measures + 1,), at most 4 in a row: matrices of the
         measures, and last of the disagreement, in other colours, all fixed to [0, 1].
 
+    Raises:
+        ValueError: for a result of another measurement.
+
     Examples:
         >>> result = analysis.similarities(model, images)
         >>> ax = analysis.plot_similarities(result)
@@ -228,6 +231,9 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None" = None) 
         number of batches is known: Student's t over batches. The axis of CKA spans [0, 1], and more
         only if values do.
 
+    Raises:
+        ValueError: for a result of another measurement, or an empty dict.
+
     Examples:
         >>> similarity = analysis.cka(model, images, other_model)
         >>> ax = analysis.plot_best_matching_layer(analysis.best_matching_layer(similarity))
@@ -278,6 +284,9 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         The axes, with `ax.panels` of shape (part,): matrices with the numbers written on them,
         colours fixed to [0, 1]. A part that no two models have is left out; one that a model lacks
         is grey.
+
+    Raises:
+        ValueError: for a result of another measurement.
 
     Examples:
         >>> result = analysis.last_layer_cka({"A": model, "B": other_model}, images)
@@ -341,6 +350,9 @@ def plot_localization(
     Returns:
         The axes, with `ax.panels` of shape (token,), and (layer, token) for a list. Colours are
         shared by all maps and span their values: CKA of a token and a patch is often far from 1.
+
+    Raises:
+        ValueError: for a result of another measurement, or a layer or token that it does not have.
 
     Examples:
         >>> cka = analysis.localization(model, images)
@@ -449,6 +461,9 @@ def plot_head_similarity(
         markers and solid lines for subsets of the most local heads, hollow and dashed for the most
         global. Both orders meet at the subset of all heads.
 
+    Raises:
+        ValueError: for a result of another measurement, or a layer that it does not contain.
+
     Examples:
         >>> cka = analysis.head_similarity(model, other_model, images)
         >>> ax = analysis.plot_head_similarity(cka)
@@ -517,6 +532,9 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         `cka_to_previous`, colours fixed to [0, 1], and `accuracy` where there is one, colours from
         the lowest to the highest. Layers run upwards, and each record fills the time around its
         epoch.
+
+    Raises:
+        ValueError: for a result of another measurement.
 
     Examples:
         >>> result = analysis.formation(model, images)

@@ -245,7 +245,7 @@ def test_signatures_are_annotated_and_examples_run(name):
             assert parameter.annotation is not parameter.empty, parameter
     assert signature.return_annotation == "Axes"
     text = inspect.getdoc(function)
-    for section in ("Args:", "Returns:", "Examples:", "See also:"):
+    for section in ("Args:", "Returns:", "Raises:", "Examples:", "See also:"):
         assert section in text, section
 
     measured = {key: (lambda *_, key=key, **__: RESULTS[key].copy()) for key in RESULTS}
