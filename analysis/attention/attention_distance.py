@@ -224,11 +224,11 @@ def _rows_statistic(features, grid):
         attention = np.stack(list(totals["rows"].values()), axis=1)
         require_finite("attention", np.moveaxis(attention, 1, 0), layers)
         dims, distance = ("example", "layer", "head", "query", "key"), _distances(attention, grid)
-        mass = variable((*dims[:-1], "part"), _masses(attention, grid), "share of the attention")
+        parts, mass = (*dims[:-1], "part"), _masses(attention, grid)
         variables = {
             "attention": variable(dims, attention, "attention weight"),
             "distance": variable(dims[:-1], distance, "attention distance", "pixels"),
-            "mass": mass,
+            "mass": variable(parts, mass, "share of the attention"),
         }
         facts = provenance(features, len(attention), 1, estimator=EACH_IMAGE, **vars(grid))
         return dataset_of(variables, facts, layer=layers, part=list(MASS))

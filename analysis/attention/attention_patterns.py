@@ -154,18 +154,14 @@ def _pairs_of_layers(heads):
 def _patterns_of(terms, examples, queries, layers, attrs):
     """The result, from sums over examples."""
     dims = ("query", "layer")
-    counts = dict.fromkeys(("repetition", "similarity"), terms["paired"]) | {
-        "peak": terms["mapped"]
+    table = {
+        "repetition": ("layer_other", "paired", "similarity of heads, weighted by their peaks"),
+        "similarity": ("layer_other", "paired", "correlation of the maps of two heads"),
+        "peak": ("head", "mapped", "1 - entropy / log(tokens)"),
     }
-    words = {
-        "repetition": "similarity of heads, weighted by their peaks",
-        "similarity": "correlation of the maps of two heads",
-        "peak": "1 - entropy / log(tokens)",
-    }
-    last = {"repetition": "layer_other", "similarity": "layer_other", "peak": "head"}
     variables = {
-        name: variable((*dims, last[name]), mean_of(terms[name], counts[name]), text)
-        for name, text in words.items()
+        name: variable((*dims, last), mean_of(terms[name], terms[count]), words)
+        for name, (last, count, words) in table.items()
     }
     left_out = (examples - terms["mapped"]).astype(int)
     variables["left_out"] = ((*dims, "head"), left_out, LEFT_OUT)

@@ -75,21 +75,19 @@ def mean_attention_statistic(features, grid):
 
     def step(images, taps):
         weights = attention_weights(taps, grid)
-        spatial = {layer: summed_spatial(w, grid) for layer, w in weights.items()}
         return {
             "raw": {
                 layer: tf.reduce_sum(tf.cast(w, tf.float32), axis=0) for layer, w in weights.items()
             },
-            "spatial": {layer: summed[0] for layer, summed in spatial.items()},
-            "counted": {layer: summed[1] for layer, summed in spatial.items()},
+            "spatial": {layer: summed_spatial(w, grid) for layer, w in weights.items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals):
         layers = list(totals["raw"])
-        names = ("raw", "spatial", "counted")
-        raw, spatial, counted = (np.stack(list(totals[name].values())) for name in names)
+        raw = np.stack(list(totals["raw"].values()))
+        spatial, counted = map(np.stack, zip(*totals["spatial"].values(), strict=True))
         require_finite("mean attention", spatial, layers)
         spatial, left_out = mean_of(spatial, counted[..., None]), totals["examples"] - counted
         dims = ("layer", "head", "query")
@@ -151,7 +149,7 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
     if normalize not in NORMALIZERS:
         raise ValueError(f"Expected normalize in {NORMALIZERS}. Received: normalize={normalize!r}")
     grid = grid_of_mean(mean)
-    share, weights = _of_spatial_queries(mean, grid)
+    share, weights, heads = _of_spatial_queries(mean, grid)
     aligned = _aligned_sum(grid.as_map(share * weights[..., None]), grid)
     if normalize == "queries":
         counted = weights.sum(axis=-1)[..., None, None]
@@ -163,10 +161,9 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
         name: (name, np.arange(1 - side, side) * grid.stride, {"units": "pixels"})
         for name, side in sides.items()
     }
-    coords |= _heads(mean, left_out_of(mean)[:, :, grid.prefix :].sum(axis=-1))
     words, facts = ("attention by offset from the query", "1"), {"normalize": normalize}
     dims, values = ("layer", "head", *sides), mean_of(aligned, counted)
-    return array_of("aligned_attention", values, dims, words, mean.attrs | facts, **coords)
+    return array_of("aligned_attention", values, dims, words, mean.attrs | facts, **coords, **heads)
 
 
 def _aligned_sum(maps, grid):
@@ -265,10 +262,9 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
         sides = [np.linspace(0, 1, side) for side in (grid.rows, grid.columns)]
         centres = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
         distances = np.linalg.norm(centres[:, None] - centres[None], axis=-1)
-    share, weights = _of_spatial_queries(mean, grid)
+    share, weights, coords = _of_spatial_queries(mean, grid)
     summed = np.einsum("lhqk,qk,lhq->lh", share, distances, weights, optimize=True)
     values, words = mean_of(summed, weights.sum(axis=-1)), ("mean attention distance", UNITS[units])
-    coords = _heads(mean, left_out_of(mean)[:, :, grid.prefix :].sum(axis=-1))
     return array_of("mean_distance", values, DIMS, words, mean.attrs, **coords)
 
 
@@ -301,19 +297,16 @@ def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
         measurements/attention/mean-attention.md.
     """
     grid = grid_of_mean(mean)
-    left_out = left_out_of(mean)
     if isinstance(query, str) and require_word(query, PARTS, "query") == SPATIAL:
-        share, weights = _of_spatial_queries(mean, grid)
+        share, weights, coords = _of_spatial_queries(mean, grid)
         summed = np.einsum("lhqk,lhq->lhk", share, weights)
         share = mean_of(summed, weights.sum(axis=-1)[..., None])
-        left_out = left_out[:, :, grid.prefix :].sum(axis=-1)
     else:
+        spatial, left_out = _by_query(mean)
         position = _position(query, grid)
-        spatial = mean["spatial"].transpose("layer", "head", "query", "spatial_key")
-        share, left_out = spatial.values[:, :, position], left_out[:, :, position]
+        share, coords = spatial[:, :, position], _heads(mean, left_out[:, :, position])
     dims, words = (*DIMS, "row", "column"), ("mean attention", "1")
     facts = mean.attrs | {"query": query}
-    coords = _heads(mean, left_out)
     return array_of("attention_maps", grid.as_map(share), dims, words, facts, **coords)
 
 
@@ -333,19 +326,20 @@ def _position(query, grid):
 
 
 def _of_spatial_queries(mean, grid):
-    """Attention (layer, head, query, key) of spatial queries, and shares of examples with any."""
-    spatial = mean["spatial"].transpose("layer", "head", "query", "spatial_key")
-    share = spatial.values[:, :, grid.prefix :].astype(np.float64)
-    left_out = left_out_of(mean)[:, :, grid.prefix :]
+    """Attention (layer, head, query, key) of spatial queries, their weights, and coordinates."""
+    share, left_out = (values[:, :, grid.prefix :] for values in _by_query(mean))
     weights = 1.0 - left_out / mean.attrs["examples"] if left_out.any() else np.ones(left_out.shape)
-    return np.where(weights[..., None] > 0, share, 0.0), weights
+    share = np.where(weights[..., None] > 0, share.astype(np.float64), 0.0)
+    return share, weights, _heads(mean, left_out.sum(axis=-1))
 
 
-def left_out_of(mean):
-    """Numbers of examples left out (layer, head, query), 0 in a mean of other weights."""
+def _by_query(mean):
+    """Attention (layer, head, query, key), and numbers of examples left out, 0 where not saved."""
+    dims = ("layer", "head", "query")
+    spatial = mean["spatial"].transpose(*dims, "spatial_key").values
     if "left_out" in mean:
-        return mean["left_out"].transpose("layer", "head", "query").values
-    return np.zeros([mean.sizes[dim] for dim in ("layer", "head", "query")], int)
+        return spatial, mean["left_out"].transpose(*dims).values
+    return spatial, np.zeros(spatial.shape[:-1], int)
 
 
 def _heads(mean, left_out):

@@ -138,21 +138,15 @@ def _images_statistic(features, grid):
     return Statistic(step, finish)
 
 
-def follow_attention(weights):
-    """Rollouts (..., query, key) layer by layer, from weights (..., head, query, key)."""
-    rollouts = []
-    for layer in weights:
-        mixed = tf.reduce_mean(tf.cast(layer, tf.float32), axis=-3)
-        mixed = (mixed / tf.reduce_sum(mixed, axis=-1, keepdims=True)) / 2.0
-        mixed += tf.eye(mixed.shape[-1]) / 2.0
-        rollouts.append(tf.matmul(mixed, rollouts[-1]) if rollouts else mixed)
-    return rollouts
-
-
 def _rollouts(taps, grid):
     """Rollout after each layer: dict from layer to tensor of shape (example, query, key)."""
-    weights = attention_weights(taps, grid)
-    return dict(zip(weights, follow_attention(list(weights.values())), strict=True))
+    rollouts, last = {}, None
+    for layer, weights in attention_weights(taps, grid).items():
+        mixed = tf.reduce_mean(tf.cast(weights, tf.float32), axis=-3)
+        mixed = (mixed / tf.reduce_sum(mixed, axis=-1, keepdims=True)) / 2.0
+        mixed += tf.eye(mixed.shape[-1]) / 2.0
+        last = rollouts[layer] = mixed if last is None else tf.matmul(mixed, last)
+    return rollouts
 
 
 def _changes(taps):
@@ -180,18 +174,14 @@ def _changes(taps):
 
 def _sites(taps):
     """The sites of the blocks that have attention weights, in the order of the taps."""
-    whats = ("weights", "skip", "branch", "sum")
-    sites = dict.fromkeys(_parent(tap) for tap in taps if _is(tap, *whats))
-    blocks = {_parent(_parent(tap)) for tap in taps if _is(tap, "weights")}
-    return [site for site in sites if _parent(site) in blocks]
+    parts = [tap.rpartition("/") for tap in taps]
+    sites = [site for site, _, what in parts if what in ("weights", "skip", "branch", "sum")]
+    blocks = {_block(site) for site, _, what in parts if what == "weights"}
+    return [site for site in dict.fromkeys(sites) if _block(site) in blocks]
 
 
-def _parent(name):
-    return name.rpartition("/")[0]
-
-
-def _is(tap, *whats):
-    return tap.rpartition("/")[2] in whats
+def _block(site):
+    return site.rpartition("/")[0]
 
 
 def _require_unchanged(changes, examples):

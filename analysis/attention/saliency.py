@@ -74,15 +74,13 @@ def saliency_statistic(features, grid, mass=0.6):
 
     def step(images, masks, taps):
         covered = patch_cover(masks, grid)
-        counted = tf.reduce_any(covered > 0, axis=-1)
+        counted = tf.cast(tf.reduce_any(covered > 0, axis=-1), tf.float32)
         weights = attention_weights(taps, grid)
         queries = {layer: query_maps(values, grid) for layer, values in weights.items()}
-        sums = {layer: _summed_iou(maps, covered, mass) for layer, maps in queries.items()}
         return {
-            "iou": {layer: summed[0] for layer, summed in sums.items()},
-            "with_iou": {layer: summed[1] for layer, summed in sums.items()},
-            "attention": {layer: tf.reduce_sum(maps, (1, 3)) for layer, maps in queries.items()},
-            "counted": tf.reduce_sum(tf.cast(counted, tf.int32)),
+            "iou": {x: _summed_iou(maps, covered, counted, mass) for x, maps in queries.items()},
+            "attention": {x: tf.reduce_sum(maps, (1, 3)) for x, maps in queries.items()},
+            "counted": tf.reduce_sum(counted),
             "beyond": num_beyond(masks),
             "examples": tf.shape(images)[0],
             "batches": 1,
@@ -149,14 +147,13 @@ def has_attention(maps):
     return tf.cast(tf.reduce_any(maps != 0, axis=-1), tf.float32)
 
 
-def _summed_iou(maps, covered, mass):
-    """IoU of maps (query, example, head, token) and numbers of images: (query, head)."""
+def _summed_iou(maps, covered, counted, mass):
+    """IoU of maps (query, example, head, token) and numbers of images: (2, query, head)."""
     most = most_attended(maps, mass)
     both = tf.einsum("qeht,et->qeh", most, covered)
     either = tf.reduce_sum(most, axis=-1) + tf.reduce_sum(covered, axis=-1)[:, None] - both
-    counted = tf.cast(tf.reduce_any(covered > 0, axis=-1), tf.float32)
     with_iou = has_attention(maps) * counted[:, None]
-    return tf.reduce_sum(with_iou * both / either, axis=1), tf.reduce_sum(with_iou, axis=1)
+    return tf.stack([tf.reduce_sum(x, axis=1) for x in (with_iou * both / either, with_iou)])
 
 
 def _overlap(totals, features, grid, mass):
@@ -166,7 +163,7 @@ def _overlap(totals, features, grid, mass):
     require_shares(totals["beyond"])
     if not totals["counted"]:
         raise ValueError("Expected a mask that is not empty. Received: empty masks only")
-    iou, with_iou = (np.stack(list(totals[name].values()), axis=1) for name in ("iou", "with_iou"))
+    iou, with_iou = np.stack(list(totals["iou"].values()), axis=2)
     iou = mean_of(iou, with_iou)
     ranked = np.where(np.isnan(iou), -1.0, iou)
     has_iou = ~np.isnan(iou).all(axis=-1)

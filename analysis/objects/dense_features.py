@@ -117,15 +117,21 @@ def dense_features(
         `dense_size`, `object_clustering`; page measurements/objects/dense-features.md.
     """
     grid = require_square(features, grid)
-    data = as_dataset(images, BATCH_SIZE)
+    size = grid.rows * grid.stride
+
+    def step(batch):
+        if None in tuple(batch.shape[1:3]):
+            raise ValueError(f"Expected images of one size. Received: shape {batch.shape}")
+        height, width = dense_size(*batch.shape[1:3], size, grid.stride)
+        large = tf.image.resize(tf.cast(batch, tf.float32), (height, width), antialias=True)
+        windows = plan_windows(height, width, size, grid.stride)
+        cut = [large[:, w.top : w.top + size, w.left : w.left + size] for w in windows]
+        maps = maps_of(features, tf.cast(tf.concat(cut, axis=0), batch.dtype), grid)
+        return {layer: _fill(tf.split(x, len(windows)), windows) for layer, x in maps.items()}
+
     # The values of the images are checked, not their size, which is that of several windows.
-    of_any_size = SimpleNamespace(features=features)
-    return collect(
-        lambda batch: _dense_step(features, batch, grid),
-        data,
-        description="dense",
-        checked=(of_any_size,),
-    )
+    checked = (SimpleNamespace(features=features),)
+    return collect(step, as_dataset(images, BATCH_SIZE), description="dense", checked=checked)
 
 
 def require_square(features, grid):
@@ -139,28 +145,12 @@ def require_square(features, grid):
 def token_maps(features, images, grid):
     """As `dense_features`, of images at the size that the model takes."""
     data = as_dataset(images, BATCH_SIZE)
-    return collect(
-        lambda batch: {
-            layer: token_map(layer, values, grid)
-            for layer, values in taps_of(features, batch).items()
-        },
-        data,
-        checked=(features,),
-    )
+    return collect(lambda batch: maps_of(features, batch, grid), data, checked=(features,))
 
 
-def _dense_step(features, images, grid):
-    """The tokens of a batch of images, as `dense_features` describes them."""
-    if None in tuple(images.shape[1:3]):
-        raise ValueError(f"Expected images of one size. Received: shape {images.shape}")
-    size = grid.rows * grid.stride
-    height, width = dense_size(*images.shape[1:3], size, grid.stride)
-    large = tf.image.resize(tf.cast(images, tf.float32), (height, width), antialias=True)
-    windows = plan_windows(height, width, size, grid.stride)
-    cut = [large[:, w.top : w.top + size, w.left : w.left + size] for w in windows]
-    taps = taps_of(features, tf.cast(tf.concat(cut, axis=0), images.dtype))
-    maps = {layer: token_map(layer, values, grid) for layer, values in taps.items()}
-    return {layer: _fill(tf.split(values, len(windows)), windows) for layer, values in maps.items()}
+def maps_of(features, images, grid):
+    """The `token_map` of each layer of features for a batch of images."""
+    return {layer: token_map(layer, x, grid) for layer, x in taps_of(features, images).items()}
 
 
 def token_map(layer, values, grid):

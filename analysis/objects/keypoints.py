@@ -11,11 +11,11 @@ import xarray as xr
 from vit_tf.batches import without_autotune
 from vit_tf.names import lookup
 
-from ..engine.features import Grid, Images, Model, measurement, taps_of
+from ..engine.features import Grid, Images, Model, measurement
 from ..engine.pooling import as_tokens, grid_of, shared_grid
 from ..engine.results import array_of, dataset_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, collect, evaluate
-from .dense_features import require_square, token_map
+from .dense_features import maps_of, require_square
 
 
 def square_layout(height, width, size):
@@ -48,7 +48,8 @@ def square_pairs(pairs, size):
         count = len(pair["source_points"])
         for side, name in enumerate(("source", "target")):
             places, shape = np.asarray(pair[f"{name}_points"]), np.shape(pair[name])[:2]
-            if not count or places.shape != (count, 2) or not _within(places, shape):
+            fit = count and places.shape == (count, 2)
+            if not fit or not ((places >= 0) & (places <= shape)).all():
                 raise ValueError(
                     "Expected as many source as target points, at least one, each within its "
                     f"image. Received: pair {number} with {name} points {places.tolist()} in an "
@@ -71,10 +72,6 @@ def square_boxes(pairs, size):
         for pair in pairs
     ]
     return np.reshape(corners, (-1, 4))
-
-
-def _within(places, shape):
-    return bool(((places >= 0) & (places <= shape)).all())
 
 
 # All pixels of two images are held at once, for each pair and layer.
@@ -263,19 +260,18 @@ def keypoint_correspondence(
     boxes = square_boxes(pairs, size) if threshold == "box" else None
 
     def step(images, points):
-        flat = tf.reshape(images, (-1, *images.shape[2:]))
+        maps = maps_of(features, tf.reshape(images, (-1, *images.shape[2:])), grid)
         return {
-            layer: _matched(token_map(layer, values, grid), points[:, 0], size, similarity)
-            for layer, values in taps_of(features, flat).items()
+            layer: {
+                "places": match_points(x[::2], x[1::2], points[:, 0], size, similarity),
+                # Finite if the tokens are.
+                "sums": tf.reshape(tf.reduce_sum(x, axis=(1, 2, 3)), (-1, 2)),
+            }
+            for layer, x in maps.items()
         }
 
-    matched = collect(
-        step,
-        _batches(pairs, points, size),
-        with_labels=True,
-        description="keypoints",
-        checked=(features,),
-    )
+    data, how = _batches(pairs, points, size), {"with_labels": True, "description": "keypoints"}
+    matched = collect(step, data, checked=(features,), **how)
     require_finite("correspondence", [part["sums"] for part in matched.values()], list(matched))
     distances = {
         layer: np.linalg.norm(part["places"] - points[:, 1], axis=-1)
@@ -286,14 +282,6 @@ def keypoint_correspondence(
     rules = {"size": size, "threshold": threshold, "similarity": similarity}
     notes = provenance(features, 2 * len(pairs), batches, **rules)
     return _labelled(distances, categories, thresholds, boxes, notes)
-
-
-def _matched(maps, points, size, similarity):
-    """Positions found for source points, and the sum of each map, finite if its tokens are."""
-    return {
-        "places": match_points(maps[::2], maps[1::2], points, size, similarity),
-        "sums": tf.reshape(tf.reduce_sum(maps, axis=(1, 2, 3)), (-1, 2)),
-    }
 
 
 def _batches(pairs, points, size):

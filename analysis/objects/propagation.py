@@ -83,9 +83,16 @@ def boundary_accuracy(
         `region_similarity`, `label_propagation`; page measurements/objects/label-propagation.md.
     """
     reach = int(np.ceil(tolerance * np.hypot(*np.shape(truth)[1:])))
-    return _each_object(
-        lambda a, b: _outline_f(outline(a), outline(b), reach), masks, truth, objects
-    )
+
+    def outline_f(mask, own):
+        found, true = outline(mask), outline(own)
+        if not found.any() or not true.any():
+            return float(found.any() == true.any())
+        precision = widen(true, reach)[found].mean()
+        recall = widen(found, reach)[true].mean()
+        return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+    return _each_object(outline_f, masks, truth, objects)
 
 
 def _each_object(score, masks, truth, objects):
@@ -105,15 +112,6 @@ def outline(mask):
     padded = np.pad(np.asarray(mask, bool), ((0, 1), (0, 1)), mode="edge")
     here, right, below = padded[:-1, :-1], padded[:-1, 1:], padded[1:, :-1]
     return (here != right) | (here != below) | (here != padded[1:, 1:])
-
-
-def _outline_f(outline, truth, reach):
-    """F of two outlines, bool arrays of shape (height, width)."""
-    if not outline.any() or not truth.any():
-        return float(outline.any() == truth.any())
-    precision = widen(truth, reach)[outline].mean()
-    recall = widen(outline, reach)[truth].mean()
-    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def widen(mask, reach):
@@ -430,12 +428,7 @@ def label_propagation(
     if not video_of:
         raise ValueError("Expected at least one video. Received none")
     settings = propagate.__kwdefaults__ | options
-    notes = provenance(features, examples, number + 1, dense=dense, **settings)
-    return _labelled(scores, video_of, notes)
-
-
-def _labelled(scores, video_of, notes):
-    """The result of `label_propagation`, from J and F of each layer and video."""
+    facts = provenance(features, examples, number + 1, dense=dense, **settings)
     region, boundary = np.stack([np.concatenate(s, axis=1) for s in scores.values()], axis=1)
     dims = ("layer", "object")
     variables = {
@@ -443,7 +436,7 @@ def _labelled(scores, video_of, notes):
         "boundary": variable(dims, boundary, "boundary accuracy F"),
         "score": variable("layer", (region + boundary).mean(axis=1) / 2, "mean of J and F"),
     }
-    return xr.Dataset(variables, {"layer": list(scores), "video": ("object", video_of)}, notes)
+    return xr.Dataset(variables, {"layer": list(scores), "video": ("object", video_of)}, facts)
 
 
 def _checked_masks(frames, masks):

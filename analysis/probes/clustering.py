@@ -23,11 +23,6 @@ from ..engine.results import DEFAULT, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 
 STARTS = 10
-SCORES = {
-    "purity": "cluster purity",
-    "nmi": "normalised mutual information",
-    "ari": "adjusted Rand index",
-}
 
 
 @measurement("outputs")
@@ -140,12 +135,10 @@ def object_clustering(
 @statistic_of(object_clustering)
 def object_statistic(features, num_clusters=None, grid=None, seed=0, starts=STARTS):
     """The `Statistic` of `object_clustering`, of images, masks and labels."""
-
-    def tokens(masks, labels, taps):
-        return as_tokens(*next(iter(taps.items()))).shape[1]
-
     make = partial(_object_statistic, features, num_clusters, seed, starts)
-    return on_grid(features, grid, make, tokens)
+    return on_grid(
+        features, grid, make, lambda *rest: as_tokens(*next(iter(rest[-1].items()))).shape[1]
+    )
 
 
 def _object_statistic(features, num_clusters, seed, starts, grid):
@@ -248,7 +241,6 @@ def cluster_scores(
     See also:
         `clustering`, `engine.Pooled`; page measurements/probes/clustering.md.
     """
-    scores = {name: [] for name in SCORES}
     num_classes = len(np.unique(pooled.labels))
     num_clusters = num_clusters or num_classes
     for layer, x in pooled.layers.items():
@@ -257,26 +249,34 @@ def cluster_scores(
                 f"Expected at least {num_clusters} distinct examples for as many clusters. "
                 f"Received: {different} at {layer}"
             )
-    for clusters in _clusters(pooled.layers.values(), num_clusters, seed, starts):
-        scores["purity"].append(purity(pooled.labels, clusters))
-        scores["nmi"].append(normalized_mutual_info_score(pooled.labels, clusters))
-        scores["ari"].append(adjusted_rand_score(pooled.labels, clusters))
-    facts = {"clusters": num_clusters, "classes": num_classes, "seed": seed, "starts": starts}
-    facts |= {"estimator": "k-means, the tightest of several starts"}
-    facts |= {"tokens": pooled.tokens or DEFAULT}
-    variables = {name: variable("layer", values, SCORES[name]) for name, values in scores.items()}
-    facts = provenance(features, len(pooled.labels), pooled.batches, **facts)
-    return xr.Dataset(variables, {"layer": list(pooled.layers)}, facts)
-
-
-def _clusters(features, num_clusters, seed, starts):
-    """The k-means clusters of each array of features, one to a core: each is small for several."""
 
     def fit(x):
         return KMeans(num_clusters, n_init=starts, random_state=seed).fit_predict(x)
 
+    # One layer to a core: each is small for several.
     with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(fit, features))
+        clusters = list(pool.map(fit, pooled.layers.values()))
+    scores = {
+        "purity": (purity, "cluster purity"),
+        "nmi": (normalized_mutual_info_score, "normalised mutual information"),
+        "ari": (adjusted_rand_score, "adjusted Rand index"),
+    }
+    variables = {
+        name: variable("layer", [score(pooled.labels, found) for found in clusters], long_name)
+        for name, (score, long_name) in scores.items()
+    }
+    facts = provenance(
+        features,
+        len(pooled.labels),
+        pooled.batches,
+        clusters=num_clusters,
+        classes=num_classes,
+        seed=seed,
+        starts=starts,
+        estimator="k-means, the tightest of several starts",
+        tokens=pooled.tokens or DEFAULT,
+    )
+    return xr.Dataset(variables, {"layer": list(pooled.layers)}, facts)
 
 
 def purity(labels, clusters):

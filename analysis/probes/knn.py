@@ -127,14 +127,25 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
         raise_without_directions([layer for layer, count in counts if count])
         rules = num_classes, k, temperature, without_votes
         correct, tied = _scores(totals["merged"], tested.labels, *rules)
-        _require_choice(tied, list(test_directions), len(tested.labels))
-        facts = {"train_examples": examples, "num_classes": num_classes}
-        facts |= {"tokens": tested.tokens or DEFAULT, "temperature": temperature}
-        facts |= {"without_votes": without_votes}
-        facts["estimator"] = "exact nearest neighbours by cosine similarity, float64"
-        facts = provenance(features, len(tested.labels), tested.batches, **facts)
+        count, layers = len(tested.labels), list(tested.layers)
+        if bad := [layer for layer, n in zip(layers, tied.max(axis=1), strict=True) if n == count]:
+            raise ValueError(
+                "Expected training images at different distances. Received ties at the k-th "
+                f"neighbour of every test image: {format_list(bad)}"
+            )
+        facts = provenance(
+            features,
+            count,
+            tested.batches,
+            train_examples=examples,
+            num_classes=num_classes,
+            tokens=tested.tokens or DEFAULT,
+            temperature=temperature,
+            without_votes=without_votes,
+            estimator="exact nearest neighbours by cosine similarity, float64",
+        )
         dims, words = ("layer", "k", "top"), ("test accuracy of a vote among neighbours", "1")
-        coords = {"layer": list(tested.layers), "k": list(k), "top": list(TOPS)}
+        coords = {"layer": layers, "k": list(k), "top": list(TOPS)}
         coords |= {"tied": (dims[:2], tied), "correct": (dims, pack_correct(correct))}
         return array_of("accuracy", correct.mean(axis=-1), dims, words, facts, **coords)
 
@@ -207,14 +218,4 @@ def _require_numbers(k, temperature):
         raise ValueError(
             "Expected every k to be at least 1 and temperature above 0. "
             f"Received: k={k}, temperature={temperature}"
-        )
-
-
-def _require_choice(tied, layers, examples):
-    """Raises a `ValueError` that names layers where all choices of neighbours are arbitrary."""
-    bad = [layer for layer, counts in zip(layers, tied, strict=True) if counts.max() == examples]
-    if bad:
-        raise ValueError(
-            "Expected training images at different distances. Received ties at the k-th neighbour "
-            f"of every test image: {format_list(bad)}"
         )

@@ -32,8 +32,12 @@ def fit_probes(x, labels, num_classes, batch_norm, *, epochs, batch_size, learni
     # Compiling by XLA takes longer than it saves on one product of matrices.
     model.compile(keras.optimizers.SGD(rates, momentum=MOMENTUM), _loss, jit_compile=False)
     batches = _batches(stacked(x), labels, size, steps, epochs, seed)
-    how = {"epochs": epochs, "steps_per_epoch": steps, "callbacks": [_Bar(epochs)]}
-    model.fit(batches, verbose=0, shuffle=False, **how)
+    with tqdm(
+        total=epochs, desc="linear probes: epochs", delay=2, disable=None, leave=False
+    ) as bar:
+        progress = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: bar.update())
+        how = {"epochs": epochs, "steps_per_epoch": steps, "callbacks": [progress]}
+        model.fit(batches, verbose=0, shuffle=False, **how)
     return model
 
 
@@ -155,22 +159,6 @@ def _batches(inputs, labels, size, steps, epochs, seed):
     return without_autotune(tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1))
 
 
-class _Bar(keras.callbacks.Callback):
-    """A progress bar of epochs, which appears when training takes long."""
-
-    def __init__(self, epochs):
-        super().__init__()
-        self.bar = tqdm(
-            total=epochs, desc="linear probes: epochs", delay=2, disable=None, leave=False
-        )
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.bar.update()
-
-    def on_train_end(self, logs=None):
-        self.bar.close()
-
-
 @measurement("outputs")
 def linear_probe(
     features: Model,
@@ -263,9 +251,13 @@ def fit_linear_probe(
     model = fit_probes(x, labels, num_classes, batch_norm, **settings, seed=seed)
     _, loss = score(model, x, labels)
     accuracy, _ = score(model, x_test, test_labels)
-    keys = probe_keys(x, batch_norm)
     coords = {"layer": layers, "tokens": tokens, "batch_norm": list(batch_norm)}
-    result = _accuracy_of(accuracy, loss, keys, coords)
+    result = xr.DataArray(np.nan, coords, tuple(coords), name="accuracy")
+    losses = result.copy()
+    for index, ((layer, word), norm) in enumerate(probe_keys(x, batch_norm)):
+        at = {"layer": layer, "tokens": word, "batch_norm": norm}
+        result.loc[at], losses.loc[at] = accuracy[index], loss[index]
+    result = result.assign_coords(training_loss=(result.dims, losses.values))
     settings |= {"step_examples": min(batch_size, len(labels)), "seed": seed}
     del settings["batch_size"]  # that of the provenance is of the test images
     estimator = "softmax regression by SGD with momentum 0.9 and cosine decay"
@@ -290,13 +282,3 @@ def _rows(pooled, layers):
         (layer, features.tokens): features.layers[layer] for features in pooled for layer in layers
     }
     return x, pooled[0].labels.astype(np.int64)
-
-
-def _accuracy_of(accuracy, loss, keys, coords):
-    """The result of `linear_probe`, without its attributes."""
-    result = xr.DataArray(np.nan, coords, tuple(coords), name="accuracy")
-    losses = result.copy()
-    for hits, value, ((layer, tokens), norm) in zip(accuracy, loss, keys, strict=True):
-        at = {"layer": layer, "tokens": tokens, "batch_norm": norm}
-        result.loc[at], losses.loc[at] = hits, value
-    return result.assign_coords(training_loss=(tuple(coords), losses.values))

@@ -145,21 +145,25 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"
         )
     grid = grid_of(features, None)
-    query_directions = {
-        layer: normalize_rows(tf.constant(x))[0] for layer, x in asked.layers.items()
-    }
+    directions = {layer: normalize_rows(tf.constant(x))[0] for layer, x in asked.layers.items()}
 
     def step(images, taps):
-        pooled = pool(select(taps, query_directions), asked.tokens, grid)
         similarity = {
-            layer: tf.matmul(normalize_rows(x)[0], query_directions[layer], transpose_b=True)
-            for layer, x in pooled.items()
+            layer: tf.matmul(normalize_rows(x)[0], directions[layer], transpose_b=True)
+            for layer, x in pool(select(taps, directions), asked.tokens, grid).items()
         }
         return {"rows": similarity, "batches": 1}
 
     def finish(totals):
         similarity = totals["rows"]
-        _require_ranking(similarity)
+        bad = [layer for layer, values in similarity.items() if not np.isfinite(values).all()]
+        raise_without_directions(bad)
+        tied = [layer for layer, x in similarity.items() if (np.ptp(x, axis=0) <= ROUNDING).all()]
+        if tied:
+            raise ValueError(
+                f"Expected images that differ in their similarity to a query. Received equal "
+                f"similarities at {format_list(tied)}"
+            )
         examples = len(next(iter(similarity.values())))
         _require_positions(truth, examples)
         scores = np.stack([_scores(values, truth, k) for values in similarity.values()])
@@ -169,12 +173,15 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
         asked_counts = np.isfinite(scores[0, 0]).sum(axis=-1)
         # Means over the queries that have positive images; 0 / 0 where none has.
         means = np.nansum(scores, axis=-1) / np.where(asked_counts > 0, asked_counts, np.nan)
-        dims, precision = ("layer", "difficulty"), np.moveaxis(means[:, 1:], 1, 2)
-        each = (*dims, "query"), scores[:, 0], "average precision of a query"
+        dims, precision, each = (
+            ("layer", "difficulty"),
+            np.moveaxis(means[:, 1:], 1, 2),
+            scores[:, 0],
+        )
         variables = {
             "score": variable(dims, means[:, 0], "mean average precision"),
             "precision": variable((*dims, "k"), precision, "mean precision at k"),
-            "average_precision": variable(*each),
+            "average_precision": variable((*dims, "query"), each, "average precision of a query"),
         }
         coords = {"layer": list(similarity), "difficulty": list(DIFFICULTIES), "k": list(k)}
         return xr.Dataset(variables, coords | {"asked": ("difficulty", asked_counts)}, facts)
@@ -213,15 +220,3 @@ def _require_positions(truth, examples):
                     f"database of {examples} images. Received: query {query} with "
                     f"{kind}={positions.tolist() if kind in images else None}"
                 )
-
-
-def _require_ranking(similarity):
-    """Raises a `ValueError` that names layers whose similarities are NaN, or all tied."""
-    bad = [layer for layer, values in similarity.items() if not np.isfinite(values).all()]
-    raise_without_directions(bad)
-    tied = [layer for layer, x in similarity.items() if (np.ptp(x, axis=0) <= ROUNDING).all()]
-    if tied:
-        raise ValueError(
-            f"Expected images that differ in their similarity to a query. Received equal "
-            f"similarities at {format_list(tied)}"
-        )

@@ -38,30 +38,6 @@ from ..engine.results import (
 from ..engine.stream import Statistic, as_dataset, collect, evaluate, first_batch
 
 
-def moments(examples, x, targets, products=None, rows=None):
-    """What `solve` needs of one layer, centred: sums over examples, of `products`, or `rows`."""
-    mean, target = x / examples, targets / examples
-    means = {"mean": mean, "target": target}
-    if rows is None:
-        xx = np.empty_like(products["xx"])
-        for token, token_mean in enumerate(mean):  # one at a time, as all together are large
-            np.subtract(
-                products["xx"][token], examples * np.outer(token_mean, token_mean), xx[token]
-            )
-        xy = products["xy"] - examples * mean[:, :, None] * target
-        return means | {"xx": xx, "xy": xy}
-    centred = np.moveaxis(rows[0] - mean, 1, 0)
-    return means | {"rows": centred, "targets": rows[1] - target}
-
-
-def solve(moments, l2):
-    """Weights (token, l2, channel, class) and intercepts (token, l2, class) from `moments`."""
-    terms = {name: values for name, values in moments.items() if name not in ("mean", "target")}
-    weights = ridge_weights(l2, **terms)
-    means = moments["mean"][:, None, None, :] @ weights
-    return weights, moments["target"] - means[:, :, 0]
-
-
 def ridge_weights(l2, *, xx=None, xy=None, rows=None, targets=None):
     """Weights (token, l2, channel, class) of regularised least squares without an intercept.
 
@@ -209,7 +185,9 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
     l2 = np.atleast_1d(np.asarray(l2, np.float64))
     if not l2.size or not (l2 > 0).all():
         raise ValueError(f"Expected every l2 to be above 0. Received: l2={l2.tolist()}")
-    limit, grid = _most_examples(train), grid_of(features, None)
+    cardinality, grid = int(as_dataset(train).cardinality()), grid_of(features, None)
+    # The largest number of examples that the data set can hold.
+    limit = cardinality * len(first_batch(train)) if cardinality >= 0 else np.inf
 
     def step(images, labels, taps):
         labels, outside = batch_labels(labels, num_classes, "training")
@@ -233,7 +211,7 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
         layers = list(totals["x"])
         require_finite("ridge probes", [_total(totals, layer) for layer in layers], layers)
         # One layer at a time, as each is large for probes of many tokens.
-        weights = {layer: solve(_moments(totals, layer), l2) for layer in layers}
+        weights = {layer: _fitted(totals, layer, l2) for layer in layers}
         sizes = {len(x) for x in totals["x"].values()}
         positions = _positions(sizes, grid)
         return Probe(weights, l2, tokens, num_classes, int(totals["examples"]), positions)
@@ -309,13 +287,6 @@ def _probed(taps, tokens, grid):
     return {layer: tf.cast(x, tf.float64) for layer, x in every.items()}
 
 
-def _most_examples(data):
-    """The largest number of examples that a data set can hold, infinite where it is unknown."""
-    dataset = as_dataset(data)
-    cardinality = int(dataset.cardinality())
-    return cardinality * len(first_batch(data)) if cardinality >= 0 else np.inf
-
-
 def _products(x, targets):
     """Sums of x x', the upper triangle of blocks, and of x y', with a leading token axis."""
     by_token = tf.transpose(x, (1, 0, 2))
@@ -340,22 +311,28 @@ def _whole(blocks):
     return matrices
 
 
-def _moments(totals, layer):
-    """`moments` of a layer."""
-    sums, stored_rows = totals["products"].get(layer), totals.get("rows", {"x": {}})
-    return moments(
-        totals["examples"],
-        totals["x"][layer],
-        totals["targets"],
-        sums and {"xx": _whole(sums["xx"]), "xy": sums["xy"]},
-        (stored_rows["x"][layer], stored_rows["targets"]) if layer in stored_rows["x"] else None,
-    )
+def _fitted(totals, layer, l2):
+    """Weights (token, l2, channel, class) and intercepts (token, l2, class) of a layer."""
+    examples = totals["examples"]
+    mean, target = totals["x"][layer] / examples, totals["targets"] / examples
+    if layer in totals["products"]:
+        products = totals["products"][layer]
+        xx = _whole(products["xx"])
+        for token, token_mean in enumerate(mean):  # one at a time, as all together are large
+            xx[token] -= examples * np.outer(token_mean, token_mean)
+        centred = {"xx": xx, "xy": products["xy"] - examples * mean[:, :, None] * target}
+    else:
+        rows = totals["rows"]
+        centred = {"rows": np.moveaxis(rows["x"][layer] - mean, 1, 0)}
+        centred["targets"] = rows["targets"] - target
+    weights = ridge_weights(l2, **centred)
+    return weights, target - (mean[:, None, None, :] @ weights)[:, :, 0]
 
 
 def _total(totals, layer):
     """A number that is finite where all activations of a layer are."""
-    sums, stored_rows = totals["products"].get(layer), totals.get("rows")
-    squares = stored_rows["x"][layer] if sums is None else sums["xx"][0]
+    products = totals["products"].get(layer)
+    squares = products["xx"][0] if products else totals["rows"]["x"][layer]
     return totals["x"][layer].sum() + squares.sum()
 
 
@@ -468,9 +445,8 @@ def _rows(features, data, description):
         taps = {layer: as_tokens(layer, x) for layer, x in taps_of(features, images).items()}
         return {k: tf.reduce_mean(tf.cast(x, tf.float64), axis=1) for k, x in taps.items()}, labels
 
-    taps, labels = collect(
-        step, data, with_labels=True, description=description, checked=(features,)
-    )
+    how = {"with_labels": True, "description": description, "checked": (features,)}
+    taps, labels = collect(step, data, **how)
     require_finite("few-shot accuracy", list(taps.values()), taps)
     return taps, labels
 
@@ -478,14 +454,15 @@ def _rows(features, data, description):
 def _score(fitted, scored, num_classes, shots, l2):
     """Accuracy (layer, shots, l2) on several sets of rows of classifiers fitted on one."""
     words = {"accuracy": "test", "held_out": "held-out"}
-    require_labels(fitted[1], num_classes, "few-shot")
+    fitted_taps, fitted_labels = fitted
+    require_labels(fitted_labels, num_classes, "few-shot")
     for name, (_, labels) in scored.items():
         require_labels(labels, num_classes, words[name])
-    rows_of_shots = [_first_of_each(fitted[1], count, num_classes) for count in shots]
-    hits = {name: np.empty((len(fitted[0]), len(shots), len(l2))) for name in scored}
-    for i, (layer, x) in enumerate(fitted[0].items()):
+    rows_of_shots = [_first_of_each(fitted_labels, count, num_classes) for count in shots]
+    hits = {name: np.empty((len(fitted_taps), len(shots), len(l2))) for name in scored}
+    for i, (layer, x) in enumerate(fitted_taps.items()):
         for j, rows in enumerate(rows_of_shots):
-            classifier = fit_classifier(x[rows], fitted[1][rows], num_classes, l2)
+            classifier = fit_classifier(x[rows], fitted_labels[rows], num_classes, l2)
             for name, (taps, labels) in scored.items():
                 hits[name][i, j] = (classify(taps[layer], *classifier) == labels).mean(axis=1)
     dims = ("layer", "shots", "l2")

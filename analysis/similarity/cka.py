@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -85,11 +86,6 @@ def unbiased(kernels, of_mean):
     return kernel, tf.stack([size, own, own + of_mean], axis=-1)
 
 
-def ratio_and_jackknife(hsic):
-    """CKA (layer, layer) of summed HSIC (batch, layer, layer), and its standard error."""
-    return jackknife(ratio, hsic)
-
-
 def ratio(sums):
     """CKA of HSIC summed over batches: array of shape (layer, layer)."""
     norm = np.sqrt(np.diagonal(sums, axis1=-2, axis2=-1))
@@ -98,9 +94,8 @@ def ratio(sums):
 
 def jackknife(value, rows):
     """The value of sums over batches, and its standard error, NaN for a single batch."""
-    batches = len(tf.nest.flatten(rows)[0])
     total = value(tf.nest.map_structure(lambda x: x.sum(axis=0), rows))
-    if batches == 1:
+    if (batches := len(tf.nest.flatten(rows)[0])) == 1:
         warnings.warn(
             "The standard error needs at least two batches (eight or more are recommended): "
             "use a smaller batch size",
@@ -121,12 +116,6 @@ def leave_one_out(value, rows):
             for at in range(len(tf.nest.flatten(rows)[0]))
         ]
     )
-
-
-def grouped(rows):
-    """What at most `MOST_GROUPS` groups of successive batches add, of shape (group, ...)."""
-    groups = np.array_split(rows, min(len(rows), MOST_GROUPS))
-    return np.stack([group.sum(axis=0) for group in groups])
 
 
 ESTIMATOR = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches"
@@ -188,41 +177,24 @@ def cka(
 def cka_statistic(features_x, features_y=None):
     """The `Statistic` of `cka`: of one model's taps, or of two."""
 
+    layers = []  # of each model, which show in its taps
+
     def step(images, *taps):
-        grams = [
-            layer_gram(values) for layers_of_model in taps for values in layers_of_model.values()
-        ]
-        kernels, scales = unbiased(*map(tf.stack, zip(*grams, strict=True)))
-        each = iter(tf.unstack(scales[:, None]))
-        by_layer = [{layer: next(each) for layer in layers_of_model} for layers_of_model in taps]
-        return {
-            "rows": {
-                "hsic": pairwise_hsic(kernels, kernels)[None],
-                "scales": dict(zip("xy", by_layer, strict=False)),
-            },
-            "examples": tf.shape(images)[0],
-        }
+        layers[:] = map(list, taps)
+        return hsic_terms(images, [x for model_taps in taps for x in model_taps.values()])
 
     def finish(totals):
         scales = totals["rows"]["scales"]
-        layers = [layer for layers_of_model in scales.values() for layer in layers_of_model]
-        of_y = len(scales.get("y", scales["x"]))
-        places = np.arange(len(scales["x"])), np.arange(len(layers) - of_y, len(layers))
-        every = np.stack(
-            [scale for layers_of_model in scales.values() for scale in layers_of_model.values()],
-            axis=1,
-        )
-        hsic, _ = unscaled(totals["rows"]["hsic"], every)
-        varies, constant = varying_layers(hsic, every, layers, places)
+        hsic, _ = unscaled(totals["rows"]["hsic"], scales)
+        varies, names, constant = varying_layers(hsic, scales, layers)
         hsic = hsic[:, varies][:, :, varies]
-        value, stderr = ratio_and_jackknife(hsic)
         at = np.cumsum(varies) - 1
-        x, y = (at[layers_of_model[varies[layers_of_model]]] for layers_of_model in places)
-        names = np.array(layers)[varies]
+        x, y = (at[positions[varies[positions]]] for positions in sides(layers))
+        value, stderr = (part[np.ix_(x, y)] for part in jackknife(ratio, hsic))
         result = labelled_similarity(
-            value[np.ix_(x, y)],
-            stderr[np.ix_(x, y)],
-            {"layer_x": names[x].tolist(), "layer_y": names[y].tolist()},
+            value,
+            stderr,
+            names,
             (features_x, features_x if features_y is None else features_y),
             totals["examples"],
             len(hsic),
@@ -231,11 +203,31 @@ def cka_statistic(features_x, features_y=None):
         )
         if len(hsic) == 1:
             return result
-        rest = leave_one_out(ratio, grouped(hsic))[:, x[:, None], y]
+        groups = np.array_split(hsic, min(len(hsic), MOST_GROUPS))
+        rest = leave_one_out(ratio, np.stack([group.sum(axis=0) for group in groups]))
+        rest = rest[:, x[:, None], y]
         dims = ("batch", "layer_x", "layer_y")
         return result.assign(leave_one_out=variable(dims, rest, "CKA without each batch"))
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
+
+
+def layer_kernels(layers):
+    """U-centred kernels (layer, n, n) and scales of layers (example, ...), as `unbiased`."""
+    return unbiased(*map(tf.stack, zip(*map(layer_gram, layers), strict=True)))
+
+
+def hsic_terms(images, layers):
+    """What a batch adds to CKA of all pairs of `layers` (example, ...): HSIC and scales."""
+    kernels, scales = layer_kernels(layers)
+    rows = {"hsic": pairwise_hsic(kernels, kernels)[None], "scales": scales[None]}
+    return {"rows": rows, "examples": tf.shape(images)[0]}
+
+
+def sides(layers):
+    """Positions of layers x and y, from the layers of one model, or of two one after the other."""
+    every = np.arange(sum(map(len, layers)))
+    return every[: len(layers[0])], every[-len(layers[-1]) :]
 
 
 def unscaled(hsic, scales):
@@ -250,8 +242,13 @@ def similarity(hsic, squares, layers):
     From HSIC (batch, layer, layer) and the sums of squares without and with the mean (layer, 2).
     """
     require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, layers)
-    _require_variation(squares, layers)
-    return ratio_and_jackknife(hsic)
+    constant = np.array(layers)[squares[:, 0] <= 1e-12 * squares[:, 1]]
+    if len(constant):
+        raise ValueError(
+            "Expected every layer to vary between examples. "
+            f"Received a constant layer: {format_list(constant.tolist())}"
+        )
+    return jackknife(ratio, hsic)
 
 
 def labelled_similarity(value, stderr, coords, features, examples, batches, **facts):
@@ -273,12 +270,21 @@ def with_errors(value, stderr, coords):
     return xr.Dataset(variables, coords)
 
 
-def varying_layers(hsic, scales, layers, places):
-    """Which layers (layer,) vary between examples, and the names of the others, with a warning."""
-    require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, layers)
-    varies = _varying(hsic, scales)
-    constant = list(dict.fromkeys(np.array(layers)[~varies].tolist()))
-    if not all(varies[positions].any() for positions in places):
+def varying_layers(hsic, scales, layers):
+    """Which layers (layer,) vary between examples, their names, and a warning about the others.
+
+    Several examples of a batch must differ: HSIC is blind to one. Names are those of `layers` of
+    each model, as coordinates `layer_x` and `layer_y` and as a list of the others.
+    """
+    names = np.concatenate(layers)  # of both models
+    own_hsic = np.diagonal(hsic, axis1=1, axis2=2)
+    require_finite("CKA", own_hsic.T, names.tolist())
+    size, own, raw = np.moveaxis(scales.astype(np.float64), -1, 0)
+    varies = own.sum(axis=0) > 1e-12 * raw.sum(axis=0)
+    varies &= own_hsic.sum(axis=0) > NEGLIGIBLE * (size**2).sum(axis=0)
+    constant = list(dict.fromkeys(names[~varies].tolist()))
+    varying = [names[positions[varies[positions]]].tolist() for positions in sides(layers)]
+    if not all(varying):
         raise ValueError(
             "Expected a layer that varies between examples, of each model. "
             f"Received constant layers: {format_list(constant)}"
@@ -288,27 +294,7 @@ def varying_layers(hsic, scales, layers, places):
             f"Layers that do not vary between examples are left out: {format_list(constant)}",
             stacklevel=3,
         )
-    return varies, constant
-
-
-def _varying(hsic, scales):
-    """Which layers (layer,) differ in several examples of a batch: HSIC is blind to one."""
-    size, own, raw = np.moveaxis(scales.astype(np.float64), -1, 0)
-    between = np.diagonal(hsic, axis1=1, axis2=2).sum(axis=0)
-    differs = own.sum(axis=0) > 1e-12 * raw.sum(axis=0)
-    return differs & (between > NEGLIGIBLE * (size**2).sum(axis=0))
-
-
-def _require_variation(squares, layers):
-    """Raises a `ValueError` naming the layers whose examples differ by rounding errors only."""
-    constant = [
-        layer for layer, (own, raw) in zip(layers, squares, strict=True) if own <= 1e-12 * raw
-    ]
-    if constant:
-        raise ValueError(
-            "Expected every layer to vary between examples. "
-            f"Received a constant layer: {format_list(constant)}"
-        )
+    return varies, dict(zip(("layer_x", "layer_y"), varying, strict=True)), constant
 
 
 def best_matching_layer(similarity: xr.Dataset) -> xr.Dataset:
@@ -417,12 +403,7 @@ def depth_cka(features: Model, images: Images) -> xr.Dataset:
 @statistic_of(depth_cka)
 def depth_statistic(features):
     """The `Statistic` of `depth_cka`."""
-    inner = cka_statistic(features)
-
-    def step(images, taps):
-        return inner.step(images, _ending(taps, "norm"))
-
-    return Statistic(step, inner.finish, min_batch=inner.min_batch)
+    return _cka_of_endings(("norm",), features)
 
 
 @measurement("skips")
@@ -459,21 +440,22 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> xr
 @statistic_of(residual_cka)
 def residual_statistic(features, site="attention"):
     """The `Statistic` of `residual_cka`."""
-    inner = cka_statistic(features, features)
+    return _cka_of_endings((f"{site}/branch", f"{site}/skip"), features, features)
+
+
+def _cka_of_endings(names, *features):
+    """The `Statistic` of `cka` of the taps of one model that have each name in any block."""
+    statistic = cka_statistic(*features)
 
     def step(images, taps):
-        ends = [_ending(taps, f"{site}/{end}") for end in ("branch", "skip")]
-        return inner.step(images, *ends)
+        named = [
+            {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")} for name in names
+        ]
+        if missing := [name for name, found in zip(names, named, strict=True) if not found]:
+            raise ValueError(f"Expected taps named {missing[0]!r}. Received: {format_list(taps)}")
+        return statistic.step(images, *named)
 
-    return Statistic(step, inner.finish, min_batch=inner.min_batch)
-
-
-def _ending(taps, name):
-    """The taps of this name in any block, or a `ValueError` if there are none."""
-    named = {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")}
-    if not named:
-        raise ValueError(f"Expected taps named {name!r}. Received: {format_list(taps)}")
-    return named
+    return replace(statistic, step=step)
 
 
 @measurement("tokens")
@@ -518,28 +500,30 @@ def last_layer_statistic(models):
         raise ValueError("Expected at least one model. Received: {}")
     grids = {name: require_grid(features, None) for name, features in models.items()}
     parts = [(n, part) for n, grid in grids.items() for part in PARTS[0 if grid.prefix else 1 :]]
-    layers = {}  # the names of the last taps show when the features are called
+    layers = []  # the names of the last taps show when the features are called
 
     def step(images, *taps):
-        grams = []
-        for (name, grid), model_taps in zip(grids.items(), taps, strict=True):
-            layers[name] = list(model_taps)[-1]
-            grams += map(layer_gram, _parts(layers[name], model_taps[layers[name]], grid))
-        kernels, scales = unbiased(*map(tf.stack, zip(*grams, strict=True)))
-        return {
-            "rows": {"hsic": pairwise_hsic(kernels, kernels)[None], "scales": scales[None]},
-            "examples": tf.shape(images)[0],
-        }
+        layers[:] = [list(model_taps)[-1] for model_taps in taps]
+        each = zip(layers, taps, grids.values(), strict=True)
+        return hsic_terms(
+            images, [x for tap, values, grid in each for x in _parts(tap, values[tap], grid)]
+        )
 
     def finish(totals):
         hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
         values = similarity(hsic, squares, [f"{part} of {name}" for name, part in parts])
+        names = list(models)
+        result = np.full((2, len(names), len(names), len(PARTS)), np.nan)
+        for index, part in enumerate(PARTS):
+            rows = np.flatnonzero([own == part for _, own in parts])
+            members = np.array([names.index(parts[row][0]) for row in rows], int)
+            pairs = np.stack(values)[:, rows[:, None], rows]
+            result[:, members[:, None], members, index] = pairs
         facts = provenance(next(iter(models.values())), totals["examples"], len(hsic))
-        facts["remainder"] = int(totals["remainder"])
+        facts |= {"remainder": int(totals["remainder"]), "layers": layers, "estimator": ESTIMATOR}
         del facts["model"]  # there are many
-        return _last_layer_result(
-            values, parts, list(models), facts | {"layers": list(layers.values())}
-        )
+        coords = {"model_x": names, "model_y": names, "part": list(PARTS)}
+        return with_errors(*result, coords).assign_attrs(facts)
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
@@ -553,19 +537,3 @@ def _parts(tap, values, grid):
             f"Received: {tap!r} of shape {tuple(values.shape)}"
         )
     return [*([grid.first(tokens)] if grid.prefix else []), grid.spatial(tokens)]
-
-
-def _last_layer_result(values, parts, names, attributes):
-    """The result, from the CKA and its error of all pairs of `parts`, pairs of model and part."""
-    places = {
-        part: [(place, names.index(name)) for place, (name, p) in enumerate(parts) if p == part]
-        for part in PARTS
-    }
-    result = np.full((2, len(names), len(names), len(PARTS)), np.nan)
-    for index, members in enumerate(places.values()):
-        if members:
-            rows, models = (np.array(numbers) for numbers in zip(*members, strict=True))
-            pairs = np.stack(values)[:, rows[:, None], rows]
-            result[:, models[:, None], models, index] = pairs
-    coords = {"model_x": names, "model_y": names, "part": list(PARTS)}
-    return with_errors(*result, coords).assign_attrs(attributes | {"estimator": ESTIMATOR})

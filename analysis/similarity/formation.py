@@ -20,7 +20,7 @@ from ..engine.pooling import pool, require_labels
 from ..engine.results import ALL, model_name, require_finite, variable
 from ..engine.stream import as_dataset, this_worker
 from ..probes.ridge import classify, fit_classifier
-from .cka import ESTIMATOR, layer_gram, similarity, unbiased
+from .cka import ESTIMATOR, layer_kernels, similarity
 
 STATE = re.compile(r"epoch-(\d+)\.nc")
 
@@ -47,11 +47,11 @@ def compare(before, now, sizes, layers):
     both = (before, now)
     hsic = np.array([[_hsic(x, y, sizes) for y in both] for x in both])
     squares = np.array([kernels.scales[..., 1:].astype(np.float64).sum(axis=1) for kernels in both])
-    of_layers = [
+    estimates = [
         similarity(np.moveaxis(hsic[:, :, i], -1, 0), squares[:, i], (f"{layer} before", layer))
         for i, layer in enumerate(layers)
     ]
-    return tuple(np.array([part[0, 1] for part in parts]) for parts in zip(*of_layers, strict=True))
+    return np.array(estimates)[:, :, 0, 1].T
 
 
 def _hsic(x, y, sizes):
@@ -64,22 +64,17 @@ def _hsic(x, y, sizes):
 
 def row(epoch, layers, to_start, to_previous, accuracy):
     """The result of one record, of dims (epoch, layer), from what `compare` returned."""
-    names = {"cka_to_start": "CKA to the start", "cka_to_previous": "CKA to the record before"}
-    values = {}
-    for (name, long), pair in zip(names.items(), (to_start, to_previous), strict=True):
-        values[name], values[f"{name}_stderr"] = (
-            (long, pair[0]),
-            (f"standard error of {long}", pair[1]),
-        )
+    long_names = "CKA to the start", "CKA to the record before"
+    values = {
+        "cka_to_start": (to_start[0], long_names[0]),
+        "cka_to_start_stderr": (to_start[1], f"standard error of {long_names[0]}"),
+        "cka_to_previous": (to_previous[0], long_names[1]),
+        "cka_to_previous_stderr": (to_previous[1], f"standard error of {long_names[1]}"),
+    }
     if accuracy is not None:
-        values["accuracy"] = ("test accuracy of a ridge classifier", accuracy)
-    return xr.Dataset(
-        {
-            name: variable(("epoch", "layer"), value[None], long)
-            for name, (long, value) in values.items()
-        },
-        {"epoch": [epoch], "layer": layers},
-    )
+        values["accuracy"] = (accuracy, "test accuracy of a ridge classifier")
+    dims, coords = ("epoch", "layer"), {"epoch": [epoch], "layer": layers}
+    return xr.Dataset({n: variable(dims, x[None], long) for n, (x, long) in values.items()}, coords)
 
 
 def save_record(record, folder, epochs):
@@ -199,13 +194,20 @@ class FormationRecorder(keras.callbacks.Callback):
         check_values(features, self._images[0])
 
         def kernels(images):
-            return {tap: unbiased(*layer_gram(x)) for tap, x in taps_of(features, images).items()}
+            taps = taps_of(features, images)
+            self._layers = list(taps)
+            return layer_kernels(taps.values())
 
         self._kernels = _compiled(kernels, self._images[0])
         self._rows = _compiled(lambda images: pool(taps_of(features, images), ALL), self._images[0])
         if self._folder is not None and not self._records:
             self._records = load_records(self._folder / "formation-state")
-            self._require_same_images()
+            digests = {record.result.attrs["images"] for record in self._records.values()}
+            if digests - {self._digest()}:
+                raise ValueError(
+                    f"Expected the images, in the same order, of the records in {self._folder}. "
+                    "Received others"
+                )
 
     def on_epoch_begin(self, epoch, logs=None):
         if self._first:
@@ -222,9 +224,7 @@ class FormationRecorder(keras.callbacks.Callback):
 
     def _go_on(self, epoch):
         """Drop records of epochs that are trained again, and record the start if missing."""
-        earlier = {
-            recorded: record for recorded, record in self._records.items() if recorded <= epoch
-        }
+        earlier = {number: record for number, record in self._records.items() if number <= epoch}
         if self._records and not earlier:
             raise ValueError(
                 f"Expected to resume after epoch {min(self._records)} or later, where the records "
@@ -237,7 +237,7 @@ class FormationRecorder(keras.callbacks.Callback):
     def _record(self, epoch):
         """Measure the model as it is, and write."""
         last = self._records.get(max(self._records, default=None))
-        layers, now = self._measure()
+        now, layers = self._measure(), self._layers
         nothing = np.full((2, len(layers)), np.nan)
         if last is not None and list(last.result["layer"].values) != layers:
             names = ", ".join(last.result["layer"].values)
@@ -261,25 +261,20 @@ class FormationRecorder(keras.callbacks.Callback):
             write_whole(self._folder / "formation.nc", self.result.to_netcdf)
 
     def _measure(self):
-        """Names of the layers, and their `Kernels`."""
-        parts = [tf.nest.map_structure(np.asarray, self._kernels(x)) for x in self._images]
-        values = [np.stack([kernel for kernel, _ in part.values()]) for part in parts]
-        scales = [np.stack([scale for _, scale in part.values()]) for part in parts]
-        flat = np.concatenate([x.reshape(len(x), -1) for x in values], axis=1)
-        return list(parts[0]), Kernels(flat, np.stack(scales, axis=1))
+        """The `Kernels` of the model as it is."""
+        values, scales = zip(*map(self._kernels, self._images), strict=True)
+        flat = [np.asarray(kernels).reshape(len(kernels), -1) for kernels in values]
+        return Kernels(np.concatenate(flat, axis=1), np.stack(scales, axis=1))
 
     def _accuracy(self):
         """Accuracy of a ridge classifier on each layer: array of shape (layer,)."""
         (train, labels), (test, wanted), num_classes = self._probes
         train, test = self._pooled(train), self._pooled(test)
-        classifiers = {
-            layer: fit_classifier(x, labels, num_classes, [self._l2]) for layer, x in train.items()
-        }
-        guesses = {
-            layer: classify(test[layer], *classifier)[0]
-            for layer, classifier in classifiers.items()
-        }
-        return np.array([(guess == wanted).mean() for guess in guesses.values()])
+        accuracies = []
+        for layer, x in train.items():
+            classifier = fit_classifier(x, labels, num_classes, [self._l2])
+            accuracies.append((classify(test[layer], *classifier)[0] == wanted).mean())
+        return np.array(accuracies)
 
     def _pooled(self, batches):
         """Mean over tokens of each layer: dict to float64 array of shape (example, channel)."""
@@ -305,14 +300,6 @@ class FormationRecorder(keras.callbacks.Callback):
         for batch in tf.nest.flatten([self._images, self._probes and self._probes[:2]]):
             digest.update(b"" if batch is None else np.ascontiguousarray(batch))
         return digest.hexdigest()[:16]
-
-    def _require_same_images(self):
-        for record in self._records.values():
-            if record.result.attrs["images"] != self._digest():
-                raise ValueError(
-                    f"Expected the images, in the same order, of the records in {self._folder}. "
-                    "Received others"
-                )
 
     def _is_writer(self):
         return self._folder is not None and this_worker(self.model.distribute_strategy)[0] == 0

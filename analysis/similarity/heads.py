@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 import xarray as xr
+from scipy.linalg import block_diag
 
 from ..attention.attention_distance import (
     LEFT_OUT,
@@ -19,10 +20,9 @@ from ..engine.results import mean_of, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from .cka import (
     labelled_similarity,
-    layer_gram,
+    layer_kernels,
     pairwise_hsic,
     similarity,
-    unbiased,
     unbiased_kernels,
     unscaled,
 )
@@ -97,19 +97,20 @@ def head_statistic(features_vit, features_other, grid=None, block="block00"):
 
 def _statistic(features_vit, features_other, grid, block):
     tap = f"{block}/attention/heads"
+    layers = []  # of the other model, which show in its taps
 
     def step(images, vit, other):
         weights, heads = _weights_and_heads(vit, block, grid)
         examples = tf.shape(images)[0]
         by_head = tf.transpose(heads, (2, 0, 1, 3))
         of_heads, scales = unbiased_kernels(tf.reshape(by_head, (heads.shape[2], examples, -1)))
-        layers = {layer: unbiased(*layer_gram(values)) for layer, values in other.items()}
-        kernels = tf.concat([of_heads, tf.stack([kernel for kernel, _ in layers.values()])], 0)
+        layers[:] = other
+        of_layers, more = layer_kernels(other.values())
+        kernels = tf.concat([of_heads, of_layers], axis=0)
         return {
             "rows": {
                 "hsic": pairwise_hsic(kernels, kernels)[None],
-                "heads": scales[None],
-                "layers": {layer: scale[None] for layer, (_, scale) in layers.items()},
+                "scales": tf.concat([scales, more], axis=0)[None],
             },
             "distance": summed_distance(weights, grid),
             "examples": examples,
@@ -117,26 +118,23 @@ def _statistic(features_vit, features_other, grid, block):
 
     def finish(totals):
         distance, left_out = _distance(totals, grid, f"{block}/attention/weights")
-        rows = totals["rows"]
-        layers = list(rows["layers"])
-        of_layers = np.stack(list(rows["layers"].values()), axis=1)
-        every = np.concatenate([rows["heads"], of_layers], axis=1)
-        hsic, squares = unscaled(rows["hsic"], every)
+        hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
         members = subset_members(distance)
         parts = similarity_of_subsets(hsic, squares, members, tap, layers)
         count = np.arange(1, len(distance) + 1)
+        shape = len(ORDERS), len(count)
         result = labelled_similarity(
-            *(part.reshape(len(ORDERS), len(count), len(layers)) for part in parts),
+            *(part.reshape(*shape, len(layers)) for part in parts),
             {"order": list(ORDERS), "subset": count, "layer": layers},
             (features_vit, features_other),
             totals["examples"],
             len(hsic),
             remainder=int(totals["remainder"]),
         )
-        of_subsets = (members @ distance).reshape(len(ORDERS), len(count)) / count
+        of_subsets = (members @ distance).reshape(shape) / count
         words = "mean attention distance of the heads", "pixels"
         result["distance"] = variable(("order", "subset"), of_subsets, *words)
-        missing = (members @ left_out).astype(int).reshape(of_subsets.shape)
+        missing = (members @ left_out).astype(int).reshape(shape)
         result["left_out"] = (("order", "subset"), missing, LEFT_OUT)
         return result.assign_attrs(block=block)
 
@@ -170,10 +168,7 @@ def similarity_of_subsets(hsic, squares, members, tap, layers):
     subsets, heads = members.shape
     own = np.diagonal(hsic, axis1=1, axis2=2).T
     require_finite("CKA", own, [f"{tap}/head{head}" for head in range(heads)] + layers)
-    others = len(layers)
-    add = np.block(
-        [[members, np.zeros((subsets, others))], [np.zeros((others, heads)), np.eye(others)]]
-    )
+    add = block_diag(members, np.eye(len(layers)))
     names = [f"{tap}/{order}{size + 1}" for order in ORDERS for size in range(heads)] + layers
     value, stderr = similarity(add @ hsic @ add.T, add @ squares, names)
     return value[:subsets, subsets:], stderr[:subsets, subsets:]

@@ -75,13 +75,27 @@ def localization_statistic(features, grid=None, tokens=None):
 
     def step(images, taps):
         shared = shared_grid(taps, given_grid, grid is not None, images.shape)
-        positions_of_tokens = _positions(tokens, shared)
-        shown.update(grid=shared, tokens=positions_of_tokens)
-        return _batch_terms(taps, input_patches(images, shared), positions_of_tokens)
+        shown.update(grid=shared, tokens=_positions(tokens, shared))
+        patches = input_patches(images, shared)
+        patch_kernels, patch_scales = unbiased_kernels(tf.transpose(patches, (1, 0, 2)))
+        hsic, token_terms = {}, {}
+        for tap, values in taps.items():
+            kept_tokens = tf.gather(as_tokens(tap, values), shown["tokens"], axis=1)
+            kernels, scales = unbiased_kernels(tf.transpose(kept_tokens, (1, 0, 2)))
+            scaled = tf.cast(pairwise_hsic(kernels, patch_kernels), tf.float64)
+            hsic[tap] = scaled * _size(scales)[:, None] * _size(patch_scales)
+            token_terms[tap] = _own(kernels, scales)
+        return {
+            "hsic": hsic,  # (token, patch)
+            "token": token_terms,
+            "patch": _own(patch_kernels, patch_scales),
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
 
     def finish(totals):
-        value, constant_patches = _ratio(totals, shown["tokens"])
         grid, positions = shown["grid"], shown["tokens"]
+        value, constant_patches = _ratio(totals, positions)
         counts = {"constant_patches": constant_patches, "remainder": int(totals["remainder"])}
         estimator = "minibatch CKA, linear kernel, unbiased HSIC"
         facts = facts_of(features, totals, estimator, **counts, **vars(grid))
@@ -103,26 +117,6 @@ def input_patches(images, grid):
     return tf.reshape(patches, (-1, grid.num_spatial, side * side * channels))
 
 
-def _batch_terms(taps, patches, tokens):
-    """What a batch adds: HSIC (token, patch) and own terms (token, 4) by layer, (patch, 4)."""
-    patch_kernels, patch_scales = unbiased_kernels(tf.transpose(patches, (1, 0, 2)))
-    patch_terms = _own(patch_kernels, patch_scales)
-    hsic, token_terms = {}, {}
-    for tap, values in taps.items():
-        kept_tokens = tf.gather(as_tokens(tap, values), tokens, axis=1)
-        kernels, scales = unbiased_kernels(tf.transpose(kept_tokens, (1, 0, 2)))
-        scaled = tf.cast(pairwise_hsic(kernels, patch_kernels), tf.float64)
-        hsic[tap] = scaled * _size(scales)[:, None] * _size(patch_scales)
-        token_terms[tap] = _own(kernels, scales)
-    return {
-        "hsic": hsic,
-        "token": token_terms,
-        "patch": patch_terms,
-        "examples": tf.shape(patches)[0],
-        "batches": 1,
-    }
-
-
 def _own(kernels, scales):
     """HSIC of each representation with itself, its largest possible value, squares: (item, 4)."""
     n = tf.cast(tf.shape(kernels)[-1], tf.float64)
@@ -142,7 +136,12 @@ def _ratio(totals, tokens):
     layers, own = list(totals["token"]), np.stack(list(totals["token"].values()))
     require_finite("localization", [totals["patch"]], ["the images"])
     require_finite("localization", own, layers)
-    _require_variation(_constant(own), layers, tokens)
+    if len(constant := np.argwhere(_constant(own))):
+        named = [f"{layers[layer]} (token {tokens[token]})" for layer, token in constant]
+        raise ValueError(
+            "Expected every token to vary between examples. "
+            f"Received a constant token: {format_list(named)}"
+        )
     constant = _constant(totals["patch"])
     patch_hsic = np.where(constant, np.nan, totals["patch"][:, 0])
     hsic = np.stack(list(totals["hsic"].values()))
@@ -157,16 +156,6 @@ def _constant(own):
     """
     hsic, most, centred, raw = np.moveaxis(own, -1, 0)
     return (centred <= 1e-12 * raw) | (hsic <= NEGLIGIBLE * most)
-
-
-def _require_variation(constant, layers, tokens):
-    """Raises a `ValueError` naming the constant tokens of `constant` (layer, token)."""
-    named = [f"{layers[layer]} (token {tokens[token]})" for layer, token in np.argwhere(constant)]
-    if named:
-        raise ValueError(
-            "Expected every token to vary between examples. "
-            f"Received a constant token: {format_list(named)}"
-        )
 
 
 def _positions(tokens, grid):

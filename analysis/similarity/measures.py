@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,8 @@ class Layers:
     @cached_property
     def _parts(self):
         """Kernels as they are, what the mean adds to each row, (layer, n), and its square."""
-        kernels = [kernel for kernel, _ in self._grams]
-        made = [_kernel(*pair) for pair in zip(self.values, kernels, strict=True)]
+        pairs = zip(self.values, self._grams, strict=True)
+        made = [_kernel(values, kernel) for values, (kernel, _) in pairs]
         return tuple(map(tf.stack, zip(*made, strict=True)))
 
     @cached_property
@@ -299,17 +299,14 @@ def token_cka() -> Measure:
     See also:
         `similarities`, `cka`; page measurements/similarity/measures.md.
     """
-
-    def hsic(layers):
-        return _token_hsic(layers.tokens)
-
     invariant = "orthogonal maps and translation of each token, isotropic scaling of all"
     unknown = "layers of different numbers of tokens"
-    return of_hsic("token_cka", hsic, invariant, unknown=unknown)
+    return of_hsic("token_cka", _token_hsic, invariant, unknown=unknown)
 
 
-def _token_hsic(tokens):
+def _token_hsic(layers: Layers):
     """HSIC (layer, layer) summed over tokens; NaN for layers of other numbers of tokens."""
+    tokens = layers.tokens
     counts = [layer_tokens.shape[1] for layer_tokens in tokens]
     result = tf.fill((len(tokens), len(tokens)), tf.constant(np.nan, tf.float64))
     for count in dict.fromkeys(counts):
@@ -465,14 +462,8 @@ def _mean_correlation(name, variance, invariant, settings):
         mean = total / tf.cast(tf.minimum(count_x, count_y), tf.float64)
         return _known(mean, count_x, count_y, tf.shape(squares)[-1])
 
-    return of_pairs(
-        name,
-        lambda layers: _bases(layers, variance),
-        value,
-        invariant,
-        settings=settings,
-        unknown=UNKNOWN,
-    )
+    bases, options = partial(_bases, variance=variance), {"settings": settings, "unknown": UNKNOWN}
+    return of_pairs(name, bases, value, invariant, **options)
 
 
 def _bases(layers, variance):

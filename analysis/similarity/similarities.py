@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +16,7 @@ from ..engine.features import Images, Model, measurement, statistic_of
 from ..engine.pooling import as_tokens, grid_of, pool
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
 from ..engine.stream import Statistic, evaluate
-from .cka import jackknife, varying_layers
+from .cka import jackknife, sides, varying_layers
 from .measures import (
     Layers,
     Measure,
@@ -116,43 +115,66 @@ def similarities_statistic(features_x, features_y=None, measures=None, tokens=No
     selected = _chosen(measures, tokens)
     models = (features_x,) if features_y is None else (features_x, features_y)
     grids = [grid_of(features, None) for features in models]
-    names = []  # of the layers of each model show in its taps
+    layers = []  # of each model, which show in its taps
+    names = [measure.name for measure in selected]
+
+    def places():
+        return Places(*(side.tolist() for side in sides(layers)))
 
     def step(images, *taps):
-        names[:] = [list(layer_names) for layer_names in taps]
-        layers = _layers(taps, grids, tokens, "token_cka" in [measure.name for measure in selected])
-        places = _places(names)
-        each = {measure.name: measure.terms(layers, places) for measure in selected}
-        rows = {"measures": each, "hsic": layers.hsic, "scales": layers.unbiased[1]}
+        layers[:] = map(list, taps)
+        if tokens is not None:
+            taps = [pool(x, tokens, grid) for x, grid in zip(taps, grids, strict=True)]
+        pairs = [pair for model_taps in taps for pair in model_taps.items()]
+        single = [as_tokens(*pair) for pair in pairs] if "token_cka" in names else None
+        batch, every = Layers([values for _, values in pairs], single), places()
+        each = {measure.name: measure.terms(batch, every) for measure in selected}
+        rows = {"measures": each, "hsic": batch.hsic, "scales": batch.unbiased[1]}
         return {
             "rows": tf.nest.map_structure(lambda x: x[None], rows),
             "examples": tf.shape(images)[0],
         }
 
     def finish(totals):
-        rows, places, layers = totals["rows"], _places(names), list(chain(*names))
-        numbers = tuple(map(np.array, (places.x, places.y)))
-        varies, constant = varying_layers(rows["hsic"], rows["scales"], layers, numbers)
+        rows = totals["rows"]
+        varies, varying, constant = varying_layers(rows["hsic"], rows["scales"], layers)
 
         def values(sums):
-            return np.stack([measure.value(sums[measure.name], places) for measure in selected])
+            every = places()
+            return np.stack([measure.value(sums[measure.name], every) for measure in selected])
 
-        rows = tf.nest.map_structure(lambda x: x.astype(np.float64), rows["measures"])
+        sums = tf.nest.map_structure(lambda x: x.astype(np.float64), rows["measures"])
         with np.errstate(invalid="ignore", divide="ignore"):  # of layers that are left out
-            estimates = jackknife(values, rows)
-        positions = [layer_names[varies[layer_names]] for layer_names in numbers]
-        estimates = [part[:, varies[numbers[0]]][:, :, varies[numbers[1]]] for part in estimates]
-        coords = {"measure": [measure.name for measure in selected]}
-        coords |= {
-            f"layer_{side}": np.array(layers)[layer_names].tolist()
-            for side, layer_names in zip("xy", positions, strict=True)
+            estimates = jackknife(values, sums)
+        x, y = (varies[side] for side in sides(layers))
+        value, stderr = (part[:, x][:, :, y] for part in estimates)
+        coords = {"measure": names} | varying
+        _warn_unknown(selected, value, coords["layer_x"])
+        dims = tuple(coords)
+        variables = {
+            "similarity": variable(dims, value, "measures of similarity"),
+            "stderr": variable(dims, stderr, "standard error of the similarity"),
+            "disagreement": variable(dims[1:], disagreement(value), "disagreement of the measures"),
+            "invariant": ("measure", [measure.invariant for measure in selected]),
         }
-        _warn_unknown(selected, estimates[0], coords)
-        facts = {"remainder": int(totals["remainder"]), "constant_layers": constant}
-        batches = len(totals["rows"]["hsic"])
-        facts |= {"tokens": tokens or "flattened"}
-        attributes = _attributes(models, selected, totals["examples"], batches, facts)
-        return _labelled(estimates, coords, selected).assign_attrs(attributes)
+        facts = provenance(
+            models[0],
+            totals["examples"],
+            len(rows["hsic"]),
+            model_x=model_name(models[0]),
+            model_y=model_name(models[-1]),
+            estimator="of the images of each batch; jackknife over batches",
+            units="1",
+            settings=[
+                f"{measure.name}: {name}={value:g}"
+                for measure in selected
+                for name, value in measure.settings.items()
+            ],
+            remainder=int(totals["remainder"]),
+            constant_layers=constant,
+            tokens=tokens or "flattened",
+        )
+        return xr.Dataset(variables, coords, facts)
 
     least = max(LEAST_EXAMPLES, *(measure.min_batch for measure in selected))
     return Statistic(step, finish, min_batch=least)
@@ -169,9 +191,7 @@ def disagreement(values):
     for place, measure_values in zip(places, values, strict=True):
         has_value = np.isfinite(measure_values)
         place[has_value] = ranks(measure_values[has_value]) / max(has_value.sum() - 1, 1)
-    has_value = np.isfinite(places)
-    low, high = np.where(has_value, places, 1.0), np.where(has_value, places, 0.0)
-    return np.where(has_value.any(axis=0), high.max(axis=0) - low.min(axis=0), np.nan)
+    return np.fmax.reduce(places) - np.fmin.reduce(places)  # of those that are not NaN
 
 
 def _chosen(measures, tokens):
@@ -180,12 +200,8 @@ def _chosen(measures, tokens):
         require_word(tokens, POOLED)
     if measures is None:
         measures = [name for name in MEASURES if tokens is None or name != "token_cka"]
-    unknown = [
-        measure
-        for measure in measures
-        if not isinstance(measure, Measure) and measure not in MEASURES
-    ]
-    if unknown or not len(measures) or isinstance(measures, str):
+    known = [isinstance(measure, Measure) or measure in MEASURES for measure in measures]
+    if not all(known) or not known or isinstance(measures, str):
         raise ValueError(f"Expected measures among {list(MEASURES)}. Received: {measures}")
     selected = [
         measure if isinstance(measure, Measure) else MEASURES[measure]() for measure in measures
@@ -200,57 +216,12 @@ def _chosen(measures, tokens):
     return selected
 
 
-def _layers(taps, grids, tokens, single):
-    """The `Layers` of a batch, of all models."""
-    if tokens is not None:
-        taps = [
-            pool(model_taps, tokens, grid) for model_taps, grid in zip(taps, grids, strict=True)
-        ]
-    pairs = [pair for model_taps in taps for pair in model_taps.items()]
-    layer_tokens = [as_tokens(tap, values) for tap, values in pairs] if single else None
-    return Layers([values for _, values in pairs], layer_tokens)
-
-
-def _places(names):
-    """The `Places` of the layers of one model, or of two one after the other."""
-    count = [len(layer_names) for layer_names in names]
-    return Places(list(range(count[0])), list(range(sum(count)))[-count[-1] :])
-
-
-def _warn_unknown(selected, values, coords):
+def _warn_unknown(selected, values, layers_x):
     """A warning for each measure that some pairs of layers have no value of."""
-    for measure, measure_values in zip(selected, values, strict=True):
-        bad = np.isnan(measure_values)
-        layers = [n for n, row in zip(coords["layer_x"], bad, strict=True) if row.any()]
-        if layers:
+    for measure, bad in zip(selected, np.isnan(values), strict=True):
+        if layers := [layer for layer, row in zip(layers_x, bad, strict=True) if row.any()]:
             warnings.warn(
                 f"{measure.name} is NaN for {bad.sum()} of {bad.size} pairs of layers, "
                 f"{measure.unknown}: those with {format_list(layers)}",
                 stacklevel=2,
             )
-
-
-def _attributes(models, selected, examples, batches, facts):
-    settings = [
-        f"{measure.name}: {name}={value:g}"
-        for measure in selected
-        for name, value in measure.settings.items()
-    ]
-    names = {"model_x": model_name(models[0]), "model_y": model_name(models[-1])}
-    estimator = "of the images of each batch; jackknife over batches"
-    facts = names | {"estimator": estimator, "units": "1", "settings": settings} | facts
-    return provenance(models[0], examples, batches, **facts)
-
-
-def _labelled(estimates, coords, selected):
-    """The Dataset of the values and their standard errors."""
-    dims = tuple(coords)
-    words = "measures of similarity", "standard error of the similarity"
-    variables = {
-        name: variable(dims, values, word)
-        for name, values, word in zip(("similarity", "stderr"), estimates, words, strict=True)
-    }
-    apart = disagreement(estimates[0])
-    variables["disagreement"] = variable(dims[1:], apart, "disagreement of the measures")
-    variables["invariant"] = ("measure", [measure.invariant for measure in selected])
-    return xr.Dataset(variables, coords)
