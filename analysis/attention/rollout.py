@@ -161,13 +161,10 @@ def _changes(taps):
             f"no {format_list(missing)}"
         )
     changes = {}
-    for before, after in itertools.pairwise(sites):
-        pair = f"{before}/sum", f"{after}/skip"
-        before_values, after_values = (tf.cast(taps[tap], tf.float32) for tap in pair)
-        changed, *own = (
-            tf.reduce_sum(x**2, axis=(1, 2))
-            for x in (before_values - after_values, before_values, after_values)
-        )
+    pairs = [(f"{before}/sum", f"{after}/skip") for before, after in itertools.pairwise(sites)]
+    for pair in pairs:
+        before, after = (tf.cast(taps[tap], tf.float32) for tap in pair)
+        changed, *own = (tf.reduce_sum(x**2, axis=(1, 2)) for x in (before - after, before, after))
         changes[" and ".join(pair)] = tf.math.divide_no_nan(changed, own[0] + own[1])
     return changes
 

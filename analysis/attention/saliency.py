@@ -165,10 +165,8 @@ def _overlap(totals, features, grid, mass):
         raise ValueError("Expected a mask that is not empty. Received: empty masks only")
     iou, with_iou = np.stack(list(totals["iou"].values()), axis=2)
     iou = mean_of(iou, with_iou)
-    ranked = np.where(np.isnan(iou), -1.0, iou)
-    has_iou = ~np.isnan(iou).all(axis=-1)
-    best_iou = np.where(has_iou, ranked.max(axis=-1), np.nan)
-    best_head = np.where(has_iou, ranked.argmax(axis=-1), -1)
+    best_iou = np.fmax.reduce(iou, axis=-1)  # of heads that have one
+    best_head = np.where(np.isnan(best_iou), -1, np.nan_to_num(iou, nan=-1.0).argmax(axis=-1))
     dims = ("query", "layer")
     words = "mean IoU of attention and mask"
     variables = {

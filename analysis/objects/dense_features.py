@@ -23,8 +23,8 @@ class Window:
     """A window's corner, in pixels, and how many token rows and columns are filled before."""
 
     top: int
-    left: int
     filled_rows: int
+    left: int
     filled_columns: int
 
 
@@ -69,12 +69,8 @@ def plan_windows(height, width, size, patch):
             f"multiples of the patch. Received: height={height}, width={width}, size={size}, "
             f"patch={patch}"
         )
-    return [
-        Window(top, left, filled_rows, filled_columns)
-        for (top, filled_rows), (left, filled_columns) in itertools.product(
-            _along(height, size, patch), _along(width, size, patch)
-        )
-    ]
+    sides = _along(height, size, patch), _along(width, size, patch)
+    return [Window(*row, *column) for row, column in itertools.product(*sides)]
 
 
 def _along(length, size, patch):

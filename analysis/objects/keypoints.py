@@ -168,14 +168,11 @@ def correct_keypoints(
         reach = reach * _longer_sides(boxes, len(distances))[:, None]
     correct = (distances <= reach).sum(axis=1)
     points = np.isfinite(distances).sum(axis=1)
-    shares = {}
-    for category in np.unique(categories):
-        members = categories == category
-        shares[str(category)] = (
-            correct[members].sum() / points[members].sum(),
-            (correct[members] / points[members]).mean(),
-        )
-    return shares
+    pairs_by_category = {str(name): categories == name for name in np.unique(categories)}
+    return {
+        name: (correct[pairs].sum() / points[pairs].sum(), (correct[pairs] / points[pairs]).mean())
+        for name, pairs in pairs_by_category.items()
+    }
 
 
 def _longer_sides(boxes, count):
@@ -308,7 +305,7 @@ def _labelled(distances, categories, thresholds, boxes, notes):
     for layer, layer_distances in enumerate(distances.values()):
         for place, share in enumerate(thresholds):
             shares = correct_keypoints(layer_distances, categories, share * unit, rule, boxes)
-            pck[:, layer, :, place] = np.transpose([shares[name] for name in names])
+            pck[:, layer, :, place] = np.transpose(list(shares.values()))
     words = "percentage of correct keypoints, as a share", "mean over categories of the PCK"
     variables = {
         "pck": variable(("average", "layer", "category", "threshold"), pck, words[0]),

@@ -265,17 +265,10 @@ def cluster_scores(
         name: variable("layer", [score(pooled.labels, found) for found in clusters], long_name)
         for name, (score, long_name) in scores.items()
     }
-    facts = provenance(
-        features,
-        len(pooled.labels),
-        pooled.batches,
-        clusters=num_clusters,
-        classes=num_classes,
-        seed=seed,
-        starts=starts,
-        estimator="k-means, the tightest of several starts",
-        tokens=pooled.tokens or DEFAULT,
-    )
+    facts = {"clusters": num_clusters, "classes": num_classes, "seed": seed, "starts": starts}
+    facts |= {"estimator": "k-means, the tightest of several starts"}
+    facts |= {"tokens": pooled.tokens or DEFAULT}
+    facts = provenance(features, len(pooled.labels), pooled.batches, **facts)
     return xr.Dataset(variables, {"layer": list(pooled.layers)}, facts)
 
 

@@ -133,17 +133,11 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
                 "Expected training images at different distances. Received ties at the k-th "
                 f"neighbour of every test image: {format_list(bad)}"
             )
-        facts = provenance(
-            features,
-            count,
-            tested.batches,
-            train_examples=examples,
-            num_classes=num_classes,
-            tokens=tested.tokens or DEFAULT,
-            temperature=temperature,
-            without_votes=without_votes,
-            estimator="exact nearest neighbours by cosine similarity, float64",
-        )
+        facts = {"train_examples": examples, "num_classes": num_classes}
+        facts |= {"tokens": tested.tokens or DEFAULT, "temperature": temperature}
+        facts |= {"without_votes": without_votes}
+        facts["estimator"] = "exact nearest neighbours by cosine similarity, float64"
+        facts = provenance(features, count, tested.batches, **facts)
         dims, words = ("layer", "k", "top"), ("test accuracy of a vote among neighbours", "1")
         coords = {"layer": layers, "k": list(k), "top": list(TOPS)}
         coords |= {"tied": (dims[:2], tied), "correct": (dims, pack_correct(correct))}

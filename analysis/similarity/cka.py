@@ -175,13 +175,13 @@ def cka(
 
 @statistic_of(cka)
 def cka_statistic(features_x, features_y=None):
-    """The `Statistic` of `cka`: of one model's taps, or of two."""
-
+    """The `Statistic` of `cka`, of one or two models; `finish` needs a pass in the same process."""
     layers = []  # of each model, which show in its taps
 
     def step(images, *taps):
         layers[:] = map(list, taps)
-        return hsic_terms(images, [x for model_taps in taps for x in model_taps.values()])
+        every = [x for model_taps in taps for x in model_taps.values()]
+        return hsic_terms(images, *layer_kernels(every))
 
     def finish(totals):
         scales = totals["rows"]["scales"]
@@ -191,16 +191,8 @@ def cka_statistic(features_x, features_y=None):
         at = np.cumsum(varies) - 1
         x, y = (at[positions[varies[positions]]] for positions in sides(layers))
         value, stderr = (part[np.ix_(x, y)] for part in jackknife(ratio, hsic))
-        result = labelled_similarity(
-            value,
-            stderr,
-            names,
-            (features_x, features_x if features_y is None else features_y),
-            totals["examples"],
-            len(hsic),
-            remainder=int(totals["remainder"]),
-            constant_layers=constant,
-        )
+        models = features_x, features_x if features_y is None else features_y
+        result = labelled_similarity(value, stderr, names, models, totals, constant_layers=constant)
         if len(hsic) == 1:
             return result
         groups = np.array_split(hsic, min(len(hsic), MOST_GROUPS))
@@ -217,9 +209,8 @@ def layer_kernels(layers):
     return unbiased(*map(tf.stack, zip(*map(layer_gram, layers), strict=True)))
 
 
-def hsic_terms(images, layers):
-    """What a batch adds to CKA of all pairs of `layers` (example, ...): HSIC and scales."""
-    kernels, scales = layer_kernels(layers)
+def hsic_terms(images, kernels, scales):
+    """What a batch adds to CKA of all pairs of layers, of `unbiased` kernels and scales."""
     rows = {"hsic": pairwise_hsic(kernels, kernels)[None], "scales": scales[None]}
     return {"rows": rows, "examples": tf.shape(images)[0]}
 
@@ -251,12 +242,12 @@ def similarity(hsic, squares, layers):
     return jackknife(ratio, hsic)
 
 
-def labelled_similarity(value, stderr, coords, features, examples, batches, **facts):
+def labelled_similarity(value, stderr, coords, models, totals, **facts):
     """Dataset of `cka` and `stderr`, whose dims are the `coords`, of a pair of features."""
-    features_x, features_y = features
-    names = {"model_x": model_name(features_x), "model_y": model_name(features_y)}
-    facts = names | {"estimator": ESTIMATOR, "units": "1"} | facts
-    attributes = provenance(features_x, examples, batches, **facts)
+    names = dict(zip(("model_x", "model_y"), map(model_name, models), strict=True))
+    facts = {"estimator": ESTIMATOR, "units": "1", "remainder": int(totals["remainder"])} | facts
+    batches = len(totals["rows"]["hsic"])
+    attributes = provenance(models[0], totals["examples"], batches, **names, **facts)
     return with_errors(value, stderr, coords).assign_attrs(attributes)
 
 
@@ -505,9 +496,8 @@ def last_layer_statistic(models):
     def step(images, *taps):
         layers[:] = [list(model_taps)[-1] for model_taps in taps]
         each = zip(layers, taps, grids.values(), strict=True)
-        return hsic_terms(
-            images, [x for tap, values, grid in each for x in _parts(tap, values[tap], grid)]
-        )
+        every = [x for tap, values, grid in each for x in _parts(tap, values[tap], grid)]
+        return hsic_terms(images, *layer_kernels(every))
 
     def finish(totals):
         hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])

@@ -19,9 +19,9 @@ from ..engine.pooling import on_grid
 from ..engine.results import mean_of, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from .cka import (
+    hsic_terms,
     labelled_similarity,
     layer_kernels,
-    pairwise_hsic,
     similarity,
     unbiased_kernels,
     unscaled,
@@ -100,21 +100,13 @@ def _statistic(features_vit, features_other, grid, block):
     layers = []  # of the other model, which show in its taps
 
     def step(images, vit, other):
-        weights, heads = _weights_and_heads(vit, block, grid)
-        examples = tf.shape(images)[0]
-        by_head = tf.transpose(heads, (2, 0, 1, 3))
-        of_heads, scales = unbiased_kernels(tf.reshape(by_head, (heads.shape[2], examples, -1)))
         layers[:] = other
-        of_layers, more = layer_kernels(other.values())
-        kernels = tf.concat([of_heads, of_layers], axis=0)
-        return {
-            "rows": {
-                "hsic": pairwise_hsic(kernels, kernels)[None],
-                "scales": tf.concat([scales, more], axis=0)[None],
-            },
-            "distance": summed_distance(weights, grid),
-            "examples": examples,
-        }
+        weights, heads = _weights_and_heads(vit, block, grid)
+        by_head = tf.transpose(heads, (2, 0, 1, 3))
+        by_head = tf.reshape(by_head, (heads.shape[2], tf.shape(images)[0], -1))
+        pairs = zip(unbiased_kernels(by_head), layer_kernels(other.values()), strict=True)
+        kernels, scales = (tf.concat(pair, axis=0) for pair in pairs)
+        return hsic_terms(images, kernels, scales) | {"distance": summed_distance(weights, grid)}
 
     def finish(totals):
         distance, left_out = _distance(totals, grid, f"{block}/attention/weights")
@@ -123,14 +115,9 @@ def _statistic(features_vit, features_other, grid, block):
         parts = similarity_of_subsets(hsic, squares, members, tap, layers)
         count = np.arange(1, len(distance) + 1)
         shape = len(ORDERS), len(count)
-        result = labelled_similarity(
-            *(part.reshape(*shape, len(layers)) for part in parts),
-            {"order": list(ORDERS), "subset": count, "layer": layers},
-            (features_vit, features_other),
-            totals["examples"],
-            len(hsic),
-            remainder=int(totals["remainder"]),
-        )
+        parts = (part.reshape(*shape, len(layers)) for part in parts)
+        coords = {"order": list(ORDERS), "subset": count, "layer": layers}
+        result = labelled_similarity(*parts, coords, (features_vit, features_other), totals)
         of_subsets = (members @ distance).reshape(shape) / count
         words = "mean attention distance of the heads", "pixels"
         result["distance"] = variable(("order", "subset"), of_subsets, *words)

@@ -157,23 +157,16 @@ def similarities_statistic(features_x, features_y=None, measures=None, tokens=No
             "disagreement": variable(dims[1:], disagreement(value), "disagreement of the measures"),
             "invariant": ("measure", [measure.invariant for measure in selected]),
         }
-        facts = provenance(
-            models[0],
-            totals["examples"],
-            len(rows["hsic"]),
-            model_x=model_name(models[0]),
-            model_y=model_name(models[-1]),
-            estimator="of the images of each batch; jackknife over batches",
-            units="1",
-            settings=[
-                f"{measure.name}: {name}={value:g}"
-                for measure in selected
-                for name, value in measure.settings.items()
-            ],
-            remainder=int(totals["remainder"]),
-            constant_layers=constant,
-            tokens=tokens or "flattened",
-        )
+        facts = {"model_x": model_name(models[0]), "model_y": model_name(models[-1])}
+        facts |= {"estimator": "of the images of each batch; jackknife over batches", "units": "1"}
+        facts["settings"] = [
+            f"{measure.name}: {name}={value:g}"
+            for measure in selected
+            for name, value in measure.settings.items()
+        ]
+        facts |= {"remainder": int(totals["remainder"]), "constant_layers": constant}
+        facts["tokens"] = tokens or "flattened"
+        facts = provenance(models[0], totals["examples"], len(rows["hsic"]), **facts)
         return xr.Dataset(variables, coords, facts)
 
     least = max(LEAST_EXAMPLES, *(measure.min_batch for measure in selected))
