@@ -202,7 +202,7 @@ from .similarity.similarities import (
 )
 from .study.assemble import Report as Report, make_report as make_report
 from .study.claims import Claim as Claim, Result as Result, scorecard as scorecard
-from .study.explorer.explore import Exploration as Exploration, explore as explore
+from .study.explore import Exploration as Exploration, explore as explore
 from .study.figure import Figure as Figure
 from .study.scorecard import (
     report_trainings as report_trainings,

@@ -9,13 +9,14 @@ import pytest
 import tensorflow as tf
 from browser import CHROMIUM, place
 from oracles import randomize
+from packed_arrays import unpack
 from PIL import Image
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.attention.saliency import most_attended
 from vit_tf.analysis.plots.style import colour_map
-from vit_tf.analysis.study.explorer.payload import probabilities, unpack
+from vit_tf.analysis.study.explore import probabilities
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")]
 

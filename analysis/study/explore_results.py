@@ -12,17 +12,17 @@ from vit_tf import edits
 from vit_tf.names import join_words
 from vit_tf.tokens import prefix_names
 
-from ...attention.attention_distance import attention_rows
-from ...attention.rollout import gradient_attention, rollout_of_images
-from ...engine.pooling import pooled_tokens
-from ...engine.results import provenance
-from ...engine.stream import collect
-from ...flow.attribution import grad_cam, input_gradients
-from ...flow.logit_lens import logit_lens, token_lens
-from ...flow.receptive_field import position_attribution
-from ...flow.skips import branch_norms
-from ...objects.keypoints import token_similarity
-from ..models import spread
+from ..attention.attention_distance import attention_rows
+from ..attention.rollout import gradient_attention, rollout_of_images
+from ..engine.pooling import pooled_tokens
+from ..engine.results import provenance
+from ..engine.stream import collect
+from ..flow.attribution import grad_cam, input_gradients
+from ..flow.logit_lens import logit_lens, token_lens
+from ..flow.receptive_field import position_attribution
+from ..flow.skips import branch_norms
+from ..objects.keypoints import token_similarity
+from .models import spread
 
 MOST_LAYERS = 13  # whose tokens are compared
 MOST_CELLS = 49  # whose receptive fields are taken
@@ -119,9 +119,10 @@ class Subject:
             combine_attrs="override",
         )
 
-    def explained(self, result, example):
-        """The values of a result of `explain` for the classes of one image."""
-        return result.isel(example=example).sel({"class": self.explained_classes[example]}).values
+    def explained(self, result):
+        """The values of a result of `explain` for the classes of each image: a list."""
+        images = zip(result, self.explained_classes, strict=True)
+        return [values.sel({"class": classes}).values for values, classes in images]
 
     @cached_property
     def tokens(self):
@@ -245,11 +246,45 @@ def patch_lens(subject):
 
 
 def removals(subject):
-    """Probabilities of classes without each head, and without each block."""
+    """Scores without each head, and without the branches of each block; NaN for no such head."""
     model, scores = subject.model, subject.scores_tap
     taps = [tap for tap in model.taps if tap.endswith(("/heads", "/branch"))]
     taps = model.require(taps, "heads and branches that are known, to remove them")
-    return Removals(model.features(*taps, scores), scores)(subject.images)
+    features = model.features(*taps, scores)
+    cells = _removal_edits(features)
+
+    def step(batch):
+        edited = list(cells.values())
+        _, changed = edits.run_interventions(features, edited, scores, batch, AT_ONCE)
+        return tf.transpose(tf.cast(changed, tf.float32), (1, 0, 2))
+
+    rows = collect(step, subject.images, checked=(features,))
+    blocks, parts = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+    parts = sorted(parts, key=lambda name: (name == "block", len(name), name))
+    table = np.full((len(rows), len(blocks), len(parts), rows.shape[-1]), np.nan, np.float32)
+    for at, (block, part) in enumerate(cells):
+        table[:, blocks.index(block), parts.index(part)] = rows[:, at]
+    return xr.DataArray(
+        table,
+        {"layer": blocks, "removed": parts},
+        ("example", "layer", "removed", "class"),
+        name="removals",
+        attrs={"long_name": "score without a head or block", "units": "score"},
+    )
+
+
+def _removal_edits(features):
+    """Dict from (block, "head 0" or "block") to the intervention."""
+    cells = {}
+    for tap, x in features.output.items():
+        site, _, end = tap.rpartition("/")
+        block = site.partition("/")[0] if site.startswith("block") else site
+        if end == "heads":
+            for head in range(x.shape[2]):
+                cells[block, f"head {head}"] = {tap: edits.head(head, edits.zero)}
+        elif end == "branch":
+            cells.setdefault((block, "block"), {})[tap] = edits.zero
+    return cells
 
 
 def norms(subject):
@@ -294,14 +329,8 @@ MEASURES = {
     "grad_cam": ("Grad-CAM", cam),
 }
 
-OF_CLASSES = {
-    "gradient_attention",
-    "input_gradients",
-    "logit_lens",
-    "patch_lens",
-    "removals",
-    "grad_cam",
-}
+OF_CLASSES = {"gradient_attention", "input_gradients", "logit_lens"}
+OF_CLASSES |= {"patch_lens", "removals", "grad_cam"}
 FLAT = "The head scores all classes equally, as one that is zero or untrained does"
 
 
@@ -326,24 +355,12 @@ def is_flat(results):
 
 
 def principal_components(tokens):
-    """Scores of the first three principal components of the tokens of all images.
-
-        scores = (x - mean) V
-
-    with `V` the eigenvectors of the covariance of the tokens of a layer, the largest eigenvalues
-    first, each with the sign that makes its scores skewed to the right.
-
-    Args:
-        tokens: dict from layer to array of shape (example, row, column, channel).
-
-    Returns:
-        Dict from layer to DataArray of shape (example, row, column, component), with the share of
-        the variance of each as the coordinate `explained`.
-    """
+    """Scores of the first three principal components of the tokens of all images, by layer."""
     return {layer: _components(x.astype(np.float64)) for layer, x in tokens.items()}
 
 
 def _components(x):
+    """Each with the sign that skews its scores to the right, and its share of the variance."""
     *shape, channels = x.shape
     rows = x.reshape(-1, channels)
     rows = rows - rows.mean(axis=0)
@@ -367,17 +384,7 @@ def _components(x):
 
 
 def token_norms(tokens, prefix):
-    """Euclidean norm of every token.
-
-    Args:
-        tokens: as for `principal_components`.
-        prefix: dict from layer to array of shape (example, token, channel), of the tokens without
-            a position; empty where there are none.
-
-    Returns:
-        Dict from layer to Dataset with `norm` of shape (example, row, column) and, where there is
-        a prefix, `prefix_norm` of shape (example, token).
-    """
+    """Euclidean norm of every token, and of those without a position, by layer."""
     return {layer: _norms_of(x, prefix.get(layer)) for layer, x in tokens.items()}
 
 
@@ -391,48 +398,3 @@ def _norms_of(x, prefix):
 
 def _lengths(x):
     return np.linalg.norm(x.astype(np.float64), axis=-1)
-
-
-@dataclass(frozen=True)
-class Removals:
-    """Scores of images without each head, and without the branches of each block."""
-
-    features: object
-    scores: str
-
-    def cells(self):
-        """Dict from (block, "head 0" or "block") to the intervention."""
-        cells = {}
-        for tap, x in self.features.output.items():
-            site, _, end = tap.rpartition("/")
-            block = site.partition("/")[0] if site.startswith("block") else site
-            if end == "heads":
-                for head in range(x.shape[2]):
-                    cells[block, f"head {head}"] = {tap: edits.head(head, edits.zero)}
-            elif end == "branch":
-                cells.setdefault((block, "block"), {})[tap] = edits.zero
-        return cells
-
-    def __call__(self, images):
-        """DataArray of scores (example, block, removed, class); NaN where there is no such head."""
-        cells = self.cells()
-
-        def step(batch):
-            _, changed = edits.run_interventions(
-                self.features, list(cells.values()), self.scores, batch, AT_ONCE
-            )
-            return tf.transpose(tf.cast(changed, tf.float32), (1, 0, 2))
-
-        rows = collect(step, images, checked=(self.features,))
-        blocks, parts = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
-        parts = sorted(parts, key=lambda name: (name == "block", len(name), name))
-        table = np.full((len(rows), len(blocks), len(parts), rows.shape[-1]), np.nan, np.float32)
-        for at, (block, part) in enumerate(cells):
-            table[:, blocks.index(block), parts.index(part)] = rows[:, at]
-        return xr.DataArray(
-            table,
-            {"layer": blocks, "removed": parts},
-            ("example", "layer", "removed", "class"),
-            name="removals",
-            attrs={"long_name": "score without a head or block", "units": "score"},
-        )

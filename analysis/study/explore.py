@@ -1,0 +1,648 @@
+"""Exploring single images: opened, measured, and written as one page of rounded values."""
+
+import base64
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+from scipy.special import softmax
+
+import vit_tf
+from vit_tf.batches import require_finite_length
+from vit_tf.data.any_images import as_images
+from vit_tf.files import without_password
+from vit_tf.preprocessing import Preprocessing
+
+from ..engine.features import name_models, own_name
+from ..engine.results import layer_names
+from ..engine.stream import eager_steps
+from ..flow.attribution import require_samples
+from ..report.explore_page import write_explore_page
+from ..report.page import in_frame, require_own
+from .explore_results import FLAT, MEASURES, Subject, collect_results, is_flat
+from .models import PROBES, LoadedModel, describe_model, expected, slug, study_model
+
+MOST_PIXELS = 112  # a side of a map of pixels on the page
+MOST_BYTES = 2_000_000  # of attention at eight bits a weight; more of it is kept in four
+PREDICTIONS = 5  # classes that the model predicts for an image
+SPAN = (2, 98)  # percentiles of a principal component that colours run between
+BEST = 3  # classes with the highest scores in a layer: top-1 to top-3
+LEVELS = {4: 15, 8: 255, 16: 65_535}
+MOST_PHOTO = 448  # pixels of a side of a photograph on the page
+# Kinds of the large map that the page opens with, and the results that they need, best first.
+FIRST = {
+    "attention": "attention",
+    "cam": "grad_cam",
+    "nearest": "similarity",
+    "gradients": "input_gradients",
+}
+# Panels of the page that are not called as the results that they need.
+PANELS = {
+    "relevance": "gradient_attention",
+    "gradients": "input_gradients",
+    "cam": "grad_cam",
+    "lens": "logit_lens",
+    "classes": "scores",
+}
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """A written page; a notebook displays it in a frame.
+
+    Attributes:
+        path: of the page.
+        results: dict from result name to labelled result, or to a dict from layer to its own where
+            layers differ in their grid; of several models a dict from name to such a dict.
+        left_out: list of (what is not shown, list of sentences on why); of several models a dict
+            from name to such a list.
+    """
+
+    path: Path
+    results: dict[str, Any] = field(repr=False)
+    left_out: Any = field(repr=False)
+
+    def save_results(self, folder: str | os.PathLike) -> None:
+        """Write `NAME.nc` for each result; a dict of layers as a group of netCDF for each layer.
+
+        Those of several models are in a folder of the model's name each.
+        """
+        folder = Path(folder)
+        if isinstance(self.left_out, dict):
+            for name in self.results:
+                self.select(name).save_results(folder / slug(name))
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, result in self.results.items():
+            if isinstance(result, dict):
+                result = xr.DataTree.from_dict(
+                    {
+                        layer: x.to_dataset(name=name) if isinstance(x, xr.DataArray) else x
+                        for layer, x in result.items()
+                    }
+                )
+            result.to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
+
+    def select(self, name: str) -> "Exploration":
+        """The same page with the results of one of its several models."""
+        return Exploration(self.path, self.results[name], self.left_out[name])
+
+    def _repr_html_(self):
+        return in_frame(self.path)
+
+
+def explore(
+    model,
+    images,
+    path="explore.html",
+    *,
+    name=None,
+    preprocessing=None,
+    image_size=None,
+    taps=(),
+    patch_size=None,
+    prefix=None,
+    classes=None,
+    samples=6,
+    noise=0.1,
+    seed=0,
+):
+    """Write an interactive page that shows how one or more models process single images.
+
+    Attention of each query, rollout, gradient-weighted attention, input gradients, Grad-CAM,
+    similarity and correspondence of patches, features as colours, classes by layer and by patch,
+    the effect of removing heads and blocks, norms, receptive fields. What does not apply to the
+    layers of the model is listed with the reason.
+
+    Several models stand side by side, and a patch that is chosen in one is chosen in all.
+
+    Examples:
+        analysis.explore(vit, ["cat.jpg", "dog.jpg"], "cat.html")
+        analysis.explore(["vit-cls-cifar10", "bit-cifar10"], "cat.jpg")
+
+    Args:
+        model: a built Keras model of one input, the images; the path of one or the name of a
+            pretrained one; a callable from images to `{tap: tensor}`; or several of these, as a
+            list or a dict from name to model.
+        images: path of an image file; list of paths and of arrays of shape (height, width,
+            channel) with values in [0, 255]; or a `tf.data.Dataset` of such arrays, with labels
+            or without, batched or not. They are resized to what the model takes.
+        path: of the page, an HTML file.
+        name: of a single model; by default its own.
+        preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not
+            specify it.
+        image_size: pixels, for a model that takes images of any size.
+        taps, patch_size, prefix: for models whose layers or tokens are not known, as for
+            `make_report`.
+        classes: positions of the classes to explain; by default the five of the highest scores, or
+            the three of each of several images. Results hold NaN for a class of another image.
+        samples, noise, seed: of `input_gradients`.
+
+    Returns:
+        The `Exploration`: the page's path and the results as xarray objects, by model if several
+        are given.
+
+    Raises:
+        ValueError: for images that cannot be read, no size, classes that the model does not have, a
+            model without any applicable result, or a file at `path` that vit_tf did not write.
+    """
+    settings = {"preprocessing": preprocessing, "image_size": image_size, "taps": taps}
+    settings |= {"patch_size": patch_size, "prefix": prefix, "classes": classes}
+    settings |= {"samples": samples, "noise": noise, "seed": seed}
+    if isinstance(model, list | tuple | Mapping):
+        models = {n: (single_model, settings) for n, single_model in name_models(model).items()}
+        return explore_models(models, images, path)
+    if isinstance(model, str | os.PathLike):
+        model, name = vit_tf.load(model), name or own_name(model)
+    own = name or getattr(model, "name", None) or getattr(model, "__name__", "model")
+    return explore_models({own: (model, settings)}, images, path).select(own)
+
+
+def explore_models(models, images, path):
+    """Write one page of several models; an `Exploration` with a dict from name for all."""
+    require_own(path)
+    pictures, image_names = read_images(images)
+    views, results, left_out = [], {}, {}
+    for name, (model, settings) in models.items():
+        model = vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
+        opened, subject, photos = open_subject(name, model, pictures, **settings)
+        with eager_steps():
+            results[name], left_out[name] = collect_results(subject)
+        if not results[name]:
+            reasons = " ".join(reason for _, why in left_out[name] for reason in why)
+            raise ValueError(
+                f"Expected a model for which at least one result can be shown. Received: {reasons}"
+            )
+        views.append(_view(opened, subject, photos, results[name], left_out[name]))
+    written = write_explore_page(
+        path,
+        views=views,
+        image_names=image_names,
+        versions=[
+            f"vit_tf {vit_tf.__version__}",
+            *(f"{package} {version(package)}" for package in ("tensorflow", "keras")),
+        ],
+    )
+    return Exploration(written, results, left_out)
+
+
+def open_subject(
+    name,
+    model,
+    pictures,
+    *,
+    preprocessing,
+    image_size,
+    taps,
+    patch_size,
+    prefix,
+    samples,
+    noise,
+    **options,
+):
+    """The `LoadedModel`, it and its images as a `Subject`, and its photographs."""
+    require_samples(samples, noise)
+    expects = preprocessing or expected(model)
+    opened = LoadedModel(
+        name, model, expects, taps=tuple(taps), patch_size=patch_size, prefix=prefix
+    )
+    size = expects.size or (image_size and (image_size, image_size))
+    if size is None:
+        raise ValueError(
+            "Expected image_size, as the model takes images of any size. Received: None"
+        )
+    if image_size and tuple(size) != (image_size, image_size):
+        raise ValueError(
+            f"Expected images of {size[0]} x {size[1]} pixels, as {name} takes. "
+            f"Received: image_size={image_size}"
+        )
+    resize = Preprocessing(tuple(size), interpolation=expects.interpolation, crop=expects.crop)
+    batch = np.stack([resize(picture) for picture in pictures])
+    subject = Subject(
+        _shared(opened, study_model(opened, _probes(batch))[0]),
+        batch,
+        samples=samples,
+        noise=noise,
+        foreign=opened.is_foreign,
+        named=getattr(model, "prefix_names", None),
+        pooled=getattr(model, "pooled_tokens", None),
+        **options,
+    )
+    if subject.classes is not None:
+        _check_classes(subject)
+    return opened, subject, [_photo(picture, expects, size) for picture in pictures]
+
+
+def _shared(opened, model):
+    """The model under study with features that are parts of one submodel, traced once."""
+    if not opened.is_keras:
+        return model
+    base = replace(opened, model=opened.submodel(*model.taps, *model.computed))
+    return replace(model, features=cache(partial(base.features, model.grid)))
+
+
+def _photo(picture, expects, size):
+    """What the model sees of a picture, with as many more pixels as it has and a page shows."""
+    visible_size = np.array(picture.shape[:2]) if expects.crop is None else min(picture.shape[:2])
+    most = np.minimum(MOST_PHOTO, visible_size * (expects.crop or 1))
+    times = max(1, int(np.min(most / np.array(size))))
+    framed = Preprocessing(
+        tuple(times * side for side in size),
+        interpolation=expects.interpolation,
+        crop=expects.crop,
+    )(picture)
+    return np.rint((framed + 1) * 127.5).clip(0, 255).astype(np.uint8)
+
+
+def _view(opened, subject, photos, results, left_out):
+    """What the page shows of a model: name, numbers, panels, what is left out, and facts."""
+    classes = getattr(opened.model, "class_names", None)
+    row = describe_model(opened, subject.model)
+    return {
+        "name": opened.name,
+        "payload": make_payload(subject, results, photos, classes),
+        "shown": _shown(subject, results),
+        "left_out": left_out,
+        "facts": {key: value for key, value in row.items() if value is not None}
+        | {"expects": opened.expects.describe()},
+    }
+
+
+def _shown(subject, results):
+    """What there is to show: which panels the page has, and words in their texts."""
+    grid, has = subject.model.grid, results.keys()
+    tokens = bool(subject.model.has_tokens)
+    panels = dict(zip(MEASURES, MEASURES, strict=True)) | PANELS
+    return {panel: name in has for panel, name in panels.items()} | {
+        "size": "{} x {}".format(*subject.images.shape[1:3]),
+        "evidence": bool(has & {"gradient_attention", "input_gradients", "grad_cam"}),
+        "heads": "removals" in has and len(results["removals"]["removed"]) > 1,
+        "flat": FLAT if is_flat(results) else "",
+        "pooled": subject.pooled_name if tokens and grid else "",
+        "grid": f"{grid.rows} x {grid.columns}" if grid else "",
+        "queries": bool(tokens and grid and has & {"attention", "rollout"}),
+        "first": next((kind for kind, name in FIRST.items() if name in has), ""),
+        "cell": "patch" if tokens else "position",
+        "cells": "patches" if tokens else "positions",
+        "samples": subject.samples,
+        "steps": 2 ** attention_bits(results["attention"]) - 1 if "attention" in has else 0,
+    }
+
+
+def read_images(images):
+    """Images as uint8 or float arrays with values in [0, 255], and their names."""
+    from vit_tf.data.folder import decode_file
+    from vit_tf.data.imaging import pixels_of
+
+    single = isinstance(images, str | os.PathLike) or (hasattr(images, "ndim") and images.ndim == 3)
+    if single or hasattr(images, "getexif"):  # of Pillow
+        images = [images]
+    if isinstance(images, tf.data.Dataset):
+        images = _examples_of(images)
+    images = [file for source in images for file in _files_of(source)]
+    if not images:
+        raise ValueError("Expected at least one image. Received: none")
+    read, names = [], []
+    for number, image in enumerate(images, start=1):
+        is_path = isinstance(image, str | Path)
+        if is_path and not Path(image).is_file():
+            raise ValueError(
+                f"Expected an image file. Received: {without_password(image)!r}, no such file"
+            )
+        if hasattr(image, "getexif"):
+            image = pixels_of(image)
+        read.append(decode_file(image) if is_path else np.asarray(image))
+        names.append(Path(image).name if is_path else f"image {number}")
+    return read, names
+
+
+def _examples_of(dataset):
+    """The images of a dataset one by one, without their labels."""
+    require_finite_length(dataset)
+    for batch in as_images(dataset):
+        yield from (batch[0] if isinstance(batch, tuple) else batch).numpy()
+
+
+def _files_of(image):
+    """The images of a folder, or the one that is given."""
+    from vit_tf.data.folder import is_image
+
+    if not isinstance(image, str | Path) or not Path(image).is_dir():
+        return [image]
+    return sorted(path for path in Path(image).rglob("*") if is_image(path.name))
+
+
+def _probes(batch):
+    """A few different images, on which the shapes of taps are read."""
+    turned = [batch, batch[:, ::-1], -batch]
+    return np.concatenate(turned)[: max(PROBES, len(batch))] if len(batch) < PROBES else batch
+
+
+def _check_classes(subject):
+    """Raises a `ValueError` for classes that are not there."""
+    (count,) = subject.model.shapes[subject.scores_tap]
+    classes = list(subject.classes)
+    wrong = [c for c in classes if not isinstance(c, int | np.integer) or not 0 <= c < count]
+    if wrong or not classes:
+        raise ValueError(
+            f"Expected classes to be integers from 0 to {count - 1}. Received: {classes}"
+        )
+
+
+def make_payload(subject, results, photos, class_names):
+    """What the script of the page draws."""
+    grid = subject.model.grid
+    explained_classes = subject.explained_classes if "scores" in results else [[] for _ in photos]
+    shared = {
+        "grid": grid and {**vars(grid)},
+        "prefix_names": list(subject.prefix_names),
+        "pooled": list(subject.pooled_tokens),
+        "pooled_name": subject.pooled_name,
+        "size": list(subject.images.shape[1:3]),
+        "layers": {
+            name: list(result) if isinstance(result, dict) else layer_names(result)
+            for name, result in ((name, results.get(key)) for name, key in LAYERS.items())
+            if result is not None
+        },
+        "examples": [
+            {
+                "picture": _as_data_url(photo),
+                "classes": [class_name(class_names, number) for number in explained],
+            }
+            for photo, explained in zip(photos, explained_classes, strict=True)
+        ],
+    }
+    for name, pack_one in PACKERS.items():
+        if name in results:
+            of_all, of_each = pack_one(results[name], subject, class_names)
+            shared |= of_all
+            for example, arrays in zip(shared["examples"], of_each, strict=True):
+                example |= arrays
+    return shared
+
+
+def class_name(names, position):
+    """What a class is called."""
+    return names[position] if names else f"class {position}"
+
+
+def _scores(result, subject, class_names):
+    """The most probable classes of each image, and those explained that are not among them."""
+    each = []
+    for shares, explained in zip(
+        probabilities(result.values), subject.explained_classes, strict=True
+    ):
+        best = np.argsort(-shares, kind="stable")[:PREDICTIONS].tolist()
+        listed = [*best, *(number for number in explained if number not in best)]
+        each.append(
+            [
+                {
+                    "name": class_name(class_names, number),
+                    "share": float(f"{shares[number]:.4g}"),
+                    "explained": explained.index(number) if number in explained else -1,
+                }
+                for number in (listed if subject.classes is not None else best)
+            ]
+        )
+    return {}, [{"predictions": classes} for classes in each]
+
+
+def _attention(result, subject, _):
+    weights = result["attention"].values
+    bits = attention_bits(result)
+    each = [
+        {
+            "attention": pack(weights[index], bits, 3, low=0),
+            "distance": pack(result["distance"].values[index], 32),
+            "mass": pack(result["mass"].values[index], 16),
+        }
+        for index in range(len(weights))
+    ]
+    return {"heads": weights.shape[2]}, each
+
+
+def attention_bits(result):
+    """Bits of a weight of the attention on the page."""
+    return 8 if result["attention"].size <= MOST_BYTES else 4
+
+
+def _rollout(result, *_):
+    return {}, [{"rollout": pack(image_values, 16, 1)} for image_values in result.values]
+
+
+def _relevance(result, subject, _):
+    pooled, prefix = list(subject.pooled_tokens), subject.model.grid.prefix
+    read = [values[:, pooled].mean(axis=1)[:, prefix:] for values in subject.explained(result)]
+    return {}, [{"relevance": pack(image_values, 32)} for image_values in read]
+
+
+def _gradients(result, subject, _):
+    sizes = [shrunk(np.abs(values).sum(axis=-1)) for values in subject.explained(result)]
+    shared = {"gradient_size": list(sizes[0].shape[-2:])}
+    return shared, [{"gradients": pack(image_values, 8, 1)} for image_values in sizes]
+
+
+def _similarity(result, *_):
+    by_example = result.transpose("example", "layer", "token", "other_example", "other_token")
+    return {}, [{"similarity": pack(image_values, 8, 3)} for image_values in by_example.values]
+
+
+def _lens(result, subject, class_names):
+    shares = probabilities(result.values)
+    each = []
+    for values, explained in zip(shares, subject.explained_classes, strict=True):
+        best = np.argsort(-values, axis=-1, kind="stable")[:, :BEST]
+        top = [
+            [(class_name(class_names, int(c)), float(f"{layer[c]:.4g}")) for c in order]
+            for layer, order in zip(values, best, strict=True)
+        ]
+        each.append({"lens": pack(values[:, explained], 32), "top": top})
+    return {}, each
+
+
+def _components(result, *_):
+    """Red, green and blue from 0 to 1 of every patch, on one scale for all images of a layer."""
+    each = [{} for _ in range(next(iter(result.values())).sizes["example"])]
+    for index, scores in enumerate(result.values()):
+        low, high = np.percentile(scores.values, SPAN, axis=(0, 1, 2))
+        shares = (scores.values - low) / np.where(high > low, high - low, 1)
+        for example, values in zip(each, np.moveaxis(shares.clip(0, 1), -1, 1), strict=True):
+            example[f"components{index}"] = pack(np.moveaxis(shrunk(values), 0, -1), 8, low=0)
+    explained = [float(f"{values['explained'].values.sum():.3g}") for values in result.values()]
+    return {"explained": explained}, each
+
+
+def _token_norms(result, *_):
+    each = [{"prefix_norms": []} for _ in range(next(iter(result.values())).sizes["example"])]
+    for index, norms in enumerate(result.values()):
+        for at, (example, values) in enumerate(zip(each, norms["norm"].values, strict=True)):
+            example[f"token_norms{index}"] = pack(shrunk(values), 16)
+            prefix = norms["prefix_norm"].values[at] if "prefix_norm" in norms else ()
+            example["prefix_norms"].append([float(f"{size:.4g}") for size in prefix])
+    sizes = [list(shrunk(norms["norm"].values).shape[-2:]) for norms in result.values()]
+    return {"token_sizes": sizes}, each
+
+
+def _patch_lens(result, subject, class_names):
+    """The most probable class of every patch, and the probabilities of those explained."""
+    shares = probabilities(result.values)
+    best = shares.argmax(axis=-1)
+    classes, numbers = np.unique(best, return_inverse=True)
+    each = [
+        {
+            "patch_top": top.tolist(),
+            "patch_share": pack(values.max(axis=-1), 8, low=0),
+            "patch_classes": pack(np.moveaxis(values[..., explained], -1, 0), 16, 1, low=0),
+        }
+        for top, values, explained in zip(
+            numbers.reshape(best.shape), shares, subject.explained_classes, strict=True
+        )
+    ]
+    return {"patch_names": [class_name(class_names, int(number)) for number in classes]}, each
+
+
+def _removals(result, subject, _):
+    """Changes of the probabilities of the classes explained, in points: (class, layer, removed)."""
+    intact = probabilities(subject.scores.values)[:, None, None]
+    missing = np.isnan(result.values).any(axis=-1)
+    without = probabilities(np.where(missing[..., None], 0, result.values))
+    change = np.where(missing[..., None], np.nan, 100 * (without - intact))
+    shared = {"removed": [str(tap) for tap in result["removed"].values]}
+    own = [
+        values[..., classes]
+        for values, classes in zip(change, subject.explained_classes, strict=True)
+    ]
+    return shared, [{"removals": pack(np.moveaxis(values, -1, 0), 32)} for values in own]
+
+
+def _norms(result, subject, _):
+    both = [result[name].values for name in ("skip", "branch")]
+    grid = subject.model.grid
+    if grid is None or np.isnan(both[0]).any() or both[0].shape[-1] != grid.num_tokens:
+        both = [np.nanmean(x, axis=-1, keepdims=True) for x in both]
+    each = [{"skip": pack(s, 32), "branch": pack(b, 32)} for s, b in zip(*both, strict=True)]
+    return {"norm_tokens": both[0].shape[-1]}, each
+
+
+def _fields(result, *_):
+    fields = shrunk(result.values, MOST_PIXELS // (1 if result.sizes["place"] < 10 else 2))
+    grid = [result.attrs["rows"], result.attrs["columns"]]
+    shared = {"field_grid": grid, "field_size": list(fields.shape[-2:])}
+    return shared, [{"fields": pack(image_values, 8, 2)} for image_values in fields]
+
+
+def _cam(result, subject, _):
+    maps = list(map(shrunk, subject.explained(result)))
+    shared = {"cam_size": list(maps[0].shape[-2:])}
+    return shared, [{"cam": pack(image_values, 8, 2)} for image_values in maps]
+
+
+PACKERS = {
+    "scores": _scores,
+    "attention": _attention,
+    "rollout": _rollout,
+    "gradient_attention": _relevance,
+    "input_gradients": _gradients,
+    "similarity": _similarity,
+    "components": _components,
+    "logit_lens": _lens,
+    "patch_lens": _patch_lens,
+    "removals": _removals,
+    "token_norms": _token_norms,
+    "norms": _norms,
+    "fields": _fields,
+    "grad_cam": _cam,
+}
+LAYERS = {
+    "attention": "attention",
+    "similarity": "similarity",
+    "lens": "logit_lens",
+    "tokens": "components",
+    "patches": "patch_lens",
+    "removals": "removals",
+    "norms": "norms",
+    "maps": "fields",
+}
+
+
+def probabilities(scores):
+    """Scores of shape (..., class) as probabilities, by a softmax unless they are such already."""
+    scores = np.asarray(scores, np.float64)
+    if (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, atol=1e-4):
+        return scores
+    return softmax(scores, axis=-1)
+
+
+def shrunk(maps, most=MOST_PIXELS):
+    """Maps of shape (..., row, column) with at most so many pixels a side, means of squares."""
+    *lead, height, width = maps.shape
+    side = -(-max(height, width) // most)
+    rows, columns = -(-height // side), -(-width // side)
+    spare = [(0, 0)] * len(lead) + [(0, rows * side - height), (0, columns * side - width)]
+    padded = np.pad(maps, spare, mode="edge")
+    return padded.reshape(*lead, rows, side, columns, side).mean(axis=(-3, -1))
+
+
+def _as_data_url(photo):
+    """A photograph as PNG where it is small, otherwise as JPEG."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    kind = "PNG" if max(photo.shape) <= MOST_PIXELS else "JPEG"
+    Image.fromarray(photo).save(file, kind, optimize=True, quality=90)
+    text = base64.b64encode(file.getvalue()).decode("ascii")
+    return f"data:image/{kind.lower()};base64,{text}"
+
+
+def pack(values, bits=8, leading=0, low=None):
+    """An array as a dict that JSON can hold.
+
+        value = low + step * level
+
+    with whole-number levels from 0 to 2^bits - 1, that span the values of each slice of the first
+    `leading` axes: none is off by more than half a step. At four bits two levels share a byte, the
+    first in its lower half, and value = low + (step * level)^2, so that small values differ: half a
+    step bounds the error of the square root of value - low.
+
+    The first `leading` axes have a scale for each slice; `low`, the value of level 0, is by default
+    the smallest value of each slice, rounded down to float32. `data`, `low` and `step` are the
+    base64 of little-endian bytes; at 32 bits `data` are the values as float32, without a scale.
+    """
+    values = np.asarray(values, np.float64)
+    facts = {"shape": list(values.shape), "bits": bits, "leading": leading}
+    if bits == 32:
+        return facts | {"data": _text(values.astype("<f4"))}
+    if not np.isfinite(values).all():
+        raise ValueError("Expected finite values, to round them. Received NaN or infinity")
+    slices = values.reshape(*values.shape[:leading], -1)
+    if low is not None and (slices < low).any():
+        raise ValueError(f"Expected values of at least {low}. Received: {slices.min()}")
+    lowest = _rounded_down(slices.min(axis=-1) if low is None else np.full(slices.shape[:-1], low))
+    heights = slices - lowest[..., None]
+    heights = np.sqrt(heights) if bits == 4 else heights
+    step = (heights.max(axis=-1) / LEVELS[bits]).astype("<f4")
+    scale = np.where(step > 0, step, 1).astype(np.float64)[..., None]
+    levels = np.rint(heights / scale).clip(0, LEVELS[bits]).astype("<u2" if bits == 16 else "u1")
+    if bits == 4:
+        flat = np.pad(levels.ravel(), (0, levels.size % 2))
+        levels = flat[::2] | flat[1::2] << 4
+    return facts | {"data": _text(levels), "low": _text(lowest), "step": _text(step)}
+
+
+def _rounded_down(values):
+    """The largest float32 numbers that are not above some float64 numbers."""
+    nearest = np.asarray(values, "<f4")
+    below = np.nextafter(nearest, np.float32(-np.inf))
+    return np.where(nearest > values, below, nearest).astype("<f4")
+
+
+def _text(values):
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")

@@ -1,1 +1,0 @@
-"""An interactive page for single images: how a model represents and classifies each."""
