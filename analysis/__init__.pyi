@@ -200,11 +200,16 @@ from .similarity.similarities import (
     similarities as similarities,
     similarities_statistic as similarities_statistic,
 )
-from .study.assemble import Report as Report, make_report as make_report
-from .study.claims import Claim as Claim, Result as Result, scorecard as scorecard
-from .study.explore import Exploration as Exploration, explore as explore
-from .study.figure import Figure as Figure
-from .study.scorecard import (
+from .study.assemble import (
+    Report as Report,
+    make_report as make_report,
     report_trainings as report_trainings,
+)
+from .study.claims import (
+    Claim as Claim,
+    Result as Result,
+    scorecard as scorecard,
     scorecard_of_trainings as scorecard_of_trainings,
 )
+from .study.explore import Exploration as Exploration, explore as explore
+from .study.figure import Figure as Figure

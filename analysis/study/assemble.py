@@ -1,9 +1,11 @@
-"""A report of models: what applies is planned, measured, drawn, evaluated and written."""
+"""Reports: what applies to models is planned, measured, drawn, evaluated and written."""
 
 import logging
 import os
 import re
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,22 +16,41 @@ import xarray as xr
 import vit_tf
 from vit_tf.data.any_images import as_images
 from vit_tf.files import write_whole
-from vit_tf.names import join_words, renamed_arguments
+from vit_tf.names import format_list, join_words, renamed_arguments
 from vit_tf.preprocessing import Preprocessing
 
 from ..engine.estimates import accuracy_of
 from ..engine.features import name_models
+from ..plots.similarity_plots import plot_trainings
 from ..report.drawing import Drawer, draw, draw_measured
 from ..report.first_screen import compare, draw_overview, main_results, model_colours
-from ..report.page import ModelSummary, Section, in_frame, require_own, write_report
-from ..report.rendering import Processes
-from .claims import evaluate, scorecard_dataset
-from .data import make_data
-from .figure import Figure, Picture, by_figure, describe, lookup_figures, plan, without_failures
+from ..report.page import (
+    ModelSummary,
+    ReportFigure,
+    Section,
+    in_frame,
+    require_own,
+    write_report,
+)
+from ..report.rendering import Processes, save_figure
+from .claims import OUTCOMES, Result, evaluate, scorecard_dataset, scorecard_of_trainings
+from .data import Data, make_data
+from .figure import (
+    Figure,
+    Picture,
+    all_figures,
+    by_figure,
+    describe,
+    lookup_figures,
+    plan,
+    without_failures,
+)
 from .measure import measure_all, raise_problems
-from .models import LoadedModel, expected, prepare_models, require_distinct
+from .models import LoadedModel, StudyModel, expected, prepare_models, require_distinct
 
 log = logging.getLogger(__name__)
+
+PLACE = Path("results", "scorecard.nc")  # in the folder of a report
 
 
 @dataclass(frozen=True)
@@ -53,49 +74,31 @@ class Report:
 
 
 def write_figures(
-    figures,
-    models,
-    data,
-    folder,
+    figures: Sequence[Figure],
+    models: list[StudyModel],
+    data: Data,
+    folder: str | Path,
     *,
-    strict=False,
-    elsewhere="",
-    progress=None,
-    notes=(),
-    models_table=(),
-    timings=(),
-    sources=None,
-    setup="",
-    introduction="",
-    **page,
-):
+    strict: bool = False,  # whether a measurement that fails is an error; else the report says so
+    elsewhere: str = "",  # how to get the figures and claims of models that are missing here
+    # Called before each step with "measuring" or "drawing", how many steps of that are done, of how
+    # many, and what is next, in words.
+    progress: Callable | None = None,
+    notes: Sequence = (),  # further entries of what is not shown, as `Report.left_out`
+    models_table: Sequence[dict] = (),  # as `models` of `write_report`
+    timings: Sequence[dict] = (),  # rows that come before those of the passes
+    # For the code of figures: what `vit_tf.load` opens, by name of the model, and Python code that
+    # makes `images` and `train`.
+    sources: dict[str, str] | None = None,
+    setup: str = "",
+    introduction: str = "",  # of the page; by default what was measured
+    **page: Any,  # what else `write_report` takes: title and provenance
+) -> Report | None:
     """The report of these models: every figure that applies, with the scorecard.
 
     Results are kept in `folder / "results"`, pictures in `folder / "figures"`: a second call with
-    nothing changed measures and draws nothing.
-
-    Args:
-        figures: list of `Figure`.
-        models: list of `StudyModel`.
-        data: the `Data` that the measurements read.
-        folder: path of the report's folder.
-        strict: whether a measurement that fails is an error; else the report says so.
-        elsewhere: sentence on how to get the figures and claims of models that are missing here.
-        progress: function that is called before each step with `"measuring"` or `"drawing"`, how
-            many steps of that are done, of how many, and what is next, in words; or None.
-        notes: further entries of what is not shown, as `Report.left_out`.
-        models_table: rows about the models, as `models` of `write_report`.
-        timings: rows that come before those of the passes.
-        sources: dict from the name of a model to what `vit_tf.load` opens, for the code of figures.
-        setup: Python code that makes `images` and `train`, for the same.
-        introduction: of the page; by default what was measured.
-        **page: what else `write_report` takes: title and provenance.
-
-    Returns:
-        The `Report`; None on a worker that is not the chief, which only measures.
-
-    Raises:
-        ValueError: if no figure applies to the models; where `strict`, for what fails instead.
+    nothing changed measures and draws nothing. A worker that is not the chief only measures, and
+    returns None. Raises a `ValueError` if no figure applies; where `strict`, for what fails.
     """
     from vit_tf.distribute import is_chief
 
@@ -156,7 +159,7 @@ def _evaluated(figures, models, results, elsewhere, data, folder):
     """The claims that figures test, which are logged, and saved unless the same are there."""
     claims = evaluate(figures, models, results, elsewhere, data)
     if claims:
-        path, scorecard = folder / "scorecard.nc", scorecard_dataset(claims, models, data)
+        path, scorecard = folder / PLACE.name, scorecard_dataset(claims, models, data)
         if not path.exists() or not xr.load_dataset(path).identical(scorecard):
             write_whole(path, scorecard.to_netcdf)
     measured = [claim for claim in claims if claim.outcome != "not tested"]
@@ -434,7 +437,11 @@ def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = 
     if not figure.call:
         return ""
     show = figure.show or f"analysis.{figure.draw.__name__}"
-    lines = [*_setup(figure.call, setup), *_calls(pictures, figure, sources, show)]
+    fits = "train" in figure.call
+    lines = [line for line in setup.splitlines() if fits or not line.startswith("train")]
+    if "labels" in figure.call:
+        lines.append("labels = np.concatenate([labels for _, labels in images])")
+    lines += _calls(pictures, figure, sources, show)
     packages = "analysis" + (", data" if "data.load(" in setup else "")
     head = [f"from vit_tf import {packages}"]
     if any("vit_tf." in line for line in lines):
@@ -442,14 +449,6 @@ def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = 
     if "labels" in figure.call:
         head.insert(0, "import numpy as np")
     return "\n".join([*head, *lines])
-
-
-def _setup(call: str, setup: str) -> list[str]:
-    """The lines of the setup that the call needs, and the labels where it takes them."""
-    lines = [line for line in setup.splitlines() if "train" in call or not line.startswith("train")]
-    if "labels" in call:
-        lines.append("labels = np.concatenate([labels for _, labels in images])")
-    return lines
 
 
 def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) -> list[str]:
@@ -505,3 +504,85 @@ def _plotted(show: str, result: str) -> str:
     if "(" not in show:
         return f"{show}({result})"
     return re.sub(r"\bresults?\b", lambda _: result, show, count=1)
+
+
+def report_trainings(reports, folder):
+    """Writes a report over several runs, with the scorecard that combines their reports.
+
+    Examples:
+        report_trainings({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
+
+    Args:
+        reports: dict from the name of a run to the folder of its report, as `make_report`, `vit-tf
+            analyze` and `vit-tf study` write it, of models that differ in their seed alone; each
+            has one model for each role of the scorecard.
+        folder: where the report, its figure and `results/scorecard.nc` are written.
+
+    Returns:
+        The `Report`.
+
+    Raises:
+        ValueError: for a folder without a scorecard, or as `scorecard_of_trainings`.
+    """
+    folder = Path(folder)
+    require_own(folder / "report.html")
+    missing = [str(path) for path in reports.values() if not Path(path, PLACE).is_file()]
+    if missing:
+        raise ValueError(
+            f"Expected the folders of reports with a scorecard, {PLACE}. "
+            f"Received: {format_list(missing)} without"
+        )
+    cards = {name: xr.load_dataset(Path(path, PLACE)) for name, path in reports.items()}
+    result = scorecard_of_trainings(cards)
+    for path in (folder / PLACE.parent, folder / "figures"):
+        path.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / PLACE, result.to_netcdf)
+    statements = zip(result["statement"].values, result["outcome"].values, strict=True)
+    figure = ReportFigure(
+        name="trainings",
+        title="Claims by run",
+        caption="Each row is a claim on its own scale, with the threshold in the middle and the "
+        "side that the paper reports on the right. Points are runs, diamonds their mean with its "
+        "95 % CI.",
+        paper="",
+        alt=" ".join(f"{statement} {outcome}." for statement, outcome in statements),
+        png=folder / "figures" / "trainings.png",
+        results=(str(PLACE),),
+    )
+    save_figure(plot_trainings(result).figure, figure.png)
+    outcomes = {name: result["outcomes"].sel(training=name).values.tolist() for name in cards}
+    counts = {name: Counter(words) for name, words in outcomes.items()}
+    claims = _claims(result)
+    path = write_report(
+        folder / "report.html",
+        title=f"Claims over {len(cards)} runs",
+        introduction=f"The same models were trained with {len(cards)} seeds. The results of each "
+        f"run are in the reports {join_words(cards)}.",
+        scorecard=claims,
+        trainings=len(cards),
+        models=[
+            {"run": name} | {outcome: counts[name][outcome] for outcome in OUTCOMES}
+            for name in cards
+        ],
+        sections=[("Runs", "How consistent are the outcomes over runs?", [figure])],
+    )
+    return Report(path, {"scorecard": result}, claims, [])
+
+
+def _claims(result: xr.Dataset) -> list[Result]:
+    """The rows of a scorecard as `Result`s, whose explanations list the values of all runs."""
+    sources = dict(figure.paper.source for figure in all_figures())
+    plain = {field.name for field in fields(Result)} & set(result)
+    claims = []
+    for name in result["claim"].values:
+        row = result.sel(claim=name)
+        values = {field: row[field].item() for field in plain}
+        each = [
+            f"{training}: " + ("not measured" if np.isnan(value) else f"{value:.3g}")
+            for training, value in zip(result["training"].values, row["values"].values, strict=True)
+        ]
+        if values["outcome"] != "not tested":
+            values["explanation"] += f" Values: {'; '.join(each)}."
+        values["source"] = (values["source"], sources.get(values["source"], ""))
+        claims.append(Result(name=str(name), results=("scorecard",), **values))
+    return claims

@@ -1,9 +1,11 @@
-"""The scorecard: each claim of a paper, the measured value, and whether it replicates."""
+"""The scorecard: each claim of a paper, its value, and whether it replicates, also over runs."""
 
 import inspect
 import json
-import string
-from collections.abc import Callable, Iterable
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import product
@@ -12,21 +14,25 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import renamed_arguments
+from vit_tf.names import format_list, renamed_arguments
 from vit_tf.training.checkpointing import flatten
 
 from ..engine.estimates import (
     Estimate,
     claim_outcome,
     corrected,
+    current_outcomes,
+    over_trainings,
     range_of,
     require_estimate,
     within,
 )
 from ..engine.store import fingerprint
-from .data import Data
-from .figure import Figure, all_figures, describe, missing_data
+from .data import UNKNOWN, Data
+from .figure import Figure, all_figures, describe, fields_of, missing_data
 from .models import ROLES, StudyModel
+
+log = logging.getLogger(__name__)
 
 OUTCOMES = ("replicates", "does not replicate", "inconclusive", "descriptive", "not tested")
 
@@ -270,8 +276,7 @@ def _values_by_name(results: dict, accuracy: dict, block: str | None) -> dict[st
 
 def _roles(claim: Claim) -> list[str]:
     """The parts of models that a claim is about."""
-    parsed = (string.Formatter().parse(template) for template in claim.inputs)
-    return list(dict.fromkeys(role for template in parsed for _, role, _, _ in template if role))
+    return list(dict.fromkeys(role for template in claim.inputs for role in fields_of(template)))
 
 
 def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, StudyModel]]:
@@ -362,16 +367,129 @@ def _result(
 
 def _corrected(measured: list[tuple], threshold: float) -> list[tuple]:
     """The same estimates with intervals that allow for how many sets of models there are."""
-    estimated = [at for at, (estimate, _) in enumerate(measured) if not isinstance(estimate, str)]
-    estimates = corrected([measured[at][0] for at in estimated], threshold)
-    for at, estimate in zip(estimated, estimates, strict=True):
-        measured[at] = estimate, measured[at][1]
-    return measured
+    estimates = [estimate for estimate, _ in measured if not isinstance(estimate, str)]
+    estimates = iter(corrected(estimates, threshold))
+    return [(x if isinstance(x, str) else next(estimates), names) for x, names in measured]
 
 
 def _named(template: str, assignment: dict) -> str:
     """A result's name with the models' names in it."""
-    for _, role, _, _ in string.Formatter().parse(template):
-        if role and not assignment.get(role):
+    for role in fields_of(template):
+        if not assignment.get(role):
             raise ValueError(f"No model to test it on: it needs {ROLES[role]}.")
     return template.format(**assignment)
+
+
+FIXED = ("statement", "section", "figure", "quantity", "threshold", "direction", "source")
+NUMBERS = ("value", "low", "high")
+
+
+def scorecard_of_trainings(scorecards):
+    """Combines the scorecards of several runs of the same models.
+
+    The value is the mean over the runs in which the claim was tested; its interval, from
+    `engine.estimates.over_trainings`, covers seed variance and the uncertainty within the runs.
+
+    Args:
+        scorecards: dict from the name of a run to the Dataset of its scorecard, which reports store
+            as `results/scorecard.nc`; at least two.
+
+    Returns:
+        Dataset along `claim` with the variables of a scorecard, and with `values`, `lows`, `highs`
+        and `outcomes` of shape (claim, training), NaN and `"not tested"` for runs without the
+        claim.
+
+    Raises:
+        ValueError: for fewer than two scorecards, invalid ones, thresholds that differ between
+            them, or models or data that differ from those of the first.
+    """
+    if len(scorecards) < 2:
+        raise ValueError(f"Expected at least two scorecards. Received: {len(scorecards)}")
+    scorecards = {name: current_outcomes(card) for name, card in scorecards.items()}
+    for name, card in scorecards.items():
+        if "claim" not in card.dims or not {*FIXED, *NUMBERS, "outcome"} <= set(card):
+            raise ValueError(f"Expected {name} to be a scorecard. Received: {list(card)}")
+    _require_alike(scorecards)
+    claims = list(
+        dict.fromkeys(str(c) for card in scorecards.values() for c in card["claim"].values)
+    )
+    rows = [_over(claim, scorecards) for claim in claims]
+    data = {
+        name: (
+            ("claim", "training") if np.ndim(rows[0][name]) else "claim",
+            [r[name] for r in rows],
+        )
+        for name in rows[0]
+    }
+    coords = {"claim": claims, "training": list(scorecards)}
+    return xr.Dataset(data, coords, {"interval": "95 %, over seeds"})
+
+
+def _require_alike(scorecards: dict[str, xr.Dataset]) -> None:
+    """A `ValueError` for other models or data; reports of earlier versions are not compared."""
+    facts = {name: _facts_of(card) for name, card in scorecards.items() if "models" in card.attrs}
+    if without := [name for name in scorecards if name not in facts]:
+        words = "%s: an earlier version; its models and data are not compared"
+        log.warning(words, format_list(without))
+    first, *others = facts or [None]
+    differences = [
+        f"{field} is {first_facts} in {first} and {here} in {name}"
+        for name in others
+        for field, first_facts, here in _differences(facts[first], facts[name])
+    ]
+    if differences:
+        raise ValueError(
+            "Expected reports of the same models and data, whose seed alone differs. "
+            f"Received: {format_list(differences, '; ')}"
+        )
+
+
+def _facts_of(card: xr.Dataset) -> dict[str, Any]:
+    """Facts of a report's models, which are called by their roles, and of its data: a dict."""
+    facts, counts = {}, Counter()
+    for model in json.loads(card.attrs["models"]):
+        role = model.pop("role", None) or model.pop("part")  # "part": earlier versions
+        counts[role] += 1
+        words = f"{role} {counts[role]}" if counts[role] > 1 else role
+        facts |= {f"{name} of {words}": value for name, value in model.items() if name != "model"}
+    return facts | json.loads(card.attrs["data"])
+
+
+def _differences(first_facts: dict, facts_of_other: dict) -> Iterator[tuple[str, str, str]]:
+    """Fields of facts and their two values, as words, where reports of other seeds would agree."""
+    seeds_differ = first_facts.get("seed") != facts_of_other.get("seed")
+    # Another seed chooses other images of the same data; the same images may lie elsewhere.
+    free = {"seed", "train", "validation", "test" if seeds_differ else "data"}
+    for field in dict.fromkeys((*first_facts, *facts_of_other)):
+        values = [str(facts.get(field, "absent")) for facts in (first_facts, facts_of_other)]
+        are_known = not any(value.startswith(UNKNOWN) for value in values)
+        if are_known and values[0] != values[1] and field not in free:
+            yield field, *values
+
+
+def _over(claim: str, scorecards: dict[str, xr.Dataset]) -> dict[str, Any]:
+    """A row of `scorecard_of_trainings`: dict from name to value, or to one for each run."""
+    cards = {n: card.sel(claim=claim) for n, card in scorecards.items() if claim in card["claim"]}
+    first = {name: [card[name].item() for card in cards.values()] for name in FIXED}
+    for name in ("threshold", "direction"):
+        if len(set(first[name])) > 1:
+            raise ValueError(
+                f"Expected one {name} of {claim!r} in all scorecards. Received: {first[name]}"
+            )
+    by_run = {
+        name: [cards[n][name].item() if n in cards else np.nan for n in scorecards]
+        for name in NUMBERS
+    }
+    numbers_of_runs = zip(*by_run.values(), strict=True)
+    measured = [Estimate(*numbers, "") for numbers in numbers_of_runs if not np.isnan(numbers[0])]
+    row = {name: values[0] for name, values in first.items()}
+    words = re.split(" (?:No i|I)nterval: ", next(iter(cards.values()))["explanation"].item())[0]
+    if measured:
+        mean = over_trainings(measured, range_of(row["quantity"]))
+        row |= {name: getattr(mean, name) for name in NUMBERS}
+        row["outcome"] = claim_outcome(mean.low, mean.high, row["threshold"], row["direction"])
+        row["explanation"] = f"{words} Interval: {mean.how}."
+    else:
+        row |= dict.fromkeys(NUMBERS, np.nan) | {"outcome": "not tested", "explanation": words}
+    outcomes = [cards[n]["outcome"].item() if n in cards else "not tested" for n in scorecards]
+    return row | {f"{name}s": values for name, values in by_run.items()} | {"outcomes": outcomes}

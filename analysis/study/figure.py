@@ -129,16 +129,14 @@ class Figure:
         tables = [number[1:] for number in own if number.startswith("T")]
         figures = [number for number in own if not number.startswith("T")]
         return " and ".join(
-            filter(None, [_numbered("Figure", figures), _numbered("Table", tables)])
+            f"{word}{'s' if len(numbers) > 1 else ''} {join_words(numbers)}"
+            for word, numbers in (("Figure", figures), ("Table", tables))
+            if numbers
         )
 
     def select(self, models: list[StudyModel]) -> tuple[list[Selection], list[str]]:
         """The pictures for these models: list of `Selection`, and reasons for missing ones."""
         return self.models.select(models, self.measure)
-
-
-def _numbered(word: str, numbers: list[str]) -> str:
-    return f"{word}{'s' if len(numbers) > 1 else ''} {join_words(numbers)}" if numbers else ""
 
 
 @dataclass(frozen=True)
@@ -217,6 +215,11 @@ def group(
 ) -> Selector:
     """One picture of what is measured of all these models at once, of those with what is needed."""
     return Selector(roles, _group, user_models, require_model=require_model)
+
+
+def fields_of(template: str) -> list[str]:
+    """The fields of a text in braces."""
+    return [field for _, field, _, _ in Formatter().parse(template) if field is not None]
 
 
 def with_roles(models: list[StudyModel], *roles: str) -> list[StudyModel]:
@@ -374,8 +377,7 @@ class Picture:
         names = join_words(
             list(dict.fromkeys(m.name for picture in pictures for m in picture.selection.models))
         )
-        fields = {field for _, field, _, _ in Formatter().parse(self.figure.title) if field}
-        return self.figure.title.format(**dict.fromkeys(fields, names))
+        return self.figure.title.format(**dict.fromkeys(fields_of(self.figure.title), names))
 
     def _filled(self, text, field):
         models = self.selection.models
@@ -542,8 +544,8 @@ def _checked_name(picture):
 def _check_inputs(templates, source, roles, names):
     """Raises a `ValueError` for results, or parts of models in their names, that are not there."""
     for template in templates:
-        for _, role, _, _ in Formatter().parse(template):
-            if role is not None and role not in roles:
+        for role in fields_of(template):
+            if role not in roles:
                 raise unknown_name(f"role of a model in {template!r}, of {source},", role, roles)
         if template.partition(".")[0] not in names:
             raise unknown_name(f"result of {source}", template.partition(".")[0], sorted(names))
@@ -623,7 +625,7 @@ def _taps(block, sites):
 
 def plan(figures, models, data, elsewhere=""):
     """What is drawn of these models and of this `Data`, and what is not."""
-    pictures, left_out = [], []
+    pictures, left_out = [], {}
     for figure in figures:
         selections, reasons = figure.select(models)
         if elsewhere and not selections and not reasons:
@@ -634,10 +636,9 @@ def plan(figures, models, data, elsewhere=""):
             for selection, why in zip(selections, absent, strict=True)
             if not why
         ]
-        reasons = list(dict.fromkeys([*reasons, *filter(None, absent)]))
-        if reasons:
-            left_out.append((describe(figure), reasons))
-    return pictures, _merged(left_out)
+        if reasons := [*reasons, *filter(None, absent)]:
+            left_out.setdefault(describe(figure), {}).update(dict.fromkeys(reasons))
+    return pictures, [(title, list(reasons)) for title, reasons in left_out.items()]
 
 
 def describe(figure, separator=": "):
@@ -648,21 +649,11 @@ def describe(figure, separator=": "):
 
 def missing_data(selections, data):
     """What each `Selection` needs of a `Data` that is not there: list of sentences, or empty."""
-    return [data.missing(_reads(selection)) for selection in selections]
-
-
-def _reads(selection):
-    """The fields of the data that the measurements of a picture go through."""
-    reads = (m.all_reads for m in selection.measurements.values())
-    return sorted(set().union(*reads))
-
-
-def _merged(left_out):
-    """One entry for each figure, whose parts may have several reasons."""
-    merged = {}
-    for title, reasons in left_out:
-        merged.setdefault(title, {}).update(dict.fromkeys(reasons))
-    return [(title, list(reasons)) for title, reasons in merged.items()]
+    reads = (
+        {name for m in selection.measurements.values() for name in m.all_reads}
+        for selection in selections
+    )
+    return [data.missing(sorted(names)) for names in reads]
 
 
 def without_failures(pictures, results, problems):

@@ -132,7 +132,7 @@ class StudyModel:
             return self.given_role
         if any("/token_mixing/" in tap for tap in self.taps):
             return "mixer"
-        if self.has_attention and self.has_sums and self.grid:
+        if self.weights and self.has_sums and self.grid:
             return "vit" if self.has_cls else "gap"
         return "resnet" if self.has_maps else None
 
@@ -151,11 +151,6 @@ class StudyModel:
     def weights(self) -> list[str]:
         """The taps that hold attention weights."""
         return [tap for tap in self.taps if tap.endswith("/weights")]
-
-    @property
-    def has_attention(self) -> bool:
-        """Whether the model has attention weights."""
-        return bool(self.weights)
 
     @property
     def has_cls(self) -> bool:
@@ -337,7 +332,6 @@ class LoadedModel:
     @property
     def is_foreign(self) -> bool:
         """Whether its layers have no names of the tap grammar."""
-
         named = not self.is_keras or isinstance(self.model, TapModel)
         return not named and not hasattr(self.model, "intermediates")
 
@@ -356,13 +350,12 @@ class LoadedModel:
         own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in DESCRIBED]
         own.sort(key=lambda kind: (kind.__module__, kind.__qualname__))
         code = [(kind.__qualname__, getattr(kind.call, "__code__", None)) for kind in own]
-        return fingerprint(self.digest or self._digest_of_weights(), code)
-
-    def _digest_of_weights(self) -> str:
+        if self.digest:
+            return fingerprint(self.digest, code)
         total = hashlib.sha256(str(self.model.get_config()).encode())
         for weight in self.model.weights:
             total.update(np.ascontiguousarray(weight).tobytes())
-        return total.hexdigest()
+        return fingerprint(total.hexdigest(), code)
 
     @cached_property
     def _all_taps(self) -> Any:

@@ -75,7 +75,7 @@ def test_measurements_are_named_after_analysis_and_models(vit, bit):
 
 def test_models_with_and_without_stages(vit, bit):
     assert vit.stages == [] and bit.stages == ["stage1", "stage2"]
-    assert vit.has_attention and not bit.has_attention
+    assert vit.weights and not bit.weights
     assert localization_of(vit).taps == (("block00/mlp/sum", "block01/mlp/sum"),)
     assert localization_of(bit).taps == (("stage2/unit02/sum",),)
     assert localization_of_stages(bit)["stage1"].taps == (("stage1/unit01/sum",),)
