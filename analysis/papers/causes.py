@@ -43,16 +43,13 @@ def _intervention(analysis, model, taps, measure, most=None):
     model.require(has_scores, "class scores for these images")
 
     def make(data):
-        test = _first(data.test, most or MOST_IMAGES) if is_users else data.test
+        test = data.test
+        if is_users:
+            images, _ = next(iter(test))
+            test = test.take(max(1, (most or MOST_IMAGES) // len(images)))
         return measure(model.features(*taps, SCORES), test)
 
     return task(analysis, model, make, reads="test", inputs=(DATA,))
-
-
-def _first(batches, count):
-    """The first batches, with at most `count` images; one batch at least."""
-    images, _ = next(iter(batches))
-    return batches.take(max(1, count // len(images)))
 
 
 def head_ablation_of(model):

@@ -30,11 +30,6 @@ def cka_of_two(first, second):
     return statistic("cka", (first, second), taps, cka_statistic)
 
 
-def cka_of_trainings(seed):
-    """Similarity of the layers of two runs of a model."""
-    return cka_of_two(seed.base, seed)
-
-
 @claim("cka.{vit} cka.{resnet}", "4", "1", "difference in CKA", above=0)
 def uniform_structure(vit, resnet):
     """Lower and upper layers are more similar in the ViT than in the ResNet.
@@ -103,14 +98,9 @@ def best_matches(result):
     return of_cka(lambda cka: cka.max(axis=1).mean(), expect_cka(result))
 
 
-def expect_cka(result):
+def expect_cka(result, dims=("layer_x", "layer_y")):
     """A result of `cka` with the dims of CKA in this order, or a `ValueError`."""
-    return result.assign(cka=expect_variable(result, "cka", ("layer_x", "layer_y")))
-
-
-def cka_values(result):
-    """CKA of all pairs of layers, of shape (layer, layer)."""
-    return expect_cka(result)["cka"].values
+    return result.assign(cka=expect_variable(result, "cka", dims))
 
 
 def between_halves(cka):
@@ -118,9 +108,8 @@ def between_halves(cka):
     count = len(cka)
     if count < 2:
         raise ValueError(f"Expected at least two layers. Received: {count}")
-    halves = lower(np.arange(count)), upper(np.arange(count))
-    others = [[j for j in halves[1] if j != i] for i in halves[0]]
-    return np.mean([cka[i, js].mean() for i, js in zip(halves[0], others, strict=True)])
+    last = upper(np.arange(count))
+    return np.mean([cka[i, last[last != i]].mean() for i in lower(np.arange(count))])
 
 
 def count_matches(models, results):
@@ -132,16 +121,6 @@ def count_matches(models, results):
         "similarity measure matches most layers (Kornblith et al. 2019, section 6.1)."
     )
 
-
-ONE_MODEL = (
-    "Each cell is the CKA between two layers on the same images; the input is at the lower left. "
-    "Bright blocks are groups of similar layers; the representation changes at dark bands between "
-    "them."
-)
-TWO_MODELS = (
-    "Each cell is the CKA between a layer of the first model (column) and one of the second "
-    "(row). The brightest cell of a column is the best-matching layer of the second model."
-)
 
 FIGURE_1 = Figure(
     paper=RAGHU,
@@ -155,10 +134,12 @@ FIGURE_1 = Figure(
     name="cka-{model}",
     call="analysis.cka({model}, images)",
     title="CKA between layers",
-    caption=ONE_MODEL,
+    caption="Each cell is the CKA between two layers on the same images; the input is at the lower "
+    "left. Bright blocks are groups of similar layers; the representation changes at dark bands "
+    "between them.",
     claims=[uniform_structure],
     quantities=[halves_alike],
-    overview=Overview("CKA between layers", cka_values, "CKA"),
+    overview=Overview("CKA between layers", lambda result: expect_cka(result)["cka"].values, "CKA"),
 )
 
 FIGURE_2 = Figure(
@@ -173,7 +154,8 @@ FIGURE_2 = Figure(
     name="cka-{model}-{other}",
     call="analysis.cka({model}, images, {other})",
     title="CKA between the layers of two models",
-    caption=TWO_MODELS,
+    caption="Each cell is the CKA between a layer of the first model (column) and one of the "
+    "second (row). The brightest cell of a column is the best-matching layer of the second model.",
     claims=[early_correspondence],
     quantities=[last_layers_alike, best_matches],
 )
@@ -196,7 +178,7 @@ SANITY = Figure(
     chapter=STRUCTURE,
     shows="CKA between layers over two seeds",
     models=each("seed", user_models=False, panel="{base}"),
-    measure=cka_of_trainings,
+    measure=lambda seed: cka_of_two(seed.base, seed),
     draw=plot_layer_match_accuracy,
     name="seeds-{model}",
     call="analysis.cka({other}, images, {model})",

@@ -128,11 +128,6 @@ def relative_distance(distance):
     return heads.values / uniform
 
 
-def distance_by_layer(distance):
-    """Mean attention distance over heads relative to uniform attention, of shape (layer,)."""
-    return relative_distance(distance).mean(axis=1)
-
-
 FIGURE_3 = Figure(
     paper=RAGHU,
     numbers="3 4 C.5 C.6",
@@ -149,7 +144,11 @@ FIGURE_3 = Figure(
     "Low points are local heads; a flat line is a layer whose heads have equal distances.",
     claims=[first_block_mixes, last_block_global],
     quantities=[early_reach, last_reach],
-    overview=Overview("Attention distance", distance_by_layer, "relative to uniform"),
+    overview=Overview(
+        "Attention distance",
+        lambda distance: relative_distance(distance).mean(axis=1),
+        "relative to uniform",
+    ),
 )
 
 FIGURE_5 = Figure(

@@ -1,5 +1,7 @@
 """Raghu et al. 2021, section 6 and appendix E: skip connections."""
 
+from functools import partial
+
 import numpy as np
 
 from ...engine.estimates import (
@@ -157,11 +159,6 @@ def skips_over_branches(ratios):
     return transformed(student(np.log(np.nanmean(ratio, axis=1)), "layers"), np.exp)
 
 
-def plot_cosines(results):
-    """`plot_skip_ratio_lines` of the cosine."""
-    return plot_skip_ratio_lines(results, variable="cosine")
-
-
 FIGURE_7_LEFT = Figure(
     paper=RAGHU,
     numbers="7 E.1",
@@ -193,7 +190,7 @@ FIGURE_7_RIGHT = FIGURE_7_LEFT.variant(
 FIGURE_E2 = FIGURE_7_RIGHT.variant(
     numbers="E.2",
     shows="cosine of skip and branch",
-    draw=plot_cosines,
+    draw=partial(plot_skip_ratio_lines, variable="cosine"),
     name="skip-cosine",
     show='analysis.plot_skip_ratio_lines(results, variable="cosine")',
     title="Cosine of skip and branch by layer",

@@ -285,17 +285,10 @@ def at_last_stage(model, features, data):
     return match_maps(features, last.shape[-1], model.grid)
 
 
-def token_probe_of(model):
-    """Accuracy of probes that are each shown one token."""
-    return ridge_probe_of(model, "each")
-
-
 def first_token_probe_of(model):
     """The probe on the first spatial token of a model without CLS (figure F.3)."""
-    inputs = (ridge_probe_of(model, "each"),)
-    return task(
-        RESULTS["cls"], model, lambda probes: probes.isel(token=0, drop=True), inputs=inputs
-    )
+    probes = ridge_probe_of(model, "each")
+    return task(RESULTS["cls"], model, lambda each: each.isel(token=0, drop=True), inputs=(probes,))
 
 
 def summary_probes_of(model):
@@ -448,7 +441,7 @@ FIGURE_11_LEFT = Figure(
     chapter=PROBES,
     shows="linear probes on single tokens and on their summaries",
     models=together("vit", "gap", "resnet"),
-    measure=token_probe_of,
+    measure=partial(ridge_probe_of, tokens="each"),
     draw=plot_token_probes,
     name="ridge-probe-tokens",
     call='analysis.ridge_probe({model}, train, images, tokens="each").max("l2")',
@@ -497,11 +490,6 @@ def depth_caption(models, results):
     )
 
 
-def accuracy_by_layer(accuracy):
-    """Probe accuracy of each layer, of shape (layer,)."""
-    return expect_array(accuracy, ("layer",)).values
-
-
 FIGURE_13 = Figure(
     paper=RAGHU,
     numbers="13 F.1 F.2",
@@ -516,5 +504,7 @@ FIGURE_13 = Figure(
     title="Linear-probe accuracy by layer",
     caption=depth_caption,
     quantities=[readable_from, best_probe],
-    overview=Overview("Linear-probe accuracy", accuracy_by_layer, "accuracy"),
+    overview=Overview(
+        "Linear-probe accuracy", lambda probes: expect_array(probes, ("layer",)).values, "accuracy"
+    ),
 )

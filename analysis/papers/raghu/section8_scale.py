@@ -7,7 +7,6 @@ import numpy as np
 import xarray as xr
 
 from ...engine.estimates import lower, minus, of_cka, upper
-from ...engine.results import expect_variable
 from ...plots.similarity_plots import plot_best_matching_layer, plot_data_scale
 from ...similarity.cka import best_matching_layer, cka_statistic
 from ...study.claims import claim
@@ -16,6 +15,7 @@ from ...study.measure import statistic, task
 from ...study.models import NotApplicable
 from ..chapters import SCALE
 from . import RAGHU
+from .section4_structure import expect_cka
 
 
 def block_cka_of(model, other):
@@ -81,15 +81,14 @@ def data_hunger(similarity):
 
     The second seed is the control: differences between two runs on all data are not due to data.
     """
-    cka = expect_variable(similarity, "cka", ("fraction", "layer"))
-    fractions = cka["fraction"].values
+    similarity = expect_cka(similarity, ("fraction", "layer"))
+    fractions = similarity["fraction"].values
     least, control = int(fractions.argmin()), np.flatnonzero(fractions == 1)
     if not len(control) or fractions[least] == 1:
         raise ValueError(
             "Not tested: it needs a model trained on a fraction of the data and, as a control, a "
             f"second seed trained on all. Received: fractions {fractions.tolist()}."
         )
-    similarity = similarity.assign(cka=cka)
 
     def falls(row):
         halves = (lambda values, half=half: half(values[row]).mean() for half in (lower, upper))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ...engine.estimates import lower, minus, of_cka, upper
-from ...engine.results import expect_variable, layer_names
+from ...engine.results import layer_names
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_last_layer_cka
 from ...similarity.cka import last_layer_statistic, residual_statistic
@@ -12,7 +12,7 @@ from ...study.figure import Figure, each, group
 from ...study.measure import statistic, task
 from ...study.models import NotApplicable
 from ..chapters import SKIPS, STRUCTURE
-from ..raghu.section4_structure import cka_of
+from ..raghu.section4_structure import cka_of, expect_cka
 from . import WALMER
 from .section5_clusters import ALL
 
@@ -64,14 +64,15 @@ def skips_diverge(similarity):
 
     CKA between each attention branch and its skip, upper half minus lower.
     """
-    cka = expect_variable(similarity, "cka", ("layer_x", "layer_y"))
-    skips = {name.rpartition("/")[0]: i for i, name in enumerate(layer_names(cka, "layer_y"))}
-    branches = [name.rpartition("/")[0] for name in layer_names(cka, "layer_x")]
+    similarity = expect_cka(similarity)
+    skips = {
+        name.rpartition("/")[0]: i for i, name in enumerate(layer_names(similarity, "layer_y"))
+    }
+    branches = [name.rpartition("/")[0] for name in layer_names(similarity, "layer_x")]
     pairs = np.array([(i, skips[site]) for i, site in enumerate(branches) if site in skips])
     if len(pairs) < 2:
         raise ValueError(f"Expected two sites with skip and branch. Received: {len(pairs)}")
     rows, columns = pairs.T
-    similarity = similarity.assign(cka=cka)
     halves = (
         lambda values, half=half: half(values[rows, columns]).mean() for half in (upper, lower)
     )

@@ -166,12 +166,9 @@ def read_of(models):
     return f"of the CLS token or, where there is none, {mean}" if True in has_cls else mean
 
 
-def clusters_caption(models, results):
-    """The caption of `FIGURE_7`."""
-    return (
-        "Cluster purity: the share of images in the majority class of their cluster, for k-means "
-        f"with as many clusters as classes on features {read_of(models)}."
-    )
+def caption_of_features(caption):
+    """A caption with `read_of` the models in place of `{read}`."""
+    return lambda models, results: caption.format(read=read_of(models))
 
 
 ALL = ("vit", "gap", "resnet", "mixer")
@@ -187,7 +184,10 @@ FIGURE_7 = Figure(
     name="clusters",
     call="analysis.clustering({model}, images)",
     title="Cluster purity of images by layer",
-    caption=clusters_caption,
+    caption=caption_of_features(
+        "Cluster purity: the share of images in the majority class of their cluster, for k-means "
+        "with as many clusters as classes on features {read}."
+    ),
     claims=[clusters_deepen],
 )
 

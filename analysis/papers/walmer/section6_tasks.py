@@ -24,7 +24,14 @@ from ...study.measure import DATA, quantity, statistic, task
 from ...study.models import BASELINES
 from ..chapters import CLASSES, PROBES, TASKS
 from . import WALMER
-from .section5_clusters import ALL, blocks_of, pooled_of, read_of, summarised, summary
+from .section5_clusters import (
+    ALL,
+    blocks_of,
+    caption_of_features,
+    pooled_of,
+    summarised,
+    summary,
+)
 
 
 def knn_accuracy_of(model):
@@ -122,19 +129,6 @@ def last_knn(neighbours):
     return accuracy_of(accuracy.values[-1], examples, correct)
 
 
-def plot_knn_top_5(results, baselines=()):
-    """`plot_knn_accuracy` of the top-5 accuracy."""
-    return plot_knn_accuracy(results, top=5, baselines=baselines)
-
-
-def knn_caption(models, results):
-    """The caption of `FIGURE_9`."""
-    return (
-        "Each point is the test accuracy of k-NN classification with k = 20 and cosine similarity "
-        f"on features {read_of(models)}."
-    )
-
-
 def probe_caption(models, results):
     """The caption of `TABLE_6`."""
     read = "the mean over all tokens or positions"
@@ -143,14 +137,6 @@ def probe_caption(models, results):
     return (
         "Each point is the test accuracy of a softmax classifier trained for 20 epochs on frozen "
         f"features: {read}, with or without batch normalization."
-    )
-
-
-def retrieval_caption(models, results):
-    """The caption of `FIGURE_29`."""
-    return (
-        "Each point is the mean average precision of retrieval by the similarity of features "
-        f"{read_of(models)}: 1 if all images of the queried instance rank first."
     )
 
 
@@ -165,13 +151,16 @@ FIGURE_9 = Figure(
     name="knn-top-1",
     call="analysis.knn_accuracy({model}, train, images)",
     title="Top-1 k-NN accuracy by layer",
-    caption=knn_caption,
+    caption=caption_of_features(
+        "Each point is the test accuracy of k-NN classification with k = 20 and cosine similarity "
+        "on features {read}."
+    ),
     claims=[knn_last_best],
     quantities=[last_knn],
 )
 
 FIGURE_28 = FIGURE_9.variant(
-    draw=plot_knn_top_5,
+    draw=partial(plot_knn_accuracy, top=5),
     name="knn-top-5",
     show="analysis.plot_knn_accuracy",
     title="Top-5 k-NN accuracy by layer",
@@ -202,34 +191,32 @@ FIGURE_29 = Figure(
     name="retrieval",
     call="analysis.retrieval({model}, queries, database, truth)",
     title="Image retrieval by layer",
-    caption=retrieval_caption,
+    caption=caption_of_features(
+        "Each point is the mean average precision of retrieval by the similarity of features "
+        "{read}: 1 if all images of the queried instance rank first."
+    ),
 )
 
 
-def _on_square_grid(model):
+def _on_square_grid(model, analysis, measure, reads):
+    """A measurement of tokens that correspond, for models with a square grid."""
     taps = model.require_grid_layers()
     model.require(model.grid.rows == model.grid.columns, "square grid")
-    return taps
+
+    def make(data):
+        return measure(model.features(*taps), data.read(reads), model.grid)
+
+    return task(analysis, model, make, reads=reads, inputs=(DATA,))
 
 
 def propagation_of(model):
     """Propagation of masks through videos."""
-    taps = _on_square_grid(model)
-
-    def make(data):
-        return label_propagation(model.features(*taps), data.read("videos"), model.grid)
-
-    return task("propagation", model, make, reads="videos", inputs=(DATA,))
+    return _on_square_grid(model, "propagation", label_propagation, "videos")
 
 
 def keypoints_of(model):
     """Keypoint correspondence between images of a category."""
-    taps = _on_square_grid(model)
-
-    def make(data):
-        return keypoint_correspondence(model.features(*taps), data.read("pairs"), model.grid)
-
-    return task("keypoints", model, make, reads="pairs", inputs=(DATA,))
+    return _on_square_grid(model, "keypoints", keypoint_correspondence, "pairs")
 
 
 def _above_chance(task, noise):
