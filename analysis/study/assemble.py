@@ -137,6 +137,7 @@ def write_figures(
     differences = compare(pictures, models, results)
     compared = [model for model in models if model.base is None]
     chapters, notes = _not_measured(figures, left_out)
+    passes = {result.attrs["pass"]: result.attrs["seconds"] for result in results.values()}
     path = write_report(
         folder / "report.html",
         introduction=introduction or _introduction(results, data),
@@ -149,7 +150,7 @@ def write_figures(
         sections=_sections(drawn, figures, differences, claims, chapters),
         not_shown=notes,
         models=models_table,
-        timings=[*timings, *_timings(results)],
+        timings=[*timings, *({"step": step, "seconds": passes[step]} for step in passes)],
         **page,
     )
     return Report(path, results, claims, left_out)
@@ -346,11 +347,7 @@ def _sections(drawn, figures, differences, claims, not_measured):
             [figure for figure_chapter, figure in drawn if figure_chapter == chapter],
             _result(
                 [row for row in differences if row.chapter == chapter],
-                [
-                    result
-                    for result in claims
-                    if of_claims[result.name.partition(".")[0]] == chapter
-                ],
+                [claim for claim in claims if of_claims[claim.name.partition(".")[0]] == chapter],
             ),
             not_measured.get(chapter, ()),
         )
@@ -370,52 +367,40 @@ def _result(rows, claims):
         return ""
     number = sum(claim.outcome == "replicates" for claim in tested)
     if len(tested) == 1:
-        return f"{tested[0].statement} This claim is {_outcome(tested[0])}."
+        (claim,) = tested
+        words = {"replicates": "replicated", "does not replicate": "not replicated"}
+        outcome = words.get(claim.outcome, claim.outcome)
+        return f"{claim.statement} This claim is {outcome} ({claim.quantity}: {claim.value:.2f})."
     return f"Of {len(tested)} claims tested here, {number} replicate{'s' if number == 1 else ''}."
-
-
-def _outcome(claim):
-    """The outcome of a claim and its number, in words."""
-    word = {"replicates": "replicated", "does not replicate": "not replicated"}
-    return f"{word.get(claim.outcome, claim.outcome)} ({claim.quantity}: {claim.value:.2f})"
 
 
 def _figures_of_claims(drawn, pictures, claims):
     """Dict from the name of a claim to the name of a picture of its figure."""
     shown = {panel.name for _, figure in drawn for panel in figure.panels}
     shown |= {figure.name for _, figure in drawn}
-    pictures_by_claim = {}
-    for picture in pictures:
-        for claim in picture.figure.claims:
-            if picture.name in shown:
-                pictures_by_claim.setdefault(claim.name, picture.name)
-    names = {claim.name: pictures_by_claim.get(claim.name.partition(".")[0]) for claim in claims}
-    return {name: figure for name, figure in names.items() if figure}
+    first_picture = {
+        claim.name: picture.name
+        for picture in reversed(pictures)
+        if picture.name in shown
+        for claim in picture.figure.claims
+    }
+    names = {claim.name: claim.name.partition(".")[0] for claim in claims}
+    return {name: first_picture[own] for name, own in names.items() if own in first_picture}
 
 
 def _not_measured(figures, left_out):
     """What is not measured in each chapter: dict from it to entries, and the remaining entries."""
-    chapters = {describe(figure): figure.chapter for figure in figures}
+    chapters = {figure.title: figure.chapter for figure in reversed(figures)}
+    chapters |= {describe(figure): figure.chapter for figure in figures}
     by_chapter, notes = {}, []
     shown_elsewhere = {figure.models.user_models for figure in figures}
-    for title_of_entry, reasons in left_out:
+    for title, reasons in left_out:
         reasons = [reason for reason in reasons if reason not in shown_elsewhere]
-        if not reasons:
-            continue
-        title = title_of_entry.partition(": ")[0]
-        of_title = [figure.chapter for figure in figures if figure.title == title]
-        chapter = chapters.get(title_of_entry) or next(iter(of_title), None)
-        if chapter is None:
-            notes.append((title_of_entry, reasons))
-        else:
-            by_chapter.setdefault(chapter, []).append((title_of_entry, reasons))
+        if reasons:
+            chapter = chapters.get(title) or chapters.get(title.partition(": ")[0])
+            entries = notes if chapter is None else by_chapter.setdefault(chapter, [])
+            entries.append((title, reasons))
     return by_chapter, notes
-
-
-def _timings(results):
-    """How long each pass of the results took: rows of a table."""
-    passes = {result.attrs["pass"]: result.attrs["seconds"] for result in results.values()}
-    return [{"step": step, "seconds": seconds} for step, seconds in passes.items()]
 
 
 def undefined(results):
@@ -472,7 +457,8 @@ def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) ->
         items = ", ".join(f"{name!r}: {expression(name)}" for name in names)
         return [_plotted(show, call.format(models=f"{{{items}}}"))]
     if kind and len(names) == 1:
-        model, loaded = expression(names[0]), _loaded(expression(names[0]), names[0] in sources)
+        model = expression(names[0])
+        loaded = f"vit_tf.load({model})" if names[0] in sources else model
         labels = dict.fromkeys(picture.selection.label for picture in pictures)
         return [
             _plotted(show, call.format(model=model, loaded=loaded, label=label)) for label in labels
@@ -484,7 +470,7 @@ def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) ->
     elif all(name in sources for name in names):
         items = ", ".join(f"{name!r}: {sources[name]!r}" for name in names)
         head = [f"models = {{{items}}}"]
-    loaded = _loaded("model", bool(head) or key == "model")
+    loaded = "vit_tf.load(model)" if head or key == "model" else "model"
     call, _, loop = call.partition(" for ")
     if loop:
         key, loop = f'f"{{{key}}}: {{{loop.split()[0]}}}"', f" for {loop}"
@@ -493,10 +479,6 @@ def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) ->
     if not kind:
         return [*head, _plotted(show, "results")]
     return [*head, "for result in results.values():", f"    {_plotted(show, 'result')}"]
-
-
-def _loaded(model: str, by_name: bool) -> str:
-    return f"vit_tf.load({model})" if by_name else model
 
 
 def _plotted(show: str, result: str) -> str:

@@ -189,7 +189,7 @@ def scorecard(
     """
     assignment = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
     assignment |= {"untrained": untrained, "noise": noise, "block": block}
-    values = _values_by_name(results, accuracy or {}, block)
+    values = {**results, **{f"accuracy.{name}": facts for name, facts in (accuracy or {}).items()}}
     return [
         _result(figure, claim, assignment, _measured(claim, assignment, values))
         for figure in all_figures()
@@ -211,7 +211,9 @@ def evaluate(
     sentence on how to test claims about models that are missing here.
     """
     classes = data.num_classes if data else None
-    accuracy = {m.slug: (*m.accuracy, m.correct, classes) for m in models if m.accuracy}
+    values = results | {
+        f"accuracy.{m.slug}": (*m.accuracy, m.correct, classes) for m in models if m.accuracy
+    }
     rows = []
     for figure in figures:
         absent = missing_data(figure.select(models)[0], data) if data and figure.claims else []
@@ -219,13 +221,15 @@ def evaluate(
         not_measured = not_measured or f"Not measured for these models: {describe(figure, ', ')}."
         for claim in figure.claims:
             sets_of_models = _models_by_role(claim, models)
-            assignments, measured = [], []
-            for models_by_role in sets_of_models:
-                block = models_by_role["without"].detail if "without" in models_by_role else None
-                slugs = {role: model.slug for role, model in models_by_role.items()}
-                assignments.append(slugs | {"block": block})
-                values = _values_by_name(results, accuracy, block)
-                measured.append(_measured(claim, assignments[-1], values, elsewhere, not_measured))
+            assignments = [
+                {role: model.slug for role, model in by_role.items()}
+                | {"block": by_role["without"].detail if "without" in by_role else None}
+                for by_role in sets_of_models
+            ]
+            measured = [
+                _measured(claim, assignment, values, elsewhere, not_measured)
+                for assignment in assignments
+            ]
             measured = _corrected(measured, claim.threshold)
             for by_role, assignment, each in zip(
                 sets_of_models, assignments, measured, strict=True
@@ -268,12 +272,6 @@ def _brief(facts: dict) -> dict[str, Any]:
     }
 
 
-def _values_by_name(results: dict, accuracy: dict, block: str | None) -> dict[str, Any]:
-    """What the inputs of a `Claim` name: results, accuracies and the block without skips."""
-    accuracies = {f"accuracy.{name}": values for name, values in accuracy.items()}
-    return {**results, **accuracies} | ({"block": block} if block else {})
-
-
 def _roles(claim: Claim) -> list[str]:
     """The parts of models that a claim is about."""
     return list(dict.fromkeys(role for template in claim.inputs for role in fields_of(template)))
@@ -310,6 +308,7 @@ def _measured(
     claim: Claim, assignment: dict, values: dict, elsewhere: str = "", not_measured: str = ""
 ) -> tuple[Estimate | str, tuple[str, ...]]:
     """The estimate for a claim, or the reason why there is none; and names of its results."""
+    values = values | {"block": assignment["block"]}
     try:
         names = tuple(_named(template, assignment) for template in claim.inputs)
         absent = [name for name in names if values.get(name) is None]

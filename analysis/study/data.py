@@ -96,11 +96,7 @@ def batch_size_of(
 def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) -> Data:
     """The `Data` of images, and of labelled ones to train on, as `make_report` takes them.
 
-    Probes are fitted on every other batch of the labelled images, and their penalty is chosen on
-    the rest.
-
-    Raises:
-        ValueError: for labels that are no integers, or labelled images of a single batch.
+    Probes are fitted on every other batch of the labelled images, their penalty on the rest.
     """
     test = _batched(images)
     few = test.unbatch().batch(num_field_images(test)).take(1)

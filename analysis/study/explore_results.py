@@ -180,12 +180,9 @@ def attention(subject):
 def rollout(subject):
     """Attention followed through all layers."""
     model = subject.model
-    weights = model.require(model.weights, "attention weights and skips among its layers")
-    model.require_grid()
-    blocks = tuple(tap.split("/")[0] + "/" for tap in weights)
-    ends = ("/weights", "/skip", "/branch", "/sum")
-    taps = [tap for tap in model.taps if tap.startswith(blocks) and tap.endswith(ends)]
-    return rollout_of_images(model.features(*taps), subject.images, model.grid)
+    model.require(model.weights, "attention weights and skips among its layers")
+    features = model.features(*model.rollout_taps)
+    return rollout_of_images(features, subject.images, model.require_grid())
 
 
 def relevance(subject):

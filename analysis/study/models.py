@@ -153,6 +153,13 @@ class StudyModel:
         return [tap for tap in self.taps if tap.endswith("/weights")]
 
     @property
+    def rollout_taps(self) -> list[str]:
+        """The taps that attention rollout follows: weights, skips, branches and their sums."""
+        blocks = tuple(tap.split("/")[0] + "/" for tap in self.weights)
+        ends = ("/weights", "/skip", "/branch", "/sum")
+        return [tap for tap in self.taps if tap.startswith(blocks) and tap.endswith(ends)]
+
+    @property
     def has_cls(self) -> bool:
         """Whether a prefix token comes first, in blocks that are known."""
         return bool(self.has_sums and self.grid and self.grid.prefix)
