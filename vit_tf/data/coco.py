@@ -13,7 +13,7 @@ from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import Source, check_number, checked_size, partition, sizes_differ
-from vit_tf.names import file_error, unknown_name
+from vit_tf.names import file_error, format_list, unknown_name
 
 SPLIT = "test"
 
@@ -109,7 +109,7 @@ def _source(table, class_names):
     def image_size(split, indices):
         sizes = sorted({table[index].size for index in indices})
         if len(sizes) > 1:
-            raise sizes_differ(f", images of {few_words(sizes)}")
+            raise sizes_differ(f", images of {format_list(sizes)}")
         return sizes[0]
 
     return Source(
@@ -119,7 +119,6 @@ def _source(table, class_names):
         image_size=image_size,
         read=read,
         decode=lambda item: decode_in_python(_decode, *item),
-        shuffle_buffer=len(table),
     )
 
 
@@ -151,11 +150,8 @@ def _annotator(table, size):
 
     def annotate(images, numbers):
         masks, labels = tf.numpy_function(pad, [numbers], (tf.bool, tf.int32))
-        return (
-            images,
-            tf.ensure_shape(masks, (None, None, *size)),
-            tf.ensure_shape(labels, (None, None)),
-        )
+        masks = tf.ensure_shape(masks, (None, None, *size))
+        return images, masks, tf.ensure_shape(labels, (None, None))
 
     return annotate
 
@@ -172,7 +168,6 @@ KEYS = {
     "categories": ("id", "name"),
 }
 FEWEST_POINTS = 3
-NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -219,12 +214,12 @@ def annotated_images(content, root, wanted):
     size_of = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
     _require_known(content["annotations"], "image_id", size_of)
     _require_known(content["annotations"], "category_id", label_of)
-    encode = _encoder()
+    tools = mask_tools()
     objects = {}
     for annotation in tqdm(content["annotations"], "Reading annotations", delay=1, disable=None):
         category, image = annotation["category_id"], annotation["image_id"]
         if category in category_ids and not annotation.get("iscrowd"):
-            mask, area = encode(annotation, size_of[image])
+            mask, area = _encode(annotation, size_of[image], tools)
             if area:
                 objects.setdefault(image, []).append((mask, label_of[category], area))
     if not objects:
@@ -270,14 +265,8 @@ def _require_known(annotations, key, ids):
     if strangers:
         raise ValueError(
             f"Expected each annotation's {key} to be among those of the file. "
-            f"Received: {len(strangers)} others, {few_words(strangers)}"
+            f"Received: {len(strangers)} others, {format_list(strangers)}"
         )
-
-
-def few_words(values):
-    """The first few of a list, as words."""
-    shown = [str(value) for value in values[:NAMED]]
-    return ", ".join(shown + ["..."] * (len(values) > NAMED))
 
 
 def mask_tools():
@@ -292,21 +281,16 @@ def mask_tools():
     return mask
 
 
-def _encoder():
-    """A function of (annotation, size of its image) to its compressed run lengths and its area."""
-    tools = mask_tools()
-
-    def encode(annotation, size):
-        try:
-            mask = _run_lengths(annotation.get("segmentation") or [], size, tools)
-            return mask, int(tools.area(mask))
-        except Exception as error:  # pycocotools raises whatever a corrupt mask makes it
-            raise ValueError(
-                f"Expected a mask as polygons or run lengths, for {size[0]} x {size[1]} pixels. "
-                f"Received: annotation {annotation.get('id')} ({type(error).__name__}: {error})"
-            ) from error
-
-    return encode
+def _encode(annotation, size, tools):
+    """Compressed run lengths and area of an annotation in an image of a size."""
+    try:
+        mask = _run_lengths(annotation.get("segmentation") or [], size, tools)
+        return mask, int(tools.area(mask))
+    except Exception as error:  # pycocotools raises whatever a corrupt mask makes it
+        raise ValueError(
+            f"Expected a mask as polygons or run lengths, for {size[0]} x {size[1]} pixels. "
+            f"Received: annotation {annotation.get('id')} ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _run_lengths(segmentation, size, tools):
@@ -352,6 +336,6 @@ def _find(root, names):
     if missing:
         raise ValueError(
             f"Expected the {len(names)} annotated images in {str(root)!r}. "
-            f"Received: {len(missing)} missing, {few_words(missing)}"
+            f"Received: {len(missing)} missing, {format_list(missing)}"
         )
     return paths

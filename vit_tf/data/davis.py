@@ -147,8 +147,8 @@ def _check_complete(frames, masks):
     for paths in (frames, masks):
         missing = sorted(set(range(count)) - {int(path.stem) for path in paths})
         if missing:
-            names = ", ".join(f"{number:05}{paths[0].suffix}" for number in missing[:5])
+            names = format_list(f"{number:05}{paths[0].suffix}" for number in missing)
             raise ValueError(
                 "Expected every frame of a video and the mask of each. Received: "
-                f"{str(paths[0].parent)!r} without {names}{', ...' if missing[5:] else ''}"
+                f"{str(paths[0].parent)!r} without {names}"
             )

@@ -15,19 +15,13 @@ from vit_tf.distribute.strategies import (
     shard_of_worker,
     sum_of_workers,
 )
+from vit_tf.names import format_list
 from vit_tf.preprocessing import require_finite, require_images_of
-
-NAMED = 5  # class names in a message
 
 
 def top_k_accuracy(model, dataset, ks=(1, 5)):
-    """Share of examples whose label is among the k classes of the largest scores: dict by k.
-
-    Of equal scores the class of the lower number comes first, as for `argmax`; a k that every class
-    fits in is left out. Several workers, which must all call this, each take their part of data of
-    `vit_tf.data`. A ValueError for images of another shape than the model's, labels outside its
-    classes, scores that are not finite or not of shape (example, class), or no examples.
-    """
+    """Share of examples whose label is among the k classes of the largest scores: dict by k."""
+    # A k that every class fits in is left out. Several workers must all call this.
     ranks, num_classes = _ranks_of(model, dataset)
     ks = [k for k in ks if k == 1 or k < num_classes]
     *right, count = sum_of_workers(np.array([*((ranks < k).sum() for k in ks), len(ranks)]))
@@ -91,11 +85,9 @@ def majority_accuracy(train, test, num_classes, most=-1):
 
 
 def match_classes(own, num_classes, names, allow_others=False):
-    """The model's class of each class of the data: int32 array (class of the data,).
-
-    With `allow_others`, data of other classes or another order are matched by name if the model has
-    all of the names, otherwise by position. Without, a ValueError for classes that differ.
-    """
+    """The model's class of each class of the data: int32 array (class of the data,)."""
+    # With `allow_others`, data of other classes or another order are matched by name if the model
+    # has all of the names, otherwise by position.
     names = tuple(names)
     same = len(names) == num_classes if own is None else tuple(own) == names
     if own is not None and not same and allow_others and set(names) <= set(own):
@@ -105,21 +97,16 @@ def match_classes(own, num_classes, names, allow_others=False):
     if own is None:
         raise ValueError(
             f"Expected labels to be in [0, {num_classes}), the classes of the model, which "
-            f"has no class names. Received: data of {len(names)} classes, {_some(names)}"
+            f"has no class names. Received: data of {len(names)} classes, {format_list(names)}"
         )
     others = [name for name in names if name not in own]
     difference = (
-        f"with others, {_some(others)}" if others else "without others, but not all in order"
+        f"with others, {format_list(others)}" if others else "without others, but not all in order"
     )
     raise ValueError(
-        f"Expected data of the {len(own)} classes of the model, {_some(own)}. "
-        f"Received: data of {len(names)} classes, {_some(names)}, {difference}"
+        f"Expected data of the {len(own)} classes of the model, {format_list(own)}. "
+        f"Received: data of {len(names)} classes, {format_list(names)}, {difference}"
     )
-
-
-def _some(names):
-    """The first few of a list of names, as text."""
-    return ", ".join(map(str, names[:NAMED])) + (", ..." if len(names) > NAMED else "")
 
 
 def require_scores(scores):
@@ -129,7 +116,7 @@ def require_scores(scores):
         return
     received = f"a tensor of shape {tuple(shape)}" if shape is not None else type(scores).__name__
     if isinstance(scores, Mapping):
-        received = f"a dict of outputs, {_some(list(scores))}"
+        received = f"a dict of outputs, {format_list(scores)}"
     elif isinstance(scores, list | tuple):
         received = f"a {received} of {len(scores)} outputs"
     raise ValueError(

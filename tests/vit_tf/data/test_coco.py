@@ -322,7 +322,7 @@ def test_missing_files_are_named(tmp_path):
     files = write(tmp_path, images, [note(i + 1, [box(0, 0, 2, 2)]) for i in range(8)])
     for number in range(1, 8):
         (files[1] / f"{number:012}.png").unlink()
-    with pytest.raises(ValueError, match=r"the 8 .*: 7 missing, 000000000001.png, .*5.png, \.\.\."):
+    with pytest.raises(ValueError, match=r"the 8 .*: 7 missing, 000000000001.png, .*, 0+7.png$"):
         data.load_coco(*files)
     with pytest.raises(ValueError, match=r"a folder that exists.*nowhere"):
         data.load_coco(files[0], tmp_path / "nowhere")
