@@ -67,14 +67,11 @@ def augment(
     if not 0 <= erase <= 1:
         raise ValueError(f"Expected erase to be in [0, 1]. Received: erase={erase!r}")
 
-    strengthen = None
-    if rand_augment is not False and rand_augment is not None:
-        strengthen = make_rand_augment(rand_augment)
+    is_off = rand_augment is False or rand_augment is None
+    strengthen = None if is_off else make_rand_augment(rand_augment)
     mapped = None
-    if (flip or strengthen) and not (shift or crop):
-        image_map = _image_map(flip, strengthen, seeds_of_batches(seed))
-        if isinstance(dataset, ResumableDataset):
-            mapped = dataset.map_images(image_map)
+    if (flip or strengthen) and not (shift or crop) and isinstance(dataset, ResumableDataset):
+        mapped = dataset.map_images(_image_map(flip, strengthen, seeds_of_batches(seed)))
     steps = []
     if mapped is None:
         steps.append(functools.partial(_one_by_one, shift=shift, crop=crop, flip=flip))
@@ -174,11 +171,8 @@ def random_flip(images, seed):
 
 
 def random_erasing(images, share, seed):
-    """Makes a rectangle of a share of the images 0, as torchvision's RandomErasing chooses it.
-
-    Of 2 to 33 % of the area and of an aspect ratio from 0.3 to 1 / 0.3, anywhere; the first of
-    10 tries that is smaller than the image, and none if all are larger.
-    """
+    """Makes a rectangle of a share of the images 0, as torchvision's RandomErasing chooses it."""
+    # The first of 10 tries that is smaller than the image, and none if all are larger.
     size = tf.constant([float(side) for side in images.shape[1:3]])
     shape = (tf.shape(images)[0], 10)
     area = tf.random.stateless_uniform(shape, seed, 0.02, 0.33) * size[0] * size[1]
@@ -191,13 +185,9 @@ def random_erasing(images, share, seed):
     )
     start = tf.floor(start * (size - sides + 1))
     erased = tf.reduce_any(fits, axis=1) & (coins[:, 0] < share)
-
-    def within(axis):
-        place = tf.range(size[axis]) - start[:, axis, None]
-        return (place >= 0) & (place < sides[:, axis, None]) & erased[:, None]
-
-    inside = within(0)[:, :, None, None] & within(1)[:, None, :, None]
-    return tf.where(inside, tf.zeros((), images.dtype), images)
+    rows, columns = (_interval(size[axis], start[:, axis], sides[:, axis]) for axis in range(2))
+    inside = (rows & erased[:, None])[:, :, None] & columns[:, None]
+    return tf.where(inside[..., None], tf.zeros((), images.dtype), images)
 
 
 def check_labels(labels, num_classes):
@@ -250,11 +240,11 @@ def _check(dataset, mixup, cutmix, shift, crop):
     for name, alpha in {"mixup": mixup, "cutmix": cutmix}.items():
         if alpha < 0:
             raise ValueError(f"Expected {name} to be at least 0. Received: {name}={alpha}")
-    if not 0 <= shift < min(spec[0].shape[1:3]):
+    size = tuple(shapes[0][1:3])
+    if not 0 <= shift < min(size):
         raise ValueError(
             f"Expected shift to be at least 0 and smaller than the images. Received: shift={shift}"
         )
-    size = tuple(spec[0].shape[1:3])
     fits = crop is None or (
         len(crop) == 2 and all(0 < n <= m for n, m in zip(crop, size, strict=True))
     )
@@ -284,10 +274,8 @@ def cutmix_batch(images, labels, seed, alpha):
     height, width = images.shape[1:3]
     weight, partner = _weights_and_partners(images, alpha, seed)
     side = tf.sqrt(1.0 - weight)
-    inside = (
-        _in_interval(side, height, seed + 3)[:, :, None]
-        & _in_interval(side, width, seed + 4)[:, None]
-    )
+    rows = _random_interval(side, height, seed + 3)
+    inside = rows[:, :, None] & _random_interval(side, width, seed + 4)[:, None]
     images = tf.where(inside[..., None], tf.gather(images, partner), images)
     own = 1.0 - tf.reduce_mean(tf.cast(inside, tf.float32), axis=(1, 2))
     return images, _average(labels, own, partner)
@@ -308,11 +296,16 @@ def _average(labels, weight, partner):
     return weight[:, None] * labels + (1.0 - weight[:, None]) * tf.gather(labels, partner)
 
 
-def _in_interval(side, pixels, seed):
+def _random_interval(side, pixels, seed):
     """Which pixels, (example, pixel), lie in an interval of a share `side` around a random one."""
     length = tf.cast(side * pixels, tf.int32)
     center = tf.random.stateless_uniform(tf.shape(side), seed, 0, pixels, tf.int32)
-    place = tf.range(pixels) - (center - length // 2)[:, None]
+    return _interval(pixels, center - length // 2, length)
+
+
+def _interval(pixels, start, length):
+    """Which pixels, (example, pixel), are the `length` ones from `start` on."""
+    place = tf.range(pixels) - start[:, None]
     return (place >= 0) & (place < length[:, None])
 
 

@@ -20,28 +20,14 @@ LUMA = (0.299, 0.587, 0.114)
 
 @dataclass(frozen=True)
 class RandAugment:
-    """RandAugment of images one by one, whose results depend on a seed alone.
+    """RandAugment of images one by one, whose results depend on a seed alone."""
 
-    Each image goes through some operations, drawn anew each time. Those of `"torchvision"` are its
-    14, at most of its largest magnitude; what moves in is black. Those of `"tpu"` are the 16 of the
-    TPU repository's AutoAugment, with which Google's ViTs were trained: a magnitude of 1 is their
-    level 10, magnitudes go on beyond it, and what moves in is grey.
-
-    Attributes:
-        magnitude: mean of the magnitudes, in [0, 1], or of `"tpu"` in [0, 3].
-        magnitude_stddev: by which each draw of it differs.
-        augmentations_per_image: number of operations.
-        rate: at which an operation is done.
-        operations: `"torchvision"` or `"tpu"`.
-
-    Raises:
-        ValueError: for settings that are out of range.
-    """
-
+    # Mean of the magnitudes, in [0, 1], or of "tpu" in [0, 3], where 1 is level 10.
     magnitude: float = 0.5
-    magnitude_stddev: float = 0.15
+    magnitude_stddev: float = 0.15  # by which each draw of it differs
     augmentations_per_image: int = 3
-    rate: float = 10 / 11
+    rate: float = 10 / 11  # at which an operation is done
+    # What moves in is black with the 14 of "torchvision", grey with the 16 of "tpu".
     operations: str = "torchvision"
 
     def __post_init__(self):
@@ -76,11 +62,10 @@ class RandAugment:
             image = tf.floor(image + 1 / 256)
         for place in range(self.augmentations_per_image):
             arguments = image, magnitudes[place], signs[place]
-            branches = [partial(step, *arguments) for step in steps.values()]
-            if "cutout" in steps:
-                branches[list(steps).index("cutout")] = partial(
-                    cutout, *arguments, centre=centres[place]
-                )
+            branches = [
+                partial(step, *arguments, *([centres[place]] if step is cutout else []))
+                for step in steps.values()
+            ]
             changed = tf.switch_case(numbers[place], [*branches, lambda image=image: image])
             image = tf.ensure_shape(changed, image.shape)
         return image
@@ -143,9 +128,8 @@ def autocontrast(image, magnitude, sign):
 
 def equalize(image, magnitude, sign):
     """Each channel with as many pixels of every value as can be, as Pillow's `equalize`."""
-    values = tf.cast(tf.round(_rows(image)), tf.int32) + 256 * tf.tile(
-        tf.range(3), image.shape[1:2]
-    )
+    channels = tf.tile(tf.range(3), image.shape[1:2])
+    values = tf.cast(tf.round(_rows(image)), tf.int32) + 256 * channels
     counts = tf.raw_ops.DenseBincount(
         input=tf.reshape(values, [-1]), size=768, weights=tf.zeros(0, tf.int32)
     )
@@ -255,31 +239,26 @@ def shear_y(image, magnitude, sign):
     return tf.reshape(moved[:-1] * (1.0 - part) + moved[1:] * part, image.shape)
 
 
-def _moved(rows, by, axis):
-    """Numbers of shape (height, width * 3) moved along an axis, by fewer than there are."""
-    before, behind = tf.maximum(by, 0), tf.maximum(-by, 0)
-    length = rows.shape[axis] - before - behind
-    start = tf.stack([behind if a == axis else 0 for a in range(2)])
-    size = tf.stack([length if a == axis else rows.shape[a] for a in range(2)])
-    padding = tf.stack([[before, behind] if a == axis else [0, 0] for a in range(2)])
-    return tf.ensure_shape(tf.pad(tf.slice(rows, start, size), padding), rows.shape)
-
-
-def _pixels(size, magnitude, sign):
-    """Up to 150 of 331 parts of a side, in whole pixels."""
-    return tf.cast(150 / 331 * size * magnitude, tf.int32) * tf.cast(sign, tf.int32)
+def _gaps(size, magnitude, sign):
+    """Of up to 150 of 331 parts of a side, in whole pixels: before what is moved, and behind it."""
+    by = tf.cast(150 / 331 * size * magnitude, tf.int32) * tf.cast(sign, tf.int32)
+    return tf.maximum(by, 0), tf.maximum(-by, 0)
 
 
 def translate_x(image, magnitude, sign):
     """Moved sideways by up to 150 of 331 parts of the width, in whole pixels."""
-    by = 3 * _pixels(image.shape[1], magnitude, sign)
-    return tf.reshape(_moved(_rows(image), by, 1), image.shape)
+    width = image.shape[1]
+    before, behind = _gaps(width, magnitude, sign)
+    moved = _rows(image)[:, 3 * behind : 3 * (width - before)]
+    return tf.reshape(tf.pad(moved, ((0, 0), (3 * before, 3 * behind))), image.shape)
 
 
 def translate_y(image, magnitude, sign):
     """Moved up or down by up to 150 of 331 parts of the height, in whole pixels."""
-    by = _pixels(image.shape[0], magnitude, sign)
-    return tf.reshape(_moved(_rows(image), by, 0), image.shape)
+    height = image.shape[0]
+    before, behind = _gaps(height, magnitude, sign)
+    moved = _rows(image)[behind : height - before]
+    return tf.reshape(tf.pad(moved, ((before, behind), (0, 0))), image.shape)
 
 
 def _truncate(image):
@@ -322,15 +301,14 @@ def _blend_constant(image, magnitude, sign):
 
 def _blend_smooth(image, magnitude, sign):
     kernel = tf.constant([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]])[:, :, None, None] / 13
-    smooth = tf.nn.depthwise_conv2d(
-        image[None], tf.tile(kernel, (1, 1, 3, 1)), (1, 1, 1, 1), "VALID"
-    )
+    kernel = tf.tile(kernel, (1, 1, 3, 1))
+    smooth = tf.nn.depthwise_conv2d(image[None], kernel, (1, 1, 1, 1), "VALID")
     # A sum of products that is whole is so but for rounding.
     smooth = tf.pad(_truncate(smooth[0] + 1e-4) - image[1:-1, 1:-1], ((1, 1), (1, 1), (0, 0)))
     return _blend(image + smooth, image, magnitude)
 
 
-def _nearest(image, coefficients):
+def _nearest(image, *coefficients):
     """Transformed by the nearest pixel; what moves in is grey."""
     moved = _project(image + 1.0, coefficients, "NEAREST")
     return tf.where(moved == 0.0, 128.0, moved - 1.0)
@@ -363,21 +341,17 @@ OPERATIONS = {
         "autocontrast": lambda *arguments: tf.floor(autocontrast(*arguments)),
         "equalize": equalize,
         "invert": lambda image, m, s: 255.0 - image,
-        "rotate": lambda x, m, s: _nearest(x, _rotation(x, m, s)),
+        "rotate": lambda x, m, s: _nearest(x, *_rotation(x, m, s)),
         "posterize": _keep_bits,
         "solarize": _solarize,
         "color": _blend_grey,
         "contrast": _blend_constant,
         "brightness": lambda image, m, s: _blend(0.0, image, m),
         "sharpness": _blend_smooth,
-        "shear_x": lambda x, m, s: _nearest(x, [1.0, 0.3 * m * s, 0.0, 0.0, 1.0, 0.0]),
-        "shear_y": lambda x, m, s: _nearest(x, [1.0, 0.0, 0.0, 0.3 * m * s, 1.0, 0.0]),
-        "translate_x": lambda image, m, s: _nearest(
-            image, [1.0, 0.0, 100.0 * m * s, 0.0, 1.0, 0.0]
-        ),
-        "translate_y": lambda image, m, s: _nearest(
-            image, [1.0, 0.0, 0.0, 0.0, 1.0, 100.0 * m * s]
-        ),
+        "shear_x": lambda x, m, s: _nearest(x, 1.0, 0.3 * m * s, 0.0, 0.0, 1.0, 0.0),
+        "shear_y": lambda x, m, s: _nearest(x, 1.0, 0.0, 0.0, 0.3 * m * s, 1.0, 0.0),
+        "translate_x": lambda x, m, s: _nearest(x, 1.0, 0.0, 100.0 * m * s, 0.0, 1.0, 0.0),
+        "translate_y": lambda x, m, s: _nearest(x, 1.0, 0.0, 0.0, 0.0, 1.0, 100.0 * m * s),
         "cutout": cutout,
         "solarize_add": _solarize_add,
     },
