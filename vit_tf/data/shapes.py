@@ -108,40 +108,30 @@ class Shape:
 
 @dataclass(frozen=True)
 class Scene:
-    """Shapes, the last of them on top, on a ground of waves and bars that mean nothing.
-
-    Args:
-        shapes: tuple of `Shape`.
-        colour: colour of the ground, RGB in [0, 255].
-        waves: list of (waves per image down and across, phase, RGB amplitude).
-        bars: list of (centre, half length, half width, angle, colour).
-        grain: seed of the noise, of a standard deviation of `GRAIN`.
-        light: factor of all colours, which the noise is added to.
-    """
+    """Shapes, the last of them on top, on a ground of waves and bars that mean nothing."""
 
     shapes: tuple
-    colour: np.ndarray
-    waves: list = field(repr=False)
-    bars: list = field(repr=False)
-    grain: int = 0
-    light: float = 1.0
+    colour: np.ndarray  # of the ground, RGB in [0, 255]
+    waves: list = field(repr=False)  # (waves per image down and across, phase, RGB amplitude)
+    bars: list = field(repr=False)  # (centre, half length, half width, angle, colour)
+    grain: int = 0  # seed of the noise, of a standard deviation of `GRAIN`
+    light: float = 1.0  # factor of all colours, which the noise is added to
 
     def index(self, size):
         """Which shape is seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
-        points = pixel_centres(size)
-        index = np.zeros(points.shape[:-1], np.uint8)
-        for number, shape in enumerate(self.shapes, start=1):
-            index[shape.covers(points)] = number
-        return index
+        return self._seen_at_centres(size, lambda number, shape, points: number)
 
     def parts(self, size):
         """The part seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
+        return self._seen_at_centres(size, lambda number, shape, points: shape.part(points))
+
+    def _seen_at_centres(self, size, value):
         points = pixel_centres(size)
-        parts = np.zeros(points.shape[:-1], np.uint8)
-        for shape in self.shapes:
+        values = np.zeros(points.shape[:-1], np.uint8)
+        for number, shape in enumerate(self.shapes, start=1):
             on = shape.covers(points)
-            parts[on] = shape.part(points[on])
-        return parts
+            values[on] = value(number, shape, points[on])
+        return values
 
     def draw(self, size):
         """The picture, uint8 of shape (height, width, 3), as the mean colour within each pixel."""
@@ -194,11 +184,7 @@ def random_scene(kind, rng):
 
 
 def random_motion(num_frames, rng):
-    """Scenes of two or three shapes of different kinds that drift and turn on a still ground.
-
-    They share one colour, and light and noise change from frame to frame, so that only the forms
-    distinguish them. None covers another in the first scene.
-    """
+    """Scenes of two or three shapes of one colour that drift and turn on a still ground."""
     count = rng.integers(2, 4)
     kinds = rng.choice(list(KINDS), count, replace=False)
     *ground, grain = _random_ground(rng)
@@ -207,21 +193,16 @@ def random_motion(num_frames, rng):
     radii, turns = rng.uniform(0.14, 0.2, count), rng.uniform(0, 2 * math.pi, count)
     colour = _bright_colour(rng)
     drifts, spins = rng.uniform(-0.3, 0.3, (count, 2)), rng.uniform(-1, 1, count)
-    lights = _changing_light(num_frames, rng)
+    frequency, phase = rng.uniform(0.5, 1.5), rng.uniform(0, 2 * math.pi)
+    times = np.arange(num_frames) / max(num_frames - 1, 1)
+    lights = (1 + np.sin(2 * math.pi * frequency * times + phase)) / 2
+    lights = DIMMEST + (1 - DIMMEST) * lights
     scenes = []
-    for frame, time in enumerate(np.arange(num_frames) / max(num_frames - 1, 1)):
+    for frame, time in enumerate(times):
         moved = zip(kinds, centres + time * drifts, radii, turns + time * spins, strict=True)
         shapes = [Shape(str(kind), tuple(at), *rest, colour) for kind, at, *rest in moved]
         scenes.append(Scene(tuple(shapes), *ground, grain + frame, lights[frame]))
     return scenes
-
-
-def _changing_light(num_frames, rng):
-    """The factor of all colours of each frame: a wave within [`DIMMEST`, 1]."""
-    frequency, phase = rng.uniform(0.5, 1.5), rng.uniform(0, 2 * math.pi)
-    times = np.arange(num_frames) / max(num_frames - 1, 1)
-    brightness = (1 + np.sin(2 * math.pi * frequency * times + phase)) / 2
-    return DIMMEST + (1 - DIMMEST) * brightness
 
 
 def _random_ground(rng):
@@ -275,7 +256,6 @@ def open_shapes():
         image_size=lambda split, indices: (SIDE, SIDE),
         read=read,
         decode=decode,
-        shuffle_buffer=sum(NUM_EXAMPLES.values()),
         version=lambda: "shapes",
     )
 
@@ -406,20 +386,12 @@ def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
     pairs = []
     for pair in index_pairs:
         both = visible[pair].all(axis=0)
-        first, second = images[np.searchsorted(indices, pair)]
-        source_points, target_points = places[pair][:, both] * size
-        source_box, target_box = (_box(scenes[index]) * np.tile(size, 2) for index in pair)
-        pairs.append(
-            {
-                "category": source.class_names[labels[pair[0]]],
-                "source": first,
-                "target": second,
-                "source_points": source_points,
-                "target_points": target_points,
-                "source_box": source_box,
-                "target_box": target_box,
-            }
-        )
+        content = {"category": source.class_names[labels[pair[0]]]}
+        for side, index in zip(("source", "target"), pair, strict=True):
+            content[side] = images[np.searchsorted(indices, index)]
+            content[f"{side}_points"] = places[index, both] * size
+            content[f"{side}_box"] = _box(scenes[index]) * np.tile(size, 2)
+        pairs.append(content)
     return pairs
 
 

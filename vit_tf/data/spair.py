@@ -69,7 +69,12 @@ def load_spair(
     if pairs_per_category is not None:
         check_number("pairs_per_category", pairs_per_category, 1)
     check_number("seed", seed, 0)
-    longer = _longer_side(checked_size(image_size, preprocessing))
+    longer, wider = checked_size(image_size, preprocessing) or (None, None)
+    if longer != wider:
+        raise ValueError(
+            "Expected image_size to be that of a square, into which images are resized and padded. "
+            f"Received: {(longer, wider)}"
+        )
     root = Path(root).expanduser()
     lines = _lines(root / "Layout" / size / f"{split}.txt")
     images, pairs = {}, []
@@ -79,19 +84,15 @@ def load_spair(
             path = root / "JPEGImages" / pair["category"] / pair[f"{short}_imname"]
             if path not in images:
                 images[path] = _read(path, longer, preprocessing)
-            _check_size(path, images[path][1], pair.get(f"{short}_imsize"))
+            size, annotated = images[path][1], pair.get(f"{short}_imsize")
+            if annotated is not None and tuple(annotated[1::-1]) != size:
+                raise ValueError(
+                    f"Expected an image of the annotated size, {tuple(annotated[1::-1])}. "
+                    f"Received: {str(path)!r} of {size}"
+                )
             pair[side] = images[path]
         pairs.append({"name": line, **_measured(line, pair)})
     return pairs
-
-
-def _longer_side(size):
-    if size is not None and size[0] != size[1]:
-        raise ValueError(
-            "Expected image_size to be that of a square, into which images are resized and padded. "
-            f"Received: {size}"
-        )
-    return None if size is None else size[0]
 
 
 def _lines(path):
@@ -167,23 +168,14 @@ def _read(path, longer, preprocessing):
     return scale_values(image, preprocessing), given
 
 
-def _check_size(path, size, annotated):
-    """Raises a `ValueError` unless (height, width) is the annotated (width, height, channels)."""
-    if annotated is not None and tuple(annotated[1::-1]) != size:
-        raise ValueError(
-            f"Expected an image of the annotated size, {tuple(annotated[1::-1])}. "
-            f"Received: {str(path)!r} of {size}"
-        )
-
-
 def _measured(line, pair):
     """The pair as it is returned, without its name."""
-    points, boxes, within = {}, {}, True
+    images, points, boxes, within = {}, {}, {}, True
     for side, short in SIDES.items():
-        image, given = pair[side]
-        scale = np.divide(image.shape[:2], given)
+        images[side], given = pair[side]
+        scale = np.divide(images[side].shape[:2], given)
         places = pair[f"{short}_kps"][:, ::-1] + CENTRE
-        points[side] = places * scale
+        points[f"{side}_points"] = places * scale
         if f"{short}_bndbox" in pair:
             boxes[f"{side}_box"] = (pair[f"{short}_bndbox"] * scale).ravel()
         within = within & ((places > 0) & (places < given)).all(axis=1)
@@ -192,12 +184,6 @@ def _measured(line, pair):
             "Expected at least one keypoint that lies within both images. Received: pair "
             f"{line} with source {pair['src_kps'].tolist()} and target {pair['trg_kps'].tolist()}"
         )
-    return {
-        "category": pair["category"],
-        "source": pair["source"][0],
-        "target": pair["target"][0],
-        "source_points": points["source"][within],
-        "target_points": points["target"][within],
-        **boxes,
-        "left_out": int((~within).sum()),
-    }
+    points = {name: places[within] for name, places in points.items()}
+    left_out = int((~within).sum())
+    return {"category": pair["category"], **images, **points, **boxes, "left_out": left_out}
