@@ -41,7 +41,6 @@ from vit_tf.names import file_error, format_list, join_words
 
 # Of images that are to share a size so many are measured ahead, and all others when they are met.
 MEASURED = 100
-SHUFFLE_BUFFER = 2**24  # of paths, which are short
 
 
 def open_folder(root):
@@ -74,7 +73,6 @@ def open_files(class_names, members):
         image_size=lambda split, indices: _shared_size(members[split][0][indices]),
         read=read,
         decode=decode,
-        shuffle_buffer=SHUFFLE_BUFFER,
         attempt=attempt,
         decode_by_pillow=decode_by_pillow,
         in_files=True,
@@ -88,12 +86,6 @@ def check_images(folder):
         ValueError: that lists the files that cannot be decoded.
     """
     paths = np.concatenate([paths for paths, _ in scan(folder).splits.values()])
-    _check(paths)
-    return len(paths)
-
-
-def _check(paths):
-    """Decodes the images and throws them away; a `ValueError` lists those that cannot be."""
     with ThreadPoolExecutor() as pool:
         errors = pool.map(_error, paths)
         bar = tqdm(errors, "Checking images", len(paths), delay=1, disable=None, unit="image")
@@ -103,6 +95,7 @@ def _check(paths):
             f"Expected images that can be decoded. Received {len(bad)} undecodable of "
             f"{len(paths)}: {format_list(bad, '; ')}"
         )
+    return len(paths)
 
 
 def _error(path):
@@ -178,13 +171,7 @@ class ImageFolder:
 
 
 def scan(root):
-    """The `Layout` of a folder.
-
-    Images lie in a folder for each class, or side by side (or in one folder called `images`) with
-    a text file of their classes, or without one. The classes are those of the train split or,
-    without one, of all splits; splits without labels are left out where others have some. Without
-    split folders a fixed fifth of each class is the test split. Either is logged.
-    """
+    """The `Layout` of a folder, with the classes of its train split or, without one, of all."""
     root = os.path.expanduser(os.fspath(root))
     root = root.rstrip("/") or "/"
     if not tf.io.gfile.isdir(root):
@@ -229,17 +216,15 @@ def _split_folders(root):
     if own:
         return {own: root}
     subfolders = entries(root)[0]
-    released = {name: RELEASED[name.lower()] for name in subfolders if name.lower() in RELEASED}
-    named = {
-        name: SPLIT_FOLDERS[name.lower()] for name in subfolders if name.lower() in SPLIT_FOLDERS
-    }
-    others = [name for name in subfolders if name not in {**released, **named}]
+    parts, others, released = {}, [], False
+    for name in subfolders:
+        released |= name.lower() in RELEASED
+        split = (RELEASED | SPLIT_FOLDERS).get(name.lower())
+        (parts.setdefault(split, []) if split else others).append(name)
+    named = [name for name in subfolders if name not in others]
     # Classes, such as the train among means of transport, hold images and not class folders.
     if others and not released and not any(entries(os.path.join(root, name))[0] for name in named):
         return {}
-    parts = {}
-    for name, split in {**released, **named}.items():
-        parts.setdefault(split, []).append(name)
     for split, names in parts.items():
         if len(names) > 1:
             raise ValueError(
@@ -323,11 +308,7 @@ BOXES = re.compile(r"^(\S+)( -?\d+){4}.*")
 
 
 def find_classes(folder, images, files):
-    """The class of each image by a text file among a folder's files, or next to it with its name.
-
-    Returns (path of the file, list of texts), or (None, None) if there is no such file. A
-    ValueError for several such files, and one that leaves out some of the images.
-    """
+    """Path and content of the text file of the classes of a folder's images, or two None."""
     if not images:
         return None, None
     names = [os.path.basename(image) for image in images]
@@ -344,12 +325,11 @@ def find_classes(folder, images, files):
 
 def _candidates(folder, names, files):
     """Paths of the files that may hold the classes of images of these names."""
-    inside = [name for name in files if name.lower().endswith(TEXT_SUFFIXES)]
-    paths = [os.path.join(folder, name) for name in inside]
-    parent = os.path.dirname(folder)
+    texts = [name for name in files if name.lower().endswith(TEXT_SUFFIXES)]
+    paths = [os.path.join(folder, name) for name in texts]
     siblings = [folder + suffix for suffix in TEXT_SUFFIXES]
     if names[0].startswith("ILSVRC2012_val_"):
-        siblings += [os.path.join(parent, place) for place in ILSVRC_PLACES]
+        siblings += [os.path.join(os.path.dirname(folder), place) for place in ILSVRC_PLACES]
     return paths + [path for path in siblings if tf.io.gfile.exists(path)]
 
 
@@ -441,19 +421,16 @@ def entries(folder):
     """Sorted names of the subfolders and of the files in a folder, without hidden ones."""
     if is_remote(folder):
         # Each question is a message to a server, so names that show what they are are not queried.
-        pairs = [
-            (name.rstrip("/"), name.endswith("/") or _asked(folder, name))
-            for name in tf.io.gfile.listdir(folder)
-        ]
+        def is_folder(name):
+            path = os.path.join(folder, name)
+            return name.endswith("/") or (not is_image(name) and tf.io.gfile.isdir(path))
+
+        pairs = [(name.rstrip("/"), is_folder(name)) for name in tf.io.gfile.listdir(folder)]
     else:
         with os.scandir(folder) as children:
             pairs = [(entry.name, _is_folder(entry)) for entry in children]
     pairs = sorted(pair for pair in pairs if not pair[0].startswith("."))
     return [name for name, inner in pairs if inner], [name for name, inner in pairs if not inner]
-
-
-def _asked(folder, name):
-    return not is_image(name) and tf.io.gfile.isdir(os.path.join(folder, name))
 
 
 def _is_folder(entry):
@@ -483,13 +460,10 @@ def files_below(folder, above=()):
 
 def warn_of_others(folder, files):
     """Logs once how many files of a folder are images of formats that are not read, and which."""
-    others = [os.path.basename(file) for file in files if _is_other_image(file)]
+    kinds = {file: mimetypes.guess_type(file)[0] or "" for file in files if not is_image(file)}
+    others = [os.path.basename(file) for file in kinds if kinds[file].startswith("image/")]
     if others:
         warn_once(
             f"{without_password(folder)}: {len(others)} images are left out, since only "
             f"{', '.join(SUFFIXES)} are supported: {format_list(others)}"
         )
-
-
-def _is_other_image(file):
-    return not is_image(file) and (mimetypes.guess_type(file)[0] or "").startswith("image/")

@@ -46,13 +46,9 @@ XMP_ORIENTATION = r"\A\C*?tiff:Orientation(?:=\"|>)([0-9])\C*\z"
 
 @tf.autograph.experimental.do_not_convert  # which would take seconds, for conditions of Python
 def decode(contents, window=None, upright=True):
-    """The image of an encoded one, in the graph: uint8 tensor (height, width, 3), on white.
-
-    Equal to that of `pixels`, bit for bit, but for JPEG in CMYK: within one of 255 levels. `window`
-    is a function of height and width to the part to decode, (top, left, height, width), or None. A
-    tf.errors.OpError for what the graph cannot decode: `pixels` decodes it or reports the reason.
-    """
-
+    """The image of `pixels`, or a window of it, in the graph, which raises where it cannot."""
+    # Bit for bit but for JPEG in CMYK, which is within one of 255 levels. `window` is a function of
+    # height and width to (top, left, height, width).
     # Conditions side by side, since one within another is slow in TensorFlow.
     is_jpeg = tf.io.is_jpeg(contents)
     shape = tf.cond(
@@ -308,12 +304,12 @@ def decode_in_python(read, *item):
 
 def pixels(file, name="an image", upright=True):
     """The image of a path, an open file or bytes, by Pillow: uint8 (height, width, 3), on white."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     file = file.item() if isinstance(file, np.ndarray) else file
     file = io.BytesIO(file) if isinstance(file, bytes) else file
     with explained(file, name), Image.open(file) as image:
-        return _rgb(ImageOps.exif_transpose(image) if upright else image)
+        return pixels_of(image, upright)
 
 
 @contextlib.contextmanager
@@ -328,17 +324,11 @@ def explained(file, name):
         ) from error
 
 
-def pixels_of(image):
-    """A Pillow image, upright, as a uint8 array of shape (height, width, 3), on white."""
-    from PIL import ImageOps
+def pixels_of(image, upright=True):
+    """A Pillow image of any mode as a uint8 array of shape (height, width, 3), on white."""
+    from PIL import Image, ImageOps
 
-    return _rgb(ImageOps.exif_transpose(image))
-
-
-def _rgb(image):
-    """A Pillow image of any mode as a uint8 array of shape (height, width, 3)."""
-    from PIL import Image
-
+    image = ImageOps.exif_transpose(image) if upright else image
     if image.mode.startswith(("I", "F")):
         deep = np.asarray(image, np.float64)
         if image.mode == "F" or deep.min() < 0 or deep.max() > 65535:
@@ -466,11 +456,9 @@ def draw_sides(count, area, seed):
 
 
 def random_window(height, width, sides, place):
-    """A random part of an image, (top, left, height, width), as torchvision's RandomResizedCrop.
-
-    The first of the tries that fits, at a random position; if none does, the largest part of an
-    aspect ratio in `ASPECT`, in the centre. `sides` and `place` are one image's of `draw_sides`.
-    """
+    """A random part of an image, (top, left, height, width), as torchvision's RandomResizedCrop."""
+    # The first of the tries that fits, at a random position; if none does, the largest part of an
+    # aspect ratio in `ASPECT`, in the centre.
     # In floats, which hold these integers exactly: few operations, as there are many images.
     limits = tf.cast(tf.stack([height, width]), tf.float32)
     tries = tf.round(sides * tf.sqrt(limits[0] * limits[1]))

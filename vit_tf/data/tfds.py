@@ -31,13 +31,16 @@ def is_tfds_name(name):
 
 
 def open_tfds(name, data_dir=None):
-    """The `Source` of a TFDS data set of images with one label each, downloaded if necessary.
-
-    Labels are read ahead, for stratified subsets, up to 200,000 examples per split; larger splits
-    give runs of neighbours, which TFDS has shuffled. Images are as they are stored, whatever their
-    EXIF orientation. Where no host can be reached, the error lists what is prepared.
-    """
-    records = _Records(_prepared(_builder(name, data_dir), name), name)
+    """The `Source` of a TFDS data set of images with one label each, downloaded if necessary."""
+    builder = _builder(name, data_dir)
+    if not builder.is_prepared():
+        _check_downloadable(builder, name)
+        try:
+            builder.download_and_prepare()
+        except Exception as error:  # downloads fail in as many ways as there are data sets
+            where = f", neither found nor downloaded to {builder.data_dir}"
+            raise _unusable(name, error, where) from error
+    records = _Records(builder, name)
     info, feature = records.builder.info, records.builder.info.features[records.image_key]
 
     def image_size(split, indices):
@@ -171,18 +174,6 @@ def _builder(name, data_dir):
     )
 
 
-def _prepared(builder, name):
-    """The builder, once its files are on disk."""
-    if not builder.is_prepared():
-        _check_downloadable(builder, name)
-        try:
-            builder.download_and_prepare()
-        except Exception as error:  # downloads fail in as many ways as there are data sets
-            where = f", neither found nor downloaded to {builder.data_dir}"
-            raise _unusable(name, error, where) from error
-    return builder
-
-
 def prepared_in(folder):
     """What TFDS has prepared in a folder or 3 levels below, (name, its data_dir), or None."""
     for depth in range(4):
@@ -196,35 +187,26 @@ def prepared_in(folder):
     return None
 
 
-def _check_data_dir(root, name):
-    """Raises a `ValueError` for the folder of one data set in place of the one that holds it."""
+def _check_downloadable(builder, name):
+    """Raises a `ValueError` for the wrong folder, and without files if no host answers."""
+    root = builder.data_dir_root
     prepared = prepared_in(root) if root.is_dir() else None
     if prepared and os.path.normpath(root).startswith(os.path.join(prepared[1], "")):
         raise ValueError(
             "Expected data_dir (--data-dir) to be the parent folder of the data sets. "
             f"Received: {name!r} with a folder of {prepared[0]!r}; try {prepared[1]!r}"
         )
-
-
-def _check_downloadable(builder, name):
-    """Raises a `ValueError` for a data set without files whose hosts do not answer."""
-    root = builder.data_dir_root
-    _check_data_dir(root, name)
     downloads = root / "downloads"
     if any(next(iter(downloads.glob(kind)), None) for kind in ("*.INFO", "manual/*")):
         return
     host, error = _unreachable(builder)
     if error is not None:
-        where = f"prepared there: {_prepared_names(root)}" if root.is_dir() else "does not exist"
+        infos = [path for depth in (2, 3) for path in root.glob("*/" * depth + INFO)]
+        names = sorted(path.parent.relative_to(root).as_posix() for path in infos)
+        there = f"prepared there: {format_list(names) or 'nothing'}"
+        where = there if root.is_dir() else "does not exist"
         where = f", not prepared in {root} ({where}), and {host} cannot be reached"
         raise _unusable(name, error, where) from error
-
-
-def _prepared_names(root):
-    """What is prepared in a folder of TFDS, such as cifar10/3.0.2, as words."""
-    infos = [path for depth in (2, 3) for path in root.glob("*/" * depth + INFO)]
-    names = sorted(path.parent.relative_to(root).as_posix() for path in infos)
-    return format_list(names) or "nothing"
 
 
 def _unreachable(builder):
@@ -238,10 +220,10 @@ def _unreachable(builder):
             requests.head(url, timeout=SECONDS)
         except requests.exceptions.ConnectionError as error:
             failed = host, error
+            continue
         except requests.exceptions.RequestException:
-            return None, None
-        else:
-            return None, None
+            pass
+        return None, None
     return failed
 
 
@@ -278,13 +260,8 @@ def _keep(examples, places):
     def keep(block, mask):
         return tf.nest.map_structure(lambda x: tf.boolean_mask(x, mask), block)
 
-    # A block costs little more than one example.
-    return (
-        marked.batch(BLOCK)
-        .map(keep)
-        .unbatch()
-        .apply(tf.data.experimental.assert_cardinality(len(places)))
-    )
+    kept = marked.batch(BLOCK).map(keep).unbatch()  # a block costs little more than one example
+    return kept.apply(tf.data.experimental.assert_cardinality(len(places)))
 
 
 def decode_image(feature, encoded):
