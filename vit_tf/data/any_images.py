@@ -72,12 +72,8 @@ def is_raw(images):
 
 
 def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
-    """Images in any form as an array, a pair of arrays or a batched `tf.data.Dataset`.
-
-    Arrays, PIL images, paths, lists of these, folders, data sets of images, of (images, labels[,
-    weights]) or of dicts, tuples (images, labels), and what `in_known_form` takes. 8-bit and PIL
-    images and files get the `preprocessing`; None leaves integers as they are, refuses files.
-    """
+    """Images in any form as an array, a pair of arrays or a batched `tf.data.Dataset`."""
+    # 8-bit and PIL images and files get the preprocessing; None leaves integers as they are.
     leave_gpus_to_jax()
     images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
@@ -106,18 +102,11 @@ def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
         images = images[None]
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
         return images
-    return _batches(images, preprocessing, batch_size)
-
-
-def _batches(images, preprocessing, batch_size):
-    """Batches of an array of 8-bit images, resized and normalised one batch at a time."""
     size = min(batch_size, len(images)) or 1
-    dataset = tf.data.Dataset.from_tensor_slices(images)
-    return _from_dataset(
-        without_autotune(dataset.batch(size, drop_remainder=len(images) % size == 0)),
-        preprocessing,
-        size,
+    batches = tf.data.Dataset.from_tensor_slices(images).batch(
+        size, drop_remainder=len(images) % size == 0
     )
+    return _from_dataset(without_autotune(batches), preprocessing, size)
 
 
 def _from_path(path, preprocessing, batch_size):
@@ -152,10 +141,9 @@ def _from_list(images, preprocessing, batch_size):
                 raise ValueError(f"Image file not found: {without_password(path)!r}.")
         labels = np.full(len(paths), -1, np.int32)
         source = open_files((), {"all": (np.array(paths), labels)})
-        indices, size = np.arange(len(paths)), preprocessing.size
-        read = read_shardable(
-            source, "all", indices, size, min(batch_size, len(paths)), preprocessing=preprocessing
-        )
+        batch_size, how = min(batch_size, len(paths)), {"preprocessing": preprocessing}
+        order = np.arange(len(paths))
+        read = read_shardable(source, "all", order, preprocessing.size, batch_size, **how)
         return read.map(lambda images, _: images)
     arrays = []
     for image in images:

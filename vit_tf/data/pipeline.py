@@ -132,7 +132,12 @@ def load(
             split: (name, shard_indices(indices, shard, contiguous))
             for split, (name, indices) in selection.items()
         }
-    _check_full_batch(selection, batch_size, drop_remainder)
+    count, split = min((len(indices), split) for split, (_, indices) in selection.items())
+    if drop_remainder and count < batch_size:
+        raise ValueError(
+            f"Expected batch_size to be at most {count}, the number of {split} examples, with "
+            f"drop_remainder=True. Received: batch_size={batch_size}"
+        )
     drawn = {"train": {"seed": seed, "area": area, "repeats": repeats}}
     loaded = []
     for split, (name, indices) in selection.items():
@@ -191,9 +196,9 @@ def open_source(name, data_dir):
 
 def _is_path(name):
     """Whether a name means a folder, be it there or not, rather than a TFDS data set."""
-    if isinstance(name, os.PathLike) or name[0] in "./~\\" or name[-1] in "/\\":
+    if isinstance(name, os.PathLike) or is_remote(name):
         return True
-    if is_remote(name):
+    if name[0] in "./~\\" or name[-1] in "/\\":
         return True
     place = os.path.dirname(name) or name
     return os.path.isdir(place) and not is_tfds_name(name)
@@ -224,15 +229,6 @@ def _checked_take(take, splits):
     return take
 
 
-def _check_full_batch(selection, batch_size, drop_remainder):
-    count, split = min((len(indices), split) for split, (_, indices) in selection.items())
-    if drop_remainder and count < batch_size:
-        raise ValueError(
-            f"Expected batch_size to be at most {count}, the number of {split} examples, with "
-            f"drop_remainder=True. Received: batch_size={batch_size}"
-        )
-
-
 def open_digits():
     """The digits, with grey values 0..16 stretched to [0, 255] and a fixed fifth as test split."""
     from sklearn.datasets import load_digits
@@ -254,7 +250,6 @@ def open_digits():
         image_size=lambda split, indices: images.shape[1:3],
         read=read,
         decode=lambda image: (image, ""),
-        shuffle_buffer=len(labels),
         version=lambda: "digits",
     )
 
@@ -310,19 +305,23 @@ def few_shot(
     require_labels(source)
     split, indices = partition(source, ("train",), 0, {}, seed)["train"]
     indices, labels = _in_random_order(source, split, indices, shots + held_out, seed)
-    _check_counts(source, labels, shots, held_out)
+    counts = np.bincount(labels, minlength=len(source.class_names))
+    scarce = int(np.argmin(counts))
+    if counts[scarce] < shots + held_out:
+        raise ValueError(
+            f"Expected each class to have at least {shots + held_out} images in the train split, "
+            f"for shots={shots} and held_out={held_out}. "
+            f"Received: {counts[scarce]} of class {source.class_names[scarce]!r}"
+        )
     rank = class_rank(labels)
     shot_indices = np.sort(indices[(rank >= held_out) & (rank < held_out + shots)])
     held = np.sort(indices[rank < held_out])
     if size is None:
         source.image_size(split, np.union1d(shot_indices, held))  # raises if they share none
 
-    def batches(indices, seed):
-        how = {"seed": seed, "preprocessing": preprocessing}
-        return read_batches(source, split, indices, size, batch_size, **how)
-
-    few = batches(shot_indices, seed)
-    rest = batches(held, None) if held_out else few.take(0)
+    read = partial(read_batches, source, split, size=size, batch_size=batch_size)
+    few = read(shot_indices, seed=seed, preprocessing=preprocessing)
+    rest = read(held, preprocessing=preprocessing) if held_out else few.take(0)
     for dataset, part in ((few, shot_indices), (rest, held)):
         dataset.identify = partial(identify, source, split, part)
     return few, rest
@@ -359,14 +358,3 @@ def _in_random_order(source, split, indices, least, seed):
         if counts.min() >= least:
             break
     return np.concatenate(read_blocks), np.concatenate(labels)
-
-
-def _check_counts(source, labels, shots, held_out):
-    counts = np.bincount(labels, minlength=len(source.class_names))
-    scarce = int(np.argmin(counts))
-    if counts[scarce] < shots + held_out:
-        raise ValueError(
-            f"Expected each class to have at least {shots + held_out} images in the train split, "
-            f"for shots={shots} and held_out={held_out}. "
-            f"Received: {counts[scarce]} of class {source.class_names[scarce]!r}"
-        )

@@ -48,21 +48,16 @@ def read_batches(
     keep=True,
     repeats=1,
 ):
-    """Batches of (images, labels) of some examples of a split, as `load` returns them.
-
-    Images whose own size is known are cached as they are decoded, others as they are resized; too
-    large or too many ones, and shards (`keep=False`), are decoded in every epoch. A problem with an
-    image travels as words and is raised last, since a cache whose input fails drops that example
-    for good. A last batch of which `shard` has no example is left out.
-    """
+    """Batches of (images, labels) of some examples of a split, as `load` returns them."""
+    # A problem with an image travels as words and is raised last, since a cache whose input fails
+    # drops that example for good.
     own = source.image_size(split, indices) if size is None else None
     framing = Framing(tuple(size or own), preprocessing or Preprocessing(None), area)
     if _needs_pillow(source, split, indices):
         source = dataclasses.replace(source, decode=source.decode_by_pillow)
     items = _items(source, split, indices, seed)
     most = CACHE_BYTES if keep and (seed is None or len(indices) <= CACHE_EXAMPLES) else -1
-    plan = _plan(source, items, len(indices), own, framing, seed, most, repeats)
-    examples, ways, singly = plan
+    examples, ways, singly = _plan(source, items, len(indices), own, framing, seed, most, repeats)
     if shard and not shard.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
 
@@ -100,12 +95,9 @@ def _mappable(build):
 
 
 def read_shardable(source, split, indices, size, batch_size, *, seed=None, **settings):
-    """Batches of `read_batches`, of which each of several workers can make its shard alone.
-
-    Shards are cut out of each batch before it is decoded, so that together they are the batches of
-    one process. Only where TFDS shuffles files, a worker reads a contiguous range of its own. All
-    workers have the same number of batches, of which the last may be empty.
-    """
+    """Batches of `read_batches`, of which each of several workers can make its shard alone."""
+    # Shards are cut out of each batch before it is decoded, so that together they are the batches
+    # of one process. Only where TFDS shuffles files, a worker reads a contiguous range of its own.
     rest = 0 if settings.get("drop_remainder") else len(indices) % batch_size
     used = indices[: len(indices) // batch_size * batch_size + rest]
 
@@ -177,11 +169,9 @@ def _items(source, split, indices, seed):
 
 
 def _plan(source, items, count, own, framing, seed, most, repeats):
-    """What is kept in memory, at `most` so many bytes, and what is left to do with a batch of it.
-
-    Returns shuffled examples; functions for `_tried` of a batch of them, of what was drawn and of
-    an `ImageMap` or None; and whether these make the images one by one, so that they can map them.
-    """
+    """What is kept in memory, `most` bytes of it, and what is left to do with a batch of it."""
+    # Shuffled examples; functions for `_tried` of a batch of them, of what was drawn and of an
+    # `ImageMap` or None; and whether these make the images one by one, so that they can map them.
     spec = _own_spec(source, items, own)
     resized = np.prod((*framing.size, 3)) * tf.float32.size
     cost = np.prod(spec.shape) * spec.dtype.size if spec else np.inf
@@ -201,11 +191,7 @@ def _plan(source, items, count, own, framing, seed, most, repeats):
         return shuffle(cached, count), [frame], bool(framing.area)
     if not framing.area and count * resized <= most:
         cached = _cached(items, _decoders(source, framing), count)
-        return (
-            shuffle(cached, count),
-            [lambda images, labels, problems, *_: (images, labels, problems)],
-            False,
-        )
+        return shuffle(cached, count), [lambda *example: example[:3]], False
     ways = _decoders(source, framing, spec if own and not framing.area else None)
     if repeats > 1 and source.shuffle_buffer < count:
         # The first of a stream that is shuffled in part would be nearly the same in every epoch.
@@ -248,10 +234,7 @@ def _cached(items, ways, count):
 
 
 def _decoders(source, framing, spec=None):
-    """Functions, for `_tried`, of (items, labels) to (images, labels, problems), all batched.
-
-    The last returns an item's problem; the one before it, if any, is faster and raises an error.
-    """
+    """For `_tried`: a fast function that may raise, if any, and one that returns problems."""
     shape = spec and tuple(spec.shape)
     spec = framing.spec if framing else spec
 

@@ -55,50 +55,31 @@ class Description:
 
 @dataclass(frozen=True)
 class Source:
-    """Where examples come from.
+    """Where examples come from; an item is an image that is not yet decoded."""
 
-    Args:
-        class_names: names of the classes; a label is a position in them. Empty for images without
-            labels.
-        num_examples: mapping from the splits there are to their sizes.
-        labels: function of a split that returns its labels, an int array of shape (example,), or
-            None where they cannot be had without reading the images; -1 where there are none.
-        image_size: function of (split, indices) that returns the (height, width) that these
-            images share, in pixels; a `ValueError` where they share none.
-        read: function of (split, indices), the latter sorted, that returns a `tf.data.Dataset` of
-            (item, label) in that order, where an item is an image that is not yet decoded.
-        decode: function of an item that returns its image, a uint8 or float tensor of shape
-            (height, width, channel) with values in [0, 255] and 1 or 3 channels, and what is wrong
-            with the item, a string tensor that is empty if nothing is.
-        shuffle_buffer: number of items that may wait in memory to be shuffled.
-        attempt: function of (item, window) like `decode`, but faster, or None: it returns a part of
-            the image, as `imaging.decode` does, or raises the graph's error for a corrupt item.
-        decode_by_pillow: like `decode`, for files that the graph may not decode, or None.
-        read_shuffled: like `read`, of neighbours and a seed, in another order each time, or None.
-        in_files: whether an item is the path of a file.
-        version: function of nothing to a text that changes with what is stored, or None where
-            nothing is.
-    """
-
-    class_names: tuple
-    num_examples: Mapping
+    class_names: tuple  # a label is a position in them; empty for images without labels
+    num_examples: Mapping  # of each split
+    # Of a split: int array (example,), -1 for unknown; None if the images would have to be read.
     labels: Callable
+    # Of (split, indices): the (height, width) that they share; a `ValueError` if they share none.
     image_size: Callable
+    # Of (split, sorted indices): a `tf.data.Dataset` of (item, label) in that order.
     read: Callable
+    # Of an item: its image, uint8 or float (height, width, 1 or 3) in [0, 255], and what is wrong
+    # with it, a string tensor that is empty if nothing is.
     decode: Callable
-    shuffle_buffer: int
+    # Of (item, window): faster than `decode`; a part of the image, or an error of the graph.
     attempt: Callable | None = None
-    decode_by_pillow: Callable | None = None
+    decode_by_pillow: Callable | None = None  # for files that the graph may not decode
+    # Of (split, neighbours, seed): as `read`, in another order each time.
     read_shuffled: Callable | None = None
-    in_files: bool = False
-    version: Callable | None = None
+    shuffle_buffer: int = 2**24  # items that may wait in memory to be shuffled
+    in_files: bool = False  # whether an item is the path of a file
+    version: Callable | None = None  # of nothing: a text that changes with what is stored
 
 
 def identify(source, split, indices):
-    """A digest, as text, of the contents, labels and order of examples in files.
-
-    Of what is not in files of its own, the version and the indices count.
-    """
+    """A digest, as text, of files, labels and order; else of the source's version and indices."""
     if not source.in_files:
         version = source.version() if source.version else ""
         return digest_files([], version, split, np.asarray(indices, "int64").tobytes())
@@ -200,11 +181,8 @@ def shard_indices(indices, shard, contiguous):
 
 
 def stratified_sample(labels, count, size, rng, balanced=False):
-    """Sorted positions of `size` out of `count` examples: in proportion to classes, or balanced.
-
-    Without labels they are neighbours from a random index on, which are read from few files.
-    """
-    if labels is None:
+    """Sorted positions of `size` out of `count` examples: in proportion to classes, or balanced."""
+    if labels is None:  # neighbours are read from few files
         start = rng.integers(count - size + 1)
         return np.arange(start, start + size)
     shuffled = rng.permutation(count)
@@ -225,18 +203,15 @@ def hold_out(labels, fraction, rng):
 
 
 def partition(source, splits, validation, take, seed):
-    """Dict from each split to (split of the source, sorted indices into it).
-
-    Of training and validation examples alone, as ImageNet has labels for, the latter are the test
-    split where one is wanted, which is logged; a validation split is then cut from the train split.
-    """
+    """Dict from each split to (split of the source, sorted indices into it)."""
     selection = {name: _whole(source, name) for name in splits if name in source.num_examples}
     if "test" in splits and lacks_test(source.num_examples):
         warn_once(
             "There is no test split with labels: the validation split is used as one, and a "
             "validation split is taken from the train split if both are requested."
         )
-        selection["test"] = selection.pop("validation", None) or _whole(source, "validation")
+        selection["test"] = _whole(source, "validation")
+        selection.pop("validation", None)
     missing = [name for name in splits if name not in selection]
     if missing == ["validation"] and "train" in source.num_examples:
         remaining, held = _carve(source, validation, seed)
@@ -316,36 +291,29 @@ def _take(source, name, split, indices, size, seed):
 
 def checked_size(image_size, preprocessing=None):
     """`image_size`, or that of the preprocessing, as a pair (height, width), or None."""
-    if preprocessing is not None:
-        return _size_of(preprocessing, checked_size(image_size))
-    if image_size is None:
-        return None
-    size = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size,) * 2
-    if len(size) != 2:
-        raise ValueError(
-            "Expected image_size to be a number of pixels or a pair (height, width). "
-            f"Received: image_size={image_size!r}"
-        )
-    for pixels in size:
-        check_number("image_size", pixels, 1)
-    return size
-
-
-def _size_of(preprocessing, size):
-    """The size of a preprocessing of RGB images, which `size` must not contradict."""
+    size = image_size
+    if size is not None:
+        size = tuple(size) if isinstance(size, (tuple, list)) else (size,) * 2
+        if len(size) != 2:
+            raise ValueError(
+                "Expected image_size to be a number of pixels or a pair (height, width). "
+                f"Received: image_size={image_size!r}"
+            )
+        for pixels in size:
+            check_number("image_size", pixels, 1)
+    if preprocessing is None:
+        return size
     if not isinstance(preprocessing, Preprocessing) or len(preprocessing.mean) != 3:
         raise ValueError(
             "Expected preprocessing to be a vit_tf.Preprocessing of 3 channels. "
             f"Received: preprocessing={preprocessing!r}"
         )
-    if preprocessing.size is None:
-        return size
-    if size not in (None, preprocessing.size):
+    if preprocessing.size and size not in (None, preprocessing.size):
         raise ValueError(
             f"Expected image_size to be None or that of the preprocessing, {preprocessing.size}. "
             f"Received: image_size={size}"
         )
-    return preprocessing.size
+    return preprocessing.size or size
 
 
 def check_number(name, value, least):
@@ -375,13 +343,17 @@ def read_class_list(path):
 
 
 def select_classes(source, classes):
-    """The `Source` of the examples of some classes, labelled with positions among these.
-
-    The splits are those of all classes, so that test images of a part are test images of the whole.
-    """
+    """The `Source` of the examples of some classes, in the same splits, labelled anew."""
     if classes is None:
         return source
-    _check_names(classes, source.class_names)
+    if isinstance(classes, str) or not classes or len(set(classes)) < len(tuple(classes)):
+        raise ValueError(
+            "Expected classes to be a list of distinct class names; read_class_list reads "
+            f"one from a file. Received: classes={classes!r}"
+        )
+    for name in classes:
+        if name not in source.class_names:
+            raise unknown_name("class", name, source.class_names)
     new_label = np.full(len(source.class_names), -1, np.int32)
     new_label[[source.class_names.index(name) for name in classes]] = np.arange(len(classes))
 
@@ -410,14 +382,3 @@ def select_classes(source, classes):
         read=read,
         read_shuffled=None,
     )
-
-
-def _check_names(classes, class_names):
-    if isinstance(classes, str) or not classes or len(set(classes)) < len(tuple(classes)):
-        raise ValueError(
-            "Expected classes to be a list of distinct class names; read_class_list reads "
-            f"one from a file. Received: classes={classes!r}"
-        )
-    for name in classes:
-        if name not in class_names:
-            raise unknown_name("class", name, class_names)
