@@ -91,23 +91,17 @@ def save_model(model, path):
 
 def save_best(model, path, writer):
     """Write a model without its optimizer in a writer's thread; all workers must call this."""
-    with tempfile.TemporaryDirectory() as folder, _without_optimizer(model):
-        copy = Path(folder) / os.path.basename(path)
-        model.save(copy)
-        content = copy.read_bytes()
-    if is_chief():
-        writer.submit(lambda: write_whole(path, lambda partial: partial.write_bytes(content)))
-
-
-@contextlib.contextmanager
-def _without_optimizer(model):
-    """A model as if it had never been compiled, within a `with`."""
     optimizer, compiled = model.optimizer, model.compiled
     model.optimizer, model.compiled = None, False
     try:
-        yield
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / os.path.basename(path)
+            model.save(copy)
+            content = copy.read_bytes()
     finally:
         model.optimizer, model.compiled = optimizer, compiled
+    if is_chief():
+        writer.submit(lambda: write_whole(path, lambda partial: partial.write_bytes(content)))
 
 
 def remove_leftovers(directory):
@@ -133,9 +127,7 @@ def check_shared(directory):
     """Check that every worker of a run sees the states and the configuration of the chief."""
     deadline = time.monotonic() + _SHARING_TIMEOUT
     path = as_path(directory) / "configuration.json"
-    while not path.is_file():
-        if time.monotonic() > deadline:
-            break
+    while not path.is_file() and time.monotonic() <= deadline:
         time.sleep(0.1)
     newest = max((_position(state.name) for state in saved_states(directory)), default=0)
     newest_states = of_every_worker(newest if path.is_file() else -1)
@@ -360,33 +352,19 @@ class Preemption:
 
 
 class Checkpoint(keras.callbacks.Callback):
-    """Writes the best model, the state and the log of a run, and ends it when it is asked to.
+    """Writes the best model, the state and the log of a run, and ends it when it is asked to."""
 
-    The state is written after each epoch, every `save_every` steps, and on SIGTERM. The first epoch
-    of a run that was stopped in one takes only the steps that are left of it. The best model is
-    saved at the end of the validation, when averaged weights, if any, are still in place: put this
-    callback before `AverageValidation`. A ValueError, before any file is touched, for a loss that
-    is not finite.
-    """
-
+    # The best model is saved at the end of the validation, when averaged weights, if any, are still
+    # in place: this callback stands before `AverageValidation`.
     def __init__(
-        self,
-        directory,
-        progress,
-        steps,
-        preemption,
-        save_every=None,
-        average=None,
-        still_alone=lambda: None,
-        keep=2,
+        self, directory, progress, steps, preemption, save_every, average, still_alone, keep
     ):
         super().__init__()
         self._still_alone, self._keep = still_alone, keep
-        self._writer = BackgroundWriter()
+        self.writer = BackgroundWriter()
         self.directory, self.history = directory, progress.history
         self._steps, self._preemption = steps, preemption
-        self._save_every, self._averages = save_every, average is not None
-        self._average = average or contextlib.nullcontext()
+        self._save_every, self._average = save_every, average
         # Of the epoch: steps done before this process and in all, totals then and at its end.
         self._before = self._done = progress.step
         self._metrics, self._cut = progress.metrics, False
@@ -427,7 +405,7 @@ class Checkpoint(keras.callbacks.Callback):
             self._deliver()
 
     def _deliver(self):
-        self.finish_files()
+        self.writer.finish()
         wait_for_workers()
         self._preemption.deliver()
 
@@ -439,7 +417,7 @@ class Checkpoint(keras.callbacks.Callback):
         asks = num_workers() == 1 or not (batch + 1) % ASK_EVERY
         if asks and self._preemption.requested():
             attach_variables(self.model)
-            with self._average:
+            with self._holding(averages=False):
                 self.save()
                 self._deliver()
 
@@ -450,12 +428,12 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _save_best(self):
         path = os.path.join(self.directory, "best.keras")
-        save_best(self.model, path, self._writer)
+        save_best(self.model, path, self.writer)
 
     def on_epoch_end(self, epoch, logs=None):
         if "val_loss" not in logs:
             self.on_test_begin()  # there was none
-            with self._average.in_place() if self._averages else contextlib.nullcontext():
+            with self._holding(averages=True):
                 self._save_best()
         row = {name: float(value) for name, value in logs.items()}
         row["learning_rate"] = float(self.model.optimizer.learning_rate)
@@ -474,18 +452,17 @@ class Checkpoint(keras.callbacks.Callback):
     def _save_state(self, *within):
         self._still_alone()
         attach_variables(self.model)
-        how = {"keep": self._keep, "writer": self._writer}
+        how = {"keep": self._keep, "writer": self.writer}
         save_state(self.model, self.history, self.directory, *within, **how)
-
-    def finish_files(self):
-        """Returns when all files of this worker are written."""
-        self._writer.finish()
 
     def save_if_validating(self):
         """Write the state of a run whose validation, not a training step, has failed."""
         if self._done == self._steps:
-            with self._average:
+            with self._holding(averages=False):
                 self.save()
+
+    def _holding(self, averages):
+        return self._average.holding(averages) if self._average else contextlib.nullcontext()
 
     def _restore_totals(self):
         """Give the metrics the totals of the steps before this process."""
@@ -536,22 +513,16 @@ class AverageValidation(keras.callbacks.Callback):
         self._swap()
 
     @contextlib.contextmanager
-    def in_place(self):
-        """The averages instead of the weights, within a `with` outside of a validation."""
-        self._swap()
+    def holding(self, averages):
+        """The averages, or the trained weights, in the model within a `with`."""
+        exchanged = averages != self._in_place
+        if exchanged:
+            self._swap()
         try:
             yield
         finally:
-            self._swap()
-
-    def __enter__(self):
-        self._validating = self._in_place
-        if self._validating:
-            self._swap()
-
-    def __exit__(self, *_):
-        if self._validating:
-            self._swap()
+            if exchanged:
+                self._swap()
 
     def _swap(self):
         optimizer = self.model.optimizer

@@ -4,7 +4,7 @@ import keras
 from keras import layers, ops
 
 from vit_tf.models.vit import ViT
-from vit_tf.training.objectives import ExampleMean, step_weights
+from vit_tf.training.objectives import ExampleMean, StepLoss
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -60,8 +60,7 @@ class MaskedPatchPrediction(keras.Model):
     def trainable_weights(self):
         """All trainable weights except those of the ViT's head, which get no gradient."""
         ends = (self.vit.head, self.vit.pre_logits, self.vit.distillation_head)
-        unread = [layer for layer in ends if layer]
-        unread = {id(weight) for layer in unread for weight in layer.weights}
+        unread = {id(weight) for layer in ends if layer for weight in layer.weights}
         return [weight for weight in super().trainable_weights if id(weight) not in unread]
 
     @property
@@ -78,17 +77,8 @@ class MaskedPatchPrediction(keras.Model):
 
 
 @register
-class ColourCrossEntropy(keras.losses.Loss):
-    """Cross-entropy of each example, float32: the mean over its corrupted patches.
-
-    Keras' own loss has one value for each patch, which the weights of examples do not fit.
-    """
-
-    def __init__(self, name="loss", reduction="sum_over_batch_size"):
-        super().__init__(name=name, reduction=reduction, dtype="float32")
-
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        return super().__call__(y_true, y_pred, step_weights(sample_weight))
+class ColourCrossEntropy(StepLoss):
+    """Cross-entropy of each example, which weights are for: the mean over its corrupted patches."""
 
     def call(self, y_true, y_pred):
         labels = ops.cast(y_true, "int32")

@@ -9,8 +9,20 @@ from vit_tf.distribute import is_tpu, strategy_of
 register = keras.saving.register_keras_serializable("vit_tf")
 
 
+class StepLoss(keras.losses.Loss):
+    """A loss in float32, for weights of shape (example,) or of `distribute.divide_batches`."""
+
+    def __init__(self, name="loss", reduction="sum_over_batch_size"):
+        super().__init__(name=name, reduction=reduction, dtype="float32")
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is not None and len(sample_weight.shape) != 1:
+            sample_weight = sample_weight[:, 0]
+        return super().__call__(y_true, y_pred, sample_weight)
+
+
 @register
-class SoftmaxCrossEntropy(keras.losses.Loss):
+class SoftmaxCrossEntropy(StepLoss):
     """Cross-entropy of logits with smoothed labels, in float32.
 
     `-sum_k q_k log softmax(logits)_k` with `q = (1 - s) p + s / num_classes`, where `p` is the
@@ -28,16 +40,13 @@ class SoftmaxCrossEntropy(keras.losses.Loss):
     """
 
     def __init__(self, label_smoothing=0.0, name="loss", reduction="sum_over_batch_size"):
-        super().__init__(name=name, reduction=reduction, dtype="float32")
+        super().__init__(name, reduction)
         if not 0 <= label_smoothing < 1:
             raise ValueError(
                 "Expected label_smoothing to be in [0, 1). "
                 f"Received: label_smoothing={label_smoothing}"
             )
         self.label_smoothing = label_smoothing
-
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        return super().__call__(y_true, y_pred, step_weights(sample_weight))
 
     def call(self, y_true, y_pred):
         if _labels_are_soft(y_true, y_pred):
@@ -100,13 +109,6 @@ def _loss_and_others(logs):
     return [logs["loss"], *(value for name, value in logs.items() if name != "loss")]
 
 
-def step_weights(sample_weight):
-    """The weights in the loss of a step, of shape (example,), from those that a batch has."""
-    if sample_weight is None or len(sample_weight.shape) == 1:
-        return sample_weight
-    return sample_weight[:, 0]
-
-
 def compile_model(model, optimizer, loss, accuracy):
     """Compile a model for a loss and an accuracy, an `ExampleMean`, under its own strategy."""
     require_tensorflow_or_jax("training")
@@ -119,7 +121,7 @@ def compile_model(model, optimizer, loss, accuracy):
             f"gradient_accumulation_steps={steps} on {replicas} replicas"
         )
     with strategy.scope():
-        if strategy.num_replicas_in_sync == 1 and not is_tpu(strategy):
+        if replicas == 1 and not is_tpu(strategy):
             model.compile(optimizer=optimizer, loss=loss, metrics=[accuracy])
             return
         # Of results named "loss" Keras returns the last; a model's own losses have only its own.

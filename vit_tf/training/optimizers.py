@@ -9,7 +9,6 @@ from keras import ops
 
 from vit_tf.backend import on_jax
 from vit_tf.names import lookup
-from vit_tf.training.recipes import SCHEDULES
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -60,14 +59,13 @@ def _staircase(step, warmup, total, shares=(0.3, 0.6, 0.9)):
     return 10.0 ** -sum(stairs)
 
 
-_FUNCTIONS = {
+DECAYS = {
     "cosine": lambda *steps: (1 + ops.cos(math.pi * _progress(*steps))) / 2,
     "linear": lambda *steps: 1 - _progress(*steps),
     "staircase": _staircase,
     "short_staircase": lambda *steps: _staircase(*steps, shares=(0.4, 0.6, 0.8)),
     "upstream_staircase": lambda *steps: _staircase(*steps, shares=(1 / 3, 2 / 3, 8 / 9)),
 }
-DECAYS = {name: _FUNCTIONS[name] for name in SCHEDULES}
 
 
 class _OnSums:

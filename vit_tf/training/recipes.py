@@ -447,10 +447,10 @@ def recipe(name):
     return lookup("recipe", name, RECIPES)
 
 
-def _rand_augment(level, number=2):
-    """RandAugment of so many operations of a level, as these papers' code has it."""
+def _rand_augment(level):
+    """RandAugment of two operations of a level, as these papers' code has it."""
     strength = {"operations": "tpu", "magnitude": level / 10, "magnitude_stddev": 0.0}
-    return strength | {"augmentations_per_image": number, "rate": 1.0}
+    return strength | {"augmentations_per_image": 2, "rate": 1.0}
 
 
 _VIT = Recipe(
@@ -475,10 +475,10 @@ _BIT = Recipe(
     flip=True,
     momentum=0.9,
 )
-# Levels of RandAugment and alphas of MixUp of AugReg, section 3; for each size that of its code.
-_LEVELS = {"light1": (0, 0.0), "light2": (10, 0.2), "medium2": (15, 0.5)}
-_AUGREG = {"Ti/16": "light1", "S/32": "light2", "S/16": "medium2", "B/32": "medium2"}
-_AUGREG |= {"B/16": "medium2", "L/16": "medium2"}
+# Level of RandAugment and alpha of MixUp of AugReg, section 3, for each size those of its code:
+# light1, light2 and medium2.
+_AUGREG = {"Ti/16": (0, 0.0), "S/32": (10, 0.2)}
+_AUGREG |= dict.fromkeys(("S/16", "B/32", "B/16", "L/16"), (15, 0.5))
 _WIDTHS = {"T": 192, "S": 384, "B": 768, "L": 1024}
 
 
@@ -497,12 +497,10 @@ RECIPES |= {
         AUGREG,
         "ViT",
         variant,
-        dataclasses.replace(
-            _ADAM, rand_augment=_rand_augment(_LEVELS[level][0]), mixup=_LEVELS[level][1]
-        ),
+        dataclasses.replace(_ADAM, rand_augment=_rand_augment(level), mixup=mixup),
         {"representation_dim": _WIDTHS[variant[0]]},
     )
-    for variant, level in _AUGREG.items()
+    for variant, (level, mixup) in _AUGREG.items()
 }
 RECIPES["plain-vit-s16"] = PublishedRecipe(
     PLAIN,

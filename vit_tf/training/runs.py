@@ -140,16 +140,14 @@ def train(
     with alone as still_alone, explained_failures(), Preemption() as preemption:
         progress = _resume(model, configuration, directory)
         _, steps = recipe.rounds(num_batches)
-        at_once = distribute.steps_per_execution(
+        model.steps_per_execution = distribute.steps_per_execution(
             strategy, math.gcd(steps, progress.step), steps_per_execution
         )
-        model.steps_per_execution = at_once
         average = AverageValidation() if recipe.ema is not None else None
         checkpoint = Checkpoint(
             directory, progress, steps, preemption, save_every, average, still_alone, keep_states
         )
-        own = [checkpoint, average] if average else [checkpoint]
-        callbacks = [*callbacks, *own]
+        callbacks = [*callbacks, checkpoint, *([average] if average else [])]
         _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, verbose)
         return progress.history
 
@@ -245,7 +243,7 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
         checkpoint.save_if_validating()
         raise
     finally:
-        checkpoint.finish_files()
+        checkpoint.writer.finish()
     wait_for_workers()
 
 
@@ -283,8 +281,7 @@ def _between(batches, step, last, num_batches):
 
 def _begun(batches, count):
     """No batches, after `count` passes over them were begun, which orders of shuffles count."""
-    # Nothing is chosen from what is begun, so that nothing is read. It takes one iterator of
-    # Python, and a fortieth of the time of as many.
+    # Nothing is chosen from what is begun, so that nothing is read.
     begun = tf.data.Dataset.choose_from_datasets([batches], tf.data.Dataset.range(0))
     return tf.data.Dataset.range(count).flat_map(lambda number: begun)
 
@@ -337,10 +334,7 @@ class WrongExample(ValueError):
 
 
 def checked_images(dataset, model, split):
-    """A data set that checks, when images are read, that they are finite and in range.
-
-    The range is checked for the first image of each batch, finiteness for all.
-    """
+    """A data set that checks that images read are finite, and the first of a batch in range."""
     spec, limits = dataset.element_spec[0], far_values(model)
     if not isinstance(spec, tf.TensorSpec) or not spec.dtype.is_floating:
         return dataset
