@@ -85,44 +85,28 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True)
 class ImageMap:
-    """A random function of single images, for `ResumableDataset.map_images`.
+    """A random function of single images, for `ResumableDataset.map_images`."""
 
-    `draw` takes a number of images and a seed (2,), and returns random numbers for each image, with
-    which `apply` changes an image (height, width, 3) in [0, 255]; `seeds` has one for each batch.
-    """
-
-    draw: Callable
-    apply: Callable
-    seeds: tf.data.Dataset
+    draw: Callable  # of a number of images and a seed (2,): random numbers for each image
+    apply: Callable  # of an image (height, width, 3) in [0, 255] and these numbers: an image
+    seeds: tf.data.Dataset  # one for each batch
 
 
 class ResumableDataset(tf.data.Dataset):
-    """Batches that can be made again as a `Selection`: what is left out is not read or decoded.
+    """Batches that can be made again as a `Selection`: what is left out is not read or decoded."""
 
-    The passes over a selection and over the whole data set are counted together where shuffles and
-    random draws change with every pass.
-
-    Args:
-        build: function of a `Selection` that returns a data set; called with the default at once.
-        map_images: function of an `ImageMap` that returns these batches with their images mapped
-            where they are made; None where images are not made one by one.
-        num_examples: number of examples of all batches.
-        batch_size: examples of a full batch.
-        shardable: whether a worker can make its shard of each batch alone.
-        is_shard: whether these are the shard of one worker already.
-        identify_names: function of nothing to a digest of the examples' names, or None.
-    """
-
+    # The passes over a selection and over the whole data set are counted together where shuffles
+    # and random draws change with every pass.
     def __init__(
         self,
-        build: Callable,
-        map_images: Callable | None = None,
+        build: Callable,  # of a `Selection`: a data set; called with the default at once
+        map_images: Callable | None = None,  # of an `ImageMap`; None without single images
         *,
-        num_examples: int | None = None,
-        batch_size: int | None = None,
-        shardable: bool = False,
-        is_shard: bool = False,
-        identify_names: Callable | None = None,
+        num_examples: int | None = None,  # of all batches
+        batch_size: int | None = None,  # examples of a full batch
+        shardable: bool = False,  # whether a worker can make its shard of each batch alone
+        is_shard: bool = False,  # whether these are the shard of one worker already
+        identify_names: Callable | None = None,  # a digest of the examples' names
     ):
         self._build, self._map_images = build, map_images
         self._input_dataset = build(Selection())
@@ -258,10 +242,8 @@ def seeds_of_batches(seed: int, fixed: bool = False) -> ResumableDataset:
 
 
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A data set that keeps its parallelism, which TensorFlow would otherwise tune.
-
-    The end of an iterator waits for the tuning thread, up to a minute in about every fifth case.
-    """
+    """A data set that keeps its parallelism, which TensorFlow would otherwise tune."""
+    # The end of an iterator waits for the tuning thread, up to a minute in about every fifth case.
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)

@@ -32,8 +32,7 @@ PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
 def write_whole(path, write):
     """Calls `write` with a path next to `path`, which may be an address, and renames what it wrote.
 
-    Where writing fails, such as on a full disk, an older file stays and nothing else is left. A
-    file elsewhere is written on this machine and copied, see `write_remote`.
+    Where writing fails, such as on a full disk, an older file stays and nothing else is left.
     """
     if is_remote(path):
         write_remote(path, write)
@@ -84,13 +83,11 @@ def _digest_file(path):
 
 def digest_tree(root) -> str:
     """A digest, as text, of the names, sizes and times of the files in a folder, or of one file."""
-    root = os.fspath(root)
+    root, walk = os.fspath(root), os.walk
     if is_remote(root):
         import tensorflow as tf
 
         walk = tf.io.gfile.walk
-    else:
-        walk = os.walk
     files = sorted(os.path.join(folder, name) for folder, _, names in walk(root) for name in names)
     with ThreadPoolExecutor() as pool:
         facts = list(pool.map(_size_and_time, files or [root]))

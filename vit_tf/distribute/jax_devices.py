@@ -130,10 +130,8 @@ def scorer(model):
 
 
 def _devices(kind):
-    import jax
-
     try:
-        return tuple(f"{device.platform}:{device.id}" for device in jax.devices(kind))
+        return tuple(keras.distribution.list_devices(kind))
     except RuntimeError:
         return ()
 

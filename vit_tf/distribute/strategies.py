@@ -38,17 +38,25 @@ def multiworker_strategy(workers=None, worker=None):
     if on_jax():
         from vit_tf.distribute import jax_devices
 
-        made = jax_devices.connect(addresses, index)
-        _strategies.append(made)
+        _strategies.append(jax_devices.connect(addresses, index))
         _position[:] = index, len(addresses)
-        return made
+        return _strategies[0]
     if context.context()._context_handle is not None:
         raise ValueError(
             "Expected the multi-worker strategy to be created before any other use of "
             "TensorFlow. Received: a program that has already used it; create the strategy in "
             "its first lines"
         )
-    _watch_workers(len(addresses))
+    # TensorFlow is to end collective operations when a worker shows no sign of life.
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        cluster_register_timeout_in_ms=1000 * START,
+        heartbeat_timeout_in_ms=1000 * HEARTBEAT,
+        shutdown_barrier_timeout_in_ms=1000 * HEARTBEAT,
+    )
+    jobs = context.context().coordination_service.coordinated_job_list
+    jobs.add(name="worker", num_tasks=len(addresses))
     made = tf.distribute.MultiWorkerMirroredStrategy(
         tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({"worker": addresses}),
@@ -123,9 +131,14 @@ def explained_failures():
     """Turns errors of TensorFlow or JAX about workers that stopped into a `ConnectionError`."""
     lost = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
     lost += (tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
+    lost += (tf.errors.InternalError,)
+    if on_jax():
+        import jax
+
+        lost += (jax.errors.JaxRuntimeError,)
     try:
         yield
-    except (*lost, tf.errors.InternalError, *_jax_errors()) as error:
+    except lost as error:
         if num_workers() == 1:
             raise
         words = getattr(error, "message", str(error)).strip()[:200]
@@ -134,15 +147,6 @@ def explained_failures():
             f"Another worker stopped or cannot be reached. Start all workers again: a run "
             f"resumes from its last saved state. {library} reports: {words}"
         ) from error
-
-
-def _jax_errors():
-    """The errors of collective operations in JAX, where Keras runs on it."""
-    if not on_jax():
-        return ()
-    import jax
-
-    return (jax.errors.JaxRuntimeError,)
 
 
 def leave(status):
@@ -196,9 +200,8 @@ def _from_tf_config(text):
         )
     if not 0 <= index < len(cluster[kind]):
         raise ValueError(
-            f"Expected TF_CONFIG to specify which of {len(cluster[kind])} tasks of type "
-            f"{kind!r} this "
-            f"is, from 0. Received: {index}"
+            f"Expected TF_CONFIG to specify which of {len(cluster[kind])} tasks of type {kind!r} "
+            f"this is, from 0. Received: {index}"
         )
     chiefs = list(cluster.get("chief", ()))
     addresses = [*chiefs, *cluster.get("worker", ())]
@@ -240,18 +243,6 @@ def _checked(source, workers, worker):
             f"Received: {worker!r}"
         )
     return addresses, index
-
-
-def _watch_workers(count):
-    """Let TensorFlow end collective operations when a worker shows no sign of life."""
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader="/job:worker/replica:0/task:0",
-        cluster_register_timeout_in_ms=1000 * START,
-        heartbeat_timeout_in_ms=1000 * HEARTBEAT,
-        shutdown_barrier_timeout_in_ms=1000 * HEARTBEAT,
-    )
-    context.context().coordination_service.coordinated_job_list.add(name="worker", num_tasks=count)
 
 
 def strategy(name="auto", workers=None, worker=None):
@@ -333,10 +324,7 @@ def _devices(kind):
 
 @functools.cache
 def _mirrored(devices):
-    """Returns the process's only `MirroredStrategy`.
-
-    The collectives of a second one would collide with it.
-    """
+    """Returns the process's only `MirroredStrategy`: collectives of a second one would collide."""
     on_cpu = "CPU" in devices[0]
     reduction = tf.distribute.ReductionToOneDevice() if on_cpu else None
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
@@ -401,13 +389,10 @@ def divide_batches(batches, strategy):
 
 
 def pad_batches(batches, replicas, size=None):
-    """Pads batches to a multiple of `replicas`, and to one size if the batch size is known.
-
-    With several JAX workers, returns this worker's shard.
-    """
+    """Pads batches to a multiple of `replicas`, and to one size if the batch size is known."""
     size = size or _batch_size(batches)
     most = None if size is None else -(-size // replicas) * replicas
-    shard = current_shard()
+    shard = current_shard()  # of several JAX workers
     sharded = shard is not None and is_shardable(batches)
 
     def pad(batch, count):
@@ -455,11 +440,9 @@ def _batch_size(batches):
 
 
 def _weigh_shards(batches, replicas):
-    """Batches with weights, so that workers with unequal shards train as one device does.
-
-    Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
-    equally: each example needs the weight `replicas * n_r / n`.
-    """
+    """Batches with weights, so that workers with unequal shards train as one device does."""
+    # Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
+    # equally: each example needs the weight `replicas * n_r / n`.
 
     def weigh(*batch):
         count = tf.shape(batch[1])[0]
@@ -477,10 +460,7 @@ def _weigh_shards(batches, replicas):
 
 
 def _weights_by_shard(num_examples, batch_size, replicas):
-    """Weights for batches of `batch_size` from `num_examples` examples.
-
-    Each worker takes its shard of a batch.
-    """
+    """Weights for batches of examples, of which each worker takes its shard."""
 
     def weigh(numbers):
         count = tf.size(numbers)
