@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from vit_tf.data.folder import decode_file
-from vit_tf.data.imaging import scale_values
+from vit_tf.data.imaging import explained, scale_values
 from vit_tf.data.source import checked_size
-from vit_tf.names import file_error, format_list
+from vit_tf.names import format_list
 from vit_tf.preprocessing import Preprocessing
 
 
@@ -99,14 +99,8 @@ def read_mask(path):
     """The index mask of a palette PNG: uint8 (height, width); an error names a corrupt file."""
     from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            mode, indices = image.mode, np.array(image)
-    except Exception as error:  # Pillow's readers raise whatever a corrupt file makes them
-        raise ValueError(
-            f"Expected a mask that can be decoded. Received: {path} ({type(error).__name__}: "
-            f"{file_error(error, path)})"
-        ) from error
+    with explained(path, path, "a mask"), Image.open(path) as image:
+        mode, indices = image.mode, np.array(image)
     if mode != "P":
         raise ValueError(
             f"Expected a mask with a palette (mode P), whose indices number the objects; grey "

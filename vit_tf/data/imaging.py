@@ -313,14 +313,14 @@ def pixels(file, name="an image", upright=True):
 
 
 @contextlib.contextmanager
-def explained(file, name):
+def explained(file, name, expected="an image file"):
     """Turns whatever Pillow raises for a corrupt file into a `ValueError` with its name."""
     try:
         yield
     except Exception as error:  # they raise whatever the file makes them
         reason = f"{type(error).__name__}: {file_error(error, file)}"
         raise ValueError(
-            f"Expected an image file that can be decoded. Received: undecodable {name} ({reason})"
+            f"Expected {expected} that can be decoded. Received: undecodable {name} ({reason})"
         ) from error
 
 
