@@ -36,9 +36,8 @@ def strategy_of(model):
     devices = {len(variable.value.sharding.device_set) for variable in model.variables}
     if devices and devices != {strategy.num_replicas_in_sync}:
         raise ValueError(
-            f"Expected {model.name!r} to be created and trained in the same scope of a "
-            f"strategy: call "
-            "`vit_tf.train` too within `with strategy.scope():`. Received: a model on "
+            f"Expected {model.name!r} to be created and trained in the same scope of a strategy: "
+            "call `vit_tf.train` too within `with strategy.scope():`. Received: a model on "
             f"{max(devices)} devices in a scope of {strategy.num_replicas_in_sync}"
         )
     return strategy
@@ -106,10 +105,8 @@ def scorer(model):
 
     count = len(jax.local_devices()) if keras.distribution.distribution() else 1
     mesh = Mesh(np.array(jax.local_devices()[:count]), ("batch",))
-    replicated, divided = (
-        NamedSharding(mesh, PartitionSpec()),
-        NamedSharding(mesh, PartitionSpec("batch")),
-    )
+    replicated = NamedSharding(mesh, PartitionSpec())
+    divided = NamedSharding(mesh, PartitionSpec("batch"))
     variables = [
         [jax.device_put(np.asarray(variable.value), replicated) for variable in variables]
         for variables in (model.trainable_variables, model.non_trainable_variables)

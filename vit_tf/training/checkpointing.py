@@ -493,8 +493,7 @@ class Checkpoint(keras.callbacks.Callback):
         if not math.isfinite(loss):
             raise ValueError(
                 f"Expected the loss to stay finite. Received: loss={float(loss)} in epoch "
-                f"{num_epochs(self.history) + 1}; try a smaller learning_rate or a "
-                "longer warm-up. "
+                f"{num_epochs(self.history) + 1}; try a smaller learning_rate or a longer warm-up. "
                 f"The files of earlier epochs in {without_password(self.directory)!r} are intact"
             )
 
