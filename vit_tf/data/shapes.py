@@ -386,11 +386,11 @@ def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
     pairs = []
     for pair in index_pairs:
         both = visible[pair].all(axis=0)
+        sides = dict(zip(("source", "target"), pair, strict=True))
         content = {"category": source.class_names[labels[pair[0]]]}
-        for side, index in zip(("source", "target"), pair, strict=True):
-            content[side] = images[np.searchsorted(indices, index)]
-            content[f"{side}_points"] = places[index, both] * size
-            content[f"{side}_box"] = _box(scenes[index]) * np.tile(size, 2)
+        content |= {side: images[np.searchsorted(indices, i)] for side, i in sides.items()}
+        content |= {f"{side}_points": places[i, both] * size for side, i in sides.items()}
+        content |= {f"{side}_box": _box(scenes[i]) * np.tile(size, 2) for side, i in sides.items()}
         pairs.append(content)
     return pairs
 
