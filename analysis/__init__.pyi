@@ -211,5 +211,5 @@ from .study.claims import (
     scorecard as scorecard,
     scorecard_of_trainings as scorecard_of_trainings,
 )
-from .study.explore import Exploration as Exploration, explore as explore
+from .study.exploration import Exploration as Exploration, explore as explore
 from .study.figure import Figure as Figure

@@ -100,7 +100,7 @@ def _check(options):
 
 def run(options):
     """Explore the models on one page."""
-    from vit_tf.analysis.study.explore import explore_models
+    from vit_tf.analysis.study.exploration import explore_models
     from vit_tf.analysis.study.models import distinct, slug
 
     start = time.perf_counter()

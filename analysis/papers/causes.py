@@ -269,7 +269,7 @@ HEADS = Figure(
     draw=plot_head_effects,
     name="head-effects-{model}",
     call="analysis.head_ablation({model}, images)",
-    show="analysis.plot_head_ablation",
+    show="analysis.plots.plot_head_ablation",
     title="Head ablation by attention distance",
     caption="Each point is a head: its attention distance, and the change of the output without "
     "it.",

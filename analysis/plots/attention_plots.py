@@ -83,7 +83,7 @@ def plot_attention_distance(
 
     Examples:
         >>> distance = analysis.attention_distance(model, images)
-        >>> ax = analysis.plot_attention_distance(distance)
+        >>> ax = analysis.plots.plot_attention_distance(distance)
 
     See also:
         `attention_distance`, `plot_mean_distance`.
@@ -151,7 +151,7 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None" = None) -> "Axes
 
     Examples:
         >>> distance = analysis.mean_distance(analysis.mean_attention(model, images))
-        >>> ax = analysis.plot_mean_distance(distance)
+        >>> ax = analysis.plots.plot_mean_distance(distance)
 
     See also:
         `mean_distance`, `plot_attention_distance`.
@@ -187,7 +187,7 @@ def plot_aligned_attention(
 
     Examples:
         >>> aligned = analysis.aligned_attention(analysis.mean_attention(model, images))
-        >>> ax = analysis.plot_aligned_attention(aligned, layers=aligned.layer.values[:2])
+        >>> ax = analysis.plots.plot_aligned_attention(aligned, layers=aligned.layer.values[:2])
 
     See also:
         `aligned_attention`, `plot_attention_offset`.
@@ -226,7 +226,7 @@ def plot_attention_maps(
 
     Examples:
         >>> maps = analysis.attention_maps(analysis.mean_attention(model, images))
-        >>> ax = analysis.plot_attention_maps(maps)
+        >>> ax = analysis.plots.plot_attention_maps(maps)
 
     See also:
         `attention_maps`, `plot_mean_attention`.
@@ -258,7 +258,7 @@ def plot_mean_attention(
 
     Examples:
         >>> mean = analysis.mean_attention(model, images)
-        >>> ax = analysis.plot_mean_attention(mean, query="cls")
+        >>> ax = analysis.plots.plot_mean_attention(mean, query="cls")
 
     See also:
         `mean_attention`, `plot_attention_maps`.
@@ -308,7 +308,7 @@ def plot_attention_offset(
 
     Examples:
         >>> offset = analysis.attention_offset(aligned)
-        >>> ax = analysis.plot_attention_offset(offset)
+        >>> ax = analysis.plots.plot_attention_offset(offset)
 
     See also:
         `attention_offset`, `plot_aligned_attention`.
@@ -350,7 +350,7 @@ def plot_head_classes(
 
     Examples:
         >>> classes = analysis.head_classes(analysis.mean_attention(model, images))
-        >>> ax = analysis.plot_head_classes(classes)
+        >>> ax = analysis.plots.plot_head_classes(classes)
 
     See also:
         `head_classes`, `plot_attention_offset`.
@@ -414,7 +414,7 @@ def plot_attention_saliency(
 
     Examples:
         >>> overlap = analysis.attention_saliency(model, (images, masks))
-        >>> ax = analysis.plot_attention_saliency(overlap)
+        >>> ax = analysis.plots.plot_attention_saliency(overlap)
 
     See also:
         `attention_saliency`, `plot_attention_maps`.
@@ -447,7 +447,7 @@ def plot_attention_patterns(
 
     Examples:
         >>> patterns = analysis.attention_patterns(model, images)
-        >>> ax = analysis.plot_attention_patterns(patterns, query="cls")
+        >>> ax = analysis.plots.plot_attention_patterns(patterns, query="cls")
 
     See also:
         `attention_patterns`, `plot_attention_maps`.
@@ -485,7 +485,7 @@ def plot_attention_rollout(
 
     Examples:
         >>> rollout = analysis.attention_rollout(model, images)
-        >>> ax = analysis.plot_attention_rollout(rollout, query="cls")
+        >>> ax = analysis.plots.plot_attention_rollout(rollout, query="cls")
 
     See also:
         `attention_rollout`, `rollout_of_images`.
@@ -542,7 +542,7 @@ def plot_attention_rows(
 
     Examples:
         >>> rows = analysis.attention_rows(model, images)
-        >>> ax = analysis.plot_attention_rows(rows, query="cls")
+        >>> ax = analysis.plots.plot_attention_rows(rows, query="cls")
 
     See also:
         `attention_rows`, `plot_mean_attention`.
@@ -584,7 +584,7 @@ def plot_gradient_attention(
 
     Examples:
         >>> relevance = analysis.gradient_attention(model, images)
-        >>> ax = analysis.plot_gradient_attention(relevance)
+        >>> ax = analysis.plots.plot_gradient_attention(relevance)
 
     See also:
         `gradient_attention`, `plot_grad_cam`.

@@ -58,7 +58,7 @@ def plot_receptive_field(
 
     Examples:
         >>> field = analysis.receptive_field(model, images)
-        >>> ax = analysis.plot_receptive_field(field)
+        >>> ax = analysis.plots.plot_receptive_field(field)
 
     See also:
         `receptive_field`, `plot_position_attribution`.
@@ -100,7 +100,7 @@ def plot_skip_ratio(
 
     Examples:
         >>> ratio = analysis.skip_ratio(model, images)
-        >>> ax = analysis.plot_skip_ratio(ratio, variable="cosine")
+        >>> ax = analysis.plots.plot_skip_ratio(ratio, variable="cosine")
 
     See also:
         `skip_ratio`, `plot_skip_ratio_lines`.
@@ -157,7 +157,7 @@ def plot_skip_ratio_lines(
 
     Examples:
         >>> ratio = analysis.skip_ratio(model, images)
-        >>> ax = analysis.plot_skip_ratio_lines({"ViT": ratio, "other": ratio})
+        >>> ax = analysis.plots.plot_skip_ratio_lines({"ViT": ratio, "other": ratio})
 
     See also:
         `skip_ratio`, `plot_skip_ratio`.
@@ -228,7 +228,7 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None" = None, example: int
 
     Examples:
         >>> norms = analysis.branch_norms(model, images)
-        >>> ax = analysis.plot_branch_norms(norms, example=1)
+        >>> ax = analysis.plots.plot_branch_norms(norms, example=1)
 
     See also:
         `branch_norms`, `plot_skip_ratio`.
@@ -267,7 +267,7 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes"
 
     Examples:
         >>> filters = analysis.patch_filters(kernel, 8)
-        >>> ax = analysis.plot_patch_filters(filters)
+        >>> ax = analysis.plots.plot_patch_filters(filters)
 
     See also:
         `patch_filters`, `plot_position_similarity`.
@@ -308,7 +308,7 @@ def plot_position_similarity(result: xr.DataArray, ax: "Axes | None" = None) -> 
 
     Examples:
         >>> similarity = analysis.position_similarity(embedding, grid)
-        >>> ax = analysis.plot_position_similarity(similarity)
+        >>> ax = analysis.plots.plot_position_similarity(similarity)
 
     See also:
         `position_similarity`, `plot_patch_filters`.
@@ -361,7 +361,7 @@ def plot_logit_lens(
 
     Examples:
         >>> lens = analysis.logit_lens(model, images)
-        >>> ax = analysis.plot_logit_lens(lens, classes=[0, 3])
+        >>> ax = analysis.plots.plot_logit_lens(lens, classes=[0, 3])
 
     See also:
         `logit_lens`, `plot_lens_accuracy`.
@@ -390,7 +390,7 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None" = None) -> "Ax
 
     Examples:
         >>> accuracy = analysis.lens_accuracy(lens, labels)
-        >>> ax = analysis.plot_lens_accuracy(accuracy)
+        >>> ax = analysis.plots.plot_lens_accuracy(accuracy)
 
     See also:
         `lens_accuracy`, `plot_logit_lens`.
@@ -432,7 +432,7 @@ def plot_head_ablation(
 
     Examples:
         >>> effect = analysis.head_ablation(model, (images, labels))
-        >>> ax = analysis.plot_head_ablation(effect, change="accuracy_change")
+        >>> ax = analysis.plots.plot_head_ablation(effect, change="accuracy_change")
 
     See also:
         `head_ablation`, `plot_head_effects`.
@@ -455,7 +455,7 @@ def plot_activation_patching(result: xr.Dataset, ax: "Axes | None" = None) -> "A
 
     Examples:
         >>> effect = analysis.activation_patching(model, (images, other_images))
-        >>> ax = analysis.plot_activation_patching(effect)
+        >>> ax = analysis.plots.plot_activation_patching(effect)
 
     See also:
         `activation_patching`, `plot_token_ablation`.
@@ -531,7 +531,7 @@ def plot_skip_ablation(
 
     Examples:
         >>> effect = analysis.skip_ablation(model, (images, labels))
-        >>> ax = analysis.plot_skip_ablation(effect)
+        >>> ax = analysis.plots.plot_skip_ablation(effect)
 
     See also:
         `skip_ablation`, `plot_skip_ratio`.
@@ -566,7 +566,7 @@ def plot_token_ablation(
 
     Examples:
         >>> effect = analysis.token_ablation(model, (images, labels))
-        >>> ax = analysis.plot_token_ablation(effect)
+        >>> ax = analysis.plots.plot_token_ablation(effect)
 
     See also:
         `token_ablation`, `plot_activation_patching`.
@@ -658,7 +658,7 @@ def plot_overlay(
 
     Examples:
         >>> maps = analysis.grad_cam(model, images)
-        >>> ax = analysis.plot_overlay(images[0], maps[0, 0, -1], label="Grad-CAM")
+        >>> ax = analysis.plots.plot_overlay(images[0], maps[0, 0, -1], label="Grad-CAM")
 
     See also:
         `plot_grad_cam`, `plot_attention_rows`.
@@ -695,7 +695,7 @@ def plot_input_gradients(
 
     Examples:
         >>> gradients = analysis.input_gradients(model, images)
-        >>> ax = analysis.plot_input_gradients(gradients, image=images[0])
+        >>> ax = analysis.plots.plot_input_gradients(gradients, image=images[0])
 
     See also:
         `input_gradients`, `plot_grad_cam`.
@@ -730,7 +730,7 @@ def plot_grad_cam(
 
     Examples:
         >>> maps = analysis.grad_cam(model, images)
-        >>> ax = analysis.plot_grad_cam(maps, image=images[0])
+        >>> ax = analysis.plots.plot_grad_cam(maps, image=images[0])
 
     See also:
         `grad_cam`, `plot_input_gradients`.
@@ -766,7 +766,7 @@ def plot_position_attribution(
 
     Examples:
         >>> fields = analysis.position_attribution(model, images)
-        >>> ax = analysis.plot_position_attribution(fields, 5, image=images[0])
+        >>> ax = analysis.plots.plot_position_attribution(fields, 5, image=images[0])
 
     See also:
         `position_attribution`, `plot_receptive_field`.
@@ -807,7 +807,7 @@ def plot_token_similarity(
 
     Examples:
         >>> similarity = analysis.token_similarity(model, images)
-        >>> ax = analysis.plot_token_similarity(similarity, 5)
+        >>> ax = analysis.plots.plot_token_similarity(similarity, 5)
 
     See also:
         `token_similarity`, `plot_attention_rows`.

@@ -64,7 +64,7 @@ def plot_ridge_probe(
 
     Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test)
-        >>> ax = analysis.plot_ridge_probe(accuracy.sel(l2=10.0))
+        >>> ax = analysis.plots.plot_ridge_probe(accuracy.sel(l2=10.0))
 
     See also:
         `ridge_probe`, `select_l2`, `plot_probe_map`.
@@ -166,7 +166,7 @@ def plot_probe_variants(results: dict[str, xr.DataArray], ax: "Axes | None" = No
 
     Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test).sel(l2=10.0, drop=True)
-        >>> ax = analysis.plot_probe_variants({"ViT: cls": accuracy, "ViT: all": accuracy})
+        >>> ax = analysis.plots.plot_probe_variants({"ViT: cls": accuracy, "ViT: all": accuracy})
 
     See also:
         `ridge_probe`, `plot_ridge_probe`.
@@ -213,7 +213,7 @@ def plot_probe_map(
 
     Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test, tokens="each")
-        >>> ax = analysis.plot_probe_map(accuracy.sel(l2=10.0))
+        >>> ax = analysis.plots.plot_probe_map(accuracy.sel(l2=10.0))
 
     See also:
         `ridge_probe`, `plot_ridge_probe`.
@@ -317,7 +317,7 @@ def plot_knn_accuracy(
 
     Examples:
         >>> accuracy = analysis.knn_accuracy(model, train, test)
-        >>> ax = analysis.plot_knn_accuracy(accuracy, top=5)
+        >>> ax = analysis.plots.plot_knn_accuracy(accuracy, top=5)
 
     See also:
         `knn_accuracy`, `plot_linear_probe`.
@@ -347,7 +347,7 @@ def plot_linear_probe(
 
     Examples:
         >>> accuracy = analysis.linear_probe(model, train, test)
-        >>> ax = analysis.plot_linear_probe(accuracy)
+        >>> ax = analysis.plots.plot_linear_probe(accuracy)
 
     See also:
         `linear_probe`, `plot_ridge_probe`.
@@ -384,7 +384,7 @@ def plot_retrieval(
 
     Examples:
         >>> score = analysis.retrieval(model, queries, gallery, truth)
-        >>> ax = analysis.plot_retrieval(score)
+        >>> ax = analysis.plots.plot_retrieval(score)
 
     See also:
         `retrieval`, `plot_knn_accuracy`.
@@ -418,7 +418,7 @@ def plot_clustering(
 
     Examples:
         >>> scores = analysis.clustering(model, (images, labels))
-        >>> ax = analysis.plot_clustering(scores, score="nmi")
+        >>> ax = analysis.plots.plot_clustering(scores, score="nmi")
 
     See also:
         `clustering`, `object_clustering`.
@@ -450,7 +450,7 @@ def plot_label_propagation(
 
     Examples:
         >>> score = analysis.label_propagation(model, videos)
-        >>> ax = analysis.plot_label_propagation(score)
+        >>> ax = analysis.plots.plot_label_propagation(score)
 
     See also:
         `label_propagation`, `plot_keypoint_correspondence`.
@@ -486,7 +486,7 @@ def plot_keypoint_correspondence(
 
     Examples:
         >>> score = analysis.keypoint_correspondence(model, pairs)
-        >>> ax = analysis.plot_keypoint_correspondence(score, threshold=0.05)
+        >>> ax = analysis.plots.plot_keypoint_correspondence(score, threshold=0.05)
 
     See also:
         `keypoint_correspondence`, `plot_label_propagation`.

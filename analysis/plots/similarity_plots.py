@@ -62,7 +62,7 @@ def plot_cka(
 
     Examples:
         >>> similarity = analysis.cka(model, images)
-        >>> ax = analysis.plot_cka(similarity)
+        >>> ax = analysis.plots.plot_cka(similarity)
 
     See also:
         `cka`, `depth_cka`, `residual_cka`, `plot_layer_match_accuracy`.
@@ -147,7 +147,7 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
 
     Examples:
         >>> result = analysis.similarities(model, images)
-        >>> ax = analysis.plot_similarities(result)
+        >>> ax = analysis.plots.plot_similarities(result)
 
     See also:
         `similarities`, `plot_cka`.
@@ -176,7 +176,7 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None" = None) -> "
 
     Examples:
         >>> similarity = analysis.cka(model, images, other_model)
-        >>> ax = analysis.plot_layer_match_accuracy(similarity)
+        >>> ax = analysis.plots.plot_layer_match_accuracy(similarity)
 
     See also:
         `layer_match_accuracy`, `plot_cka`.
@@ -236,7 +236,7 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None" = None) 
 
     Examples:
         >>> similarity = analysis.cka(model, images, other_model)
-        >>> ax = analysis.plot_best_matching_layer(analysis.best_matching_layer(similarity))
+        >>> ax = analysis.plots.plot_best_matching_layer(analysis.best_matching_layer(similarity))
 
     See also:
         `best_matching_layer`, `plot_layer_match_accuracy`.
@@ -290,7 +290,7 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
 
     Examples:
         >>> result = analysis.last_layer_cka({"A": model, "B": other_model}, images)
-        >>> ax = analysis.plot_last_layer_cka(result)
+        >>> ax = analysis.plots.plot_last_layer_cka(result)
 
     See also:
         `last_layer_cka`, `plot_cka`.
@@ -356,7 +356,7 @@ def plot_localization(
 
     Examples:
         >>> cka = analysis.localization(model, images)
-        >>> ax = analysis.plot_localization(cka, layer=list(cka.layer.values))
+        >>> ax = analysis.plots.plot_localization(cka, layer=list(cka.layer.values))
 
     See also:
         `localization`, `plot_cka`.
@@ -466,7 +466,7 @@ def plot_head_similarity(
 
     Examples:
         >>> cka = analysis.head_similarity(model, other_model, images)
-        >>> ax = analysis.plot_head_similarity(cka)
+        >>> ax = analysis.plots.plot_head_similarity(cka)
 
     See also:
         `head_similarity`, `plot_attention_distance`.
@@ -538,7 +538,7 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
 
     Examples:
         >>> result = analysis.formation(model, images)
-        >>> ax = analysis.plot_formation(result)
+        >>> ax = analysis.plots.plot_formation(result)
 
     See also:
         `FormationRecorder`, `plot_cka`.
@@ -603,7 +603,7 @@ def plot_compute(table: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
 
     Examples:
         >>> table = analysis.compute(runs)
-        >>> ax = analysis.plot_compute(table)
+        >>> ax = analysis.plots.plot_compute(table)
 
     See also:
         `vit_tf.count_flops`, and the command `vit-tf compute`, which makes the table.
@@ -674,7 +674,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
 
     Examples:
         >>> scores = analysis.scorecard_of_trainings(folders)
-        >>> ax = analysis.plot_trainings(scores)
+        >>> ax = analysis.plots.plot_trainings(scores)
 
     See also:
         `scorecard_of_trainings`, `report_trainings`.

@@ -421,7 +421,7 @@ def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = 
     figure = pictures[0].figure
     if not figure.call:
         return ""
-    show = figure.show or f"analysis.{figure.draw.__name__}"
+    show = figure.show or f"analysis.plots.{figure.draw.__name__}"
     fits = "train" in figure.call
     lines = [line for line in setup.splitlines() if fits or not line.startswith("train")]
     if "labels" in figure.call:

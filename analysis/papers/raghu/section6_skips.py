@@ -192,7 +192,7 @@ FIGURE_E2 = FIGURE_7_RIGHT.variant(
     shows="cosine of skip and branch",
     draw=partial(plot_skip_ratio_lines, variable="cosine"),
     name="skip-cosine",
-    show='analysis.plot_skip_ratio_lines(results, variable="cosine")',
+    show='analysis.plots.plot_skip_ratio_lines(results, variable="cosine")',
     title="Cosine of skip and branch by layer",
     caption="Cosine similarity of skip and branch at each sum: at 1 the branch amplifies the skip, "
     "at 0 it is orthogonal to it, below 0 it cancels part of it.",

@@ -130,7 +130,7 @@ FIGURE_23 = Figure(
     interactive=cka_heatmap,
     name="residual-cka-{model}",
     call="analysis.residual_cka({model}, images)",
-    show="analysis.plot_residual_cka",
+    show="analysis.plots.plot_residual_cka",
     title="CKA between skips and attention branches",
     caption="Each cell is the CKA between the branch of one attention sublayer and the skip of "
     "another. Dark cells on the diagonal are sublayers that add new information.",

@@ -162,7 +162,7 @@ FIGURE_9 = Figure(
 FIGURE_28 = FIGURE_9.variant(
     draw=partial(plot_knn_accuracy, top=5),
     name="knn-top-5",
-    show="analysis.plot_knn_accuracy",
+    show="analysis.plots.plot_knn_accuracy",
     title="Top-5 k-NN accuracy by layer",
 )
 

@@ -16,7 +16,7 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.attention.saliency import most_attended
 from vit_tf.analysis.plots.style import colour_map
-from vit_tf.analysis.study.explore import probabilities
+from vit_tf.analysis.study.exploration import probabilities
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")]
 

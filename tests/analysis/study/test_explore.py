@@ -15,8 +15,8 @@ from sklearn.decomposition import PCA
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.study.explore import pack, probabilities, read_images, shrunk
-from vit_tf.analysis.study.explore_results import principal_components, token_norms
+from vit_tf.analysis.study.exploration import pack, probabilities, read_images, shrunk
+from vit_tf.analysis.study.exploration_results import principal_components, token_norms
 
 
 def image(height=20, width=30, seed=0):
@@ -316,12 +316,12 @@ def test_a_keras_hub_vit_shows_what_its_layers_hold(tmp_path):
 
 
 def test_attention_of_many_tokens_is_that_of_some_layers(tmp_path, monkeypatch):
-    from vit_tf.analysis.study import explore_results
+    from vit_tf.analysis.study import exploration_results
 
     vit = vit_tf.ViT((16, 16, 3), 8, 3, 2, 8, 8, 3)
-    monkeypatch.setattr(explore_results, "MOST_WEIGHTS", 2 * 2 * 25)
-    only = {name: explore_results.MEASURES[name] for name in ("attention",)}
-    monkeypatch.setattr(explore_results, "MEASURES", only)
+    monkeypatch.setattr(exploration_results, "MOST_WEIGHTS", 2 * 2 * 25)
+    only = {name: exploration_results.MEASURES[name] for name in ("attention",)}
+    monkeypatch.setattr(exploration_results, "MEASURES", only)
     page = analysis.explore(vit, image(), tmp_path / "page.html")
     layers = page.results["attention"].layer.values.tolist()
     assert layers == ["block00/attention/weights", "block02/attention/weights"]

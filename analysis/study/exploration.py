@@ -27,7 +27,7 @@ from ..engine.stream import eager_steps
 from ..flow.attribution import require_samples
 from ..report.explore_page import write_explore_page
 from ..report.page import in_frame, require_own
-from .explore_results import FLAT, MEASURES, Subject, collect_results, is_flat
+from .exploration_results import FLAT, MEASURES, Subject, collect_results, is_flat
 from .models import PROBES, LoadedModel, describe_model, expected, slug, study_model
 
 MOST_PIXELS = 112  # a side of a map of pixels on the page
