@@ -117,8 +117,8 @@ def plot_skip_ratio(
     gaps = "\n(grey: no such token)" if np.isnan(shown.values).any() else ""
     look = {"cmap": style.colours("PuOr"), "norm": _skip_norm(variable, shown.values)}
     ax, bar = draw_matrix(shown, ax, height=3, title=title, bar=name + gaps, **look)
-    prefix, count = results.attrs.get("prefix", 0), shown.sizes["token"]
-    rows = np.arange(0, count, 2 ** int(np.ceil(np.log2(max(1, count / 24)))))
+    prefix, num_shown = results.attrs.get("prefix", 0), shown.sizes["token"]
+    rows = np.arange(0, num_shown, 2 ** int(np.ceil(np.log2(max(1, num_shown / 24)))))
     labels = [f"{row} ({'prefix' if row else 'CLS'})" if row < prefix else str(row) for row in rows]
     ax.set_yticks(rows, labels, fontsize=FONT_SIZE)
     if variable == "norm_ratio":
@@ -194,13 +194,13 @@ def _token_means(result, variable):
     if "prefix" not in result.attrs:
         raise ValueError(f"Expected the attribute 'prefix'. Received: {sorted(result.attrs)}")
     prefix = int(result.attrs["prefix"])
-    first, count = min(prefix, 1), values.sizes["token"]
-    kinds = {
-        "CLS token": range(first),
-        "other prefix tokens": range(first, prefix),
-        "spatial tokens": range(prefix, count),
+    parts = {"CLS token": slice(prefix and 1)}
+    parts |= {
+        "other prefix tokens": slice(1, max(prefix, 1)),
+        "spatial tokens": slice(prefix, None),
     }
-    return [(kind, values.isel(token=part).mean("token")) for kind, part in kinds.items() if part]
+    kinds = {kind: values.isel(token=part) for kind, part in parts.items()}
+    return [(kind, x.mean("token")) for kind, x in kinds.items() if x.sizes["token"]]
 
 
 def _plot_sites(ax, depth, values, names, label, colour):

@@ -276,7 +276,7 @@ def _embed_panel(panel, folder):
         with Image.open(BytesIO(png), formats=["PNG"]) as image:
             dots = image.info.get("dpi", (CSS_DOTS, CSS_DOTS))
             inches = [pixels / per_inch for pixels, per_inch in zip(image.size, dots, strict=True)]
-    except OSError:  # what Pillow raises for other files
+    except (OSError, Image.DecompressionBombError):  # of other files, and of far too large ones
         received = "bytes" if isinstance(panel.png, bytes) else repr(os.fspath(panel.png))
         raise ValueError(f"Expected a PNG. Received: {received}") from None
     data = base64.b64encode(png).decode("ascii")

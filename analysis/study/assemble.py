@@ -422,8 +422,8 @@ def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = 
     if not figure.call:
         return ""
     show = figure.show or f"analysis.plots.{figure.draw.__name__}"
-    fits = "train" in figure.call
-    lines = [line for line in setup.splitlines() if fits or not line.startswith("train")]
+    uses_train = "train" in figure.call
+    lines = [line for line in setup.splitlines() if uses_train or not line.startswith("train")]
     if "labels" in figure.call:
         lines.append("labels = np.concatenate([labels for _, labels in images])")
     lines += _calls(pictures, figure, sources, show)

@@ -76,7 +76,7 @@ class Data:
 
 FIELD_IMAGES = 32  # whose receptive fields are averaged, at most
 FIELD_PIXELS = 2**18  # of these images, of 224 px five: one batch
-FEWEST_FIELDS = 4  # of these, as the first batch also shows which axes hold examples
+FEWEST_FIELDS = 4  # of these, as this batch also shows which axes hold examples
 MOST_IN_BATCH = 120
 FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
 SMALLEST_BATCH = 8  # where there would be fewer otherwise: similarities of small ones are noisy

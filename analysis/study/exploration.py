@@ -280,7 +280,7 @@ def _shown(subject, results):
     """What there is to show: which panels the page has, and words in their texts."""
     grid, has = subject.model.grid, results.keys()
     tokens = bool(subject.model.has_tokens)
-    panels = dict(zip(MEASURES, MEASURES, strict=True)) | PANELS
+    panels = {name: name for name in MEASURES} | PANELS  # by default called as its result
     return {panel: name in has for panel, name in panels.items()} | {
         "size": "{} x {}".format(*subject.images.shape[1:3]),
         "evidence": bool(has & {"gradient_attention", "input_gradients", "grad_cam"}),

@@ -181,8 +181,8 @@ def rollout(subject):
     """Attention followed through all layers."""
     model = subject.model
     model.require(model.weights, "attention weights and skips among its layers")
-    features = model.features(*model.rollout_taps)
-    return rollout_of_images(features, subject.images, model.require_grid())
+    grid = model.require_grid()
+    return rollout_of_images(model.features(*model.rollout_taps), subject.images, grid)
 
 
 def relevance(subject):

@@ -8,7 +8,7 @@ import xarray as xr
 from ...engine.estimates import accuracy_of, correlation, lower, minus, student
 from ...engine.features import gaussian_like
 from ...engine.pooling import grid_of, pooled_statistic
-from ...engine.results import KEPT, expect_variable, layer_names
+from ...engine.results import KEPT, POOLED, expect_variable, layer_names
 from ...plots.probe_plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_statistic
 from ...study.claims import claim
@@ -32,23 +32,23 @@ def summarised(model, tokens):
 
 
 def pooled_of(model, tokens, reads="test"):
-    """Pooled features of the images of a data set, that others share."""
-    taps, tokens_read, view = summarised(model, tokens), tokens, None
-    if model.role == "noise":  # whose mean over tokens is noise again
+    """Pooled features of the images of a data set, that others share.
 
-        def view(noise, features, data):
-            return gaussian_like(noise.base.features(*taps), vectors=True)
+    Those of noise are drawn as one vector for each image and layer, all that there is to pool.
+    """
+    taps, is_noise = summarised(model, tokens), model.role == "noise"
 
-        tokens_read = "all"
+    def vectors(noise, features, data):
+        return gaussian_like(noise.base.features(*taps), seed=POOLED.index(tokens), vectors=True)
 
     return statistic(
         f"pooled_{tokens}_{reads}",
         model,
         taps,
-        lambda features: pooled_statistic(tokens_read, grid_of(features, None)),
+        lambda features: pooled_statistic("all" if is_noise else tokens, grid_of(features, None)),
         reads=reads,
         saved=False,
-        view=view,
+        view=vectors if is_noise else None,
     )
 
 

@@ -162,7 +162,7 @@ FIGURE_9 = Figure(
 FIGURE_28 = FIGURE_9.variant(
     draw=partial(plot_knn_accuracy, top=5),
     name="knn-top-5",
-    show="analysis.plots.plot_knn_accuracy",
+    show="analysis.plots.plot_knn_accuracy(results, top=5)",
     title="Top-5 k-NN accuracy by layer",
 )
 
@@ -198,7 +198,7 @@ FIGURE_29 = Figure(
 )
 
 
-def _on_square_grid(model, analysis, measure, reads):
+def _task_on_square_grid(model, analysis, measure, reads):
     """A measurement of tokens that correspond, for models with a square grid."""
     taps = model.require_grid_layers()
     model.require(model.grid.rows == model.grid.columns, "square grid")
@@ -211,12 +211,12 @@ def _on_square_grid(model, analysis, measure, reads):
 
 def propagation_of(model):
     """Propagation of masks through videos."""
-    return _on_square_grid(model, "propagation", label_propagation, "videos")
+    return _task_on_square_grid(model, "propagation", label_propagation, "videos")
 
 
 def keypoints_of(model):
     """Keypoint correspondence between images of a category."""
-    return _on_square_grid(model, "keypoints", keypoint_correspondence, "pairs")
+    return _task_on_square_grid(model, "keypoints", keypoint_correspondence, "pairs")
 
 
 def _above_chance(task, noise):
