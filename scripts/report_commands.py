@@ -168,7 +168,8 @@ def read_data(options, description, split="test", **images):
         return Data(test, few, facts=facts, optional=annotated, optional_facts=annotation_facts)
     few_shot = {"batch_size": MOST_IN_BATCH, "held_out": options.shots, **source}
     train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
-    count = min(description.num_examples["train"], sorted((*GALLERY, tested))[1])
+    fewest, most = GALLERY
+    count = min(description.num_examples["train"], max(fewest, min(tested, most)))
     (gallery,) = load(splits=("train",), batch_size=MOST_IN_BATCH, take=count)
     facts |= {"train": train.identify(), "validation": held_out.identify()}
     annotated = {"gallery": lambda: gallery, **annotated}

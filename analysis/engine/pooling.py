@@ -68,12 +68,12 @@ def tokens_of(tap, values, which, grid):
 
 
 def pooled_tokens(own, grid):
-    """Positions of the tokens that a head reads: the model's `own`; of None CLS, or else all."""
+    """Positions of the tokens that a head reads: `own`; of None CLS if there is one, else all."""
     return tuple(own or (range(1) if grid.prefix else range(grid.num_tokens)))
 
 
 def grid_of(features, grid):
-    """The `TokenGrid`, the pair (rows, columns) or None that is known before the first batch."""
+    """The grid as far as it is known before the first batch: `TokenGrid`, (rows, columns), None."""
     own = getattr(features, "token_grid", None)
     if grid is None:
         return own
@@ -121,7 +121,7 @@ def on_grid(features, grid, make, num_tokens):
 
 
 def shared_grid(taps, grid, given, image_shape):
-    """The one `TokenGrid` of all taps, also maps if it is `given`, that tiles the images."""
+    """The one grid of all taps, which is `grid` where the caller has `given` it and tiles images."""
     size = height, width = tuple(image_shape[1:3])
     grids = {tap: _grid_of_tap(tap, values, grid, size) for tap, values in taps.items()}
     shared = next(iter(grids.values()))
@@ -226,7 +226,7 @@ class Pooled:
 
     layers: dict
     labels: np.ndarray
-    tokens: str
+    tokens: str | None
     batches: int
 
 
@@ -295,7 +295,7 @@ def require_inside(outside, examples, num_classes, subset):
 
 
 def require_labels(labels, num_classes, subset):
-    """Raises a `ValueError` unless an array holds labels of `what` images, all of them classes."""
+    """Raises a `ValueError` unless an array has labels of `subset` images, all of them classes."""
     require_vector(labels, num_classes, subset)
     if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
         _refuse(num_classes, f"{subset} labels from {labels.min()} to {labels.max()}")

@@ -305,7 +305,7 @@ def _labelled(distances, categories, thresholds, boxes, notes):
     for layer, layer_distances in enumerate(distances.values()):
         for place, share in enumerate(thresholds):
             shares = correct_keypoints(layer_distances, categories, share * unit, rule, boxes)
-            pck[:, layer, :, place] = np.transpose(list(shares.values()))
+            pck[:, layer, :, place] = np.transpose([shares[name] for name in names])
     words = "percentage of correct keypoints, as a share", "mean over categories of the PCK"
     variables = {
         "pck": variable(("average", "layer", "category", "threshold"), pck, words[0]),

@@ -254,9 +254,11 @@ def fit_linear_probe(
     coords = {"layer": layers, "tokens": tokens, "batch_norm": list(batch_norm)}
     result = xr.DataArray(np.nan, coords, tuple(coords), name="accuracy")
     losses = result.copy()
-    for index, ((layer, word), norm) in enumerate(probe_keys(x, batch_norm)):
+    for ((layer, word), norm), right, wrong in zip(
+        probe_keys(x, batch_norm), accuracy, loss, strict=True
+    ):
         at = {"layer": layer, "tokens": word, "batch_norm": norm}
-        result.loc[at], losses.loc[at] = accuracy[index], loss[index]
+        result.loc[at], losses.loc[at] = right, wrong
     result = result.assign_coords(training_loss=(result.dims, losses.values))
     settings |= {"step_examples": min(batch_size, len(labels)), "seed": seed}
     del settings["batch_size"]  # that of the provenance is of the test images

@@ -173,11 +173,8 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
         asked_counts = np.isfinite(scores[0, 0]).sum(axis=-1)
         # Means over the queries that have positive images; 0 / 0 where none has.
         means = np.nansum(scores, axis=-1) / np.where(asked_counts > 0, asked_counts, np.nan)
-        dims, precision, each = (
-            ("layer", "difficulty"),
-            np.moveaxis(means[:, 1:], 1, 2),
-            scores[:, 0],
-        )
+        dims = ("layer", "difficulty")
+        precision, each = np.moveaxis(means[:, 1:], 1, 2), scores[:, 0]
         variables = {
             "score": variable(dims, means[:, 0], "mean average precision"),
             "precision": variable((*dims, "k"), precision, "mean precision at k"),

@@ -188,8 +188,8 @@ def cka_statistic(features_x, features_y=None):
         hsic, _ = unscaled(totals["rows"]["hsic"], scales)
         varies, names, constant = varying_layers(hsic, scales, layers)
         hsic = hsic[:, varies][:, :, varies]
-        at = np.cumsum(varies) - 1
-        x, y = (at[positions[varies[positions]]] for positions in sides(layers))
+        place = np.cumsum(varies) - 1  # of a layer among those that vary
+        x, y = (place[positions[varies[positions]]] for positions in sides(layers))
         value, stderr = (part[np.ix_(x, y)] for part in jackknife(ratio, hsic))
         models = features_x, features_x if features_y is None else features_y
         result = labelled_similarity(value, stderr, names, models, totals, constant_layers=constant)
@@ -262,10 +262,10 @@ def with_errors(value, stderr, coords):
 
 
 def varying_layers(hsic, scales, layers):
-    """Which layers (layer,) vary between examples, their names, and a warning about the others.
+    """Which layers (layer,) vary between examples, their names, and those of the others.
 
     Several examples of a batch must differ: HSIC is blind to one. Names are those of `layers` of
-    each model, as coordinates `layer_x` and `layer_y` and as a list of the others.
+    each model, as coordinates `layer_x` and `layer_y`, and a list of the others, of which it warns.
     """
     names = np.concatenate(layers)  # of both models
     own_hsic = np.diagonal(hsic, axis1=1, axis2=2)
@@ -510,7 +510,11 @@ def last_layer_statistic(models):
             pairs = np.stack(values)[:, rows[:, None], rows]
             result[:, members[:, None], members, index] = pairs
         facts = provenance(next(iter(models.values())), totals["examples"], len(hsic))
-        facts |= {"remainder": int(totals["remainder"]), "layers": layers, "estimator": ESTIMATOR}
+        facts |= {
+            "remainder": int(totals["remainder"]),
+            "layers": list(layers),
+            "estimator": ESTIMATOR,
+        }
         del facts["model"]  # there are many
         coords = {"model_x": names, "model_y": names, "part": list(PARTS)}
         return with_errors(*result, coords).assign_attrs(facts)

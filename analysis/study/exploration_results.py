@@ -332,7 +332,7 @@ FLAT = "The head scores all classes equally, as one that is zero or untrained do
 
 
 def collect_results(subject):
-    """Every result that the model has the taps for."""
+    """Results by name that the model has the taps for, and (what, reasons) of those left out."""
     results, left_out = {}, []
     for name, (words, measure) in MEASURES.items():
         if name in OF_CLASSES and is_flat(results):
@@ -357,7 +357,7 @@ def principal_components(tokens):
 
 
 def _components(x):
-    """Each with the sign that skews its scores to the right, and its share of the variance."""
+    """Principal components, signed so that their scores skew right, and shares of the variance."""
     *shape, channels = x.shape
     rows = x.reshape(-1, channels)
     rows = rows - rows.mean(axis=0)

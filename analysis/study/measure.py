@@ -35,7 +35,7 @@ DATA = "data"
 
 @dataclass(frozen=True)
 class Measurement:
-    """What both kinds have."""
+    """The fields of `SharedPass` and `OwnPasses`."""
 
     name: str  # of the result: that of the analysis and the models, "cka.vit-cls.bit"
     models: tuple[StudyModel, ...]  # the models that it looks at
@@ -184,7 +184,7 @@ def quantity(result, *, unit, more=""):
 
 log = logging.getLogger(__name__)
 
-# That share a pass without being compared with each other.
+# Most models that share a pass without being compared with each other.
 MOST_MODELS = 4
 # Measurements with passes of their own that are made at a time: tracing takes a single core.
 MOST_AT_ONCE = 2
@@ -280,7 +280,7 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
 
 
 def _independent(schedule):
-    """Lists of (number, `Pass`), in order."""
+    """Groups of (number, `Pass`) that can be made at once: none is fed by another of its group."""
     lists, names = [], set()
     for numbered in enumerate(schedule, start=1):
         measurements = numbered[1].measurements
@@ -440,7 +440,7 @@ def _connected(measurements):
 
 
 def _make(measurements, data, results, problems, parts=False):
-    """Measurements that are made together: dict from name to a function that finishes it."""
+    """Dict from each measurement, made together, to what finishes it; sets that fail are halved."""
     fed = {}
     for m in measurements:
         try:
