@@ -121,7 +121,7 @@ def on_grid(features, grid, make, num_tokens):
 
 
 def shared_grid(taps, grid, given, image_shape):
-    """The one grid of all taps, which is `grid` where the caller has `given` it and tiles images."""
+    """The one grid of all taps, which is `grid` if the caller has `given` it and tiles images."""
     size = height, width = tuple(image_shape[1:3])
     grids = {tap: _grid_of_tap(tap, values, grid, size) for tap, values in taps.items()}
     shared = next(iter(grids.values()))
