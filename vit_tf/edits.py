@@ -220,6 +220,9 @@ def run_interventions(features, interventions, tap: str, images, max_runs: int =
     if callable(interventions):
         interventions = interventions(taps)
     starts.append(None)  # of runs without edits
+    known = dict.fromkeys(name for segment in segments for name in segment.taps)
+    for name in itertools.chain(*interventions):
+        lookup("tap", name, known)
     plans = [_plan(segments, edits, tap) for edits in interventions]
     order = sorted(range(len(plans)), key=lambda run: plans[run][0])
     values = {}
@@ -234,7 +237,7 @@ def run_interventions(features, interventions, tap: str, images, max_runs: int =
     return taps, ops.stack([values[index] for index in range(len(values))])
 
 
-def _plan(segments: list, edits: dict, tap: str) -> tuple:
+def _plan(segments: list, edits: dict, tap: str) -> tuple[int, str | None, dict]:
     """The segment that a run starts with, the tap whose edited value is its input or None, edits.
 
     A run whose first edit is of the output of a segment starts with the next one.
@@ -248,8 +251,7 @@ def _plan(segments: list, edits: dict, tap: str) -> tuple:
 
 
 def _run_group(segments: list, runs: list[tuple], tap: str, intact):
-    """The value at `tap` of each run: its first segment, its input there, and its edits, in order
-    of first segments."""
+    """The value at `tap` of each run: (first segment, input there, edits), by first segment."""
     x, active_edits, outputs = None, [], {}
     for index, segment in enumerate(segments):
         starting = [(own, edits) for first, own, edits in runs if first == index]

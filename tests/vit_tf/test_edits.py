@@ -191,6 +191,13 @@ def test_many_runs_at_once_are_those_one_by_one(make, max_runs):
         np.testing.assert_allclose(value, alone, rtol=1e-5, atol=1e-5)
 
 
+def test_a_run_with_an_edit_of_no_tap_raises():
+    features = submodel(our_vit(), "block00/mlp/sum", "logits")
+    runs = [{"block00/mlp/sum": edits.zero}, {"block07/mlp/sum": edits.zero}]
+    with pytest.raises(ValueError, match=r"Expected tap to be.*'block07/mlp/sum'"):
+        run_interventions(features, runs, "logits", batch())
+
+
 def test_edits_are_what_they_say(rng):
     value = tf.constant(rng.normal(size=(3, 4, 2, 5)).astype("float32"))
     np.testing.assert_array_equal(edits.zero(value), 0 * value)

@@ -216,12 +216,15 @@ def _split_folders(root):
     if own:
         return {own: root}
     subfolders = entries(root)[0]
-    parts, others, released = {}, [], False
+    parts, named, others, released = {}, [], [], False
+    splits = RELEASED | SPLIT_FOLDERS
     for name in subfolders:
         released |= name.lower() in RELEASED
-        split = (RELEASED | SPLIT_FOLDERS).get(name.lower())
-        (parts.setdefault(split, []) if split else others).append(name)
-    named = [name for name in subfolders if name not in others]
+        if split := splits.get(name.lower()):
+            parts.setdefault(split, []).append(name)
+            named.append(name)
+        else:
+            others.append(name)
     # Classes, such as the train among means of transport, hold images and not class folders.
     if others and not released and not any(entries(os.path.join(root, name))[0] for name in named):
         return {}

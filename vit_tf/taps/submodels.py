@@ -399,7 +399,7 @@ class Segment:
         return tuple(self._taps)
 
     @property
-    def end_tap(self):
+    def end_tap(self) -> str | None:
         """Name of the tap that is the output, if one is."""
         return next((tap for tap, tensor in self._taps.items() if tensor is self._end), None)
 
