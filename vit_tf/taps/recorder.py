@@ -11,9 +11,9 @@ from keras import tree
 
 
 def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
-    """Taps of a built Keras model: dict from name to place, in the order of computation.
+    """Taps of a built Keras model: dict from name to site, in the order of computation.
 
-    A place is the position of a layer in `named_layers(model)`, the number of its call and the
+    A site is the position of a layer in `named_layers(model)`, the number of its call and the
     path of a tensor inside its output (`""` for a single tensor). It holds in another process
     too, where Keras may give the layers other names. `watch` is shown the path of a layer and the
     arguments of each call of it.
@@ -22,7 +22,7 @@ def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tu
 
 
 def trace_taps(model, watch=None):
-    """As `find_taps`: dict from name to (place, layer, shape of its output)."""
+    """As `find_taps`: dict from name to (site, layer, shape of its output)."""
     shape, dtype = input_spec(model)
     shapes, layers = {}, named_layers(model)
 
@@ -96,9 +96,9 @@ class Recorder(keras.layers.Layer):
 def record(
     model, images, training=None, edits: dict | None = None, watch: Callable | None = None
 ) -> dict:
-    """Outputs of every layer inside `model`: dict from place to tensor, as computed.
+    """Outputs of every layer inside `model`: dict from site to tensor, as computed.
 
-    The model continues with what `edits`, functions by place, return. `watch` is shown the position
+    The model continues with what `edits`, functions by site, return. `watch` is shown the position
     of a layer and the arguments of each call. Keras copies the lists and dicts that it passes to a
     call, so nothing can be handed down to be filled: the `call` of each layer is replaced instead
     while the model's own call runs.
