@@ -219,35 +219,34 @@ def run_interventions(features, interventions, tap: str, images, max_runs: int =
         taps |= outputs
     if callable(interventions):
         interventions = interventions(taps)
-    starts.append(None)  # of runs without edits
-    known = dict.fromkeys(name for segment in segments for name in segment.taps)
+    starts.append(x)  # None: a run without edits starts after the last segment
     for name in itertools.chain(*interventions):
-        lookup("tap", name, known)
-    plans = [_plan(segments, edits, tap) for edits in interventions]
-    order = sorted(range(len(plans)), key=lambda run: plans[run][0])
+        lookup("tap", name, taps)
+    beginnings = [_beginning(segments, edits, tap) for edits in interventions]
+    order = sorted(range(len(beginnings)), key=lambda run: beginnings[run][0])
     values = {}
     for begin in range(0, len(order), max_runs):
         group = order[begin : begin + max_runs]
         runs = []
         for run in group:
-            first, end, edits = plans[run]
+            (first, end), edits = beginnings[run], interventions[run]
             start = starts[first] if end is None else _checked(end, edits[end])(taps[end])
             runs.append((first, start, {name: edits[name] for name in edits if name != end}))
         values |= dict(zip(group, _run_group(segments, runs, tap, taps[tap]), strict=True))
     return taps, ops.stack([values[index] for index in range(len(values))])
 
 
-def _plan(segments: list, edits: dict, tap: str) -> tuple[int, str | None, dict]:
-    """The segment that a run starts with, the tap whose edited value is its input or None, edits.
+def _beginning(segments: list, edits: dict, tap: str) -> tuple[int, str | None]:
+    """The segment that a run starts with, and the tap whose edited value is its input, or None.
 
     A run whose first edit is of the output of a segment starts with the next one.
     """
     for index, segment in enumerate(segments):
         if edited := [name for name in segment.taps if name in edits]:
             if edited == [segment.end_tap] and tap not in segment.taps:
-                return index + 1, segment.end_tap, edits
-            return index, None, edits
-    return len(segments), None, edits
+                return index + 1, segment.end_tap
+            return index, None
+    return len(segments), None
 
 
 def _run_group(segments: list, runs: list[tuple], tap: str, intact):

@@ -113,7 +113,7 @@ def plot_skip_ratio(
     shown = values.isel(token=slice(tokens))
     part = f"first {shown.sizes['token']} of {count}" if tokens < count else "all"
     name = SKIP_LABELS[variable]
-    title = style.titled(f"{name.capitalize()}, {part} tokens", results)
+    title = style.titled(f"{name[0].upper()}{name[1:]}, {part} tokens", results)
     gaps = "\n(grey: no such token)" if np.isnan(shown.values).any() else ""
     look = {"cmap": style.colours("PuOr"), "norm": _skip_norm(variable, shown.values)}
     ax, bar = draw_matrix(shown, ax, height=3, title=title, bar=name + gaps, **look)
@@ -177,7 +177,7 @@ def plot_skip_ratio_lines(
     ):
         _plot_sites(ax, depth, line.values, names, label, colour)
     name = SKIP_LABELS[variable]
-    title = style.titled(f"{name.capitalize()}, mean over tokens", results)
+    title = style.titled(f"{name[0].upper()}{name[1:]}, mean over tokens", results)
     if variable == "norm_ratio":
         ax.set_yscale("log")
         style.plain_log(ax.yaxis)
