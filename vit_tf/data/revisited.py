@@ -12,7 +12,7 @@ from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import Source, check_number, checked_size
-from vit_tf.names import file_error, format_list, lookup
+from vit_tf.names import file_error, lookup
 
 NAMES = ("roxford5k", "rparis6k")
 RELEVANCE = ("easy", "hard", "junk")
@@ -115,7 +115,7 @@ def _paths(folder, names):
     if missing:
         raise ValueError(
             f"Expected {len(paths)} images. Received: {len(missing)} missing, such as "
-            f"{format_list(missing)}"
+            f"{', '.join(missing[:5])}"
         )
     return paths
 
@@ -223,6 +223,16 @@ class _Array:
         self.values = values.reshape(shape, order="F" if columns_first else "C").copy()
 
 
+def _from_buffer(data, dtype, shape, order):
+    """An array, as protocol 5 writes it."""
+    return np.frombuffer(data, dtype.dtype).reshape(shape, order=order).copy()
+
+
+def _scalar(dtype, data):
+    """A number, from its bytes."""
+    return np.frombuffer(_encode(data, "latin1"), dtype.dtype, count=1)[0].item()
+
+
 def _encode(text, encoding):
     """The bytes that protocol 2 holds as text; bytes as they are."""
     if encoding not in ("latin1", "latin-1"):
@@ -243,13 +253,8 @@ def _refuse(*arguments):
 
 STAND_INS = {
     "numpy.core.multiarray._reconstruct": _Array,
-    "numpy.core.multiarray.scalar": lambda dtype, data: np.frombuffer(
-        _encode(data, "latin1"), dtype.dtype, count=1
-    )[0].item(),
-    # An array, as protocol 5 writes it.
-    "numpy.core.numeric._frombuffer": lambda data, dtype, shape, order: (
-        np.frombuffer(data, dtype.dtype).reshape(shape, order=order).copy()
-    ),
+    "numpy.core.multiarray.scalar": _scalar,
+    "numpy.core.numeric._frombuffer": _from_buffer,
     "numpy.ndarray": _refuse,
     "numpy.dtype": _Dtype,
     "_codecs.encode": _encode,
