@@ -34,7 +34,6 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from vit_tf.files import without_password
-from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import common, report_commands
 
 log = logging.getLogger("vit_tf.analyze")
@@ -191,9 +190,9 @@ def open_models(options):
     check_use(opened, options)
     size = common_size(opened, options.image_size)
     first = opened[0].expects
-    # All models see the same part of an image: all of it if they expect different crops.
-    crop = first.crop if {model.expects.crop for model in opened} == {first.crop} else None
-    return opened, origins, Preprocessing(size, interpolation=first.interpolation, crop=crop)
+    # All models see the same part of an image: all of it if they expect different parts.
+    parts = {(model.expects.crop, model.expects.aspect) for model in opened}
+    return opened, origins, (first if len(parts) == 1 else first.squeezed()).framing(size)
 
 
 def check_use(opened, options):

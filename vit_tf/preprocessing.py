@@ -12,7 +12,8 @@ import numpy as np
 
 from vit_tf.names import lookup
 
-INTERPOLATIONS = ("bilinear", "bicubic")
+INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos3", "lanczos5")
+ASPECTS = (None, "crop", "pad")
 ORDERS = ("rgb", "bgr")
 ROUNDINGS = ("even", "down")
 
@@ -27,7 +28,7 @@ class Preprocessing:
         size: (height, width) in pixels, or None for images of any size, which keep theirs.
         mean, std: mean and standard deviation of each channel, for values in [0, 1]; the default of
             0.5 gives values in [-1, 1].
-        interpolation: `"bilinear"` or `"bicubic"`, either antialiased as Pillow does.
+        interpolation: `"bilinear"`, `"bicubic"`, `"nearest"`, `"lanczos3"` or `"lanczos5"`.
         channel_order: `"rgb"`, or `"bgr"` for a model that takes blue first; mean and std are in
             that order.
         crop: None to resize to `size` regardless of the aspect ratio; or the fraction in (0, 1] of
@@ -35,6 +36,11 @@ class Preprocessing:
             as 256 for 224 and 0.875, and the centre is cropped.
         crop_rounding: how an offset of half a pixel is rounded: `"even"`, to the nearest even
             number, as torchvision does, or `"down"`, as the image processors of transformers do.
+        antialias: whether images that shrink are antialiased, as Pillow does. The layers of Keras
+            and KerasHub do not by default.
+        aspect: None; or how images get the aspect ratio of `size` before they are resized, as in
+            `keras.layers.Resizing`: `"crop"`, their centre is cut out, or `"pad"`, they are padded
+            with black on both sides. `crop` applies after it.
 
     Raises:
         ValueError: for a value out of its range.
@@ -47,6 +53,8 @@ class Preprocessing:
     channel_order: str = "rgb"
     crop: float | None = None
     crop_rounding: str = "even"
+    antialias: bool = True
+    aspect: str | None = None
 
     def __post_init__(self):
         for name in ("size", "mean", "std"):  # lists, as JSON has them, and arrays
@@ -70,6 +78,12 @@ class Preprocessing:
                 "Expected crop to be None or, with a size, a fraction in (0, 1]. "
                 f"Received: crop={self.crop!r}, size={self.size}"
             )
+        if self.aspect is not None and self.size is None:
+            raise ValueError(
+                "Expected aspect to be None for images of any size. "
+                f"Received: aspect={self.aspect!r}, size=None"
+            )
+        lookup("aspect", self.aspect, dict.fromkeys(ASPECTS))
         lookup("interpolation", self.interpolation, dict.fromkeys(INTERPOLATIONS))
         lookup("channel_order", self.channel_order, dict.fromkeys(ORDERS))
         lookup("crop_rounding", self.crop_rounding, dict.fromkeys(ROUNDINGS))
@@ -107,12 +121,18 @@ class Preprocessing:
     def to_config(self):
         """The fields as a JSON-serializable dict; newer fields only if they are not the default."""
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        later = ("channel_order", "crop", "crop_rounding")
+        later = ("channel_order", "crop", "crop_rounding", "antialias", "aspect")
         return {k: v for k, v in fields.items() if k not in later or v != getattr(type(self), k)}
 
-    def squeezed(self):
-        """The same without cropping, so that annotations of the whole image still apply."""
-        return replace(self, crop=None)
+    def squeezed(self) -> "Preprocessing":
+        """The same without cropping or padding, so that annotations of the image still apply."""
+        return replace(self, crop=None, aspect=None)
+
+    def framing(self, size: tuple | None = None) -> "Preprocessing":
+        """How images are resized, of this or another size, with values in [-1, 1] and red first."""
+        plain = Preprocessing(size or self.size)
+        values = {"mean": plain.mean, "std": plain.std, "channel_order": plain.channel_order}
+        return replace(self, size=plain.size, **values)
 
     @property
     def value_range(self):
@@ -125,7 +145,8 @@ class Preprocessing:
         size = "any size" if self.size is None else f"{self.size[0]} x {self.size[1]} pixels"
         order = "" if self.channel_order == "rgb" else ", blue first"
         crop = "" if self.crop is None else f", centre crop of {self.crop:g}"
-        return f"{size}{crop}, values in {interval(*self.value_range)}{order}"
+        aspects = {None: "", "crop": ", cropped to fit", "pad": ", padded to fit"}
+        return f"{size}{aspects[self.aspect]}{crop}, values in {interval(*self.value_range)}{order}"
 
     def __call__(self, images):
         """An image or a batch of images as the model expects it.
@@ -156,8 +177,7 @@ class Preprocessing:
             )
         images = np.repeat(images, channels // images.shape[-1], axis=-1).astype(np.float32)
         if self.size is not None:
-            how = (self.interpolation, self.crop, self.crop_rounding)
-            images = np.asarray(resize_image(images, self.size, *how))
+            images = np.asarray(resize_image(images, self.size, self))
         return np.asarray(scale_values(images, self))
 
 

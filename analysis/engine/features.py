@@ -22,7 +22,6 @@ from vit_tf.backend import require_tensorflow
 from vit_tf.data.any_images import as_images, is_raw
 from vit_tf.names import as_patterns, format_list, match, unknown_name
 from vit_tf.preprocessing import (
-    Preprocessing,
     innermost_features,
     require_images,
     require_images_of,
@@ -792,7 +791,7 @@ def _on_same_images(models):
     sizes = {models[name].name: preprocessing.size for name, preprocessing in declared.items()}
     if len(set(sizes.values())) > 1:
         raise ValueError(f"Expected models that take images of one size. Received: {sizes}")
-    plain = Preprocessing(first.size, interpolation=first.interpolation, crop=first.crop)
+    plain = first.framing()
     return {n: Normalised(f, declared[n]) if n in declared else f for n, f in models.items()}, plain
 
 

@@ -19,7 +19,6 @@ import vit_tf
 from vit_tf.batches import require_finite_length
 from vit_tf.data.any_images import as_images
 from vit_tf.files import without_password
-from vit_tf.preprocessing import Preprocessing
 
 from ..engine.features import name_models, own_name
 from ..engine.results import layer_names
@@ -224,7 +223,7 @@ def open_subject(
             f"Expected images of {size[0]} x {size[1]} pixels, as {name} takes. "
             f"Received: image_size={image_size}"
         )
-    resize = Preprocessing(tuple(size), interpolation=expects.interpolation, crop=expects.crop)
+    resize = expects.framing(tuple(size))
     batch = np.stack([resize(picture) for picture in pictures])
     subject = Subject(
         _shared(opened, study_model(opened, _probes(batch))[0]),
@@ -254,11 +253,7 @@ def _photo(picture, expects, size):
     visible_size = np.array(picture.shape[:2]) if expects.crop is None else min(picture.shape[:2])
     most = np.minimum(MOST_PHOTO, visible_size * (expects.crop or 1))
     times = max(1, int(np.min(most / np.array(size))))
-    framed = Preprocessing(
-        tuple(times * side for side in size),
-        interpolation=expects.interpolation,
-        crop=expects.crop,
-    )(picture)
+    framed = expects.framing(tuple(times * side for side in size))(picture)
     return np.rint((framed + 1) * 127.5).clip(0, 255).astype(np.uint8)
 
 

@@ -80,8 +80,15 @@ def from_keras_hub(model, preprocessing=None):
     if kind not in CLASSES:
         width = mapping.arguments.get("representation_dim", mapping.arguments["hidden_dim"])
         mapping |= head_map(weights.tensors, width, LoadOptions(), "predictions", FLAX)
-    images = preprocessing or find_preprocessing(backbone if name in PAIRS else model)[0]
-    vit = getattr(vit_tf, CLASSES.get(kind, "ViT"))(**mapping.arguments, preprocessing=images)
+    if preprocessing is None:
+        preprocessing, reason = find_preprocessing(backbone if name in PAIRS else model)
+        if preprocessing is None:
+            raise ValueError(
+                "Expected preprocessing=vit_tf.Preprocessing(...), as that of the model is "
+                f"{reason}. Received: preprocessing=None"
+            )
+    arguments = mapping.arguments | {"preprocessing": preprocessing}
+    vit = getattr(vit_tf, CLASSES.get(kind, "ViT"))(**arguments)
     fill(weights_by_name(vit), weights, mapping)
     if mapping.headless:
         vit.head.kernel.assign(np.eye(vit.num_classes))

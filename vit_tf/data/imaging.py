@@ -344,8 +344,15 @@ def pixels_of(image, upright=True):
     return np.asarray(image.convert("RGB"))
 
 
-# What tf.image.resize calls its methods, and the kernels that they are of.
+# The kernels of interpolations, in the words of `ScaleAndTranslate`.
 KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic"}
+KERNELS |= {"lanczos3": "lanczos3", "lanczos5": "lanczos5"}
+# Those without antialiasing, by the operations that Keras uses.
+PLAIN_KERNELS = {
+    "bilinear": tf.raw_ops.ResizeBilinear,
+    "bicubic": tf.raw_ops.ResizeBicubic,
+    "nearest": tf.raw_ops.ResizeNearestNeighbor,
+}
 # Inception's crops (Szegedy et al. 2014, section 6) as torchvision's RandomResizedCrop makes them.
 AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 
@@ -376,62 +383,81 @@ class Framing:
 
     def fit(self, images, image_map=None, drawn=()):
         """Images of rank 3 or 4 with values in [0, 255], as a model expects them."""
-        crop = None if self.area else self.preprocessing.crop
-        how = (self.preprocessing.interpolation, crop, self.preprocessing.crop_rounding)
-        images = resize_image(images, self.size, *how)
+        resize = self.preprocessing.squeezed() if self.area else self.preprocessing
+        images = resize_image(images, self.size, resize)
         images = tf.cast(images, tf.float32)
         images = tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
         images = image_map.apply(images, *drawn[-1]) if image_map else images
         return scale_values(images, self.preprocessing)
 
 
-def resize_image(image, size, method, crop=None, rounding="even"):
+def resize_image(image: tf.Tensor, size: tuple, preprocessing: Preprocessing) -> tf.Tensor:
     """Images (..., height, width, channel) in another size, as `Preprocessing` specifies."""
     image = tf.convert_to_tensor(image)
-    if tuple(image.shape[-3:-1]) == size and crop in (None, 1):
+    if tuple(image.shape[-3:-1]) == size and preprocessing.crop in (None, 1):
         return image
     batch = image if image.shape.rank == 4 else tf.expand_dims(image, 0)
-    if crop is None:
-        resized = _squeeze(batch, size, method)
-    else:
-        resized = _centre(batch, size, method, crop, rounding)
+    if preprocessing.aspect is not None:
+        batch = _in_aspect(batch, size, preprocessing.aspect)
+    resize = _squeeze if preprocessing.crop is None else _centre
+    resized = resize(batch, size, preprocessing)
     return resized if image.shape.rank == 4 else tf.squeeze(resized, 0)
 
 
-def _squeeze(images, size, method):
+def _in_aspect(images, size, aspect):
+    """Images cut or padded to the aspect ratio of a size, in the integers of Keras' `Resizing`."""
     own = tf.shape(images)[1:3]
+    # Of the height that fits the width, and of the width that fits the height.
+    products = tf.cast(own[::-1] * tf.constant(size), tf.float32)
+    fit = tf.cast(products / tf.constant(size[::-1], tf.float32), tf.int32)
+    if aspect == "crop":
+        fit = tf.clip_by_value(fit, 1, own)
+        start = (own - fit) // 2
+        return images[:, start[0] : start[0] + fit[0], start[1] : start[1] + fit[1]]
+    # As many rows or columns on both sides.
+    margins = (tf.maximum(fit, own) - own) // 2
+    margins = tf.pad(tf.stack([margins, margins], axis=1), [[1, 1], [0, 0]])
+    return tf.pad(images, margins)
 
-    def antialiased():
+
+def _squeeze(images, size, preprocessing):
+    own, method = tf.shape(images)[1:3], preprocessing.interpolation
+
+    def by_kernel():
         scale = tf.constant(size, tf.float32) / tf.cast(own, tf.float32)
-        return _scale_and_translate(images, size, method, scale, tf.zeros(2))
+        return _scale_and_translate(images, size, preprocessing, scale, tf.zeros(2))
 
-    def enlarged():
-        return tf.raw_ops.ResizeBilinear(images=images, size=size, half_pixel_centers=True)
+    def interpolated():
+        resized = PLAIN_KERNELS[method](images=images, size=size, half_pixel_centers=True)
+        resized = tf.cast(resized, tf.float32)
+        return tf.clip_by_value(resized, 0.0, 255.0) if method == "bicubic" else resized
 
+    if method == "nearest" or not (preprocessing.antialias or method.startswith("lanczos")):
+        return interpolated()
     if method != "bilinear":
-        return antialiased()
+        return by_kernel()
     # Antialiasing changes nothing where no side shrinks, and takes twice as long.
-    return tf.cond(tf.reduce_all(own <= size), enlarged, antialiased)
+    return tf.cond(tf.reduce_all(own <= size), interpolated, by_kernel)
 
 
-def _scale_and_translate(images, size, method, scale, translation):
+def _scale_and_translate(images, size, preprocessing, scale, translation):
     resized = tf.raw_ops.ScaleAndTranslate(
         images=images,
         size=size,
         scale=scale,
         translation=translation,
-        kernel_type=KERNELS[method],
-        antialias=True,
+        kernel_type=KERNELS[preprocessing.interpolation],
+        antialias=preprocessing.antialias,
     )
-    # The weights add up to one only to rounding, and the bicubic ones overshoot. In one pass over
-    # the pixels, where tf.clip_by_value takes two.
+    # The weights add up to one only to rounding, and those of bicubic and Lanczos kernels
+    # overshoot. In one pass over the pixels, where tf.clip_by_value takes two.
     return tf.raw_ops.ClipByValue(t=resized, clip_value_min=0.0, clip_value_max=255.0)
 
 
-def _centre(images, size, method, crop, rounding):
+def _centre(images, size, preprocessing):
     """The centre of images whose shorter side becomes `floor(size / crop)`, as torchvision's."""
     own = tf.shape(images)[1:3]
-    least = tf.constant([math.floor(side / crop) for side in size])
+    least = tf.constant([math.floor(side / preprocessing.crop) for side in size])
     # In a square size the shorter side decides, in others the one that covers least.
     by_height = least[0] * own[1] >= least[1] * own[0]
     resized = tf.where(
@@ -439,10 +465,20 @@ def _centre(images, size, method, crop, rounding):
         tf.stack([least[0], least[0] * own[1] // own[0]]),
         tf.stack([least[1] * own[0] // own[1], least[1]]),
     )
-    half = {"even": tf.round, "down": tf.floor}[rounding]
+    half = {"even": tf.round, "down": tf.floor}[preprocessing.crop_rounding]
     start = half(tf.cast(resized - tf.constant(size), tf.float32) / 2)
+    if preprocessing.interpolation == "nearest":
+        # Which has no kernel: the whole image is resized, then cut.
+        whole = tf.cast(
+            tf.raw_ops.ResizeNearestNeighbor(images=images, size=resized, half_pixel_centers=True),
+            tf.float32,
+        )
+        top, left = tf.unstack(tf.cast(start, tf.int32))
+        return tf.ensure_shape(
+            whole[:, top : top + size[0], left : left + size[1]], (None, *size, None)
+        )
     scale = tf.cast(resized, tf.float32) / tf.cast(own, tf.float32)
-    return _scale_and_translate(images, size, method, scale, -start)
+    return _scale_and_translate(images, size, preprocessing, scale, -start)
 
 
 def draw_sides(count, area, seed):

@@ -10,6 +10,7 @@ from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import resize_image, scale_values
 from vit_tf.data.source import check_number, checked_size
 from vit_tf.names import file_error, format_list, lookup
+from vit_tf.preprocessing import Preprocessing
 
 SPLITS = ("trn", "val", "test")
 SIZES = ("large", "small")
@@ -163,8 +164,8 @@ def _read(path, longer, preprocessing):
     given = image.shape[:2]
     if longer is not None:
         size = tuple(max(1, round(side * longer / max(given))) for side in given)
-        method = preprocessing.interpolation if preprocessing else "bilinear"
-        image = np.asarray(resize_image(image, size, method))
+        how = (preprocessing or Preprocessing(size)).squeezed()
+        image = np.asarray(resize_image(image, size, how))
     return scale_values(image, preprocessing), given
 
 

@@ -35,6 +35,9 @@ BACKBONES = {
 COMING = ((0, 255), (0, 1), (-1, 1))
 WORKING = ((0, 1), (-1, 1), (-2, 2), (0, 255), (-127.5, 127.5))
 FAR = 1.0  # a factor of e in width, or half the width in place
+PROBE_SIZE = (48, 48)  # of an image that a converter of images of any size is tried on
+PROBE_TOLERANCE = 0.01  # of the range of values, for other arithmetic of the same interpolation
+OTHER_CONVERTER = "its image converter does what no vit_tf.Preprocessing does"
 PLAIN = (keras.layers.Dropout, keras.layers.GaussianNoise, keras.layers.Identity)
 ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide", "GetItem", "Stack", "Cast")
 
@@ -52,7 +55,10 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
     size = input_size(model)
     converter = getattr(getattr(model, "preprocessor", None), "image_converter", None)
     if converter is not None:
-        return _of_converter(converter, size), "set by its image converter"
+        channels = recorder.input_spec(model)[0][-1] or 3
+        found = _of_converter(converter, size, channels)
+        reason = "set by its image converter"
+        return found, reason if found else f"unknown; {OTHER_CONVERTER}"
     ends, inside = _run_first_layers(model)
     if ends is None:
         return None, "unknown"
@@ -74,14 +80,41 @@ def input_size(model):
     return None if None in size or len(size) < 2 else size
 
 
-def _of_converter(converter, size):
-    """The `Preprocessing` of `image * scale + offset`, of KerasHub's `ImageConverter`."""
-    scale = np.broadcast_to(1.0 if converter.scale is None else converter.scale, (3,))
-    offset = np.broadcast_to(0.0 if converter.offset is None else converter.offset, (3,))
+def _of_converter(converter, size, channels):
+    """The `Preprocessing` that KerasHub's `ImageConverter` does, or None if it does another."""
+    scale = np.broadcast_to(1.0 if converter.scale is None else converter.scale, (channels,))
+    offset = np.broadcast_to(0.0 if converter.offset is None else converter.offset, (channels,))
+    if (scale <= 0).any() or converter.interpolation not in INTERPOLATIONS:
+        return None
     std = 1 / (255 * np.asarray(scale, np.float64))
-    supported = converter.interpolation in INTERPOLATIONS
-    method = {"interpolation": converter.interpolation} if supported else {}
-    return Preprocessing(size, -offset * std, std, **method)
+    aspect = None
+    if converter.image_size is not None:
+        aspect = "crop" if converter.crop_to_aspect_ratio else None
+        aspect = "pad" if converter.pad_to_aspect_ratio else aspect
+    how = {"antialias": converter.antialias, "aspect": aspect}
+    size = converter.image_size or size
+    found = Preprocessing(size, -offset * std, std, converter.interpolation, **how)
+    return found if _does_the_same(converter, found) else None
+
+
+def _does_the_same(converter, preprocessing):
+    """Whether a converter, which may be of a class of the user's, agrees for an oblong image."""
+    height, width = preprocessing.size or PROBE_SIZE
+    shape = (height, width) if converter.image_size is None else (2 * height + 1, 3 * width)
+    # Smooth, so that interpolations of other arithmetic agree.
+    rows, columns = np.indices(shape)[..., None]
+    phases = np.arange(len(preprocessing.mean))
+    image = np.float32(127 + 64 * np.cos(0.05 * rows + phases) * np.cos(0.07 * columns + phases))
+    try:
+        converted = keras.ops.convert_to_numpy(converter(image[None]))[0]
+    except (TypeError, ValueError):
+        return False  # it does not take images alone
+    if converted.shape[-1] == len(preprocessing.mean):
+        # Keras keeps values beyond black and white, at the edges of what is padded.
+        converted = np.clip(converted, *preprocessing.value_range)
+    expected = preprocessing(image)
+    tolerance = PROBE_TOLERANCE * np.ptp(expected)
+    return converted.shape == expected.shape and np.allclose(converted, expected, atol=tolerance)
 
 
 def _of_family(model, size):

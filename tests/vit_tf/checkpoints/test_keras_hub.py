@@ -177,6 +177,19 @@ def test_a_classifier_keeps_its_head_and_its_images(rng):
     np.testing.assert_allclose(ours(images), expected, atol=1e-5 * np.abs(expected).max())
     np.testing.assert_allclose(ours.preprocessing.std, (0.2, 0.3, 0.4), rtol=1e-6)
     np.testing.assert_allclose(ours.preprocessing.mean, (0.2, 0.45, 0.2), rtol=1e-6)
+    # Photographs are cropped to the aspect ratio of the model, and are not antialiased.
+    photo = rng.uniform(0, 255, (90, 61, 3)).astype("float32")
+    np.testing.assert_allclose(ours.preprocessing(photo), preprocessor(photo), atol=1e-4)
+
+
+def test_images_that_no_preprocessing_makes_are_the_callers_to_state():
+    converter = keras_hub.layers.ViTImageConverter((24, 40), scale=-1 / 255)
+    preprocessor = keras_hub.models.ViTImageClassifierPreprocessor(converter)
+    theirs = keras_hub.models.ViTImageClassifier(vit(), 5, preprocessor=preprocessor)
+    with pytest.raises(ValueError, match=r"preprocessing=vit_tf.Preprocessing.*image converter"):
+        vit_tf.from_keras_hub(theirs)
+    own = vit_tf.Preprocessing((24, 40))
+    assert vit_tf.from_keras_hub(theirs, preprocessing=own).preprocessing == own
 
 
 def test_images_are_those_of_the_family_or_the_caller():

@@ -1,8 +1,10 @@
 """Decoded, cropped, resized and scaled images against Pillow and the definitions of torchvision."""
 
+import dataclasses
 import io
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +14,7 @@ from PIL import Image, ImageOps, PngImagePlugin
 from vit_tf import Preprocessing
 from vit_tf.data import imaging
 from vit_tf.data.imaging import ASPECT, draw_sides, random_window, resize_image, scale_values
+from vit_tf.preprocessing import ASPECTS, INTERPOLATIONS
 
 
 def noise_in_black(image):
@@ -196,30 +199,61 @@ def torchvision_centre(image, side, crop, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("crop", [0.875, 0.9, 1.0])
 def test_centre_crops_are_those_of_torchvision(rng, method, crop):
+    how = Preprocessing((24, 24), interpolation=method, crop=crop)
     for shape in ((61, 83), (83, 61), (40, 40), (32, 57), (24, 24), (31, 95)):
         image = rng.integers(0, 256, (*shape, 3), np.uint8)
         expected = torchvision_centre(image, 24, crop, method)
-        found = resize_image(tf.constant(image), (24, 24), method, crop)
+        found = resize_image(tf.constant(image), (24, 24), how)
         np.testing.assert_allclose(found, expected, atol=0.01)
-        batch = resize_image(tf.constant(image[None]), (24, 24), method, crop)
+        batch = resize_image(tf.constant(image[None]), (24, 24), how)
         np.testing.assert_array_equal(batch[0], found)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_squeezed_images_are_those_of_pillow(rng, method):
     """Where both sides grow, one of them, or none; also at the border, and never beyond white."""
+    how = Preprocessing((24, 31), interpolation=method)
     for shape in ((9, 13), (24, 31), (9, 60), (60, 9), (61, 83), (1, 1)):
         image = rng.choice(np.array([0, 255, 255, 77], np.uint8), (*shape, 3))
-        found = resize_image(tf.constant(image), (24, 31), method).numpy()
+        found = resize_image(tf.constant(image), (24, 31), how).numpy()
         np.testing.assert_allclose(found, resized(image, (24, 31), method), atol=0.01)
         assert found.min() >= 0 and found.max() <= 255
-        batch = resize_image(tf.constant(image[None]), (24, 31), method)
+        batch = resize_image(tf.constant(image[None]), (24, 31), how)
         np.testing.assert_array_equal(batch[0], found)
+
+
+@pytest.mark.parametrize("method", INTERPOLATIONS)
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("aspect", ASPECTS)
+def test_images_are_resized_as_by_keras(rng, method, antialias, aspect):
+    """Also of an odd number of rows, whose padding is uneven, and where both sides grow."""
+    how = Preprocessing((24, 31), interpolation=method, antialias=antialias, aspect=aspect)
+    layer = keras.layers.Resizing(
+        *how.size,
+        interpolation=method,
+        antialias=antialias,
+        crop_to_aspect_ratio=aspect == "crop",
+        pad_to_aspect_ratio=aspect == "pad",
+    )
+    for shape in ((61, 83), (83, 62), (9, 13), (90, 20)):
+        image = rng.uniform(0, 255, (*shape, 3)).astype("float32")
+        # Kernels with negative weights overshoot, and Keras leaves what does.
+        expected = np.clip(layer(image), 0, 255)
+        np.testing.assert_allclose(resize_image(image, how.size, how), expected, atol=0.02)
+
+
+def test_nearest_neighbours_are_cropped_as_other_interpolations_are(rng):
+    """Every value is one of the image's, and lies where a smooth interpolation has it."""
+    image = np.kron(rng.permuted(np.arange(20.0)).reshape(4, 5), np.ones((12, 12)))[..., None]
+    smooth = Preprocessing((24, 24), crop=0.875)
+    nearest = dataclasses.replace(smooth, interpolation="nearest")
+    found, around = (np.asarray(resize_image(image, (24, 24), how)) for how in (nearest, smooth))
+    assert set(np.unique(found)) <= set(range(20)) and np.median(abs(found - around)) < 0.5
 
 
 def test_an_oblong_centre_covers_the_size_and_keeps_the_shape(rng):
     image = rng.integers(0, 256, (60, 90, 3), np.uint8)
-    found = resize_image(tf.constant(image), (20, 40), "bilinear", 1.0)
+    found = resize_image(tf.constant(image), (20, 40), Preprocessing((20, 40), crop=1.0))
     whole = resized(image, (40 * 60 // 90, 40), "bilinear")
     np.testing.assert_allclose(found, whole[3:23], atol=0.01)
 

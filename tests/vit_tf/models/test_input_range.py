@@ -9,6 +9,11 @@ import vit_tf
 from vit_tf import Preprocessing, data
 from vit_tf.models.input_range import find_preprocessing
 
+try:
+    import keras_hub
+except ImportError:
+    keras_hub = None
+
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -123,8 +128,8 @@ def test_real_applications_are_found_by_name_and_by_their_first_layers(rng):
     assert vit_tf.submodel(model, "conv").preprocessing.value_range[1][0] == pytest.approx(255)
 
 
+@pytest.mark.skipif(keras_hub is None, reason="keras_hub is not installed")
 def test_keras_hub_is_read_by_its_converter_or_by_its_family(rng):
-    keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     backbone = keras_hub.models.ViTBackbone(
         image_shape=(16, 16, 3),
         patch_size=8,
@@ -145,6 +150,55 @@ def test_keras_hub_is_read_by_its_converter_or_by_its_family(rng):
     actual, why = find_preprocessing(task)
     assert why == "set by its image converter"
     np.testing.assert_allclose(actual(images), np.asarray(converter(images)), atol=1e-5)
+
+
+def with_converter(model, converter):
+    model.preprocessor = keras_hub.models.ImageClassifierPreprocessor(converter)
+    return model
+
+
+@pytest.mark.skipif(keras_hub is None, reason="keras_hub is not installed")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"crop_to_aspect_ratio": False},
+        {"crop_to_aspect_ratio": False, "antialias": True},
+        {"crop_to_aspect_ratio": False, "pad_to_aspect_ratio": True, "antialias": True},
+        {"interpolation": "nearest"},
+        {"interpolation": "bicubic", "crop_to_aspect_ratio": False, "pad_to_aspect_ratio": True},
+        {"interpolation": "lanczos5", "antialias": True},
+    ],
+)
+def test_photographs_become_those_of_the_image_converter(rng, options):
+    """Also where the model takes images of any size, and the converter makes them of one."""
+    converter = keras_hub.layers.ImageConverter(
+        (12, 20), scale=[0.01, 0.02, 0.03], offset=[-1.0, -2.0, 0.5], **options
+    )
+    model = keras.Sequential([keras.Input((None, None, 3)), layers.Conv2D(2, 3)])
+    actual, why = find_preprocessing(with_converter(model, converter))
+    assert why == "set by its image converter" and actual.size == (12, 20)
+    for shape in ((50, 31), (31, 70)):
+        photo = rng.uniform(100, 150, (*shape, 3)).astype("float32")
+        # KerasHub keeps what overshoots black next to the padding.
+        expected = np.clip(np.asarray(converter(photo)), *actual.value_range)
+        np.testing.assert_allclose(actual(photo), expected, atol=1e-3)
+
+
+@pytest.mark.skipif(keras_hub is None, reason="keras_hub is not installed")
+def test_a_converter_with_arithmetic_of_its_own_is_not_taken_for_another(rng):
+    class Inverted(keras_hub.layers.ImageConverter):
+        def call(self, inputs):
+            return 1 - super().call(inputs)
+
+    model = with_converter(a_model(), Inverted((8, 8), scale=1 / 255))
+    actual, why = find_preprocessing(model)
+    assert actual is None and why.startswith("unknown; its image converter")
+    dark = with_converter(a_model(), keras_hub.layers.ImageConverter((8, 8), scale=-1 / 255))
+    assert find_preprocessing(dark)[0] is None
+    # Without a size it leaves images as they are, and those of the model have one.
+    plain = with_converter(a_model(), keras_hub.layers.ImageConverter(scale=1 / 255))
+    assert find_preprocessing(plain)[0] == Preprocessing.from_range((8, 8), 0, 1, antialias=False)
 
 
 def test_preprocessing_can_be_called_on_an_image_and_on_a_batch(rng):
