@@ -67,11 +67,11 @@ def _call(features, images):
     own = type(features).__module__.split(".")[0] in ("vit_tf", "keras", "tensorflow")
     eager = getattr(features, "eager", False)
     if own and not eager:
-        return features(images)
+        return recorder.infer(features, images)
     try:
         if eager:
             raise NotImplementedError
-        taps = features(images)
+        taps = recorder.infer(features, images)
         if not isinstance(taps, Mapping) or all(map(tf.is_tensor, taps.values())):
             return taps
     except Exception as error:  # a library may raise anything for a symbolic tensor
@@ -104,7 +104,7 @@ def _arrays(features, images, arguments=(np.asarray, tf.constant)):
     first = None
     for argument in arguments:
         try:
-            taps = features(argument(images))
+            taps = recorder.infer(features, argument(images))
             break
         except Exception as error:
             if argument is arguments[-1]:

@@ -13,6 +13,7 @@ import xarray as xr
 
 from vit_tf.files import write_whole
 from vit_tf.preprocessing import check_dtype, check_values
+from vit_tf.taps.recorder import infer
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import taps_of
@@ -318,7 +319,7 @@ def _features_of(features, model, images):
     images = tf.convert_to_tensor(images)
     for argument_name, argument in (("the model", model), ("images", images)):
         try:
-            made = features(argument)
+            made = infer(features, argument)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             attempts.append(f"of {argument_name} raises {type(error).__name__}: {reason}")

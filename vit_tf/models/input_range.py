@@ -1,7 +1,6 @@
 """What a Keras model of other origin expects of its images, found out from the model itself."""
 
 import re
-from inspect import signature
 
 import keras
 import numpy as np
@@ -158,7 +157,7 @@ def _run_graph(model, images, around):
         if not _rescales(layer):
             return first, inside
         args, kwargs = node.arguments.fill_in(values)
-        values[id(node.outputs[0])] = result = layer(*args, **kwargs | _at_rest(layer))
+        values[id(node.outputs[0])] = result = recorder.infer(layer, *args, **kwargs)
     return result, inside
 
 
@@ -171,13 +170,8 @@ def _run_layers(model, values):
             continue  # its own layers were there before it
         if not _rescales(layer):
             return values
-        values = layer(values, **_at_rest(layer))
+        values = recorder.infer(layer, values)
     return values
-
-
-def _at_rest(layer):
-    """The arguments that keep a layer from augmenting images, which is the default of some."""
-    return {"training": False} if "training" in signature(layer.call).parameters else {}
 
 
 def _rescales(layer):

@@ -11,13 +11,14 @@ import math
 import tensorflow as tf
 
 from vit_tf.backend import require_tensorflow
+from vit_tf.taps.recorder import infer
 
 
 def count_flops(model, image_shape=None):
     """Floating-point operations of a model on one image, counted in its TensorFlow graph.
 
-    The graph is that of `model(images, training=False)` for a single image, restricted to what the
-    outputs depend on. Each operation is either in the cost table or known to cost nothing.
+    The graph is that of inference on a single image, restricted to what the outputs depend on.
+    Each operation is either in the cost table or known to cost nothing.
 
     Args:
         model: a built Keras model of images, or a submodel of one.
@@ -36,7 +37,7 @@ def count_flops(model, image_shape=None):
             f"{image_shape}, "
             f"with {model.name!r} made for {tuple(shape)}"
         )
-    forward = tf.function(lambda images: model(images, training=False), autograph=False)
+    forward = tf.function(lambda images: infer(model, images), autograph=False)
     graph = forward.get_concrete_function(tf.TensorSpec((1, *shape), tf.float32)).graph
     return sum(_cost(op) for op in _needed(graph.outputs))
 

@@ -5,9 +5,42 @@ import contextvars
 import itertools
 import re
 from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import tree
+
+
+def infer(model: Callable, *args, **kwargs) -> Any:
+    """Calls a model, a layer or a function as inference: the one place that decides it.
+
+    Layers that Keras or users define with `training=True` by default, such as augmentations, would
+    otherwise be active. A model inside a function, and a layer inside a model that does not take
+    `training`, inherit it from the call around them.
+    """
+    if isinstance(model, keras.layers.Layer):
+        return model(*args, **kwargs | {"training": False})
+    if isinstance(model, keras.Operation):
+        return model(*args, **kwargs)
+    result, error = _CallOfFunction(name="inference")(
+        function=lambda: model(*args, **kwargs), training=False
+    )
+    if error is not None:
+        raise error
+    return result
+
+
+class _CallOfFunction(keras.layers.Layer):
+    """Calls a function inside the call of a layer, whose `training` the layers in it inherit."""
+
+    def build(self, input_shape=None):
+        pass
+
+    def call(self, function):
+        try:
+            return function(), None
+        except Exception as error:  # Keras would put words of its own around the message
+            return None, error
 
 
 def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
@@ -74,7 +107,7 @@ class Recorder(keras.layers.Layer):
     def build(self, input_shape):
         pass
 
-    def call(self, images, training=None):
+    def call(self, images, training=False):
         in_force = edits_in_force().items()
         edits = {self.places[tap]: edit for tap, edit in in_force if tap in self.places}
         records = record(self.model, images, training=training, edits=edits)
@@ -94,7 +127,7 @@ class Recorder(keras.layers.Layer):
 
 
 def record(
-    model, images, training=None, edits: dict | None = None, watch: Callable | None = None
+    model, images, training=False, edits: dict | None = None, watch: Callable | None = None
 ) -> dict:
     """Outputs of every layer inside `model`: dict from site to tensor, as computed.
 
@@ -109,7 +142,10 @@ def record(
             changed.append((layer, vars(layer).get("call")))
             call = _watched(layer.call, position, records, edits or {}, watch)
             object.__setattr__(layer, "call", call)
-        model(images, training=training)
+        if training:
+            model(images, training=True)
+        else:
+            infer(model, images)
     finally:
         for layer, call in changed:
             if call is None:

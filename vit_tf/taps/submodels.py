@@ -78,8 +78,8 @@ class TapModel(keras.Model):
         """The model as a chain of `Segment`s, for gradients of many taps."""
         return split(self)
 
-    def call(self, images, training=None, mask=None):
-        """The taps of a batch of images.
+    def call(self, images, training=False, mask=None):
+        """The taps of a batch of images, as inference unless `training`.
 
         Raises:
             ValueError: for images of another shape than the model's, and for integer images unless
@@ -87,7 +87,7 @@ class TapModel(keras.Model):
         """
         check_dtype(self, keras.backend.standardize_dtype(images.dtype))
         images = fix_image_shape(images, self.input_shape)
-        return super().call(images, training=training, mask=mask)
+        return super().call(images, training=bool(training), mask=mask)
 
     def export(self, filepath, format="tf_saved_model", **kwargs):
         """Exports as `keras.Model.export` does; a SavedModel's folder keeps the facts of images.
@@ -411,7 +411,7 @@ class Segment:
         for node in self._nodes:
             args, kwargs = node.arguments.fill_in(known)
             with recorder.in_force(within):
-                results = tree.flatten(node.operation(*args, **kwargs))
+                results = tree.flatten(recorder.infer(node.operation, *args, **kwargs))
             known |= {id(old): new for old, new in zip(node.outputs, results, strict=True)}
             # A layer that has taps of its own has applied their edits where they are computed.
             made = {id(output) for output in node.outputs}

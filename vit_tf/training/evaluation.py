@@ -1,6 +1,7 @@
 """How often a classifier is right."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import keras
 import numpy as np
@@ -17,6 +18,7 @@ from vit_tf.distribute.strategies import (
 )
 from vit_tf.names import format_list
 from vit_tf.preprocessing import require_finite, require_images_of
+from vit_tf.taps.recorder import infer
 
 
 def top_k_accuracy(model, dataset, ks=(1, 5)):
@@ -63,9 +65,9 @@ def _ranks_of(model, dataset):
 def _scorer(model):
     """A compiled function from a batch of images to the scores of a model."""
     if not on_jax():
-        return tf.function(lambda images: model(images), reduce_retracing=True)
+        return tf.function(partial(infer, model), reduce_retracing=True)
     if not isinstance(model, keras.Model):
-        return model
+        return partial(infer, model)
     from vit_tf.distribute import jax_devices
 
     return jax_devices.scorer(model)
