@@ -1,6 +1,7 @@
 """The backend of Keras, and what runs on some backends only."""
 
 import logging
+from collections.abc import Callable
 
 import keras
 
@@ -47,3 +48,33 @@ def leave_gpus_to_jax():
             "memory that JAX needs: call tf.config.set_visible_devices([], 'GPU') in the first "
             "lines of the program, or set TF_FORCE_GPU_ALLOW_GROWTH=true"
         )
+
+
+def custom_gradient(function: Callable[..., tuple]) -> Callable:
+    """Wraps a function of tensors that returns its value and its gradient function.
+
+    `keras.ops.custom_gradient` does the same, but TensorFlow registers the gradient anew for each
+    graph that calls the function, and the registry keeps every such graph for good
+    (tensorflow/tensorflow#35044). Here the graphs call one that is traced once for each dtype,
+    rank and number of channels. Decorate functions of modules, or cache what makes them.
+    """
+    with_gradient = keras.ops.custom_gradient(function)
+    if keras.backend.backend() != "tensorflow":
+        return with_gradient
+    import tensorflow as tf
+
+    traced = tf.function(with_gradient, autograph=False)
+
+    def call(x: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
+        if tf.executing_eagerly():  # nothing is registered
+            return with_gradient(x, *others)
+        # One trace serves all sizes but that of the last axis, the channels.
+        specs = [
+            tf.TensorSpec([*[None] * (y.shape.rank - 1), y.shape[-1]], y.dtype)
+            for y in (x, *others)
+        ]
+        value = traced.get_concrete_function(*specs)(x, *others)
+        value.set_shape(x.shape)
+        return value
+
+    return call

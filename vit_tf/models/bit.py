@@ -1,10 +1,12 @@
 """BiT ResNet-v2 (Kolesnikov et al. 2020, "Big Transfer", https://arxiv.org/abs/1912.11370)."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 
 import keras
 from keras import layers, ops
 
+from vit_tf.backend import custom_gradient
 from vit_tf.models.model import (
     SignatureLayer,
     VisionModel,
@@ -51,7 +53,8 @@ class GroupNorm(layers.GroupNormalization):
         return ops.cast(_group_norm(self.groups, self.epsilon)(*numbers), self.compute_dtype)
 
 
-def _group_norm(groups, epsilon):
+@cache
+def _group_norm(groups: int, epsilon: float) -> Callable:
     """`gamma n + beta` of `n = (x - mean(x)) r`, `r = 1 / sqrt(var(x) + epsilon)`.
 
     Means are over a group of an example. With `d = gamma dy`, the gradient with respect to `x` is
@@ -66,7 +69,7 @@ def _group_norm(groups, epsilon):
         repeated = means * ops.ones((1, 1, size), means.dtype)  # one operation of a graph, not 20
         return ops.reshape(repeated, (-1, 1, 1, channels))
 
-    @ops.custom_gradient
+    @custom_gradient
     def normalize(x, gamma, beta):
         _, rows, columns, _ = ops.shape(x)
         count = ops.cast(rows * columns, x.dtype)

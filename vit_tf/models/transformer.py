@@ -1,12 +1,14 @@
 """What Vision Transformers are made of: patches, positions, and blocks."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import keras
 import numpy as np
 from keras import layers, ops
 
+from vit_tf.backend import custom_gradient
 from vit_tf.models.model import (
     SignatureLayer,
     VisionModel,
@@ -84,7 +86,8 @@ class LayerNormalization(layers.LayerNormalization):
         return ops.cast(_layer_norm(self.epsilon)(*numbers), self.compute_dtype)
 
 
-def _layer_norm(epsilon):
+@cache
+def _layer_norm(epsilon: float) -> Callable:
     """`gamma n + beta` of `n = (x - mean(x)) r`, `r = 1 / sqrt(var(x) + epsilon)`.
 
     With `d = gamma dy`, the gradient with respect to `x` is `r (d - mean(d) - n mean(d n))`.
@@ -93,7 +96,7 @@ def _layer_norm(epsilon):
     def mean(x):
         return ops.mean(x, axis=-1, keepdims=True)
 
-    @ops.custom_gradient
+    @custom_gradient
     def normalize(x, gamma, beta):
         centred = x - mean(x)
         over = ops.rsqrt(mean(ops.square(centred)) + epsilon)
