@@ -105,13 +105,13 @@ class ResumableDataset(tf.data.Dataset):
         num_examples: int | None = None,  # of all batches
         batch_size: int | None = None,  # examples of a full batch
         shardable: bool = False,  # whether a worker can make its shard of each batch alone
-        is_shard: bool = False,  # whether these are the shard of one worker already
+        shard: Shard | None = None,  # of one worker, where these are its shard already
         identify_names: Callable | None = None,  # a digest of the examples' names
     ):
         self._build, self._map_images = build, map_images
         self._input_dataset = build(Selection())
         self.num_examples, self.batch_size = num_examples, batch_size
-        self.shardable, self.is_shard = shardable, is_shard
+        self.shardable, self.shard = shardable, shard
         self.identify_names = identify_names
         super().__init__(self._input_dataset._variant_tensor)
 
@@ -125,14 +125,23 @@ class ResumableDataset(tf.data.Dataset):
     @property
     def facts(self) -> dict:
         """What is inherited by a data set that is made of this one."""
-        names = ("num_examples", "batch_size", "shardable", "is_shard", "identify_names")
+        names = ("num_examples", "batch_size", "shardable", "shard", "identify_names")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_sources(cls, make: Callable, *sources: tf.data.Dataset):
         """`make(*sources)`, with an element for each of theirs and the facts of the first."""
-        facts = sources[0].facts if isinstance(sources[0], cls) else {}
-        return cls(lambda selection: make(*(select(s, selection) for s in sources)), **facts)
+        first, *others = sources
+        facts = first.facts if isinstance(first, cls) else {}
+
+        def build(selection: Selection) -> tf.data.Dataset:
+            # Where the batches are a worker's shard already, what is drawn for them is that
+            # worker's too.
+            shard = facts.get("shard") or selection.shard
+            of_worker = dataclasses.replace(selection, shard=shard)
+            return make(select(first, selection), *(select(other, of_worker) for other in others))
+
+        return cls(build, **facts)
 
     @classmethod
     def from_examples(cls, make: Callable, examples: tf.data.Dataset, batch_size: int):
@@ -165,7 +174,7 @@ class ResumableDataset(tf.data.Dataset):
         def build(selection):
             return self._build(dataclasses.replace(selection, shard=shard))
 
-        return type(self)(build, is_shard=True)
+        return type(self)(build, shard=shard)
 
     @property
     def can_map_images(self) -> bool:
@@ -179,17 +188,18 @@ class ResumableDataset(tf.data.Dataset):
 
 def is_shard(dataset: tf.data.Dataset) -> bool:
     """Whether a data set is the shard of one worker, which is not to be shared out again."""
-    return isinstance(dataset, ResumableDataset) and dataset.is_shard
+    return isinstance(dataset, ResumableDataset) and dataset.shard is not None
 
 
 def is_shardable(dataset: tf.data.Dataset) -> bool:
     """Whether each of several workers can make its own shard of a data set alone."""
-    return isinstance(dataset, ResumableDataset) and dataset.shardable and not dataset.is_shard
+    is_resumable = isinstance(dataset, ResumableDataset)
+    return is_resumable and dataset.shardable and dataset.shard is None
 
 
-def as_shard(dataset: tf.data.Dataset) -> ResumableDataset:
+def as_shard(dataset: tf.data.Dataset, shard: Shard) -> ResumableDataset:
     """A data set as the shard of one worker."""
-    return ResumableDataset(lambda selection: select(dataset, selection), is_shard=True)
+    return ResumableDataset(lambda selection: select(dataset, selection), shard=shard)
 
 
 def select(dataset: tf.data.Dataset, selection: Selection) -> tf.data.Dataset:
@@ -227,13 +237,13 @@ def full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def seeds_of_batches(seed: int, fixed: bool = False) -> ResumableDataset:
-    """Endless seeds of shape (2,), equal for equal seeds, and different on each worker."""
+    """Endless seeds of shape (2,), equal for equal seeds, and different on each of the workers."""
     numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=not fixed)
     seeds = numbers.batch(2, drop_remainder=True)
 
     def build(selection):
         rest = seeds.skip(selection.skip) if selection.skip else seeds
-        if selection.shard is None:
+        if selection.shard is None or selection.shard.num_shards == 1:
             return rest
         index = selection.shard.index
         return rest.map(lambda pair: tf.random.experimental.stateless_fold_in(pair, index))

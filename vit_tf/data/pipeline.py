@@ -8,7 +8,7 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.backend import leave_gpus_to_jax
-from vit_tf.batches import as_shard
+from vit_tf.batches import Shard, as_shard
 from vit_tf.data.folder import open_folder
 from vit_tf.data.imaging import AREA
 from vit_tf.data.reading import read_batches, read_shardable
@@ -139,9 +139,12 @@ def load(
             f"drop_remainder=True. Received: batch_size={batch_size}"
         )
     drawn = {"train": {"seed": seed, "area": area, "repeats": repeats}}
+    worker = None if shard is None else Shard(*shard)
+    # What is a shard already is not shared out again.
+    read = read_shardable if worker is None else partial(read_batches, worker=worker)
     loaded = []
     for split, (name, indices) in selection.items():
-        dataset = read_shardable(
+        dataset = read(
             source,
             name,
             indices,
@@ -151,7 +154,7 @@ def load(
             preprocessing=preprocessing,
             **drawn.get(split, {}),
         )
-        dataset = dataset if shard is None else as_shard(dataset)
+        dataset = dataset if worker is None else as_shard(dataset, worker)
         dataset.class_names = source.class_names
         dataset.identify = partial(identify, source, name, indices)
         dataset.identify_names = partial(identify_names, source, name, indices)

@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from vit_tf.batches import (
     ResumableDataset,
+    Shard,
+    as_shard,
     divided_by_batch,
     empty_batch,
     map_examples,
@@ -44,11 +46,16 @@ def read_batches(
     drop_remainder=False,
     preprocessing=None,
     area=None,
-    shard=None,
+    worker: Shard | None = None,
+    cut_batches: bool = False,
     keep=True,
     repeats=1,
 ):
-    """Batches of (images, labels) of some examples of a split, as `load` returns them."""
+    """Batches of (images, labels) of some examples of a split, as `load` returns them.
+
+    A `worker` makes random draws of its own. The examples are its own, unless `cut_batches`: then
+    they are all workers', and its shard is cut out of each batch.
+    """
     # A problem with an image travels as words and is raised last, since a cache whose input fails
     # drops that example for good.
     own = source.image_size(split, indices) if size is None else None
@@ -58,15 +65,16 @@ def read_batches(
     items = _items(source, split, indices, seed)
     most = CACHE_BYTES if keep and (seed is None or len(indices) <= CACHE_EXAMPLES) else -1
     examples, ways, singly = _plan(source, items, len(indices), own, framing, seed, most, repeats)
-    if shard and not shard.size(len(indices) % batch_size):
+    if cut_batches and not worker.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
 
     def gather(items, full):
         batches = items.batch(batch_size, drop_remainder=drop_remainder or full)
-        return batches.map(shard.slice_batch) if shard else batches
+        return batches.map(worker.slice_batch) if cut_batches else batches
 
     # Items that a resumed run skips are not decoded: their order is that of the shuffle.
     batches = ResumableDataset.from_examples(gather, examples, batch_size)
+    batches = batches if worker is None else as_shard(batches, worker)
 
     def build(image_map):
         random = [(framing.draw, seeds_of_batches(seed))] if area else []
@@ -110,10 +118,11 @@ def read_shardable(source, split, indices, size, batch_size, *, seed=None, **set
             return empty_batch(batches)
         if seed is not None and source.read_shuffled is None:
             # It is another shard in each epoch: none of it is kept.
-            part = read(indices, batch_size, shard=shard, keep=False)
+            part = read(indices, batch_size, worker=shard, cut_batches=True, keep=False)
         else:
             own = shard.batch_indices if seed is None else shard.contiguous_indices
-            part = read(own(used, batch_size), shard.size(batch_size), keep=image_map is None)
+            shard_size, keep = shard.size(batch_size), image_map is None
+            part = read(own(used, batch_size), shard_size, worker=shard, keep=keep)
         part = part.map_images(image_map) if image_map else part
         if not rest or shard.size(rest):
             return part

@@ -7,7 +7,9 @@ import tiny_records
 from counted_digits import count_decoding
 
 from vit_tf import data
-from vit_tf.batches import Shard, seeds_of_batches, skip_batches
+from vit_tf.batches import Shard, skip_batches
+from vit_tf.data import pipeline
+from vit_tf.data.source import Source
 
 TAKE = {"train": 49, "validation": 33, "test": 22}
 
@@ -96,17 +98,68 @@ def test_the_last_of_many_replicas_have_empty_batches_of_every_kind():
     assert only[0].shape == (0, 8, 8, 3) and only[1].dtype == np.int32
 
 
-def test_workers_draw_otherwise_and_a_resumed_one_as_before():
-    def flipped(worker, skip=0):
-        part = data.augment(load()[0], 10, flip=True, seed=5).shard_batches(Shard(worker, 2))
-        return batches(skip_batches(part, skip))
+@pytest.fixture
+def equal_images(monkeypatch):
+    """Makes `load` read 40 images of the same pixels, which differ by what is drawn alone."""
+    image = np.random.default_rng(0).uniform(0, 255, (12, 12, 3)).astype("float32")
+    images, labels = np.repeat(image[None], 40, axis=0), np.zeros(40, np.int32)
+    source = Source(
+        class_names=("one",),
+        num_examples={"train": 40},
+        labels=lambda split: labels,
+        image_size=lambda split, indices: image.shape[:2],
+        read=lambda split, indices: tf.data.Dataset.from_tensor_slices(
+            (images[indices], labels[indices])
+        ),
+        decode=lambda image: (image, ""),
+        version=lambda: "equal",
+    )
+    monkeypatch.setattr(pipeline, "open_source", lambda *_: source)
 
-    first, again = flipped(0), flipped(0)
-    assert_same(first, again)
-    assert_same(first[2:], flipped(0, skip=2))
-    parts = [seeds_of_batches(4).shard_batches(Shard(worker, 2)).take(3) for worker in (0, 1)]
-    seeds = [{tuple(pair) for pair in batches(part)} for part in parts]
-    assert len(seeds[0] | seeds[1]) == 6
+
+# Arguments of `load` and `augment`, and how many of 20 images two workers may share by chance. The
+# whole area of a square leaves nothing to crop, so that flips and RandAugment alone are drawn.
+WHOLE = {"random_resized_crop": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    "whole_batches, loading, augmenting, most",
+    [
+        (True, {"random_resized_crop": True}, {}, 1),
+        (True, WHOLE, {"flip": True}, 16),
+        pytest.param(True, WHOLE, {"rand_augment": True}, 10, marks=pytest.mark.slow),
+        (True, {}, {"flip": True}, 16),
+        (False, {"random_resized_crop": True}, {}, 1),
+        (False, {}, {"flip": True}, 16),
+    ],
+)
+def test_workers_draw_different_pixels_and_a_resumed_one_as_before(
+    equal_images, whole_batches, loading, augmenting, most
+):
+    def images(*shard, skip=0):
+        """The images of two epochs, as one worker or a single process makes them."""
+        tf.random.set_seed(1)
+        own = {"shard": shard} if shard and not whole_batches else {}
+        settings = {"image_size": 12, "batch_size": 8, "splits": ("train",), "seed": 3}
+        (train,) = data.load("equal", **settings, **own, **loading)
+        train = data.augment(train, 1, seed=5, **augmenting) if augmenting else train
+        train = train.shard_batches(Shard(*shard)) if shard and whole_batches else train
+        epochs = skip_batches(train, skip), train
+        return [np.concatenate([x for x, _ in batches(epoch)]) for epoch in epochs]
+
+    def num_shared(one, other):
+        return sum(np.array_equal(x, y) for x, y in zip(one, other, strict=True))
+
+    workers = [images(0, 2), images(1, 2)]
+    for epoch in range(2):
+        assert num_shared(workers[0][epoch], workers[1][epoch]) <= most
+    for first, second in workers:
+        assert len(first) == 20 and num_shared(first, second) <= most
+    resumed = images(1, 2, skip=1)
+    np.testing.assert_array_equal(resumed[0], workers[1][0][-len(resumed[0]) :])
+    np.testing.assert_array_equal(resumed[1], workers[1][1])
+    # A single worker draws what a process without workers draws.
+    np.testing.assert_array_equal(images(0, 1), images())
 
 
 def test_more_replicas_than_a_batch_has_examples():
