@@ -22,7 +22,7 @@ from pathlib import Path
 # Here and in every command, what needs TensorFlow is imported where it is used: options are parsed
 # first, so that --help and errors in the options are immediate.
 import vit_tf
-from vit_tf.files import as_path, without_password
+from vit_tf.files import RemotePath, as_path, without_password
 from vit_tf.names import near_names
 from vit_tf.preprocessing import Preprocessing, interval
 
@@ -357,8 +357,28 @@ def say(text):
         print(without_password(text))
 
 
+def require_own_json(path: str | os.PathLike) -> None:
+    """Raises a `ValueError` for a file that holds anything but the result of a command."""
+    path = as_path(path)
+    if path.exists() and not _is_own_json(path):
+        raise ValueError(
+            "Expected --out to be a new file, or the result of a command, which may be replaced. "
+            f"Received: {without_password(path)!r}, which vit_tf did not write"
+        )
+
+
+def _is_own_json(path: Path | RemotePath) -> bool:
+    """Whether a file holds the result of a command, or nothing."""
+    text = path.read_bytes() if path.is_file() else b"no file"
+    try:
+        return not text or "command" in json.loads(text)["options"]
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
 def write_json(result, path):
     """Write a result as JSON, whole or not at all."""
+    require_own_json(path)
     from vit_tf.training import checkpointing
 
     text = without_password(json.dumps(result, indent=1, default=str))

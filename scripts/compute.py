@@ -192,19 +192,33 @@ def write_csv(table, path):
             writer.writerow(["" if value != value else value for value in values])
 
 
+def require_own_table(table: Path, plot: Path) -> None:
+    """Raises a `ValueError` where a table or its plot would replace a file of the user."""
+    heading = ",".join(("run", "family", *COLUMNS))
+    is_own = table.is_file() and table.read_text("utf-8", "replace").startswith(heading)
+    if is_own or not (table.exists() or plot.exists()):
+        return
+    raise ValueError(
+        f"Expected --out without {table.name} and {plot.name}, or with those of an earlier run. "
+        f"Received: {str(table if table.exists() else plot)!r}, which vit_tf did not write"
+    )
+
+
 def run(options):
     """Count, print the table and write it and the plot."""
     if options.batch_size is not None and options.batch_size < 1:
         raise ValueError(f"Expected --batch-size above 0. Received: {options.batch_size}")
     from vit_tf.files import write_whole
 
+    paths = options.out / "compute.csv", options.out / "compute.png"
+    require_own_table(*paths)
     table = count([item for folder in options.runs for item in find_runs(folder)], options)
     common.say(as_text(table))
-    write_whole(options.out / "compute.csv", lambda path: write_csv(table, path))
+    write_whole(paths[0], lambda partial: write_csv(table, partial))
     if table["test_accuracy"].isnull().all():
         raise ValueError("Expected at least one finished run to plot. Received: none")
     figure = vit_tf.analysis.plots.plot_compute(table).figure
-    write_whole(options.out / "compute.png", lambda path: figure.savefig(path, dpi=150))
+    write_whole(paths[1], lambda partial: figure.savefig(partial, dpi=150))
 
 
 if __name__ == "__main__":

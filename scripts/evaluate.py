@@ -146,6 +146,8 @@ def run(options):
         from vit_tf.backend import require_tensorflow
 
         require_tensorflow("--shots")
+    if options.out:
+        common.require_own_json(options.out)
     with vit_tf.distribute.strategy(options.strategy).scope():
         result = evaluate(options)
     common.say(table(result))

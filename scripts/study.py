@@ -386,10 +386,12 @@ def train_plan(plan, options, callbacks=()):
     row, model = _train_model(plan, options, key, callbacks)
     note = path.with_suffix(".json")
     note.unlink(missing_ok=True)  # a run that stops here must not leave it next to another model
-    checkpointing.save_model(model, path)
+    checkpointing.write_on_chief(path, model.save, own_folders=1)
     grid = model.token_grid and dataclasses.asdict(model.token_grid)
     text = json.dumps({"key": key, "row": row, "taps": model.taps, "grid": grid}, indent=1)
-    checkpointing.write_on_chief(note, lambda partial: Path(partial).write_text(text))
+    checkpointing.write_on_chief(
+        note, lambda partial: partial.write_text(text, encoding="utf-8"), own_folders=1
+    )
     return load_facts(plan, options)
 
 

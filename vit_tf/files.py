@@ -8,10 +8,13 @@ import io
 import logging
 import os
 import re
+import secrets
 import shutil
 import socket
+import stat
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -22,24 +25,47 @@ except ImportError:  # where files have no such locks, other processes are not b
     fcntl = None
 log = logging.getLogger("vit_tf.training")
 _LOCK = ".lock"
-# What the name of a file begins with while it is written.
+# What the name of a file begins with while it is written. Eight random bytes follow, in 16 digits;
+# of earlier versions, the names of a run's files.
 PARTIAL = ".partial-"
+_LEFTOVER = re.compile(
+    rf"{re.escape(PARTIAL)}([0-9a-f]{{16}}(\.\w+)?|(best|model)\.keras|epoch-\d+(-step-\d+)?\.npz)"
+)
 CHUNK = 2**24  # bytes that are copied at a time
 # A password in an address, as a pattern of `re` and of TensorFlow, and what stands in its place.
 PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
 
 
-def write_whole(path, write):
+def write_whole(
+    path: str | os.PathLike, write: Callable[[Path], object], own_folders: int = 0
+) -> None:
     """Calls `write` with a path next to `path`, which may be an address, and renames what it wrote.
 
-    Where writing fails, such as on a full disk, an older file stays and nothing else is left.
+    Where writing fails, such as on a full disk, an older file stays and nothing else is left. A
+    link at `path` is replaced, not followed. The last `own_folders` folders of `path` are made by
+    this package inside of one that the user chose.
+
+    Raises:
+        ValueError: where `path` is something else than a file, or one of its own folders a link.
     """
     if is_remote(path):
         write_remote(path, write)
         return
     path = Path(os.path.abspath(path))
+    # Whoever made such a link chose neither the folder behind it nor that its files are replaced.
+    for folder in path.parents[:own_folders]:
+        if folder.is_symlink():
+            raise ValueError(
+                f"Expected {str(folder)!r} to be a folder. Received: a link to "
+                f"{os.readlink(folder)!r}; remove it, or choose another output folder"
+            )
+    if path.exists() and not path.is_file():
+        raise ValueError(
+            f"Expected a path of a file, or one that is free. Received: {str(path)!r}, not a file"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{PARTIAL}{path.name}")
+    partial = partial_path(path)
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         write(partial)
         _flush(partial, os.O_RDWR)
@@ -54,6 +80,28 @@ def write_whole(path, write):
     # A rename is on the disk only when its folder is; not every system can open a folder.
     with contextlib.suppress(OSError):
         _flush(path.parent, os.O_RDONLY)
+
+
+def partial_path(path: Path) -> Path:
+    """A path in the same folder and of the same suffix, whose name nobody else uses."""
+    return path.with_name(f"{PARTIAL}{secrets.token_hex(8)}{path.suffix}")
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a name is that of a file of `write_whole`, which a kill may leave behind."""
+    return bool(_LEFTOVER.fullmatch(name))
+
+
+def _remove_leftovers(folder: str) -> None:
+    """Removes the files in a folder and in its subfolders that killed processes left there."""
+    with os.scandir(folder) as entries:
+        inside = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for each in (folder, *inside):
+        # A subfolder that is not this user's holds nothing that this user's process left.
+        with contextlib.suppress(PermissionError), os.scandir(each) as entries:
+            for entry in entries:
+                if is_leftover(entry.name) and entry.is_file(follow_symlinks=False):
+                    os.remove(entry.path)
 
 
 def _flush(path, flags):
@@ -108,9 +156,13 @@ def _size_and_time(path):
 def only_process(folder):
     """Lock a folder, created if missing; yields a function that raises after a takeover.
 
-    The operating system releases the lock when the process ends, even if it is killed. Remote
-    folders, such as `gs://`, have no locks: there the latest process takes over, which is logged,
-    and the earlier one stops at its next check; until then both may write.
+    The operating system releases the lock when the process ends, even if it is killed; what a
+    killed process left half written is removed. Remote folders, such as `gs://`, have no locks:
+    there the latest process takes over, which is logged, and the earlier one stops at its next
+    check; until then both may write.
+
+    Raises:
+        ValueError: while another process uses the folder, or where `.lock` in it is not a file.
     """
     if is_remote(folder):
         with _claimed(folder) as check:
@@ -118,14 +170,18 @@ def only_process(folder):
         return
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, _LOCK)
-    descriptor = _open_locked(path, os.fspath(folder))
+    descriptor, is_own = _open_locked(path, os.fspath(folder))
     try:
-        os.truncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
+        if is_own:
+            os.truncate(descriptor, 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            os.write(descriptor, str(os.getpid()).encode())
+        _remove_leftovers(os.fspath(folder))
         yield lambda: None
     finally:
-        with contextlib.suppress(FileNotFoundError):  # of a folder that has vanished
-            os.remove(path)
+        if is_own:
+            with contextlib.suppress(FileNotFoundError):  # of a folder that has vanished
+                os.remove(path)
         os.close(descriptor)
 
 
@@ -136,11 +192,16 @@ def _claimed(folder):
     folder.mkdir(parents=True, exist_ok=True)
     path, mine = folder / _LOCK, f"{os.getpid()} on {socket.gethostname()}, {time.time():.6f}"
     if path.exists():
+        process = path.read_bytes().decode(errors="replace")
+        if not re.fullmatch(r"\d+ on .*", process):
+            raise ValueError(
+                f"Expected {str(path)!r} to be free, or written by vit_tf. Received: another file"
+            )
         log.warning(
             "Taking over %r from process %s, which has ended without releasing it or is still "
             "running",
             str(folder),
-            path.read_text(),
+            process,
         )
     path.write_text(mine)
 
@@ -161,17 +222,34 @@ def _claimed(folder):
             path.unlink()
 
 
-def _open_locked(path, folder):
-    """A descriptor of the file at a path, locked."""
+def _open_locked(path: str, folder: str) -> tuple[int, bool]:
+    """A descriptor of the file at a path, locked, and whether this package wrote the file."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor, is_new = _open_lock_file(path)
         try:
             if fcntl is None or _lock(descriptor, path, folder):
-                return descriptor
+                # A killed process leaves its number there. A file of others is locked as it is.
+                return descriptor, is_new or os.read(descriptor, 20).isdigit()
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _open_lock_file(path: str) -> tuple[int, bool]:
+    """A descriptor of the file at a path, which is not emptied, and whether it is a new one."""
+    # A link is not followed, and a pipe not waited for; Windows has neither flag.
+    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    while True:
+        with contextlib.suppress(FileExistsError):
+            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
+        with contextlib.suppress(FileNotFoundError):  # its holder has ended in between
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                raise ValueError(
+                    f"Expected {path!r} to be free, or a file. Received: a link, a folder or a "
+                    "device; remove it, or choose another output folder"
+                )
+            return os.open(path, flags), False
 
 
 def _lock(descriptor, path, folder):
@@ -179,7 +257,8 @@ def _lock(descriptor, path, folder):
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError) as error:
-        holder = os.read(descriptor, 20).decode() or "unknown"
+        content = os.read(descriptor, 20)
+        holder = content.decode() if content.isdigit() else "unknown"
         raise ValueError(
             f"Expected no other process to use {folder!r}. Received: process {holder}, "
             "which is using it; wait until it ends, or choose another folder"
@@ -332,12 +411,15 @@ def _tensorflow_files():
     def write(path, source):
         # Not every file system of TensorFlow empties a file that is opened to be written.
         folder, _, name = path.rpartition("/")
-        partial = f"{folder}/{PARTIAL}{name}"
-        if files.exists(partial):
-            files.remove(partial)
-        with files.GFile(partial, "wb") as target:
-            shutil.copyfileobj(source, target, CHUNK)
-        files.rename(partial, path, overwrite=True)
+        partial = f"{folder}/{partial_path(Path(name))}"
+        try:
+            with files.GFile(partial, "wb") as target:
+                shutil.copyfileobj(source, target, CHUNK)
+            files.rename(partial, path, overwrite=True)
+        except BaseException:
+            with contextlib.suppress(tf.errors.OpError):
+                files.remove(partial)
+            raise
 
     return SimpleNamespace(
         exists=files.exists,

@@ -177,7 +177,7 @@ def keep(result, path, key, notes):
     """Saves a result at a netCDF `path` under `key`, whole or not at all, by the first worker."""
     result = result.assign_attrs(notes | {"key": key})
     if this_worker(tf.distribute.get_strategy())[0] == 0:
-        write_whole(path, result.to_netcdf)
+        write_whole(path, result.to_netcdf, own_folders=1)
     return result
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.files import write_whole
 from vit_tf.names import renamed_arguments
 
 from ..engine.features import Grid, Model, measurement
@@ -157,13 +158,12 @@ def write_masks(folder: str | os.PathLike, masks: np.ndarray) -> None:
             "Expected masks of integers from 0 to 255 of shape (frame, height, width). "
             f"Received: {masks.dtype} of shape {masks.shape}"
         )
-    os.makedirs(folder, exist_ok=True)
     greys = [(grey,) * 3 for grey in range(len(PALETTE), 256)]
     palette = np.uint8([*PALETTE, *greys]).tobytes()
     for number, mask in enumerate(masks.astype(np.uint8)):
         image = Image.fromarray(mask)
         image.putpalette(palette)
-        image.save(os.path.join(folder, f"{number:05}.png"))
+        write_whole(os.path.join(folder, f"{number:05}.png"), image.save)
 
 
 VOID = 255

@@ -80,7 +80,8 @@ class Drawer:
 
     def _write_keys(self, keys):
         keys = self._keys() | keys
-        write_whole(self._manifest, lambda partial: partial.write_text(json.dumps(keys, indent=1)))
+        text = json.dumps(keys, indent=1)
+        write_whole(self._manifest, lambda partial: partial.write_text(text), own_folders=1)
 
     def _store_keys(self, wait):
         """Stores the keys of what is drawn by now, or, with `wait`, of all that was started."""

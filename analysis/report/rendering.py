@@ -116,7 +116,7 @@ def save_figure(figure, path):
     """Writes a Matplotlib figure as a PNG, whole or not at all, and closes it."""
     import matplotlib.pyplot as plt
 
-    write_whole(path, partial(figure.savefig, dpi=DPI))
+    write_whole(path, partial(figure.savefig, dpi=DPI), own_folders=1)
     plt.close(figure)
 
 

@@ -88,7 +88,7 @@ def save_record(record, folder, epochs):
             for name, dims in (("values", ("pair",)), ("scales", ("batch", "scale")))
         }
     )
-    write_whole(folder / f"epoch-{epoch:04d}.nc", state.to_netcdf)
+    write_whole(folder / f"epoch-{epoch:04d}.nc", state.to_netcdf, own_folders=1)
     for other, path in _states(folder).items():
         if other not in epochs:
             path.unlink()

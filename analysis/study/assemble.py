@@ -162,7 +162,7 @@ def _evaluated(figures, models, results, elsewhere, data, folder):
     if claims:
         path, scorecard = folder / PLACE.name, scorecard_dataset(claims, models, data)
         if not path.exists() or not xr.load_dataset(path).identical(scorecard):
-            write_whole(path, scorecard.to_netcdf)
+            write_whole(path, scorecard.to_netcdf, own_folders=1)
     measured = [claim for claim in claims if claim.outcome != "not tested"]
     for claim in measured:
         log.info("%-18s %s (%s)", claim.outcome, claim.statement, ", ".join(claim.models))
@@ -516,9 +516,7 @@ def report_trainings(reports, folder):
         )
     cards = {name: xr.load_dataset(Path(path, PLACE)) for name, path in reports.items()}
     result = scorecard_of_trainings(cards)
-    for path in (folder / PLACE.parent, folder / "figures"):
-        path.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / PLACE, result.to_netcdf)
+    write_whole(folder / PLACE, result.to_netcdf, own_folders=1)
     statements = zip(result["statement"].values, result["outcome"].values, strict=True)
     figure = ReportFigure(
         name="trainings",

@@ -18,7 +18,7 @@ from scipy.special import softmax
 import vit_tf
 from vit_tf.batches import require_finite_length
 from vit_tf.data.any_images import as_images
-from vit_tf.files import without_password
+from vit_tf.files import without_password, write_whole
 
 from ..engine.features import name_models, own_name
 from ..engine.results import layer_names
@@ -75,20 +75,19 @@ class Exploration:
         Those of several models are in a folder of the model's name each.
         """
         folder = Path(folder)
-        if isinstance(self.left_out, dict):
-            for name in self.results:
-                self.select(name).save_results(folder / slug(name))
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, result in self.results.items():
-            if isinstance(result, dict):
-                result = xr.DataTree.from_dict(
-                    {
-                        layer: x.to_dataset(name=name) if isinstance(x, xr.DataArray) else x
-                        for layer, x in result.items()
-                    }
-                )
-            result.to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
+        are_several = isinstance(self.left_out, dict)
+        for model, results in self.results.items() if are_several else [("", self.results)]:
+            for name, result in results.items():
+                if isinstance(result, dict):
+                    result = xr.DataTree.from_dict(
+                        {
+                            layer: x.to_dataset(name=name) if isinstance(x, xr.DataArray) else x
+                            for layer, x in result.items()
+                        }
+                    )
+                path = folder / (slug(model) if are_several else "") / f"{name}.nc"
+                write = partial(result.to_netcdf, engine="h5netcdf")
+                write_whole(path, write, own_folders=int(are_several))
 
     def select(self, name: str) -> "Exploration":
         """The same page with the results of one of its several models."""

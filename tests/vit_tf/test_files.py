@@ -21,6 +21,7 @@ from training_runs import make_data, make_model
 import vit_tf
 from vit_tf.data.any_images import as_images
 from vit_tf.files import (
+    PARTIAL,
     RemotePath,
     as_path,
     local_copy,
@@ -71,6 +72,65 @@ def test_a_file_that_cannot_be_written_leaves_the_older_one(place):
     with pytest.raises(OSError, match="full"):
         write_whole(f"{place}/file", fail)
     assert RemotePath(f"{place}/file").read_bytes() == b"whole"
+
+
+def test_what_others_have_in_an_output_folder_stays_as_it_is(tmp_path):
+    """Links lead to a file that must not change, at every name that is written."""
+    mine = tmp_path / "mine" / "thesis.txt"
+    mine.parent.mkdir()
+    mine.write_text("years of work")
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in (".partial-report.html", "report.html", ".partial-own"):
+        (out / name).symlink_to(mine)
+    write_whole(out / "report.html", lambda partial: partial.write_text("page"))
+    assert (out / "report.html").read_text() == "page" and not (out / "report.html").is_symlink()
+    assert (out / ".partial-report.html").is_symlink()
+
+    (out / "results").symlink_to(mine.parent)
+    with pytest.raises(ValueError, match=r"to be a folder. Received: a link to .*mine"):
+        write_whole(out / "results" / "thesis.txt", lambda p: p.write_text(""), own_folders=1)
+    os.mkfifo(out / "pipe")
+    with pytest.raises(ValueError, match="not a file"):
+        write_whole(out / "pipe", lambda partial: partial.write_text(""))
+    assert (out / "pipe").is_fifo()
+
+    (out / ".lock").symlink_to(mine)
+    with pytest.raises(ValueError, match=r"\.lock' to be free.*a link"), only_process(out):
+        pass
+    (out / ".lock").unlink()
+    for content in ("12345\n", "my notes", ""):
+        (out / ".lock").write_text(content)
+        with only_process(out):
+            assert (out / ".lock").read_text() == content
+        assert (out / ".lock").read_text() == content
+    assert mine.read_text() == "years of work" and os.listdir(mine.parent) == [mine.name]
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    own = f"{PARTIAL}{'0a' * 8}.npz"
+    (tmp_path / "state").mkdir()
+    for folder in (tmp_path, tmp_path / "state"):
+        (folder / own).write_bytes(b"half")
+        (folder / f"{PARTIAL}notes").write_bytes(b"mine")
+        (folder / f"{PARTIAL}{'0b' * 8}.npz").symlink_to(tmp_path / f"{PARTIAL}notes")
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    (tmp_path / ".lock").write_text("4194304")  # of a process that was killed
+    before = set(tmp_path.rglob("*"))
+    with only_process(tmp_path):
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+    removed = {tmp_path / own, tmp_path / "state" / own, tmp_path / ".lock"}
+    assert before - set(tmp_path.rglob("*")) == removed
+
+
+def test_a_lock_of_others_at_an_address_is_refused(place):
+    (as_path(place) / ".lock").write_text("notes")
+    with (
+        pytest.raises(ValueError, match=r"written by vit_tf. Received: another"),
+        only_process(place),
+    ):
+        pass
+    assert (as_path(place) / ".lock").read_text() == "notes"
 
 
 def test_an_unknown_scheme_is_refused():

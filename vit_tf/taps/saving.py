@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.saved_model import loader_impl
 
 from vit_tf.checkpoints.released import bundled_models, refuse_other_formats
-from vit_tf.files import PARTIAL, as_path, is_remote, local_copy, without_password
+from vit_tf.files import as_path, is_remote, local_copy, partial_path, without_password
 from vit_tf.models.model import name_after
 from vit_tf.names import as_patterns, format_list, match, near_names
 from vit_tf.preprocessing import Preprocessing, check_dtype
@@ -105,11 +105,12 @@ def load_features(path, *patterns):
 
 def export_whole(features, folder):
     """Writes a submodel as a SavedModel, once it returns the same values; or nothing at all."""
-    folder = Path(folder)
-    if folder.exists():
+    folder = Path(os.path.abspath(folder))
+    if os.path.lexists(folder):
         raise ValueError(f"Expected folder to be one that does not exist yet. Received: {folder}")
-    partial = folder.with_name(f"{PARTIAL}{folder.name}")
-    shutil.rmtree(partial, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(folder)
+    partial.mkdir()
     try:
         features.export(partial, verbose=False)
         _require_alike(features, load_features(partial))

@@ -24,6 +24,7 @@ import threading
 import time
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -31,8 +32,16 @@ import numpy as np
 
 from vit_tf.backend import on_jax
 from vit_tf.distribute.strategies import is_chief, num_workers, of_every_worker, wait_for_workers
-from vit_tf.files import PARTIAL, as_path, is_remote, without_password, write_whole
-from vit_tf.names import file_error
+from vit_tf.files import (
+    PARTIAL,
+    RemotePath,
+    as_path,
+    is_leftover,
+    is_remote,
+    without_password,
+    write_whole,
+)
+from vit_tf.names import file_error, format_list
 
 log = logging.getLogger("vit_tf.training")
 
@@ -73,14 +82,16 @@ class BackgroundWriter:
             self._pending.popleft().result()
 
 
-def write_on_chief(path, write):
+def write_on_chief(
+    path: str | os.PathLike, write: Callable[[Path], object], own_folders: int = 0
+) -> None:
     """`files.write_whole`, on the chief of several workers, who must all call this and wait."""
     if is_chief():
-        write_whole(path, write)
+        write_whole(path, write, own_folders)
     else:
         # What writes may itself reduce or make variables, in which every worker must take part.
         with tempfile.TemporaryDirectory() as folder:
-            write(os.path.join(folder, os.path.basename(path)))
+            write(Path(folder) / os.path.basename(path))
     wait_for_workers()
 
 
@@ -104,13 +115,45 @@ def save_best(model, path, writer):
         writer.submit(lambda: write_whole(path, lambda partial: partial.write_bytes(content)))
 
 
-def remove_leftovers(directory):
-    """Remove the temporary files that a killed run may have left in a folder and its state."""
-    if not is_chief():
+def remove_leftovers(directory: str) -> None:
+    """Removes what a killed run may have left at an address; elsewhere `only_process` does."""
+    if not is_chief() or not is_remote(directory):
         return
     for folder in (as_path(directory), as_path(directory) / "state"):
-        for path in list(folder.glob(f"{PARTIAL}*")):
-            path.unlink()
+        for path in folder.glob(f"{PARTIAL}*"):
+            if is_leftover(path.name):
+                path.unlink()
+
+
+# What a run writes into its folder, besides its configuration, its states and TensorBoard's files.
+RUN_FILES = ("best.keras", "log.csv", "model.keras", "result.json", "formation.nc", "formation.png")
+
+
+def require_own_folder(directory: str) -> None:
+    """Raises a `ValueError` for a folder in which a run would replace files of the user."""
+    folder = as_path(directory)
+    if saved_states(directory):
+        return  # `check_configuration` compares what lies next to them
+    path = folder / "configuration.json"
+    if path.exists():
+        names = [] if _is_configuration(path) else [path.name]
+    else:
+        names = [name for name in RUN_FILES if (folder / name).exists()]
+    if names:
+        raise ValueError(
+            "Expected an output folder that is new, or that of a run. Received: "
+            f"{without_password(directory)!r} with {format_list(names)}, which no run wrote; move "
+            "these files, or choose another folder"
+        )
+
+
+def _is_configuration(path: Path | RemotePath) -> bool:
+    """Whether a file holds what `check_configuration` writes."""
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return isinstance(content, dict) and {"recipe", "model"} <= set(content)
 
 
 def describe_model(model):
@@ -178,7 +221,7 @@ def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=Non
     path = state_path(directory, history, step)
 
     def write():
-        write_whole(path, lambda partial: np.savez(partial, **arrays))
+        write_whole(path, lambda partial: np.savez(partial, **arrays), own_folders=1)
         # A state of later steps is a corrupt one, instead of which an earlier one was restored.
         position = _position(path.name)
         before = [state for state in saved_states(directory) if _position(state.name) < position]

@@ -295,6 +295,7 @@ def _shown(verbose):
 def _resume(model, configuration, directory):
     """Bring a compiled model to where the run in a folder ended; its `Progress`."""
     checkpointing.remove_leftovers(directory)
+    checkpointing.require_own_folder(directory)
     checkpointing.check_configuration(configuration, directory)
     checkpointing.check_shared(directory)
     with distribute.strategy_of(model).scope():

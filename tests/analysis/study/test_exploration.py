@@ -1,8 +1,11 @@
 """The page of single images, from a model to numbers on a page."""
 
 import base64
+import errno
 import json
+import os
 import re
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -15,7 +18,7 @@ from sklearn.decomposition import PCA
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.study.exploration import pack, probabilities, read_images, shrunk
+from vit_tf.analysis.study.exploration import Exploration, pack, probabilities, read_images, shrunk
 from vit_tf.analysis.study.exploration_results import principal_components, token_norms
 
 
@@ -359,6 +362,23 @@ def test_tokens_without_a_place_are_named_and_in_no_map(options, names, tmp_path
     assert data["prefix_names"] == names and data["grid"]["prefix"] == 3
     assert page.results["attention"].sizes["key"] == 9
     assert page.results["similarity"].sizes["token"] == 6
+
+
+def test_results_on_a_full_disk_leave_the_earlier_ones(tmp_path, monkeypatch):
+    result = xr.DataArray(np.arange(3.0), dims="layer")
+    page = Exploration(tmp_path / "page.html", {"scores": result}, [])
+    page.save_results(tmp_path / "numbers")
+
+    def write_half(self, path, **_):
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(xr.DataArray, "to_netcdf", write_half)
+    page = Exploration(page.path, {"scores": result + 1, "other": result}, [])
+    with pytest.raises(OSError, match="No space left"):
+        page.save_results(tmp_path / "numbers")
+    assert os.listdir(tmp_path / "numbers") == ["scores.nc"]
+    xr.testing.assert_identical(xr.load_dataarray(tmp_path / "numbers" / "scores.nc"), result)
 
 
 def test_several_models_share_a_page_and_have_their_own_results(vit_page, tmp_path):

@@ -1,5 +1,6 @@
 """Recipes against formulas; killed and resumed runs against undisturbed ones."""
 
+import contextlib
 import dataclasses
 import errno
 import io
@@ -131,6 +132,24 @@ def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, 
     assert {k: pytest.approx(v, abs=1e-6) for k, v in history.items()} == again
     assert [row["epoch"] for row in read_log(tmp_path)] == ["1", "2", "3", "4", "5"]
     assert sorted(os.listdir(tmp_path / "state")) == ["epoch-0004.npz", "epoch-0005.npz"]
+
+
+@pytest.mark.parametrize(
+    "files, is_refused",
+    [
+        ({"log.csv": "day,mood"}, True),
+        ({"best.keras": "mine"}, True),
+        ({"configuration.json": '{"editor": "vi"}'}, True),
+        ({"configuration.json": '{"recipe": {}, "model": {}}', "log.csv": "epoch"}, False),
+        ({"notes.txt": "mine", "configuration.txt": ""}, False),
+    ],
+)
+def test_files_of_the_user_are_not_replaced_by_a_run(tmp_path, files, is_refused):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    raises = pytest.raises(ValueError, match=f"with {next(iter(files))}, which no run wrote")
+    with raises if is_refused else contextlib.nullcontext():
+        checkpointing.require_own_folder(str(tmp_path))
 
 
 @pytest.mark.slow
