@@ -45,15 +45,19 @@ class Piece:
         """All its taps, those that are its output last."""
         return [*(tap for tap in self.targets if tap not in self.at_end), *self.at_end]
 
-    def gradient(self, target, source, upstream, tap):
-        """The gradient of the target, weighted by `upstream`, with respect to the source."""
+    def gradient(
+        self, target: tf.Tensor, source: tf.Tensor, upstream: tf.Tensor, tap: str
+    ) -> tf.Tensor:
+        """Float32 gradient of the target, weighted by `upstream`, with respect to the source."""
+        # Layers of mixed precision differ in their dtype, and so would the gradients of a stack.
+        upstream = tf.cast(upstream, target.dtype)
         gradient = self.tape.gradient(target, source, output_gradients=upstream)
         if gradient is None:
             raise ValueError(
                 "Expected layers that TensorFlow computes from the images, which a function that "
                 f"uses NumPy or PyTorch does not do. Received: {tap!r} without a gradient"
             )
-        return gradient
+        return tf.cast(gradient, tf.float32)
 
 
 def run_pieces(features, images, target):
@@ -181,7 +185,7 @@ def _weighted_gradients(pieces, rows, weights, needed, reduce):
 
         if needed is None:
             return passed()
-        return tf.cond(needed[place], passed, lambda: tf.zeros_like(piece.source))
+        return tf.cond(needed[place], passed, lambda: tf.zeros_like(piece.source, tf.float32))
 
     stack = []  # of gradients at the end of a piece, those of the lowest taps first
     for piece in reversed(pieces):

@@ -33,6 +33,7 @@ from .measures import (
     token_cka,
 )
 
+DECIMALS = 6  # to which similarities are compared
 # By name, with their usual settings.
 MEASURES = {
     "cka": linear_cka,
@@ -177,13 +178,15 @@ def disagreement(values):
     """How differently measures rank each pair of layers: from 0 to 1, (layer_x, layer_y).
 
     The rank of a pair is the share of the other pairs that are less similar by a measure, equal
-    values sharing the mean of theirs. The largest less the smallest rank by any measure: 0 where
-    all agree, 1 where a pair is the most similar by one and the least by another.
+    values (to six decimals) sharing the mean of theirs. The largest less the smallest rank by any
+    measure: 0 where all agree, 1 where a pair is the most similar by one and the least by another.
     """
     places = np.full(values.shape, np.nan)
     for place, measure_values in zip(places, values, strict=True):
         has_value = np.isfinite(measure_values)
-        place[has_value] = ranks(measure_values[has_value]) / max(has_value.sum() - 1, 1)
+        # A layer is as similar to itself as any other is to itself, but for rounding errors.
+        rounded = np.round(measure_values[has_value], DECIMALS)
+        place[has_value] = ranks(rounded) / max(has_value.sum() - 1, 1)
     return np.fmax.reduce(places) - np.fmin.reduce(places)  # of those that are not NaN
 
 

@@ -1,31 +1,20 @@
 """Public measurements: annotated signatures, "See also", and examples that run on tiny models."""
 
-import ast
 import doctest
 import inspect
 import os
 import typing
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from paths import ROOT
+from public_measurements import public_measurements
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis import plots
 from vit_tf.analysis.engine import features as types
-
-PACKAGES = ("similarity", "attention", "flow", "probes", "objects")
-
-
-def public_measurements():
-    """Names of the public functions of `PACKAGES`, without those of statistics."""
-    stub = ast.parse(Path(analysis.__file__).with_suffix(".pyi").read_text("utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    names = [a.name for n in imports if n.module.split(".")[0] in PACKAGES for a in n.names]
-    return sorted(name for name in names if name[0].islower() and not name.endswith("_statistic"))
 
 
 @pytest.fixture(scope="module")

@@ -149,6 +149,9 @@ def test_disagreement_is_the_range_of_places():
     values = np.array([[[0.1, 0.2], [0.3, 0.4]], [[0.4, 0.2], [0.3, np.nan]]])
     expected = [[1 - 0, 1 / 3 - 0], [2 / 3 - 1 / 2, 0]]
     np.testing.assert_allclose(disagreement(values), expected)
+    # Rounding errors of layers that are each other's equal are no ranks.
+    values = np.array([[[1, 0.2], [0.3, 1 + 1e-8]], [[1 + 1e-8, 0.2], [0.3, 1]]])
+    np.testing.assert_allclose(disagreement(values), np.zeros((2, 2)))
 
 
 def test_a_remainder_too_small_is_left_out_of_all(of):

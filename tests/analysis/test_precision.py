@@ -1,0 +1,126 @@
+"""Every public measurement of models of mixed and of double precision, next to float32."""
+
+import contextlib
+import doctest
+import inspect
+import io
+import os
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+from public_measurements import public_measurements
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis.engine.stream import eager_steps
+
+# Largest difference from float32 as a share of its norm, about ten roundings of an activation.
+TOLERANCES = {"mixed_bfloat16": 0.04, "mixed_float16": 5e-3, "float64": 2e-5}
+# Results that jump, for precisions of 16 bits: counts and ranks of few examples or layers, the
+# gradient of a ReLU near zero, correlations of as many directions as there are examples.
+COARSE = {"knn_accuracy", "ridge_probe", "select_l2", "clustering", "object_clustering"}
+COARSE |= {"similarities", "position_attribution", "cca", "pwcca"}
+COARSE_TOLERANCE = 0.3
+
+
+def make_models(policy):
+    """A tiny ViT and BiT by name."""
+    vit = vit_tf.ViT(
+        (32, 32, 3), 8, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16, dtype=policy
+    )
+    bit = vit_tf.BiT(
+        (32, 32, 3), units=(1,), width_factor=0.5, num_classes=3, stem="small", dtype=policy
+    )
+    vit.name, bit.name = "vit", "bit"
+    return {"vit": vit, "bit": bit}
+
+
+@pytest.fixture(scope="module")
+def names_by_policy():
+    """The names in the examples for every policy, of models with the same weights."""
+    keras.utils.set_random_seed(0)
+    rng = np.random.default_rng(0)
+    images = rng.uniform(-1, 1, (24, 32, 32, 3)).astype(np.float32)
+    full = make_models("float32")
+    for model in full.values():
+        model.head.kernel.assign(rng.normal(size=model.head.kernel.shape))
+    names = {}
+    for policy in ("float32", *TOLERANCES):
+        models = make_models(policy)
+        for name, model in models.items():
+            model.set_weights(full[name].get_weights())
+        names[policy] = models | {"images": images, "labels": np.arange(24) % 3, "np": np}
+        names[policy] |= {"analysis": analysis, "vit_tf": vit_tf, "tf": tf, "os": os}
+    return names
+
+
+@pytest.fixture(scope="module")
+def in_float32(names_by_policy):
+    """Function from a measurement to its results in float32, each computed once and eagerly."""
+    results = {}
+
+    def get(name):
+        if name not in results:
+            with eager_steps():
+                results[name] = results_of_example(name, names_by_policy["float32"])
+        return results[name]
+
+    return get
+
+
+def results_of_example(name, names):
+    """What the example of a measurement computes: dict from variable to array of numbers."""
+    text, namespace = inspect.getdoc(getattr(analysis, name)), dict(names)
+    for example in doctest.DocTestParser().get_examples(text, name):
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(example.source, name, "single"), namespace)
+    plt.close("all")
+    arrays = {}
+    for variable in sorted(namespace.keys() - names.keys()):
+        value = namespace[variable]
+        if isinstance(value, xr.Dataset):
+            arrays |= {f"{variable}.{part}": x.values for part, x in value.data_vars.items()}
+        elif isinstance(value, xr.DataArray | np.ndarray | float):
+            arrays[variable] = np.asarray(value)
+    if name == "token_ablation":  # which tokens are random depends on every bit of the tokens
+        cells = namespace["effect"].drop_sel(tokens="random")
+        arrays = {part: x.values for part, x in cells.data_vars.items()}
+    return {key: x for key, x in arrays.items() if x.dtype.kind in "fiub"}
+
+
+def check(name, policy, names_by_policy, in_float32):
+    is_coarse = name in COARSE and policy != "float64"
+    tolerance = COARSE_TOLERANCE if is_coarse else TOLERANCES[policy]
+    expected = in_float32(name)
+    received = results_of_example(name, names_by_policy[policy])
+    assert expected.keys() == received.keys()
+    for key, values in expected.items():
+        assert received[key].shape == values.shape and received[key].dtype == values.dtype
+        assert (np.isnan(received[key]) == np.isnan(values)).all(), key
+        difference = np.nan_to_num(np.asarray(received[key], float) - values)
+        norm = np.linalg.norm(np.nan_to_num(np.asarray(values, float)))
+        # The agreement of clusters with random labels is zero but for chance.
+        least = 0.2 if is_coarse else 1e-9
+        assert np.linalg.norm(difference) <= tolerance * max(norm, least), key
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The folder that examples write files to."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", public_measurements())
+def test_mixed_precision_changes_a_measurement_by_its_rounding(name, names_by_policy, in_float32):
+    check(name, "mixed_bfloat16", names_by_policy, in_float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["mixed_float16", "float64"])
+@pytest.mark.parametrize("name", public_measurements())
+def test_other_precisions_too(name, policy, names_by_policy, in_float32):
+    check(name, policy, names_by_policy, in_float32)
