@@ -149,7 +149,7 @@ def make_recorder(options, validation, data):
         validation: data set of validation images.
         data: arguments of `vit_tf.data.load`.
     """
-    from vit_tf.analysis.study.models import block_outputs
+    from vit_tf.taps.structure import block_outputs
 
     description = common.describe_data(options)
     num_probe_images = min(

@@ -4,7 +4,6 @@ A measurement is written for a callable from images to `{layer: tensor}` and for
 as a model takes them. `measurement` decorates it so that it takes any model and any images.
 """
 
-import fnmatch
 import functools
 import inspect
 import math
@@ -27,10 +26,10 @@ from vit_tf.preprocessing import (
     require_images_of,
 )
 from vit_tf.taps import recorder
-from vit_tf.taps.attention_weights import computed_weights
-from vit_tf.taps.submodels import TapModel, find_blocks, find_representations, last_output
+from vit_tf.taps.submodels import TapModel, describe_taps
 from vit_tf.tokens import TokenGrid
 
+from .layers import KINDS, Detail, grid_of_shapes, layers_of, warn_of_missed_blocks
 from .results import model_name
 
 Path = str | os.PathLike
@@ -444,40 +443,14 @@ MODELS = ("features", "features_x", "features_y", "features_vit", "features_othe
 IMAGES = ("images", "train", "test", "queries", "database")
 MAX_CLASSES = 5  # that are explained where none are given
 
-# What is read of a whole model: what an error calls it, the taps of the tap grammar, and those of
-# models of other origin. Kinds without patterns are chosen among the representations.
-KINDS = {
-    "representations": ("representations", (), ()),
-    "outputs": ("representations", (), ()),  # without an embedding whose CLS token is constant
-    "tokens": ("representations on a grid", (), ()),
-    "output_tokens": ("representations on a grid", (), ()),
-    "lens": ("blocks", (), ()),
-    "patching": ("blocks of tokens", (), ()),
-    "maps": ("maps", (), ()),
-    "class_maps": ("maps", (), ()),
-    "embedding": ("tokens", ("embedding", "block00/attention/weights"), ()),
-    "attention": ("attention weights", ("*/attention/weights",), ("*/weights",)),
-    "class_attention": ("attention weights", ("*/attention/weights",), ("*/weights",)),
-    "rollout": (
-        "attention weights and skips",
-        tuple(f"block*/*/{what}" for what in ("weights", "skip", "branch", "sum")),
-        ("*/weights",),
-    ),
-    "heads": ("outputs of attention heads", ("*/heads",), ("*/value",)),
-    "block_heads": ("such a block", ("{block}/attention/weights", "{block}/attention/heads"), ()),
-    "skips": ("skips and branches", ("*/skip", "*/branch"), ()),
-    "ablated_skips": ("skips and branches", ("*/skip", "*/branch"), ()),
-    "norms": ("norms of blocks", ("*/norm", "norm"), ()),
-    "scores": ("scores", (), ()),
-}
-WITH_SCORES = {
-    *("lens", "patching", "class_maps", "embedding", "class_attention", "heads"),
-    *("ablated_skips", "scores"),
-}
-ON_GRID = {"tokens", "output_tokens", "lens", "patching", "maps", "class_maps", "embedding"}
 
-
-def features_of(model, kind="representations", layers=None, block="block00"):
+def features_of(
+    model: Model,
+    kind: str = "representations",
+    layers: str | Sequence[str] | None = None,
+    block: str = "block00",
+    detail: Detail = None,
+) -> Callable:
     """The features of a model for a measurement: a callable from images to `{layer: tensor}`.
 
     For a whole model these are the layers of `kind`; a submodel, a SavedModel and a function are
@@ -489,123 +462,52 @@ def features_of(model, kind="representations", layers=None, block="block00"):
             opens them; or a function from images to `{layer: tensor}`; one that returns NumPy
             arrays is run eagerly.
         kind: `"representations"`, the layers of `vit_tf.submodel(model)`, `"attention"`, `"skips"`,
-            `"scores"` or another key of `KINDS`.
+            `"scores"` or another key of `engine.layers.KINDS`.
         layers: shell pattern, name, or list of them, instead of the layers of the kind.
         block: name of the block of the kind `"block_heads"`.
+        detail: a subset of the layers of a whole model, a key of `engine.layers.DETAILS` such as
+            `"blocks"` or `"sublayers"`; or how many of them, evenly spaced.
 
     Raises:
-        ValueError: for an unsupported `model`, a model without layers of this kind, or a pattern
-            that matches no layer; near matches are listed.
+        ValueError: for an unsupported `model`, a model without layers of this kind, an unknown
+            `detail`, or a pattern that matches no layer; near matches are listed.
 
     Examples:
         features = analysis.features_of("vit-cls-cifar10", layers="block*/mlp/sum")
     """
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
-        return features_of(vit_tf.load(model), kind, layers, block)
+        return features_of(vit_tf.load(model), kind, layers, block, detail)
     require_model(model)
     patterns = () if layers is None else as_patterns([layers])
+    if patterns and detail is not None:
+        raise ValueError(
+            "Expected layers, which selects them by name, or detail, which selects a subset. "
+            f"Received: layers={layers!r} and detail={detail!r}"
+        )
     if not isinstance(model, keras.Model) or isinstance(model, TapModel):
         return _selected(model, patterns) if patterns else model
-    scores = [last_output(model)] if kind in WITH_SCORES else []
-    wanted = patterns or _of_kind(model, kind, block)
-    features = vit_tf.submodel(model, *dict.fromkeys([*wanted, *scores]))
-    if features.token_grid is None:
-        features.token_grid = _infer_grid(features)
-    if not patterns and kind in ON_GRID:
-        features = _on_grid(features, kind, scores)
-    if not patterns and kind.startswith("output") and features.token_grid:
-        first, *others = features.taps
-        if features.token_grid.prefix and others and "embed" in first:
-            grid, features = features.token_grid, vit_tf.submodel(features, *others)
-            features.token_grid = grid
+    described, what = describe_taps(model), KINDS[kind]
+    scores = [described.graph.scores] if what.with_scores else []
+    size, own = recorder.input_spec(model)[0][1:3], getattr(model, "token_grid", None)
+    if patterns:
+        features = vit_tf.submodel(described.source, *patterns, *scores)
+        shapes = {tap: tuple(x.shape[1:]) for tap, x in features.output.items()}
+        grid = own or grid_of_shapes([t for t in features.taps if t not in scores], shapes, size)
+    else:
+        shapes, graph = described.shapes, described.graph
+        grid = own or grid_of_shapes([*graph.representations, *shapes], shapes, size)
+        chosen = layers_of(kind, described.names, shapes, graph, grid, detail=detail, block=block)
+        if not [*chosen, *scores]:
+            raise ValueError(
+                f"Expected a model with {what.lacks}. Received: {model.name!r}, a "
+                f"{type(model).__name__} in which they are not found; specify them with layers="
+            )
+        warn_of_missed_blocks(model.name, graph)
+        features = vit_tf.submodel(described.source, *dict.fromkeys([*chosen, *scores]))
+    features.token_grid = grid
     features.num_classes = getattr(model, "num_classes", None)
     features.class_names = getattr(model, "class_names", None)
     return features
-
-
-def _of_kind(model, kind, block):
-    """The taps of a kind that a whole model has; of one of shapes, those to choose from."""
-    words, own, foreign = KINDS[kind]
-    if kind == "scores":
-        return []
-    is_own, patterns = hasattr(model, "intermediates"), ()
-    if not (own if is_own else foreign):
-        find = find_blocks if kind in ("lens", "patching") else find_representations
-        taps = find(model) if not own or kind == "embedding" else []
-    elif is_own:
-        patterns, taps = [pattern.format(block=block) for pattern in own], model.taps
-    else:
-        names = [*recorder.find_taps(model)]
-        patterns, taps = foreign, [*names, *computed_weights(model, names)]
-    if patterns:
-        taps = [tap for tap in taps if any(fnmatch.fnmatchcase(tap, p) for p in patterns)]
-    if not taps:
-        raise ValueError(
-            f"Expected a model with {words}. Received: {model.name!r}, a {type(model).__name__} "
-            "in which they are not found; specify them with layers="
-        )
-    return taps
-
-
-def _on_grid(features, kind, scores):
-    """The features whose shapes are those that a kind is about: on one grid, or maps."""
-    shapes = {tap: tuple(x.shape[1:]) for tap, x in features.output.items() if tap not in scores}
-    grid = features.token_grid
-    if kind in ("maps", "class_maps"):
-        maps = {tap: shape[:2] for tap, shape in shapes.items() if len(shape) == 3}
-        names = list({size: tap for tap, size in maps.items()}.values())
-    else:
-        names = [tap for tap, shape in shapes.items() if _lies_on(grid, tap, shape)]
-    if kind in ("lens", "patching"):
-        names = [tap for tap in names if shapes[tap][-1] == shapes[names[-1]][-1]]
-    if kind == "embedding":
-        names = [*names[:1], *(tap for tap in shapes if tap.endswith("/weights"))]
-    if not names:
-        raise ValueError(
-            f"Expected a model with {KINDS[kind][0]}. Received: {features.name!r} with none among "
-            f"{format_list(shapes)}; select layers with layers="
-        )
-    if [*names, *scores] == list(features.output):
-        return features
-    submodel = vit_tf.submodel(features, *dict.fromkeys([*names, *scores]))
-    submodel.token_grid = grid
-    return submodel
-
-
-def _lies_on(grid, tap, shape):
-    """Whether a tap of a shape without the example axis holds the tokens of a grid."""
-    if grid is None or tap.endswith("/weights"):
-        return False
-    if len(shape) == 3:
-        return not grid.prefix and shape[:2] == (grid.rows, grid.columns)
-    return len(shape) == 2 and shape[0] == grid.num_tokens
-
-
-def _infer_grid(features):
-    """The `TokenGrid` of square patches that tile the image with fewest prefix tokens, or None."""
-    height, width = features.input_shape[1:3]
-    if not height or not width:
-        return None
-    shapes = {tap: tuple(x.shape[1:]) for tap, x in features.output.items()}
-    counts = [
-        shape[-2]
-        for tap, shape in shapes.items()
-        if len(shape) == (3 if tap.endswith("/weights") else 2) and shape[-2]
-    ]
-    maps = [s for t, s in shapes.items() if len(s) == 3 and not t.endswith("/weights")]
-    maps = [shape for shape in maps if None not in shape and shape[0] * shape[1] > 1]
-    if not counts:
-        if not maps or height % maps[-1][0] or height * maps[-1][1] != width * maps[-1][0]:
-            return None
-        return TokenGrid(*maps[-1][:2], 0, height // maps[-1][0])
-    strides = [s for s in range(1, min(height, width) + 1) if not height % s and not width % s]
-    tilings = [(height // stride, width // stride, stride) for stride in strides]
-    fits = [
-        TokenGrid(rows, columns, counts[-1] - rows * columns, stride)
-        for rows, columns, stride in tilings
-        if 0 <= counts[-1] - rows * columns <= min(8, rows * columns - 1)
-    ]
-    return min(fits, key=lambda grid: grid.prefix, default=None)
 
 
 def _selected(features, patterns):
@@ -641,27 +543,29 @@ def measurement(kind="representations", any_size=False, **kinds):
 
     def decorate(function):
         @functools.wraps(function)
-        def measure(*args, layers=None, **kwargs):
+        def measure(*args, layers=None, detail=None, **kwargs):
             # Not kept in the closure, of which `fingerprint` makes a key.
             signature = inspect.signature(function)
             try:
                 given = signature.bind_partial(*args, **kwargs)
             except TypeError:
                 return function(*args, **kwargs)  # which raises it in its own name
-            _prepare(given.arguments, signature.parameters, kind, kinds, layers, any_size)
+            _prepare(given.arguments, signature.parameters, kind, kinds, layers, detail, any_size)
             return function(*given.args, **given.kwargs)
 
-        layers = inspect.Parameter(
-            "layers",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation="str | Sequence[str] | None",
-        )
+        chosen = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind_)
+            for name, kind_ in (
+                ("layers", "str | Sequence[str] | None"),
+                ("detail", "str | int | None"),
+            )
+        ]
         signature = inspect.signature(function)
         parameters = [*signature.parameters.values()]
         end = -1 if parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else len(parameters)
-        parameters.insert(end, layers)
+        parameters[end:end] = chosen
         measure.__signature__ = signature.replace(parameters=parameters)
+        measure.kind = kind
         return measure
 
     return decorate
@@ -677,7 +581,7 @@ def statistic_of(measure):
     return decorate
 
 
-def _prepare(given, parameters, kind, kinds, layers, any_size):
+def _prepare(given, parameters, kind, kinds, layers, detail, any_size):
     """Replaces the arguments of a call by what the measurement is written for."""
     for name in IMAGES:
         if isinstance(given.get(name), keras.Model):
@@ -689,13 +593,16 @@ def _prepare(given, parameters, kind, kinds, layers, any_size):
     at_hand = [name for name in names if isinstance(given[name], Mapping)]
     if at_hand:
         _take_activations(given, names, parameters)
-    models = {
-        n: features_of(given[n], kinds.get(n, kind), layers, given.get("block", "block00"))
-        for n in names
-        if n not in at_hand
-    }
+    models = {}
+    for name in names:
+        own_kind, block = kinds.get(name, kind), given.get("block", "block00")
+        if name not in at_hand:
+            # Of a kind that has no subsets, next to another that has, all layers are read.
+            own_detail = detail if KINDS[own_kind].is_detailed or not kinds else None
+            models[name] = features_of(given[name], own_kind, layers, block, own_detail)
     if "models" in parameters and "models" in given:
-        models |= {("models", n): features_of(m, kind, layers) for n, m in _named(given["models"])}
+        for name, model in _named(given["models"]):
+            models["models", name] = features_of(model, kind, layers, detail=detail)
     if not models and not at_hand:
         return
     data = {name: given[name] for name in IMAGES if name in given and not at_hand}

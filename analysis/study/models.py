@@ -18,7 +18,8 @@ import vit_tf
 from vit_tf.names import format_list
 from vit_tf.preprocessing import Preprocessing, interval
 from vit_tf.taps.attention_weights import attention_taps, contradictions
-from vit_tf.taps.submodels import TapModel, block_outputs
+from vit_tf.taps.structure import block_outputs, spread
+from vit_tf.taps.submodels import TapModel
 from vit_tf.tokens import TokenGrid
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, match_classes
@@ -257,13 +258,6 @@ def require_distinct(names: Iterable[str]) -> None:
                 f"they are used in file names. Received: {first[slug(name)]!r} and {name!r}"
             )
         first[slug(name)] = name
-
-
-def spread(items: Sequence, most: int) -> list:
-    """At most `most` of the items, evenly spread, the first and the last among them."""
-    if len(items) <= most:
-        return list(items)
-    return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
 
 
 def attended(weights: dict[str, tuple], grid: TokenGrid | None) -> tuple[list[str], str]:

@@ -46,7 +46,7 @@ class _CallOfFunction(keras.layers.Layer):
 def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
     """Taps of a built Keras model: dict from name to site, in the order of computation.
 
-    A site is the position of a layer in `named_layers(model)`, the number of its call and the
+    A site is the position of a layer in `named_operations(model)`, the number of its call and the
     path of a tensor inside its output (`""` for a single tensor). It holds in another process
     too, where Keras may give the layers other names. `watch` is shown the path of a layer and the
     arguments of each call of it.
@@ -57,7 +57,7 @@ def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tu
 def trace_taps(model, watch=None):
     """As `find_taps`: dict from name to (site, layer, shape of its output)."""
     shape, dtype = input_spec(model)
-    shapes, layers = {}, named_layers(model)
+    shapes, layers = {}, named_operations(model)
 
     def look(position, args, kwargs):
         watch(layers[position][0], args, kwargs)
@@ -138,7 +138,7 @@ def record(
     """
     records, changed = {}, []
     try:
-        for position, (_, layer) in enumerate(named_layers(model)):
+        for position, (_, layer) in enumerate(named_operations(model)):
             changed.append((layer, vars(layer).get("call")))
             call = _watched(layer.call, position, records, edits or {}, watch)
             object.__setattr__(layer, "call", call)
@@ -177,10 +177,26 @@ def _watched(call, position, records, edits, watch):
 
 def named_layers(model) -> list[tuple]:
     """(slash-joined path, layer) of all layers inside, each once; siblings of one name numbered."""
-    layers, visited = [], {id(model)}
+    return [(path, layer) for path, layer in named_operations(model) if is_layer(layer)]
+
+
+def is_layer(operation) -> bool:
+    """Whether an operation is a layer, and not a function of `keras.ops` in a functional model."""
+    return isinstance(operation, keras.layers.Layer)
+
+
+def named_operations(model) -> list[tuple]:
+    """As `named_layers`, followed by the functions of `keras.ops` of functional models inside."""
+    layers, operations, visited = [], [], {id(model)}
 
     def walk(parent, prefix):
         names = set()
+        graph = functional_graph(parent)
+        for node in graph_nodes(graph) if graph else ():
+            operation = node.operation
+            if not is_layer(operation) and id(operation) not in visited:
+                visited.add(id(operation))
+                operations.append((prefix + operation.name, operation))
         for layer in parent._flatten_layers(include_self=False, recursive=False):
             if id(layer) in visited or isinstance(layer, keras.layers.InputLayer):
                 continue
@@ -192,7 +208,8 @@ def named_layers(model) -> list[tuple]:
             walk(layer, f"{prefix}{name}/")
 
     walk(model, "")
-    return layers
+    # Sites in files of earlier versions are positions among layers, which stay what they were.
+    return layers + operations
 
 
 def _tap_name(path, call, leaf):

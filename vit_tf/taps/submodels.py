@@ -3,9 +3,9 @@
 import json
 import math
 import os
-import re
 import warnings
 from collections import Counter
+from dataclasses import dataclass
 
 import keras
 from keras import tree
@@ -21,10 +21,10 @@ from vit_tf.taps.attention_weights import (
     attention_layers,
     computed_weights,
 )
+from vit_tf.taps.structure import LayerEntry, ModelGraph, graph_of_entries
 from vit_tf.tokens import TokenGrid
 
 FACTS = "features.json"  # next to a SavedModel
-MAX_LAYERS = 40  # of the representations
 
 
 @keras.saving.register_keras_serializable("vit_tf")
@@ -216,71 +216,57 @@ def _tap_model(model, images, outputs, name):
     return TapModel(images, outputs, name=name, **facts)
 
 
-def block_outputs(taps):
-    """The taps at the end of each block or unit, after its last sum, and those before the first."""
-    ends = {}
-    for tap in taps:
-        site, _, end = tap.rpartition("/")
-        if end == "sum":
-            ends[re.sub(r"/(attention|mlp|token_mixing|channel_mixing)$", "", site)] = tap
-    return [tap for tap in taps if tap in ends.values() or tap in ("embedding", "root")]
+@dataclass(frozen=True)
+class ModelTaps:
+    """What there is to read of a model: its taps in depth order, and which of them are what.
+
+    `shapes` are those of the taps without the example axis, None where an axis is not known;
+    `source` is what submodels are made of without tracing the model again.
+    """
+
+    names: tuple[str, ...]
+    shapes: dict[str, tuple[int | None, ...]]
+    graph: ModelGraph
+    source: keras.Model
 
 
-def find_representations(model):
-    """Names of the taps that hold the representations of a built Keras model, in depth order.
+def describe_taps(model: keras.Model) -> ModelTaps:
+    """The taps of a built Keras model, those of computed attention weights included."""
+    if hasattr(model, "intermediates"):
+        source = submodel(model, "*")
+        shapes = {tap: tuple(x.shape[1:]) for tap, x in source.output.items()}
+        return ModelTaps(source.taps, shapes, ModelGraph.of_names(source.taps), source)
+    traced = recorder.trace_taps(model)
+    shapes = {tap: shape[1:] for tap, (_, _, shape) in traced.items()}
+    for weights, (query, key) in computed_weights(model, list(traced)).items():
+        if len(shapes[query]) == 3:
+            shapes[weights] = (shapes[query][1], shapes[query][0], shapes[key][0])
+    return ModelTaps(tuple(shapes), shapes, graph_of_entries(_entries(model, traced)), model)
 
-    The rule for models whose taps do not follow the tap grammar of this package:
 
-    1. A layer that is the only one of its class and contains several layers of one class, such as
-       the encoder of a ViT, and a model inside the model are opened: their layers count as the
-       model's own.
-    2. The output of each layer that contains layers with weights is a representation: a block, a
-       stage.
-    3. Between them, layers without layers inside form groups of equal rows and columns. A group
-       ends where several paths begin; the last output of a group with weights, or in which paths
-       are joined by a sum or a concatenation, is a representation.
-    4. The vector that a last Dense layer reads is one; its output, the scores of classes, is not.
+def graph_of(model: keras.Model) -> ModelGraph:
+    """The representations, blocks and scores of a built Keras model.
 
-    Of more than 40, 40 are chosen, evenly spread.
+    Models of this package show them in the names of their taps. In others, a layer that is the only
+    one of its class and contains several layers of one class, such as the encoder of a ViT, and a
+    model inside the model are opened: their layers count as the model's own, and operations of
+    functional models, such as a sum, count as layers. Among these, `find_representations_among`
+    finds the representations. Of more than 40, 40 are chosen, evenly spread.
     """
     if hasattr(model, "intermediates"):
-        blocks = block_outputs(model.taps)
-        return [tap for tap in model.taps if tap in blocks or tap == "norm"]
-    return _spread([name for name, _ in _representations(_entries(model))])
+        return ModelGraph.of_names(model.taps)
+    return graph_of_entries(_entries(model, recorder.trace_taps(model)))
 
 
-def find_blocks(model):
-    """Those of the representations that are the outputs of blocks, and the embedding."""
-    if hasattr(model, "intermediates"):
-        return block_outputs(model.taps)
-    pairs = _representations(_entries(model))
-    blocks = [name for name, layer in pairs if _has_blocks(layer)]
-    return _spread(blocks or [name for name, _ in pairs])
+def find_representations(model: keras.Model) -> list[str]:
+    """Names of the taps that hold the representations of a Keras model: those of `graph_of`."""
+    return list(graph_of(model).representations)
 
 
-def _representations(entries):
-    """(tap, layer) of the representations."""
-    pairs = zip(entries, _are_representations(entries), strict=True)
-    return [(name, layer) for (name, layer, _, _), is_representation in pairs if is_representation]
-
-
-def _spread(names):
-    """The names, or 40 of them, evenly spread."""
-    if len(names) <= MAX_LAYERS:
-        return names
-    last = len(names) - 1
-    return [names[round(i * last / (MAX_LAYERS - 1))] for i in range(MAX_LAYERS)]
-
-
-def last_output(model):
-    """The tap that holds what a model returns: its scores, where it is a classifier."""
-    return model.taps[-1] if hasattr(model, "intermediates") else _entries(model)[-1][0]
-
-
-def _entries(model):
-    """(tap, layer, shape, whether all that follows reads only this) of the layers that count."""
+def _entries(model: keras.Model, traced: dict[str, tuple]) -> list[LayerEntry]:
+    """The layers that count, of a model whose layers have names of their own."""
     by_path = {}
-    for name, (place, layer, shape) in recorder.trace_taps(model).items():
+    for name, (place, layer, shape) in traced.items():
         if place[2] in ("", "0") and len(shape) > 1 and shape[0] is None:
             by_path[recorder.path_of(name)] = (name, layer, shape)  # of several calls the last
     return list(_opened(model, "", by_path))
@@ -296,23 +282,37 @@ def _opened(container, prefix, by_path):
     classes = Counter(type(layer) for _, _, layer, _ in layers if _has_blocks(layer))
     graph = recorder.functional_graph(container)
     single = _single_tensors(graph) if graph else None
+    widened, projections = _separable_blocks(graph) if graph else (set(), set())
+    sums = _sums(graph) if graph else set()
     for path, name, layer, shape in layers:
         if classes[type(layer)] == 1 and _is_stack(layer):
             inner = list(_opened(layer, f"{path}/", by_path))
             if inner:
                 yield from inner
                 continue
-        yield name, layer, shape, single is None or layer.name in single
+        yield LayerEntry(
+            name,
+            tuple(shape),
+            has_weights=_learns(layer),
+            has_blocks=_has_blocks(layer),
+            is_single=single is None or layer.name in single,
+            has_kernel=_has_kernel(layer),
+            is_sum=layer.name in sums,
+            is_expansion=layer.name in widened,
+            is_projection=layer.name in projections,
+            kind=type(layer).__qualname__,
+        )
 
 
 def _learns(layer):
     """Whether a layer has weights other than those of a normalization of images."""
-    return bool(layer.weights) and ".layers.preprocessing." not in type(layer).__module__
+    is_normalization = ".layers.preprocessing." in type(layer).__module__
+    return bool(getattr(layer, "weights", ())) and not is_normalization
 
 
 def _has_blocks(layer):
     """Whether a layer contains layers with weights."""
-    return bool(layer.weights) and any(inner.weights for inner in _inside(layer))
+    return bool(getattr(layer, "weights", ())) and any(inner.weights for inner in _inside(layer))
 
 
 def _inside(layer):
@@ -321,6 +321,8 @@ def _inside(layer):
 
 def _is_stack(layer):
     """Whether a layer is a model, or contains several composite layers of one class."""
+    if not recorder.is_layer(layer):
+        return False
     if isinstance(layer, keras.Model) and sum(1 for _ in _inside(layer)) > 2:
         return True
     classes = Counter(type(inner) for inner in _inside(layer) if _has_blocks(inner))
@@ -345,37 +347,78 @@ def _single_tensors(graph):
     return names
 
 
-def _are_representations(entries):
-    """Whether each entry is a representation."""
-    end = _num_before_head(entries)
-    marks, group, weighted = [False] * len(entries), None, False
-    for index, (_, layer, shape, single) in enumerate(entries[:end]):
-        if not single:
-            group, weighted = None, True  # paths are joined next
-            continue
-        if _has_blocks(layer):
-            marks[index], group, weighted = True, None, False
-            continue
-        size = shape[1:-1]
-        if group is None or entries[group][2][1:-1] != size:
-            weighted = weighted and group is None
-        elif weighted or _learns(layer):
-            marks[group] = False
-        weighted = weighted or _learns(layer)
-        marks[index], group = weighted, index
-    if end < len(entries) and end and len(entries[end - 1][2]) == 2:
-        marks[end - 1] = True
-    return marks
+def _sums(graph) -> set[str]:
+    """Names of the layers and operations that add two tensors."""
+    return {
+        node.operation.name
+        for node in recorder.graph_nodes(graph)
+        if type(node.operation).__name__ == "Add" and len(node.input_tensors) > 1
+    }
 
 
-def _num_before_head(entries):
-    """How many entries there are before a last Dense layer, whose output is a vector of scores."""
-    weighted = [index for index, (_, layer, _, _) in enumerate(entries) if layer.weights]
-    if weighted:
-        _, layer, shape, _ = entries[weighted[-1]]
-        if isinstance(layer, keras.layers.Dense) and len(shape) == 2:
-            return weighted[-1]
-    return len(entries)
+def _separable_blocks(graph) -> tuple[set[str], set[str]]:
+    """Names of the operations inside of blocks with a depthwise convolution, and of their last.
+
+    Inside is what lies between a depthwise convolution and the 1 x 1 convolution that projects its
+    output, gates included, and the 1 x 1 convolution that widens its input.
+    """
+    nodes = recorder.graph_nodes(graph)
+    sources = {id(x): node for node in nodes for x in node.outputs}
+    inside, projections = set(), set()
+    for start, node in enumerate(nodes):
+        if isinstance(node.operation, keras.layers.DepthwiseConv2D):
+            before_projection, projection = _before_projection(node, nodes[start + 1 :])
+            inside |= _widening(node, sources) | before_projection
+            projections |= projection
+    return inside, projections
+
+
+def _is_pointwise(operation) -> bool:
+    return type(operation) is keras.layers.Conv2D and tuple(operation.kernel_size) == (1, 1)
+
+
+def _before(node, sources):
+    """The node that computes the only tensor that this one reads, or None."""
+    read = node.input_tensors
+    return sources.get(id(read[0])) if len(read) == 1 else None
+
+
+def _widening(depthwise, sources) -> set[str]:
+    """Names from the 1 x 1 convolution that widens what a depthwise one reads; empty for none."""
+    names, node = set(), _before(depthwise, sources)
+    while node is not None and not _has_kernel(node.operation):
+        names.add(node.operation.name)
+        node = _before(node, sources)
+    if node is None or not _is_pointwise(node.operation):
+        return set()
+    widens = node.outputs[0].shape[-1] > node.input_tensors[0].shape[-1]
+    names.add(node.operation.name)
+    while (node := _before(node, sources)) is not None and not _has_kernel(node.operation):
+        pass
+    # Behind another depthwise convolution it is the projection that ends a block.
+    is_projection = node is not None and isinstance(node.operation, keras.layers.DepthwiseConv2D)
+    return names if widens and not is_projection else set()
+
+
+def _before_projection(depthwise, later) -> tuple[set[str], set[str]]:
+    """Names from a depthwise convolution on, and of what projects its output; or empty sets."""
+    inside, names = {id(x) for x in depthwise.outputs}, {depthwise.operation.name}
+    size = depthwise.outputs[0].shape[1:3]
+    for node in later:
+        read = [id(x) in inside for x in node.input_tensors]
+        if not any(read):
+            continue
+        if not all(read):
+            return set(), set()  # paths from before the convolution are joined
+        if _is_pointwise(node.operation) and node.outputs[0].shape[1:3] == size != (1, 1):
+            return names, {node.operation.name}
+        inside |= {id(x) for x in node.outputs}
+        names.add(node.operation.name)
+    return set(), set()
+
+
+def _has_kernel(operation) -> bool:
+    return getattr(operation, "kernel", None) is not None or _has_blocks(operation)
 
 
 class Segment:

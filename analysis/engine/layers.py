@@ -1,0 +1,348 @@
+"""Which layers of a model a measurement reads, and where its tokens lie: one rule for all.
+
+The call of a measurement, the figures of papers, the page of single images and the recorder of a
+training ask `layers_of`. It knows names, shapes and the structure of a model, and no framework.
+"""
+
+import fnmatch
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from vit_tf.names import unknown_name
+from vit_tf.taps.structure import ModelGraph, has_tap_grammar, spread
+from vit_tf.tokens import TokenGrid
+
+Shape: TypeAlias = tuple[int | None, ...]  # of a tap, without the example axis
+# A documented subset of the layers of a kind, or a number of them, evenly spaced.
+Detail: TypeAlias = str | int | None
+
+# What a call's `detail` can ask for, where layers are chosen among the representations.
+DETAILS = {
+    "blocks": "outputs of blocks, without the final norm and what is pooled",
+    "lower": "lower half of the blocks",
+    "middle": "the block at half depth",
+    "sums": "sums of skip and branch of all sublayers",
+    "sublayers": "layers inside of blocks too, where their names are known",
+}
+MOST_PREFIX_TOKENS = 8  # of a grid that is inferred
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The arguments of `layers_of`."""
+
+    names: Sequence[str]
+    shapes: Mapping[str, Shape]
+    graph: ModelGraph
+    grid: TokenGrid | None
+    detail: Detail
+    block: str
+
+    def matching(self, *patterns: str) -> list[str]:
+        return [tap for tap in self.names if any(fnmatch.fnmatchcase(tap, p) for p in patterns)]
+
+    def representations(self) -> list[str]:
+        """The representations, or the subset that the detail names."""
+        graph = self.graph
+        if self.detail in ("blocks", "lower"):
+            blocks = [tap for tap in graph.blocks if len(self.shapes.get(tap, (1, 1))) > 1]
+            blocks = blocks or list(graph.blocks)
+            return blocks[: (len(blocks) + 1) // 2] if self.detail == "lower" else blocks
+        if self.detail in ("sums", "sublayers") and has_tap_grammar(self.names):
+            return self.matching("*/sum") if self.detail == "sums" else sublayers(self.names)
+        return list(graph.representations)
+
+    def on_grid(self, taps: Iterable[str]) -> list[str]:
+        """Those of some taps that hold the tokens or positions of the grid."""
+        return [tap for tap in taps if self.lies_on_grid(tap)]
+
+    def lies_on_grid(self, tap: str) -> bool:
+        grid = self.grid
+        if grid is None or tap.endswith("/weights"):
+            return False
+        if tap not in self.shapes:  # the taps of this package's models show it in their names
+            return _lies_on_last_grid(tap, self.names)
+        shape = self.shapes[tap]
+        if len(shape) == 3:
+            return not grid.prefix and shape[:2] == (grid.rows, grid.columns)
+        return len(shape) == 2 and shape[0] == grid.num_tokens
+
+    def of_one_width(self, taps: Sequence[str]) -> list[str]:
+        """Those of some taps that have as many channels as the last of them."""
+        widths = [self.shapes.get(tap, (None,))[-1] for tap in taps]
+        return [tap for tap, width in zip(taps, widths, strict=True) if width == widths[-1]]
+
+
+def _lies_on_last_grid(tap: str, taps: Sequence[str]) -> bool:
+    sites = [name.split("/")[0] for name in taps]
+    blocks = [site for site in sites if site.startswith(("block", "stage"))]
+    is_vit = any(site.startswith("block") for site in sites)
+    site = tap.split("/")[0]
+    if is_vit:
+        return site.startswith("block") or tap in ("embedding", "norm")
+    return tap == "norm" or (bool(blocks) and site == blocks[-1])
+
+
+def sublayers(taps: Iterable[str]) -> list[str]:
+    """The taps that hold representations of images, without skips: each is the sum before it."""
+    return [t for t in taps if t.rpartition("/")[2] not in ("weights", "heads", "skip", "logits")]
+
+
+def _outputs(model: _Model) -> list[str]:
+    return _without_constant_cls(model, model.representations())
+
+
+def _without_constant_cls(model: _Model, taps: list[str]) -> list[str]:
+    """The taps without an embedding whose CLS token is the same for all images."""
+    is_constant = model.grid and model.grid.prefix and len(taps) > 1 and "embed" in taps[0]
+    return taps[1:] if is_constant else taps
+
+
+def _tokens(model: _Model) -> list[str]:
+    return model.on_grid(model.representations())
+
+
+def _output_tokens(model: _Model) -> list[str]:
+    taps = _tokens(model)
+    return taps[1:] if len(taps) > 1 and "embed" in taps[0] else taps
+
+
+def _lens(model: _Model) -> list[str]:
+    return model.of_one_width(model.on_grid(model.graph.blocks))
+
+
+def _patching(model: _Model) -> list[str]:
+    return [tap for tap in _lens(model) if len(model.shapes.get(tap, (1, 1))) == 2]
+
+
+def _maps(model: _Model) -> list[str]:
+    """The last map of each size of a model that has maps through its depth."""
+    taps = model.representations()
+    shapes = {tap: model.shapes[tap] for tap in taps if len(model.shapes.get(tap, ())) == 3}
+    maps = {tap: shape[:2] for tap, shape in shapes.items() if shape[:2] != (1, 1)}
+    sequences = [tap for tap in taps if len(model.shapes.get(tap, ())) == 2]
+    return (
+        list({size: tap for tap, size in maps.items()}.values()) if maps and not sequences else []
+    )
+
+
+def _replaced_tokens(model: _Model) -> list[str]:
+    """One layer of tokens, the first or that at half depth, and the attention weights after it."""
+    taps = model.on_grid(model.graph.blocks)
+    taps = [tap for tap in taps if len(model.shapes.get(tap, (1, 1))) == 2]
+    if model.detail == "middle":
+        taps = [tap for tap in taps if "embed" not in tap] or taps
+        taps = taps[max(len(taps) // 2 - 1, 0) :]
+        site = taps[0].split("/")[0] if taps else ""
+    else:
+        site = "block00"
+    weights = f"{site}/attention/weights"
+    return [*taps[:1], *([weights] if taps and weights in model.names else [])]
+
+
+def _attention(model: _Model) -> list[str]:
+    """The attention weights over the tokens of the grid, in layers of equally many heads."""
+    taps = model.matching("*/weights")
+    if not all(tap in model.shapes for tap in taps):
+        return taps
+    return attended({tap: model.shapes[tap] for tap in taps}, model.grid)[0]
+
+
+def attended(weights: Mapping[str, Shape], grid: TokenGrid | None) -> tuple[list[str], str]:
+    """Names of attention weights over a grid of tokens; otherwise what a model lacks, in words.
+
+    `weights` is a dict from name to shape (head, query, key); all fit an unknown grid.
+    """
+    weights = {name: shape for name, shape in weights.items() if len(shape) == 3}
+    if not weights:
+        return [], ""
+    over = grid and (grid.num_tokens,) * 2
+    fit = [name for name, shape in weights.items() if not grid or shape[1:] == over]
+    if not fit:
+        name, (_, queries, keys) = next(iter(weights.items()))
+        counts = f"{name} has {queries} queries and {keys} keys"
+        return [], f"attention over the {grid.num_tokens} tokens of its grid: {counts}"
+    if len({weights[name][0] for name in fit}) > 1:
+        return [], "equally many heads in all its layers of attention"
+    return fit, ""
+
+
+def _rollout(model: _Model) -> list[str]:
+    weights = _attention(model)
+    sites = tuple({f"{tap.split('/')[0]}/" for tap in weights if "/attention/" in tap})
+    ends = ("/weights", "/skip", "/branch", "/sum")
+    return [t for t in model.names if t.startswith(sites) and t.endswith(ends)] or weights
+
+
+def _heads(model: _Model) -> list[str]:
+    """The outputs of heads; of Keras' attention layers the values, which they are means of."""
+    values = [tap for tap in model.matching("*/value") if len(model.shapes.get(tap, ())) == 3]
+    return model.matching("*/heads") or values
+
+
+def _block_heads(model: _Model) -> list[str]:
+    both = [f"{model.block}/attention/{what}" for what in ("weights", "heads")]
+    return both if set(both) <= set(model.names) else []
+
+
+def _skips(model: _Model) -> list[str]:
+    taps = model.matching("*/skip", "*/branch")
+    sites = [{t.rpartition("/")[0] for t in taps if t.endswith(end)} for end in ("skip", "branch")]
+    return taps if sites[0] & sites[1] else []
+
+
+def _norms(model: _Model) -> list[str]:
+    taps = model.matching("*/norm", "norm")
+    return taps if len(taps) > 1 else []
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of layers: what a model without them lacks, in words, and which they are.
+
+    `with_scores` are read with the scores of classes as well; `is_detailed` are chosen among the
+    representations, of which a `detail` names a subset.
+    """
+
+    lacks: str
+    select: Callable[[_Model], list[str]]
+    with_scores: bool = False
+    is_detailed: bool = False
+
+
+KINDS = {
+    "representations": Kind("representations", _Model.representations, is_detailed=True),
+    # Without an embedding whose CLS token is constant.
+    "outputs": Kind("representations", _outputs, is_detailed=True),
+    "tokens": Kind("representations on a known grid", _tokens, is_detailed=True),
+    "output_tokens": Kind("representations on a known grid", _output_tokens, is_detailed=True),
+    "lens": Kind("blocks on a known grid", _lens, with_scores=True),
+    "patching": Kind("blocks of tokens on a known grid", _patching, with_scores=True),
+    "maps": Kind("maps through its depth, as convolutions make them", _maps),
+    "class_maps": Kind(
+        "maps through its depth, as convolutions make them", _maps, with_scores=True
+    ),
+    "embedding": Kind("tokens on a known grid", _replaced_tokens, True, is_detailed=True),
+    "attention": Kind("attention weights", _attention),
+    "class_attention": Kind("attention weights", _attention, with_scores=True),
+    "rollout": Kind("attention weights and skips", _rollout),
+    "heads": Kind("outputs of attention heads", _heads, with_scores=True),
+    "block_heads": Kind("such a block", _block_heads),
+    "skips": Kind("separate skips and branches", _skips),
+    "ablated_skips": Kind("separate skips and branches", _skips, with_scores=True),
+    "norms": Kind("norms of blocks", _norms),
+    "scores": Kind("scores", lambda model: [], with_scores=True),
+}
+
+
+def layers_of(
+    kind: str,
+    names: Sequence[str],
+    shapes: Mapping[str, Shape],
+    graph: ModelGraph,
+    grid: TokenGrid | None,
+    *,
+    detail: Detail = None,
+    block: str = "block00",
+) -> list[str]:
+    """Names of the layers that a measurement of a kind reads, in depth order.
+
+    Args:
+        kind: a key of `KINDS`.
+        names: of all taps of the model, in depth order.
+        shapes: of the taps, without the example axis; empty where the names of the tap grammar
+            show what they are.
+        graph: which taps are representations, blocks and scores.
+        grid: where the tokens or positions of the last layers lie; None where it is not known.
+        detail: a key of `DETAILS` for kinds that are chosen among the representations; or how many
+            of the layers to read, evenly spaced.
+        block: the block of the kind `"block_heads"`.
+
+    Returns:
+        List of names; empty for a model without such layers. The scores of classes, which some
+        kinds are read with, are not among them.
+    """
+    if isinstance(detail, str):
+        known = DETAILS if KINDS[kind].is_detailed else ()
+        if detail not in known:
+            raise unknown_name("detail", detail, known)
+    found = KINDS[kind].select(_Model(names, shapes, graph, grid, detail, block))
+    if isinstance(detail, int) and not isinstance(detail, bool):
+        if detail < 1:
+            raise ValueError(f"Expected detail to be at least one layer. Received: {detail}")
+        return spread(found, detail)
+    return found
+
+
+def grid_of_shapes(
+    taps: Iterable[str],
+    shapes: Mapping[str, Shape],
+    image_size: tuple[int | None, int | None],
+    patch_size: int | None = None,
+    prefix: int | None = None,
+) -> TokenGrid | None:
+    """`infer_grid` of some taps, whose attention weights show the number of tokens too."""
+    taps = [tap for tap in taps if tap in shapes]
+    held = [shapes[tap] for tap in taps if not tap.endswith(("/weights", "/heads", "/value"))]
+    weights = [shapes[tap][:0:-1] for tap in taps if tap.endswith("/weights")]
+    weights = [shape for shape in weights if len(shape) == 2]
+    return infer_grid(held, image_size, patch_size, prefix) or infer_grid(
+        weights, image_size, patch_size, prefix
+    )
+
+
+def warn_of_missed_blocks(name: str, graph: ModelGraph) -> None:
+    """Warns of a model that has more blocks than the rule finds representations."""
+    if graph.num_repeated:
+        warnings.warn(
+            f"Of {name!r}, {len(graph.representations)} layers are found as representations, but "
+            f"it has {graph.num_repeated} blocks, whose outputs are not all that follows reads: "
+            "select layers with layers=",
+            stacklevel=5,
+        )
+
+
+def infer_grid(
+    shapes: Iterable[Shape],
+    image_size: tuple[int | None, int | None],
+    patch_size: int | None = None,
+    prefix: int | None = None,
+) -> TokenGrid | None:
+    """Where tokens or positions lie, from the shapes of representations in depth order.
+
+    Square patches that tile the image with fewest prefix tokens, those of the last sequence of
+    tokens; where there are no sequences, the positions of the last map. `patch_size` and `prefix`
+    are known from elsewhere, or None.
+    """
+    shapes = [shape for shape in shapes if None not in shape]
+    if None in image_size:
+        return None
+    height, width = image_size
+    counts = [shape[0] for shape in shapes if len(shape) == 2]
+    if patch_size and counts:
+        grid = TokenGrid.of_patches(image_size, patch_size)
+        count = ([count for count in counts if count >= grid.num_spatial] or counts)[-1]
+        extra = count - grid.num_spatial if prefix is None else prefix
+        if extra < 0 or extra + grid.num_spatial != count:
+            raise ValueError(
+                f"Expected a patch size and a prefix that give {count} tokens. "
+                f"Received: {max(extra, 0)} + {grid.rows} x {grid.columns}"
+            )
+        return TokenGrid.of_patches(image_size, patch_size, extra)
+    if not counts:
+        maps = [shape for shape in shapes if len(shape) == 3 and shape[0] * shape[1] > 1]
+        if not maps:
+            return None
+        rows, columns = maps[-1][:2]
+        tiles = not height % rows and height * columns == width * rows
+        return TokenGrid(rows, columns, 0, height // rows) if tiles else None
+    strides = [s for s in range(1, min(height, width) + 1) if not height % s and not width % s]
+    fits = []
+    for stride in strides:
+        rows, columns = height // stride, width // stride
+        extra = counts[-1] - rows * columns
+        if 0 <= extra <= min(MOST_PREFIX_TOKENS, rows * columns - 1) and prefix in (None, extra):
+            fits.append(TokenGrid(rows, columns, extra, stride))
+    return min(fits, key=lambda grid: grid.prefix, default=None)

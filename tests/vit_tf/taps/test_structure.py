@@ -1,0 +1,104 @@
+"""Which layers of any model are its representations: ends of blocks, operations included."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import vit_tf
+from vit_tf.taps.structure import LayerEntry, graph_of_entries
+from vit_tf.taps.submodels import graph_of
+
+applications = keras.applications
+
+
+def functional_vit(num_blocks=2, dim=8):
+    """A ViT written with the functional API, whose sums and pooling are operations."""
+    images = keras.Input((16, 16, 3))
+    x = ops.reshape(layers.Conv2D(dim, 4, 4, name="patches")(images), (-1, 16, dim))
+    for _ in range(num_blocks):
+        y = layers.LayerNormalization()(x)
+        x = x + layers.MultiHeadAttention(2, dim // 2)(y, y)
+        y = layers.Dense(2 * dim, activation="gelu")(layers.LayerNormalization()(x))
+        x = x + layers.Dense(dim)(y)
+    x = ops.mean(layers.LayerNormalization(name="final_norm")(x), axis=1)
+    return keras.Model(images, layers.Dense(3, name="head")(x))
+
+
+def test_sums_of_a_functional_vit_are_its_blocks_and_have_their_values(rng, tmp_path):
+    model = functional_vit()
+    graph = graph_of(model)
+    first, *sums, norm, pooled = graph.representations
+    assert (first, len(sums), norm) == ("patches", 4, "final_norm")
+    assert graph.blocks == (first, *sums) and graph.scores == "head"
+    assert pooled not in graph.blocks and graph.num_repeated == 0
+
+    images = rng.normal(size=(2, 16, 16, 3)).astype("float32")
+    features = vit_tf.submodel(model)
+    taps = features(images)
+    tensor = next(n.outputs[0] for n in _nodes(model) if n.operation.name == sums[2])
+    expected = keras.Model(model.inputs, tensor)(images)
+    np.testing.assert_allclose(taps[sums[2]], expected, atol=1e-6)
+    features.save(tmp_path / "features.keras")
+    reloaded = keras.models.load_model(tmp_path / "features.keras")
+    np.testing.assert_array_equal(reloaded(images)[sums[2]], taps[sums[2]])
+
+    whole = model(images)
+    edited = vit_tf.edits.intervene(model, {sums[2]: vit_tf.edits.scaled(2.0)}, sums[2], "head")
+    np.testing.assert_allclose(edited(images)[sums[2]], 2 * taps[sums[2]], atol=1e-6)
+    assert not np.allclose(edited(images)["head"], whole)
+
+
+def _nodes(model):
+    return [n for nodes in model._nodes_by_depth.values() for n in nodes]
+
+
+# Of a model: a pattern that fits all ends of blocks and nothing else, and their number.
+ENDS = {
+    "convnext": (
+        lambda: applications.ConvNeXtTiny(input_shape=(32, 32, 3), weights=None, classes=2),
+        r"add(_\d+)?",
+        18,
+    ),
+    "efficientnet": (
+        lambda: applications.EfficientNetB0(input_shape=(64, 64, 3), weights=None, classes=2),
+        r"block\d[a-z]_(add|project_bn)",
+        16,
+    ),
+    "mobilenet": (
+        lambda: applications.MobileNetV2((64, 64, 3), 0.35, weights=None, classes=2),
+        r"block_\d+_(add|project_BN)",
+        16,
+    ),
+    "mobilenet v1": (
+        lambda: applications.MobileNet((64, 64, 3), 0.25, weights=None, classes=2),
+        r"conv_pw_\d+_relu",
+        13,
+    ),
+    "resnet": (
+        lambda: applications.ResNet50(input_shape=(32, 32, 3), weights=None, classes=2),
+        r"conv\d_block\d_out",
+        16,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_every_block_ends_in_a_representation_and_no_expansion_is_one(name):
+    make, pattern, count = ENDS[name]
+    graph = graph_of(make())
+    ends = [tap for tap in graph.representations if re.fullmatch(pattern, tap)]
+    assert len(ends) == count and set(ends) <= set(graph.blocks)
+    assert len(graph.representations) - count <= 5  # stem, downsampling, head
+    assert not [tap for tap in graph.representations if "expand_" in tap or "dwconv" in tap]
+
+
+def test_blocks_that_the_rule_misses_are_counted():
+    entries = [LayerEntry("stem", (None, 8, 8, 4), True, False, True)]
+    entries += [
+        LayerEntry(f"block{n}", (None, 8, 8, 4), True, True, n == 3, kind="Block") for n in range(4)
+    ]
+    graph = graph_of_entries(entries)
+    assert graph.representations == ("stem", "block3") and graph.num_repeated == 4
