@@ -1,0 +1,321 @@
+"""Values inside PyTorch modules, against hooks written by hand and `torch.autograd`."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import analysis
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+RNG = np.random.default_rng(0)
+IMAGES = RNG.uniform(-1, 1, (5, 12, 16, 3)).astype(np.float32)
+
+
+def as_torch(images):
+    return torch.from_numpy(np.moveaxis(images, -1, 1).copy())
+
+
+def by_hand(module, path, images):
+    """The first output of a submodule, copied inside a hook."""
+    kept = []
+    hook = module.get_submodule(path).register_forward_hook(
+        lambda _, inputs, output: kept.append(output.detach().clone())
+    )
+    with torch.no_grad():
+        module.eval()(as_torch(images))
+    hook.remove()
+    return kept[0].numpy()
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads, self.attn_drop = heads, nn.Dropout(0.1)
+
+    def forward(self, x):
+        example, tokens, width = x.shape
+        q, k, v = (
+            part.reshape(example, tokens, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, dim=-1)
+        )
+        x = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.proj(x.transpose(1, 2).reshape(example, tokens, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(width, 7), nn.GELU(), nn.Linear(7, width))
+        self.norm2, self.norm1 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = Attention(width, heads)  # after what is computed later
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class ViT(nn.Module):
+    def __init__(self, width=6, heads=2):
+        super().__init__()
+        self.head, self.norm = nn.Linear(width, 4), nn.LayerNorm(width)
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(3)])
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        self.cls = nn.Parameter(torch.randn(1, 1, width))
+
+    def forward(self, images):
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls.expand(x.shape[0], -1, -1), x], dim=1)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)[:, 0])
+
+
+@pytest.fixture(scope="module")
+def vit():
+    torch.manual_seed(0)
+    return ViT()
+
+
+def test_values_before_operations_in_place():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3))
+    values = vit_tf.torch_features(net, "*")(IMAGES)
+    np.testing.assert_array_equal(values["0"], np.moveaxis(by_hand(net, "0", IMAGES), 1, -1))
+    assert values["0"].min() < 0
+    np.testing.assert_array_equal(values["1"], np.maximum(values["0"], 0))
+
+
+def test_a_module_is_left_as_it_was():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5)).train()
+    net[1].eval()
+    net[0].weight.requires_grad_(False)
+    modes, state = [m.training for m in net.modules()], torch.random.get_rng_state()
+    features = vit_tf.torch_features(net, "*")
+    np.testing.assert_array_equal(features(IMAGES)["2"], features(IMAGES)["1"])  # no dropout
+    with tf.GradientTape() as tape:
+        images = tf.constant(IMAGES)
+        tape.watch(images)
+        total = tf.reduce_sum(features(images)["2"])
+    assert tape.gradient(total, images).shape == IMAGES.shape
+    assert [m.training for m in net.modules()] == modes
+    assert all(parameter.grad is None for parameter in net.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.equal(net[1].running_mean, torch.zeros(4))
+
+
+class LastChannels(nn.Module):
+    """A ConvNeXt-like stem: a map with the channels second, then last, then second again."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.fc = nn.Conv2d(3, 4, 4, 4), nn.LayerNorm(4), nn.Linear(4, 4)
+        self.up = nn.Identity()
+
+    def forward(self, x):
+        x = self.fc(self.norm(self.conv(x).permute(0, 2, 3, 1)))
+        return self.up(x.permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("size", [(16, 16), (12, 16)])  # of 4 x 4 positions and 4 channels
+def test_channels_come_last_where_the_module_has_them_last_or_second(size):
+    net, images = LastChannels(), RNG.uniform(-1, 1, (2, *size, 3)).astype(np.float32)
+    values = vit_tf.torch_features(net, "*")(images)
+    for path, moved in {"conv": 1, "norm": 3, "fc": 3, "up": 1}.items():
+        expected = np.moveaxis(by_hand(net, path, images), moved, -1)
+        np.testing.assert_array_equal(values[path], expected, err_msg=path)
+
+
+class TokensFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 4, 4)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1)  # of (token, example, channel)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x):
+        return self.encoder(self.conv(x).flatten(2).permute(2, 0, 1)).mean(0)
+
+
+def test_blocks_with_tokens_before_examples():
+    net = TokensFirst()
+    features = vit_tf.torch_features(net, "encoder.layers.*", "*/weights", "*/attention/*")
+    values = features(IMAGES)
+    for number in range(2):
+        path = f"encoder.layers.{number}"
+        expected = by_hand(net, path, IMAGES).transpose(1, 0, 2)
+        np.testing.assert_allclose(values[path], expected, atol=1e-6)
+        weights = values[f"{path}.self_attn/weights"]
+        assert weights.shape == (5, 2, 12, 12)
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    query = values["encoder.layers.0/attention/skip"]
+    with torch.no_grad():
+        x = torch.from_numpy(query.transpose(1, 0, 2).copy())
+        expected = net.encoder.layers[0].self_attn(x, x, x, average_attn_weights=False)[1]
+    np.testing.assert_allclose(
+        values["encoder.layers.0.self_attn/weights"], expected.numpy(), atol=1e-6
+    )
+
+
+def test_layers_are_in_the_order_of_computation_and_repeated_calls_have_numbers(vit):
+    assert list(vit_tf.torch_features(vit, "*", "blocks.0.*")(IMAGES)) == [
+        *("patches", "blocks.0.norm1", "blocks.0.attn", "blocks.0.norm2", "blocks.0.mlp"),
+        *("norm", "head"),
+    ]
+    twice = nn.Sequential(relu := nn.ReLU(), nn.Conv2d(3, 4, 3), relu)
+    values = vit_tf.torch_features(twice, "0*")(IMAGES)
+    assert list(values) == ["0", "0@2"]
+    np.testing.assert_array_equal(values["0"], np.maximum(IMAGES, 0))
+    assert values["0@2"].shape[-1] == 4
+
+
+@dataclass
+class Output:
+    mask: object
+    logits: torch.Tensor
+
+
+class Returns(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.conv, self.end = nn.Conv2d(3, 4, 3), _Wraps(wrap)
+        self.unused, self.group = nn.Conv2d(3, 4, 3), nn.ModuleList([nn.Identity()])
+
+    def forward(self, x):
+        return self.end(self.conv(x))
+
+
+class _Wraps(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, x):
+        return self.wrap(x)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda x: (None, x),
+        lambda x: {"mask": None, "logits": x},
+        lambda x: Output(None, x),
+        lambda x: [{"hidden": [x]}],
+        lambda x: (torch.arange(3), x),
+        lambda x: x.to(torch.bfloat16),
+    ],
+)
+def test_the_tensor_of_other_outputs(wrap):
+    net = Returns(wrap)
+    values = vit_tf.torch_features(net, "end")(IMAGES)["end"]
+    np.testing.assert_allclose(values, np.moveaxis(by_hand(net, "conv", IMAGES), 1, -1), rtol=1e-2)
+
+
+def test_submodules_that_never_run_are_named():
+    net = Returns(lambda x: x)
+    for pattern in ("unused", "group", "group.0"):
+        with pytest.raises(ValueError, match=rf"run.*{pattern}"):
+            analysis.cka(vit_tf.torch_features(net, pattern), IMAGES)
+    with pytest.warns(UserWarning, match="unused"):
+        assert list(vit_tf.torch_features(net, "*")(IMAGES)) == ["conv", "end"]
+    with pytest.raises(ValueError, match="end"):
+        vit_tf.torch_features(Returns(lambda x: 3), "end")(IMAGES)
+
+
+def test_fused_attention_is_recorded_also_as_its_dropout(vit):
+    paths = [f"blocks.{i}.attn" for i in range(3)]
+    grid = vit_tf.TokenGrid(3, 4, 1, 4)
+    dropouts = vit_tf.torch_features(vit, "blocks.*.attn.attn_drop", token_grid=grid)
+    weights = vit_tf.torch_features(vit, "*/weights", "*/heads", "*attention/skip")(IMAGES)
+    for path in paths:
+        np.testing.assert_array_equal(
+            dropouts(IMAGES)[f"{path}.attn_drop"], weights[f"{path}/weights"]
+        )
+        x = by_hand(vit, path.replace("attn", "norm1"), IMAGES)
+        with torch.no_grad():
+            q, k, v = np.split(vit.get_submodule(path).qkv(torch.from_numpy(x)).numpy(), 3, axis=-1)
+        q, k, v = (a.reshape(5, 13, 2, 3).astype(np.float64) for a in (q, k, v))
+        scores = np.exp(np.einsum("bqhc,bkhc->bhqk", q, k) / np.sqrt(3))
+        expected = scores / scores.sum(-1, keepdims=True)
+        np.testing.assert_allclose(weights[f"{path}/weights"], expected, atol=1e-6)
+        heads = np.einsum("bhqk,bkhc->bqhc", expected, v)
+        np.testing.assert_allclose(weights[f"{path}/heads"], heads, atol=1e-6)
+    assert analysis.attention_distance(dropouts, IMAGES).shape == (3, 2)
+
+
+def test_residual_sites_add_up(vit):
+    features = vit_tf.torch_features(vit, "blocks.*", "*/skip", "*/branch", "*/sum")
+    values = features(IMAGES)
+    for number in range(3):
+        for site in ("attention", "mlp"):
+            skip, branch, total = (
+                values[f"blocks.{number}/{site}/{what}"] for what in ("skip", "branch", "sum")
+            )
+            np.testing.assert_allclose(skip + branch, total, atol=1e-6)
+        np.testing.assert_array_equal(total, values[f"blocks.{number}"])
+    branch = by_hand(vit, "blocks.1.attn", IMAGES)
+    np.testing.assert_allclose(values["blocks.1/attention/branch"], branch, atol=1e-6)
+    assert analysis.skip_ratio(features, IMAGES)["norm_ratio"].shape == (6, 13)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_traced_modules(vit):
+    traced = torch.jit.trace(vit.eval(), as_torch(IMAGES))
+    for patterns in (["blocks.*", "norm"], ["patches", "blocks.0.mlp"]):
+        values = vit_tf.torch_features(traced, *patterns)(IMAGES)
+        expected = vit_tf.torch_features(vit, *patterns)(IMAGES)
+        assert list(values) == list(expected)
+        for path in expected:
+            np.testing.assert_allclose(values[path], expected[path], atol=1e-6, err_msg=path)
+    scripted = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
+    with pytest.raises(ValueError, match="RecursiveScriptModule"):
+        vit_tf.torch_features(scripted, "0")(IMAGES)
+
+
+def test_a_compiled_or_parallel_module_is_measured_as_its_own(vit):
+    expected = vit_tf.torch_features(vit, "blocks.*")(IMAGES)
+    # torch.compile itself crashes in one process with TensorFlow; this is what it returns.
+    compiled = nn.Module()
+    compiled._orig_mod = vit
+    for wrapped in (compiled, nn.DataParallel(vit)):
+        values = vit_tf.torch_features(wrapped, "blocks.*")(IMAGES)
+        assert list(values) == list(expected)
+        np.testing.assert_array_equal(values["blocks.2"], expected["blocks.2"])
+
+
+def test_gradients_are_those_of_autograd(vit):
+    """Of scores by all layers, also those that are not on one path, eagerly and in a graph."""
+    features = vit_tf.torch_features(vit, "blocks.?", "*/weights", "*attention/branch", "head")
+
+    def gradients(images):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            values = features(images)
+            scores = tf.reduce_sum(values["head"][:, 1] ** 2)
+        return tape.gradient(scores, {"images": images, **values})
+
+    images = as_torch(IMAGES).requires_grad_(True)
+    kept, hooks = {}, []
+    for path in ("blocks.0", "blocks.1", "blocks.1.attn", "blocks.2"):
+        hooks.append(
+            vit.get_submodule(path).register_forward_hook(
+                lambda _, inputs, output, path=path: kept.update({path: output})
+            )
+        )
+    total = (vit.eval()(images)[:, 1] ** 2).sum()
+    of_images, *of_layers = torch.autograd.grad(total, [images, *kept.values()])
+    for hook in hooks:
+        hook.remove()
+    names = {path: path.replace(".attn", "/attention/branch") for path in kept}
+    for run in (gradients, tf.function(gradients)):
+        results = run(tf.constant(IMAGES))
+        expected = of_images.numpy().transpose(0, 2, 3, 1)
+        np.testing.assert_allclose(results["images"], expected, atol=1e-5 * abs(expected).max())
+        for path, gradient in zip(kept, of_layers, strict=True):
+            scale = float(gradient.abs().max())
+            np.testing.assert_allclose(results[names[path]], gradient.numpy(), atol=1e-5 * scale)
+        assert np.abs(results["blocks.0.attn/weights"]).max() > 0

@@ -1,0 +1,1 @@
+"""PyTorch modules as models: run as inference, their layers, attention, gradients and edits."""

@@ -1,0 +1,336 @@
+"""One run of a PyTorch module as inference, in which values are recorded and replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from vit_tf.torch_models import axes
+
+Tensor = torch.Tensor
+# Of the name of a value inside a module and the value: what the module goes on with.
+Watch = Callable[[str, Tensor], Tensor]
+# Names of what the first block is given, and of what the model returns.
+EMBEDDING, SCORES, OUTPUT = "embedding", "logits", "output"
+ADDITIONS = ("add", "add_", "__add__", "__iadd__", "__radd__")
+MULTIPLICATIONS = ("matmul", "__matmul__", "bmm")
+# The fields of an output with several tensors that stand for it, best first.
+MAIN_FIELDS = ("logits", "last_hidden_state", "hidden_states", "image_embeds", "x", "out")
+# A module has hooks while it runs, and another run of it must not see them.
+LOCK = threading.RLock()
+
+
+def main_tensor(output: Any) -> Tensor | None:
+    """The tensor that an output stands for: its first one, or that of a field of `MAIN_FIELDS`."""
+    if isinstance(output, Tensor):
+        return output if output.is_floating_point() and output.dim() else None
+    fields = _fields(output)
+    names = [name for name in MAIN_FIELDS if name in fields]
+    for name in [*names, *fields]:
+        if (tensor := main_tensor(fields[name])) is not None:
+            return tensor
+    return None
+
+
+def _fields(output: Any) -> dict:
+    """The parts of an output by name or index: of a dict, a sequence, a dataclass or an object."""
+    if isinstance(output, Mapping):
+        return dict(output)
+    if isinstance(output, list | tuple):
+        return dict(enumerate(output))
+    if dataclasses.is_dataclass(output):
+        return {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
+    return {}
+
+
+def with_main_tensor(output: Any, tensor: Tensor) -> Any:
+    """The output with another main tensor."""
+    old = main_tensor(output)
+    return tensor if output is old else _substituted(output, old, tensor)
+
+
+def _substituted(output: Any, old: Tensor, new: Tensor) -> Any:
+    if output is old:
+        return new
+    if isinstance(output, Mapping):
+        changed = {key: _substituted(value, old, new) for key, value in output.items()}
+        return type(output)(**changed) if hasattr(output, "to_tuple") else type(output)(changed)
+    if isinstance(output, list | tuple):
+        parts = [_substituted(value, old, new) for value in output]
+        return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+    if dataclasses.is_dataclass(output):
+        fields = {name: _substituted(x, old, new) for name, x in _fields(output).items()}
+        return dataclasses.replace(output, **fields)
+    return output
+
+
+@contextlib.contextmanager
+def as_inference(module: torch.nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; afterwards every submodule has the mode that it had.
+
+    The flags are set without `train` and `eval`, which modules may override.
+    """
+    modules = [m for m in module.modules() if not isinstance(m, torch.jit.ScriptModule)]
+    scripted = [m for m in module.modules() if isinstance(m, torch.jit.ScriptModule)]
+    modes = [(m, m.training) for m in modules]
+    scripted_modes = [(m, m.training) for m in scripted]
+    try:
+        for m, _ in modes + scripted_modes:
+            m.training = False
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for m, mode in modes + scripted_modes:
+            m.training = mode
+
+
+@contextlib.contextmanager
+def _without_dispatch() -> Iterator[None]:
+    """`multi_head_attention_forward` runs its own operations, and does not ask the mode to.
+
+    A mode sees a function of several operations as one, and calling it within the mode recurses
+    (https://docs.pytorch.org/docs/stable/notes/extending.html, since PyTorch 1.13).
+    """
+    before = F.has_torch_function
+    F.has_torch_function = lambda _: False
+    try:
+        yield
+    finally:
+        F.has_torch_function = before
+
+
+class Execution(TorchFunctionMode):
+    """Watches what a module computes while it runs.
+
+    `watch` is given the output of each submodule in `paths`, under its path, and values that no
+    submodule returns: `PATH/weights`, attention weights of shape (example, head, query, key) as
+    they are multiplied with the values, and `PATH/heads`, the product, of the submodule that
+    computes them; and of each of `blocks` the `skip`, `branch` and `sum` where it adds something
+    to its input. What it returns takes the place of the value.
+
+    Fused attention is computed step by step, with the arithmetic of its documentation.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, watch: Watch, paths: set[str], blocks: set[str],
+        inside: bool, labels: bool = False,
+    ):  # fmt: skip
+        super().__init__()
+        self._module, self._watch, self._paths, self._blocks = module, watch, paths, blocks
+        # Whether to look inside submodules, and whether to follow the axes of channels.
+        self._inside, self._labels = inside, labels
+        self._stack: list[str] = []
+        self._residuals: list[Residual] = []
+        self._calls: Counter = Counter()
+        self._batch_size = 0
+
+    def run(self, images: Tensor) -> Any:
+        """The output of the module for images of shape (example, channel, height, width)."""
+        self._batch_size = len(images)
+        handles = []
+        try:
+            for path, module in self._module.named_modules():
+                if isinstance(module, torch.jit.ScriptModule):
+                    if path and not self._inside_script(path):
+                        handles.append(module.register_forward_hook(self._after(path)))
+                    continue
+                if self._inside:
+                    handles.append(
+                        module.register_forward_pre_hook(self._before(path), with_kwargs=True)
+                    )
+                if self._inside or path in self._paths:
+                    handles.append(module.register_forward_hook(self._after(path)))
+            with self if self._inside else contextlib.nullcontext():
+                return self._module(images)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _inside_script(self, path: str) -> bool:
+        parents = [path[:index] for index, letter in enumerate(path) if letter == "."]
+        modules = dict(self._module.named_modules())
+        return any(isinstance(modules[parent], torch.jit.ScriptModule) for parent in parents)
+
+    def named(self, name: str, value: Tensor) -> Tensor:
+        """The value to go on with at a name, which has its number of the call behind it."""
+        self._calls[name] += 1
+        number = self._calls[name]
+        return self._watch(name if number == 1 else f"{name}@{number}", value)
+
+    def _before(self, path: str) -> Callable:
+        def hook(module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple | None:
+            self._stack.append(path)
+            if path not in self._blocks:
+                return None
+            source = main_tensor([args, kwargs])
+            first = source is not None and not self._calls[EMBEDDING]
+            stream = self.named(EMBEDDING, source) if first else source
+            self._residuals.append(Residual(path, [] if stream is None else [stream]))
+            if stream is source:
+                return None
+            return _substituted(args, source, stream), _substituted(kwargs, source, stream)
+
+        return hook
+
+    def _after(self, path: str) -> Callable:
+        def hook(module: torch.nn.Module, args: tuple, output: Any) -> Any:
+            if self._inside and self._stack:
+                self._stack.pop()
+            if self._residuals and self._residuals[-1].path == path:
+                self._residuals.pop()
+            value = main_tensor(output) if path in self._paths else None
+            if value is None:
+                return None
+            scores = SCORES if value.dim() == 2 else OUTPUT
+            result = self.named(path or scores, value)
+            if result is value:
+                return None
+            for residual in self._residuals:
+                if residual.is_stream(value):
+                    residual.streams.append(result)
+            return with_main_tensor(output, result)
+
+        return hook
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if func is F.multi_head_attention_forward:
+            with _without_dispatch(), self:
+                return func(*args, **kwargs)  # its operations are watched in its place
+        if func is F.scaled_dot_product_attention:
+            result = self._attend(*args, **kwargs)
+        elif name in MULTIPLICATIONS and axes.label_of(args[0]) == axes.WEIGHTS:
+            result = self._apply_weights(func, *args, **kwargs)
+        elif name in ADDITIONS and self._residuals and not kwargs and len(args) == 2:
+            result = self._add(func, *args)
+        else:
+            result = func(*args, **kwargs)
+        if name == "layer_norm" and self._residuals and self._residuals[-1].is_stream(args[0]):
+            self._residuals[-1].streams.append(result)  # in post-norm blocks a skip starts here
+        if self._labels:
+            axes.propagate(func, args, kwargs, result)
+        else:
+            self._keep_weights(name, args, kwargs, result)
+        return result
+
+    def _keep_weights(self, name: str, args: tuple, kwargs: dict, result: Any) -> None:
+        """Labels attention weights, and what leaves their shape as it is, such as dropout."""
+        if not isinstance(result, Tensor) or result.dim() not in (3, 4):
+            return
+        if name == "softmax":
+            axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            is_weights = axis in (-1, result.dim() - 1)
+        else:
+            source = args[0] if args and isinstance(args[0], Tensor) else None
+            is_weights = source is not None and source.shape == result.shape
+            is_weights = is_weights and axes.label_of(source) == axes.WEIGHTS
+        if is_weights:
+            axes.set_label(result, axes.WEIGHTS)
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """`scaled_dot_product_attention` in steps; dropout is off, as in all of inference."""
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        if enable_gqa:
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        scores = (query * scale) @ key.transpose(-2, -1)
+        if is_causal:
+            seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+            scores = scores.masked_fill(~seen, float("-inf"))
+        if attn_mask is not None:
+            if attn_mask.dtype == torch.bool:
+                scores = scores.masked_fill(~attn_mask, float("-inf"))
+            else:
+                scores = scores + attn_mask
+        weights = self._attention("weights", torch.softmax(scores, dim=-1))
+        return self._attention("heads", weights.to(value.dtype) @ value)
+
+    def _apply_weights(self, func: Callable, weights: Tensor, value: Tensor, **kwargs: Any) -> Any:
+        weights = self._attention("weights", weights)
+        return self._attention("heads", func(weights, value, **kwargs))
+
+    def _attention(self, what: str, value: Tensor) -> Tensor:
+        """The weights or the outputs of heads; an axis of heads is split from that of examples."""
+        for residual in self._residuals:
+            residual.attends = True
+        shape, size = value.shape, self._batch_size
+        heads = value
+        if value.dim() == 3 and size and shape[0] % size == 0:
+            heads = value.reshape(size, -1, *shape[1:])
+        result = self.named(f"{self._attention_path()}/{what}", heads)
+        return value if result is heads else result.reshape(shape)
+
+    def _attention_path(self) -> str:
+        """The submodule that attends: not a softmax or dropout inside it."""
+        path = self._stack[-1] if self._stack else ""
+        module = self._module.get_submodule(path)
+        is_inside = isinstance(module, torch.nn.Softmax | torch.nn.Dropout)
+        return path.rpartition(".")[0] if is_inside else path
+
+    def _add(self, func: Callable, first: Any, second: Any) -> Any:
+        """A sum; where it adds to the stream of the innermost block, its terms have names."""
+        residual = self._residuals[-1]
+        if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+            return func(first, second)
+        if first.shape != second.shape:
+            return func(first, second)
+        if residual.is_stream(first) or residual.is_stream(second):
+            is_second = not residual.is_stream(first)
+        elif residual.num_sums == 0 and self._stack[-1] == residual.path and not residual.attends:
+            is_second = True  # a shortcut that changes the shape is added to the branch
+        else:
+            return func(first, second)
+        skip, branch = (second, first) if is_second else (first, second)
+        site = residual.next_site()
+        skip, branch = self.named(f"{site}/skip", skip), self.named(f"{site}/branch", branch)
+        total = func(branch, skip) if is_second else func(skip, branch)
+        result = self.named(f"{site}/sum", total)
+        residual.streams = [result]
+        return result
+
+
+@dataclasses.dataclass
+class Residual:
+    """The residual stream inside a block that runs."""
+
+    path: str
+    streams: list[Tensor]  # the tensors that hold it: itself, and its normalization
+    attends: bool = False  # whether attention came since the last sum
+    num_sums: int = 0
+
+    def is_stream(self, tensor: Tensor) -> bool:
+        """Whether a tensor is the stream, or has its values in another shape."""
+        return any(
+            tensor is stream
+            or (tensor.numel() == stream.numel() and tensor.data_ptr() == stream.data_ptr())
+            for stream in self.streams
+        )
+
+    def next_site(self) -> str:
+        """The path of the block with the name of the next sum: `attention`, none, or `mlp`."""
+        self.num_sums += 1
+        if self.attends:
+            self.attends = False
+            return f"{self.path}/attention"
+        return self.path if self.num_sums == 1 else f"{self.path}/mlp"

@@ -1,0 +1,256 @@
+"""Features of a PyTorch module, which TensorFlow can call and differentiate."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from vit_tf.names import format_list, match
+from vit_tf.preprocessing import Preprocessing
+from vit_tf.tokens import TokenGrid
+from vit_tf.torch_models.execution import EMBEDDING, LOCK, OUTPUT, SCORES, as_inference
+from vit_tf.torch_models.module import Array, TorchModule, Trace, as_array, is_inside_a_module
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+IMAGES = "images"  # what the first values are computed from
+MODEL_VALUES = (EMBEDDING, SCORES, OUTPUT)  # names that patterns do not fit by chance
+CONTAINERS = ("ModuleList", "ModuleDict")  # which have no forward pass of their own
+
+
+class TorchFeatures:
+    """A function from images (example, height, width, channel) to `{layer: array or tensor}`.
+
+    Arrays give arrays. Tensors of TensorFlow give tensors, also inside a graph, with gradients by
+    `torch.autograd`: each layer is differentiated with respect to the layers before it and the
+    images, as far as it depends on them directly.
+    """
+
+    def __init__(
+        self,
+        model: TorchModule,
+        patterns: Sequence[str],
+        name: str | None = None,
+        preprocessing: Preprocessing | None = None,
+        token_grid: TokenGrid | None = None,
+    ):
+        self.model, self._patterns = model, tuple(patterns)
+        self.name = name or model.name
+        self.preprocessing, self.token_grid = preprocessing, token_grid
+        self._graph: tuple[Array, dict, dict, torch.Tensor] | None = None
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        """The names of the layers, for images of the size that the model is made for."""
+        return tuple(self.layers(self.model.image_shape()))
+
+    def layers(self, image_shape: Sequence[int]) -> dict[str, str]:
+        """The names of the layers for images of a shape, and what they are called in its trace."""
+        return select_layers(self.model, self.model.trace(image_shape), self._patterns)
+
+    def __call__(self, images: Array | tf.Tensor) -> dict:
+        if isinstance(images, np.ndarray):
+            layers = self.layers(images.shape[1:])
+            values = self.model.values(images, list(layers.values()))
+            return {layer: values[name] for layer, name in layers.items()}
+        import tensorflow as tf
+
+        return tf.autograph.experimental.do_not_convert(self._tensors)(images)
+
+    def _tensors(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The layers as tensors that TensorFlow can differentiate."""
+        import tensorflow as tf
+
+        image_shape = tuple(images.shape[1:])
+        if len(image_shape) != 3 or None in image_shape:
+            raise ValueError(
+                f"Expected images of one known size for {self.name}, a PyTorch module. "
+                f"Received: images of shape {tuple(images.shape)}"
+            )
+        layers = self.layers(image_shape)
+        names, trace = list(dict.fromkeys(layers.values())), self.model.trace(image_shape)
+        images = tf.cast(images, tf.float32)
+
+        def run(batch: Array) -> list[Array]:
+            values = self.model.values(batch, names)
+            return [values[name] for name in names]
+
+        values = _numpy_function(run, [images], len(names))
+        outputs: dict[str, tf.Tensor] = {}
+        for name, value in zip(names, values, strict=True):
+            layout = trace.layouts[name]
+            value.set_shape((images.shape[0] if layout.has_examples else None, *layout.shape))
+            outputs[name] = self._differentiable(name, value, images, outputs, names)
+        return {layer: outputs[name] for layer, name in layers.items()}
+
+    def _differentiable(
+        self,
+        name: str,
+        value: tf.Tensor,
+        images: tf.Tensor,
+        earlier: Mapping[str, tf.Tensor],
+        names: list[str],
+    ) -> tf.Tensor:
+        """A value with its gradients with respect to the images and to earlier values."""
+        import tensorflow as tf
+
+        sources = {IMAGES: images, **earlier}
+
+        def identity(value: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+            def gradient(upstream: tf.Tensor) -> list[tf.Tensor | None]:
+                direct = self._direct_sources(name, tuple(images.shape[1:]), names)
+                by_name = dict(zip(sources, tensors, strict=True))
+                gradients = {}
+                if direct:
+                    results = _numpy_function(
+                        lambda batch, up: self._backward(batch, name, up, direct, names),
+                        [images, upstream],
+                        len(direct),
+                    )
+                    gradients = dict(zip(direct, results, strict=True))
+                for source, result in gradients.items():
+                    result.set_shape(by_name[source].shape)
+                return [None, *(gradients.get(source) for source in sources)]
+
+            return tf.identity(value), gradient
+
+        return tf.custom_gradient(identity)(value, *sources.values())
+
+    def _direct_sources(
+        self, name: str, image_shape: tuple[int, ...], names: list[str]
+    ) -> list[str]:
+        """What a value depends on without the other values in between."""
+        images = np.zeros((1, *image_shape), np.float32)
+        _, values, leaves = self._differentiable_run(images, names)
+        value = values[name]
+        if not value.requires_grad:
+            return []
+        candidates = _before(name, leaves)
+        gradients = torch.autograd.grad(
+            value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
+        )
+        return [s for s, g in zip(candidates, gradients, strict=True) if g is not None]
+
+    def _differentiable_run(self, images: Array, names: list[str]) -> tuple[Array, dict, dict]:
+        """Values of a batch by name, each computed from copies of the values before it."""
+        graph = self._graph
+        if graph is not None and list(graph[1]) == names and np.array_equal(graph[0], images):
+            return graph
+        trace = self.model.trace(images.shape[1:])
+        values: dict[str, torch.Tensor] = {}
+        pixels = self.model.as_tensor(images).requires_grad_(True)
+        leaves = {IMAGES: pixels}
+
+        def watch(name: str, value: torch.Tensor) -> torch.Tensor:
+            if name not in names:
+                return value
+            values[name] = value
+            leaves[name] = value.detach().clone().requires_grad_(True)
+            return leaves[name].clone()  # which an operation in place may change
+
+        with LOCK, torch.enable_grad(), as_inference(self.model.module):
+            self.model.execution(trace, watch, set(names)).run(pixels.clone())
+        self._graph = images, {name: values[name] for name in names}, leaves
+        return self._graph
+
+    def _backward(
+        self, images: Array, name: str, upstream: Array, sources: list[str], names: list[str]
+    ) -> list[Array]:
+        """The product of `upstream` with the derivative of a value by each of its sources."""
+        with LOCK:
+            trace = self.model.trace(images.shape[1:])
+            _, values, leaves = self._differentiable_run(images, names)
+            given = torch.from_numpy(np.ascontiguousarray(upstream))
+            value = values[name]
+            gradients = torch.autograd.grad(
+                value,
+                [leaves[source] for source in sources],
+                trace.layouts[name].native(given).to(value.device, value.dtype),
+                allow_unused=True,
+                retain_graph=True,
+            )
+        arrays = []
+        for source, gradient in zip(sources, gradients, strict=True):
+            gradient = torch.zeros_like(leaves[source]) if gradient is None else gradient
+            moved = (
+                gradient.movedim(1, -1)
+                if source == IMAGES
+                else trace.layouts[source].measured(gradient)
+            )
+            arrays.append(as_array(moved))
+        return arrays
+
+
+def _numpy_function(
+    function: Callable[..., list[Array]], arguments: list[tf.Tensor], num_results: int
+) -> list[tf.Tensor]:
+    """The results of a function of arrays, as float32 tensors."""
+    import tensorflow as tf
+
+    results = tf.numpy_function(function, arguments, [tf.float32] * num_results, stateful=False)
+    return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def _before(name: str, leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The images and the values that come before one."""
+    order = list(leaves)
+    return {source: leaves[source] for source in order[: order.index(name)]}
+
+
+def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> dict[str, str]:
+    """The layers of a trace that fit patterns, and what they are called in it.
+
+    A pattern without a slash fits submodules, and only those as deep as the pattern where there are
+    such: "blocks.*" not the layers inside of blocks. The dropout of attention weights that fused
+    attention leaves out stands for the weights.
+    """
+    aliases = _aliases(model, trace)
+    kinds = {path: type(module).__name__ for path, module in model.module.named_modules()}
+    ran = list(trace.layouts)
+    inside = [name for name in ran if is_inside_a_module(name)]
+    submodules = [*dict.fromkeys([*(n for n in ran if n not in inside), *kinds])]
+    submodules = [name for name in submodules if name not in ("", *MODEL_VALUES)]
+    names = []
+    for pattern in patterns:
+        if pattern in MODEL_VALUES:
+            names.append(pattern)
+        elif "/" in pattern:
+            names += match([pattern], inside)
+        else:
+            matched = match([pattern], submodules)
+            as_deep = [name for name in matched if name.count(".") == pattern.count(".")]
+            names += as_deep or matched
+    found = [name for name in names if name in trace.layouts or name in aliases]
+    absent = [name for name in names if name not in found]
+    if not found:
+        raise ValueError(
+            f"Expected submodules of {model.name} that run and return a tensor. "
+            f"Received: {format_list([f'{name} ({kinds.get(name)})' for name in absent])}"
+        )
+    absent = [name for name in absent if kinds.get(name) not in CONTAINERS]
+    if absent:
+        warnings.warn(
+            f"Submodules of {model.name} that do not run or return no tensor are left out: "
+            f"{format_list(absent)}",
+            stacklevel=2,
+        )
+    place = {name: index for index, name in enumerate(ran)}
+    layers = {name: aliases.get(name, name) for name in found}
+    return dict(sorted(layers.items(), key=lambda pair: place[pair[1]]))
+
+
+def _aliases(model: TorchModule, trace: Trace) -> dict[str, str]:
+    """Layers of dropout that do not run beside attention weights, and the name of these."""
+    aliases = {}
+    for path, module in model.module.named_modules():
+        weights = f"{path.rpartition('.')[0]}/weights"
+        is_dropout = isinstance(module, torch.nn.Dropout | torch.nn.Identity)
+        is_attention = path.endswith(("attn_drop", "attention_dropout", "attn_dropout"))
+        if path not in trace.layouts and weights in trace.layouts and is_dropout and is_attention:
+            aliases[path] = weights
+    return aliases

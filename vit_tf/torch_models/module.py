@@ -1,0 +1,238 @@
+"""A PyTorch module as a function of images: what it computes inside, traced, run and edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from vit_tf.torch_models import axes
+from vit_tf.torch_models.execution import (
+    EMBEDDING,
+    LOCK,
+    OUTPUT,
+    SCORES,
+    Execution,
+    as_inference,
+    main_tensor,
+)
+from vit_tf.torch_models.expectations import find_image_shape
+from vit_tf.torch_models.structure import Call, find_blocks, find_final_norm
+
+Array = np.ndarray
+BATCH_SIZES = (2, 3)  # of two runs, which show the axis of examples
+# What is computed inside submodules, and not returned by one.
+INSIDE = ("weights", "heads", "skip", "branch", "sum")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the axes of a tensor are ordered in a measurement, and its shape there."""
+
+    order: tuple[int, ...]
+    shape: tuple[int, ...]  # without the axis of examples
+    has_examples: bool  # whether the first axis is that of examples
+
+    def measured(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the module with the axes of a measurement."""
+        return tensor.permute(self.order)
+
+    def native(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of a measurement with the axes of the module."""
+        return tensor.permute(tuple(np.argsort(self.order)))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a module computes for images of one shape."""
+
+    layouts: dict[str, Layout]  # by name, in the order of computation
+    classes: dict[str, str]  # names of the classes of the submodules that run
+    blocks: tuple[str, ...]
+    final_norm: str | None
+
+    @property
+    def scores(self) -> str:
+        """The name of what the module returns."""
+        return SCORES if SCORES in self.layouts else OUTPUT
+
+
+NOTHING = Trace({}, {}, (), None)
+
+
+class TorchModule:
+    """A PyTorch module that is run as inference, and left as it was."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.module = unwrapped(module)
+        self.name = type(self.module).__name__
+        self._traces: dict[tuple, Trace] = {}
+
+    def image_shape(self) -> tuple[int, ...]:
+        """(height, width, channel) of the images that it was last traced for, or is made for."""
+        if self._traces:
+            return next(reversed(self._traces))
+        return find_image_shape(self)
+
+    def trace(self, image_shape: Sequence[int]) -> Trace:
+        """What it computes for images of shape (height, width, channel)."""
+        key = tuple(image_shape)
+        if key not in self._traces:
+            self._traces[key] = _trace(self, key)
+        return self._traces[key]
+
+    def as_tensor(self, images: Array) -> torch.Tensor:
+        """Images (example, height, width, channel) as the module takes them."""
+        parameter = next((p for p in self.module.parameters() if p.is_floating_point()), None)
+        parameter = torch.zeros(()) if parameter is None else parameter
+        channels_first = np.ascontiguousarray(np.moveaxis(np.asarray(images), -1, 1))
+        return torch.from_numpy(channels_first).to(parameter.device, parameter.dtype)
+
+    def values(
+        self, images: Array, names: Sequence[str], edited: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """The values at some names, as float32 arrays with the axes of a measurement.
+
+        `edited` are values that take the place of those that are computed.
+        """
+        edited, recorded = dict(edited or {}), {}
+        trace = self.trace(images.shape[1:]) if names or edited else NOTHING
+
+        def watch(name: str, value: torch.Tensor) -> torch.Tensor:
+            if name in edited:
+                given = torch.from_numpy(np.ascontiguousarray(edited[name]))
+                value = trace.layouts[name].native(given).to(value.device, value.dtype)
+                value = value.contiguous()
+            if name in names:
+                # Copied, as an operation in place may change it afterwards.
+                recorded[name] = as_array(trace.layouts[name].measured(value), copy=True)
+            return value
+
+        with LOCK, torch.no_grad(), as_inference(self.module):
+            self.execution(trace, watch, {*names, *edited}).run(self.as_tensor(images))
+        return {name: recorded[name] for name in names if name in recorded}
+
+    def execution(self, trace: Trace, watch: Any, names: set[str]) -> Execution:
+        """A run that watches what it needs to, for these names."""
+        paths = {name.partition("@")[0] for name in names}
+        inside = any(is_inside_a_module(name) for name in names) or EMBEDDING in names
+        paths = {"" if path in (SCORES, OUTPUT) else path for path in paths}
+        return Execution(self.module, watch, paths, set(trace.blocks), inside)
+
+
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """The module in a compiled or a parallel one, whose own submodules run."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and type(module).__name__ in ("DataParallel", "DistributedDataParallel"):
+            inner = module.module
+        if inner is None:
+            return module
+        module = inner
+
+
+def is_inside_a_module(name: str) -> bool:
+    """Whether a name is of a value that no submodule returns."""
+    return name.partition("@")[0].rpartition("/")[2] in INSIDE and "/" in name
+
+
+def as_array(tensor: torch.Tensor, copy: bool = False) -> Array:
+    """A tensor as a float32 array."""
+    array = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    return array.copy() if copy else array
+
+
+def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
+    module = model.module
+    images = [np.zeros((size, *image_shape), np.float32) for size in BATCH_SIZES]
+    with LOCK, torch.no_grad(), as_inference(module):
+        calls = _calls(module, model.as_tensor(images[0]))
+        shapes = {call.path: call.output.shape for call in calls if call.output is not None}
+        blocks = find_blocks(calls)
+        sources = {call.path: call.source for call in calls}
+        if blocks and sources[blocks[0]] is not None:
+            shapes[EMBEDDING] = sources[blocks[0]].shape
+        shapes |= dict.fromkeys((SCORES, OUTPUT), shapes.get("", ()))
+        norm = find_final_norm(calls, blocks)
+        classes = {call.path: type(call.module).__name__ for call in calls}
+        del calls, sources
+        layouts = {}
+
+        def watch(name: str, value: torch.Tensor) -> torch.Tensor:
+            layouts[name] = layout_of(name, value, shapes, image_shape)
+            return value
+
+        tensor = model.as_tensor(images[1])
+        axes.set_label(tensor, 1)
+        paths = {path for path, _ in module.named_modules()}
+        Execution(module, watch, paths, set(blocks), inside=True, labels=True).run(tensor)
+    return Trace(layouts, classes, tuple(blocks), norm)
+
+
+def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
+    """The first calls of all submodules, in the order in which they return."""
+    calls, handles, sources = {}, [], {}
+
+    def before(path: str) -> Any:
+        def hook(_: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+            sources.setdefault(path, main_tensor([args, kwargs]))
+
+        return hook
+
+    def after(path: str) -> Any:
+        def hook(submodule: torch.nn.Module, args: tuple, output: Any) -> None:
+            if path not in calls:
+                calls[path] = Call(path, submodule, sources.get(path), main_tensor(output))
+
+        return hook
+
+    try:
+        for path, submodule in module.named_modules():
+            if not isinstance(submodule, torch.jit.ScriptModule):
+                handles.append(submodule.register_forward_pre_hook(before(path), with_kwargs=True))
+                handles.append(submodule.register_forward_hook(after(path)))
+        module(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return list(calls.values())
+
+
+def layout_of(
+    name: str, value: torch.Tensor, shapes: Mapping[str, Sequence[int]], image_shape: tuple
+) -> Layout:
+    """The layout of a value of a batch of the second size, by name, from shapes of the first."""
+    rank = value.dim()
+    path = name.partition("@")[0].partition("/")[0]
+    small = shapes.get(path, ()) if "/weights" not in name and "/heads" not in name else ()
+    differing = [i for i, n in enumerate(value.shape) if len(small) == rank and n != small[i]]
+    # An axis that holds examples and something else, such as windows, is none of examples.
+    whole = [i for i in differing if (small[i], value.shape[i]) == BATCH_SIZES]
+    examples = whole[0] if whole else 0
+    has_examples = bool(whole) or (len(small) != rank and value.shape[0] == BATCH_SIZES[1])
+    end = name.rpartition("/")[2].partition("@")[0]
+    channels = axes.label_of(value)
+    if end == "heads":
+        order = [0, 2, 1, 3]
+    elif end == "weights" or channels == axes.WEIGHTS:
+        order = list(range(rank))
+    else:
+        if channels is None:
+            channels = _axis_of_channels(value.shape, image_shape)
+        order = [i for i in range(rank) if i not in (examples, channels)]
+        order = [examples, *order, *([channels] if channels != examples else [])]
+    shape = tuple(value.shape[i] for i in order[1:])
+    return Layout(tuple(order), shape, has_examples)
+
+
+def _axis_of_channels(shape: Sequence[int], image_shape: tuple) -> int:
+    """The axis of channels of a tensor of unknown origin: that which leaves maps like the image."""
+    if len(shape) != 4:
+        return len(shape) - 1
+    height, width = image_shape[:2]
+    is_first = shape[2] * width == shape[3] * height
+    is_last = shape[1] * width == shape[2] * height
+    return 1 if is_first and not is_last else 3
