@@ -4,6 +4,7 @@ import ast
 import hashlib
 import inspect
 import json
+import logging
 from collections.abc import MappingView, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
@@ -19,6 +20,8 @@ from vit_tf.files import write_whole
 
 from .stream import this_worker
 
+log = logging.getLogger(__name__)
+Labelled = xr.DataArray | xr.Dataset
 # Subpackages that are no part of what every measurement computes with.
 SEPARATE = ("vit_tf.analysis", "vit_tf.scripts")
 
@@ -173,19 +176,66 @@ def _listed_in_stub(package):
     }
 
 
-def keep(result, path, key, notes):
+def keep(result: Labelled, path: Path, key: str, notes: dict) -> Labelled:
     """Saves a result at a netCDF `path` under `key`, whole or not at all, by the first worker."""
     result = result.assign_attrs(notes | {"key": key})
+    result = result.assign_attrs(digest=digest_of(result))
     if this_worker(tf.distribute.get_strategy())[0] == 0:
-        write_whole(path, result.to_netcdf, own_folders=1)
+        write_whole(path, result.to_netcdf)
     return result
 
 
-def load(path, key):
-    """The result saved at `path`, or None if there is none or it was saved under another key."""
-    if not path.exists():
+def load(path: Path, key: str) -> Labelled | None:
+    """The result saved at `path`, or None if there is none or it was saved under another key.
+
+    A file that cannot be read, or that was changed after it was written, is logged and counts as
+    none: it is only there to save the work of making it again.
+    """
+    result = read_whole(path)
+    if result is None:
         return None
-    result = xr.load_dataset(path)
     if "key" not in result.attrs and len(result.data_vars) == 1:
         (result,) = result.data_vars.values()  # a DataArray's attributes are its variable's
-    return result if result.attrs.get("key") == key else None
+    if result.attrs.get("key") != key:
+        return None
+    if result.attrs.get("digest") != digest_of(result):
+        log.warning("%s was changed after it was written, and is made again", path)
+        return None
+    return result
+
+
+def read_whole(path: Path) -> xr.Dataset | None:
+    """The Dataset of a netCDF file that this package wrote; None if it is not there or corrupt."""
+    if not path.is_file():
+        return None
+    try:
+        return xr.load_dataset(path)
+    except Exception as error:  # whatever a reader of netCDF makes of an arbitrary file
+        log.warning("%s cannot be read, and is made again (%s)", path, type(error).__name__)
+        return None
+
+
+def _without_keys(attrs: dict) -> dict:
+    return {name: value for name, value in attrs.items() if name not in ("key", "digest")}
+
+
+def digest_of(result: Labelled) -> str:
+    """`fingerprint` of the values, coordinates and attributes of a result, before or after saving.
+
+    Files hold no lists of one text, and return texts as objects.
+    """
+    parts = {"": result} if isinstance(result, xr.DataArray) else dict(result.data_vars)
+    parts |= dict(result.coords)
+    contents = {
+        str(name): [part.dims, _plain(part.values), _plain_attrs(part.attrs)]
+        for name, part in parts.items()
+    }
+    return fingerprint(contents, _plain_attrs(result.attrs))
+
+
+def _plain_attrs(attrs: dict) -> dict[str, list]:
+    return {name: np.ravel(value).tolist() for name, value in _without_keys(attrs).items()}
+
+
+def _plain(values: np.ndarray) -> np.ndarray | list[str]:
+    return values if values.dtype.kind in "fiub" else list(map(str, values.ravel()))
