@@ -22,6 +22,7 @@ MODELS = {
     "clip-quick": ("vit_base_patch16_clip_quickgelu_224", {"num_classes": 10}),
     "mae": ("vit_base_patch16_224", {"num_classes": 0}),
     "mae-tuned": ("vit_base_patch16_224", {"num_classes": 5, "global_pool": "avg"}),
+    "rpn": ("vit_base_patch16_rpn_224", {"num_classes": 5}),
     "eva02-clip": ("eva02_base_patch16_clip_224", EVA),
 }
 

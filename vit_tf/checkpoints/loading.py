@@ -40,6 +40,13 @@ OTHERS = {
     ),
 }
 
+# The same of released models whose tensors have the names and shapes of others, by a part of the
+# name of their file.
+NAMED_OTHERS = {
+    "_rpn_": "normalizes after attention and MLP, not before them",
+    "_lingbot": "is measured as the module of timm",
+}
+
 
 def load(source):
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
@@ -272,6 +279,12 @@ def _convert(archive, options):
             raise ValueError(
                 f"Expected a checkpoint of a supported model. Received: {archive.path!r} "
                 f"of {model}, which {reason}"
+            )
+    for part, reason in NAMED_OTHERS.items():
+        if part in os.path.basename(archive.path) and not timms:
+            raise ValueError(
+                "Expected a checkpoint of a supported model. "
+                f"Received: {archive.path!r}, which by its name {reason}"
             )
     options = dataclasses.replace(options, container=getattr(archive, "container", None))
     family = next((family for family in FAMILIES if family.recognise(archive.tensors)), None)

@@ -64,12 +64,16 @@ REGISTERS = ("reg_token", "register_tokens")
 HEAD = ("head.weight", "head.bias")
 
 MOCO = "module.base_encoder."
-# Where the encoder lies, and what may lie next to it: MoCo-v3's other half, the projection of DINO.
+# Where the encoder lies, and what may be next to it: MoCo-v3's other half, the projections of DINO,
+# iBOT and DINOv2, and of a whole training of DINOv2 its student and the centres of its losses.
+DINO_TRAINING = ("teacher.dino_head.*", "teacher.ibot_head.*", "student.*")
+DINO_TRAINING += ("dino_loss.*", "ibot_patch_loss.*")
 PREFIXES = {
     "": (),
     MOCO: ("module.momentum_encoder.*", "module.predictor.*"),
-    "backbone.": ("head.*",),
-    "module.backbone.": ("module.head.*",),
+    "teacher.backbone.": DINO_TRAINING,
+    "backbone.": ("head.*", "dino_head.*", "ibot_head.*"),
+    "module.backbone.": ("module.head.*", "module.dino_head.*", "module.ibot_head.*"),
     "module.": (),
     "model.": (),
     "encoder.": (),
@@ -106,6 +110,14 @@ def convert_vit(tensors, options):
             f"'fc_norm.*', fc_norm={config.get('fc_norm')} of config.json"
         )
     _refuse_rotary(inside, options)
+    registers = any(name in inside for name in REGISTERS)
+    bare = "cls_token" not in inside and not registers
+    if bare and averaged and not config:
+        raise ValueError(
+            "Expected a folder of timm with config.json, as the names of the tensors do not show "
+            "whether blocks normalize before attention and MLP or after them (timm's "
+            "vit_*_rpn_*). Received: a ViT without a class token, with tensors 'fc_norm.*'"
+        )
     norm = "fc_norm" if averaged else "norm"
     mapping = ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
     mapping |= _vit_tokens(inside, width, patch, channels, options, "gap" if averaged else None)
@@ -113,8 +125,6 @@ def convert_vit(tensors, options):
     mapping |= blocks
     size = (width, mapping.arguments["num_layers"], patch)
     num_positions = dims(inside, "pos_embed", 3)[1] if "pos_embed" in inside else None
-    registers = any(name in inside for name in REGISTERS)
-    bare = "cls_token" not in inside and not registers
     tanh = bare and (size in TANH or (*size, num_positions) in TANH)
     gelu = config.get("activation") or ("gelu_tanh" if tanh else "gelu")
     heads = _vit_heads(inside, size, prefix, options, bare)
@@ -239,9 +249,9 @@ def _vit_head(tensors, width, options, prefix):
 # The registers of DINOv3 by the name of timm and of its authors.
 DINO_REGISTERS = ("reg_token", "storage_tokens")
 PERIODS = "rope_embed.periods"
-# That of masked patches; periods, which follow from the size; and which biases of keys are none.
-EVA_UNUSED = ("mask_token", PERIODS, "*.attn.qkv.bias_mask")
+EVA_UNUSED = ("mask_token",)
 DINO_TOKENS = 16  # of images of 256 pixels, as timm and the code of DINOv3 evaluate
+DINO_BASE = 100.0  # of the periods of its rotary positions
 DINO_HEADS = HEADS | {(1280, 32): 20, (4096, 40): 32}
 EVA_BLOCK = """
     norm1      attention_norm  norm    D
@@ -261,6 +271,7 @@ EVA_NORMS = {
 
 
 def _is_dinov3(tensors):
+    tensors = without_prefix(tensors, vit_prefix(tensors) or "")
     registers = any(name in tensors for name in DINO_REGISTERS)
     return "blocks.0.norm1.weight" in tensors and "pos_embed" not in tensors and registers
 
@@ -272,6 +283,8 @@ def _is_eva02(tensors):
 
 def convert_dinov3(tensors, options):
     """A DINOv3."""
+    prefix = vit_prefix(tensors)
+    tensors = without_prefix(tensors, prefix)
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     config, averaged = options.config, "fc_norm.weight" in tensors
     if averaged != (config.get("rotation") == "eva"):
@@ -299,14 +312,30 @@ def convert_dinov3(tensors, options):
     mapping |= WeightMap(arguments, unused=EVA_UNUSED)
     registers = next(name for name in DINO_REGISTERS if name in tensors)
     timms = registers == DINO_REGISTERS[0]
+    if timms and not averaged and not (config or options.known_name or options.pooling):
+        raise ValueError(
+            "Expected pooling, 'gap' as timm's DINOv3 or 'cls' as its authors' and LingBot-Vision, "
+            "as files in timm's names do not show it. Received: pooling=None"
+        )
     names = TokenNames(None, "cls_token", None, registers)
     mapping |= prefix_map(tensors, names, width, options, "gap" if timms else "cls")
+    mapping |= _dinov3_constants(tensors, width, heads)
     scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), "gamma_1")
     blocks = _eva_blocks(tensors, width, layers, SCALES[scale])
     mapping |= halves_apart(blocks, width, heads) if averaged else blocks
     mapping |= head_map(tensors if averaged else {}, width, options, "head")
+    mapping = mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix])
     images = ("bicubic", IMAGENET, 1.0) if timms else ("bilinear", IMAGENET, None)
     return Conversion("ViT", mapping, *images, any_size=True)
+
+
+def _dinov3_constants(tensors, width, heads):
+    """The periods of rotary positions, and the masks by which biases of keys are none."""
+    size = width // heads
+    periods = DINO_BASE ** (np.arange(size // 4) * 4 / size)
+    mask = np.repeat([1.0, 0.0, 1.0], width)
+    values = {name: mask for name in tensors if name.endswith(".attn.qkv.bias_mask")}
+    return WeightMap(constants=values | ({PERIODS: periods} if PERIODS in tensors else {}))
 
 
 def _heads_of_periods(periods, width, options):

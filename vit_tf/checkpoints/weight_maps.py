@@ -25,7 +25,8 @@ CLIP = {
     "std": (0.26862954, 0.26130258, 0.27577711),
 }
 MOST_LAYERS, MOST_STAGES = 1000, 10
-MOST_SHOWN = 8  # names of a kind in an error
+MOST_SHOWN = 8  # names of a kind, or values, in an error
+CONSTANT_TOLERANCE = 0.01  # relative, of values that some files have in bfloat16
 QKV = ("query", "key", "value")
 # Heads by width and number of layers, which no tensor's shape shows: those of published sizes.
 HEADS = {(192, 12): 3, (384, 12): 6, (512, 12): 8, (768, 12): 12, (1024, 24): 16, (1280, 32): 16}
@@ -93,6 +94,8 @@ class WeightMap:
     unused: tuple = ()  # shell patterns of tensors that are left out
     new: tuple = ()  # shell patterns of weights that the file does not have
     headless: bool = False  # whether the head returns its input, as the file has none
+    # From the name of a tensor to the values that every file of the architecture has there.
+    constants: dict = field(default_factory=dict)
 
     def __or__(self, other):
         other = WeightMap(other) if isinstance(other, dict) else other
@@ -102,6 +105,7 @@ class WeightMap:
             self.unused + other.unused,
             self.new + other.new,
             self.headless or other.headless,
+            self.constants | other.constants,
         )
 
     def renamed(self, old: str, new: str) -> "WeightMap":
@@ -116,7 +120,9 @@ class WeightMap:
             name: Transform({prefix + t: shape for t, shape in made.tensors.items()}, made.convert)
             for name, made in self.weights.items()
         }
-        return replace(self, weights=weights, unused=tuple(prefix + name for name in self.unused))
+        constants = {prefix + name: values for name, values in self.constants.items()}
+        unused = tuple(prefix + name for name in self.unused)
+        return replace(self, weights=weights, unused=unused, constants=constants)
 
 
 @dataclass(frozen=True)
@@ -481,11 +487,23 @@ def square(tensors: dict, kernel: str, rows: int, columns: int) -> int:
 def fill(variables: dict, archive, mapping: WeightMap) -> None:
     """Assigns every weight, after `check`, reading each tensor once; a ValueError if not finite."""
     check(archive, mapping, variables)
+    for name, expected in mapping.constants.items():
+        values = archive.read(name)
+        if values.shape != expected.shape or not np.allclose(values, expected, CONSTANT_TOLERANCE):
+            raise ValueError(
+                f"Expected the tensor {name!r} of {archive.path!r} to have the only supported "
+                f"values, {_shown(expected)}. Received: {_shown(values)}"
+            )
     groups = {}
     for name, made in _wanted(mapping, variables).items():
         groups.setdefault(tuple(made.tensors), {})[name] = made.convert
     for tensors, conversions in groups.items():
         _assign(variables, archive, tensors, conversions)
+
+
+def _shown(values):
+    """The first few of some values."""
+    return np.array2string(np.ravel(values)[:MOST_SHOWN], precision=3, separator=", ")
 
 
 def _assign(variables, archive, tensors, conversions):
@@ -511,7 +529,7 @@ def check(archive, mapping: WeightMap, variables=None) -> None:
         "unexpected tensors": sorted(
             name
             for name in archive.tensors
-            if name not in used and not _matches(name, mapping.unused)
+            if name not in {*used, *mapping.constants} and not _matches(name, mapping.unused)
         ),
         "misshapen": sorted(_misshapen(variables, archive.tensors, wanted)),
         "weights without a source": sorted(

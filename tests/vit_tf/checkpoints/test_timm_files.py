@@ -15,11 +15,11 @@ from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET
 MOST = 1e-5
 GELU, QUICK = {"activation": "gelu"}, {"activation": "quick_gelu"}
 TOKEN, MEAN = {"global_pool": "token"}, {"global_pool": "avg"}
+GAP = {"pooling": "gap"}
 # The model of the helper's table, arguments of timm's, and options of `load_pretrained`. timm's own
 # pooling of DINOv3 is the mean of the patches.
 FILES = {
-    **{name: (name, MEAN, {}) for name in ("dinov3", "dinov3-qkvb", "dinov3-plus")},
-    "dinov3, mean": ("dinov3", MEAN, {"pooling": "gap"}),
+    **{name: (name, MEAN, GAP) for name in ("dinov3", "dinov3-qkvb", "dinov3-plus")},
     "dinov3, token": ("dinov3-plus", TOKEN, {"pooling": "cls"}),
     **{name: (name, {}, {}) for name in ("eva02-small", "eva02-base", "eva02-clip")},
     "clip": ("clip", {}, GELU),
@@ -29,7 +29,6 @@ FILES = {
 }
 # The same of other prefix tokens and scales.
 TOKENS = [
-    {"class_token": False},
     {"no_embed_class": True, "init_values": 0.1},
     {"reg_tokens": 2},
     {"reg_tokens": 2, "no_embed_class": True},
@@ -101,12 +100,25 @@ def test_every_block_is_timms(name, size, models, written, tmp_path):
         ("clip", {"qkv_bias": False}, GELU, "missing tensors.*qkv.bias"),
         ("clip", {}, {}, "activation='quick_gelu'.*'gelu'.*None"),
         ("clip", {}, {"activation": "relu"}, "activation.*'relu'"),
+        # timm's DINOv3 takes the mean of the patches, LingBot-Vision the class token.
+        ("dinov3-qkvb", {}, {}, "pooling, 'gap' .* or 'cls'.*LingBot"),
+        # The tensors of a pre-norm and of a post-norm ViT have the same names and shapes.
+        ("mae-tuned", {"class_token": False}, {}, "before attention and MLP or after.*_rpn_"),
+        ("rpn", {}, {}, "before attention and MLP or after.*_rpn_"),
     ],
 )
 def test_what_no_model_here_computes_is_refused(name, fields, options, message, written):
     _, path = written(name, **fields)
     with refuses(message):
         vit_tf.load_pretrained(path, **{"num_heads": 3} | options)
+
+
+def test_released_models_with_the_tensors_of_others_are_refused_by_name(models, tmp_path):
+    for name, model in (("rpn_224", models.make("rpn", class_token=True)), ("lingbot", None)):
+        model = model or models.make("dinov3-qkvb")
+        path = models.write(model, tmp_path / f"vit_base_patch16_{name}.safetensors")
+        with refuses("which by its name"):
+            vit_tf.load_pretrained(path, num_heads=3, pooling="cls")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +134,7 @@ def test_tensors_of_other_models_are_refused(name, tensors, message, models, tmp
     state = arrays_of(models.make(name)) | {n: np.ones(x, "float32") for n, x in tensors.items()}
     write_safetensors(tmp_path / "model.safetensors", state)
     with refuses(message):
-        vit_tf.load_pretrained(tmp_path / "model.safetensors", num_heads=3)
+        vit_tf.load_pretrained(tmp_path / "model.safetensors", num_heads=3, pooling="gap")
 
 
 def arrays_of(model):
@@ -132,7 +144,7 @@ def arrays_of(model):
 def as_authors(state):
     """The tensors of timm's small DINOv3 in the names of the authors' code."""
     tensors = {"mask_token": np.ones((1, 24), "float32")}
-    tensors["rope_embed.periods"] = np.ones(2, "float32")
+    tensors["rope_embed.periods"] = np.float32([1, 10])
     for name, array in state.items():
         if name.endswith("attn.q_bias"):
             block = name.removesuffix(".q_bias")
@@ -167,6 +179,51 @@ def test_dinov3_in_the_names_of_its_authors(name, models, tmp_path):
     write_safetensors(path, tensors | {"rope_embed.periods": np.ones(5, "float32")})
     with refuses("periods.*5 of 24"):
         vit_tf.load_pretrained(path)
+    # Another base of the rotary positions, and keys with a bias.
+    write_safetensors(path, tensors | {"rope_embed.periods": np.float32([1, 100])})
+    with refuses(r"periods.*\[ *1., *10.\].*Received: \[ *1., *100"):
+        vit_tf.load_pretrained(path)
+    masks = {name: np.ones_like(x) for name, x in tensors.items() if name.endswith("bias_mask")}
+    write_safetensors(path, tensors | masks)
+    if masks:
+        with refuses("attn.qkv.bias_mask.*only supported"):
+            vit_tf.load_pretrained(path)
+
+
+def under(prefix, tensors):
+    return {f"{prefix}{name}": x for name, x in tensors.items()}
+
+
+@pytest.mark.parametrize("version", ["DINOv2", "DINOv3"])
+@pytest.mark.parametrize("container", ["teacher", "model"])
+def test_a_training_of_dino_opens_as_the_encoder_of_its_teacher(
+    version, container, models, tmp_path
+):
+    """As `teacher_checkpoint.pth`, and as the whole of the training, where a student is as well."""
+    if version == "DINOv2":
+        reference = models.make("mae", init_values=0.1)
+        tensors = arrays_of(reference) | {"mask_token": np.ones((1, 24), "float32")}
+    else:
+        reference = models.make("dinov3-qkvb")
+        tensors = as_authors(arrays_of(reference))
+    heads = {"mlp.0.weight": np.ones((8, 24)), "last_layer.weight_g": np.ones((9, 1))}
+    heads = under("dino_head.", heads) | under("ibot_head.", heads)
+    saved = under("backbone.", tensors) | heads
+    if container == "model":
+        student = under("backbone.", {name: 2 * x for name, x in tensors.items()}) | heads
+        centres = {"dino_loss.center": np.ones((1, 9)), "ibot_patch_loss.center": np.ones((1, 9))}
+        saved = under("student.", student) | under("teacher.", saved) | centres
+    saved = {name: models.torch.tensor(x) for name, x in saved.items()}
+    path = tmp_path / "teacher_checkpoint.pth"
+    models.torch.save({container: saved, "iteration": 5}, path)
+    model = vit_tf.load_pretrained(path, num_heads=3, image_shape=(20, 20))
+    images = pictures((20, 20, 3))
+    assert_matches(model, models.taps(reference, images), images)
+    prefix = "" if container == "teacher" else "teacher."
+    extra = {f"{prefix}backbone.blocks.0.attn.q_norm.weight": models.torch.ones(8)}
+    models.torch.save({container: saved | extra}, path)
+    with refuses("unexpected tensors.*q_norm"):
+        vit_tf.load_pretrained(path, num_heads=3)
 
 
 # Tiny DINOv2 in the names of its authors, who keep the position of the class token apart.
