@@ -77,7 +77,8 @@ def pattern_statistic(features, grid):
         summed = {name: tf.reduce_sum(x, axis=1) for name, x in pattern_terms(maps).items()}
         # Under the layers' names, for the error that names one.
         summed["peak"] = dict(zip(weights, tf.unstack(summed["peak"], axis=1), strict=True))
-        return summed | {"examples": tf.shape(images)[0], "batches": 1}
+        batch = {name: summed[name][None] for name in ("repetition", "paired")}
+        return summed | {"rows": batch, "examples": tf.shape(images)[0], "batches": 1}
 
     def finish(totals):
         layers, peak = list(totals["peak"]), list(totals["peak"].values())
@@ -85,7 +86,14 @@ def pattern_statistic(features, grid):
         terms = totals | {"peak": np.stack(peak, axis=1)}
         estimator = "mean over examples and pairs of heads"
         attrs = facts_of(features, totals, estimator, **vars(grid))
-        return _patterns_of(terms, totals["examples"], query_names(grid), layers, attrs)
+        result = _patterns_of(terms, totals["examples"], query_names(grid), layers, attrs)
+        rest = (
+            totals[name] - totals["rows"][name].astype(np.float64)
+            for name in ("repetition", "paired")
+        )
+        dims = ("batch", *result["repetition"].dims)
+        words = "repetition without each batch of images"
+        return result.assign(leave_one_out=variable(dims, mean_of(*rest), words))
 
     return Statistic(step, finish)
 

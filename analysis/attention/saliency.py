@@ -41,7 +41,10 @@ def attention_saliency(
 
     Returns:
         Dataset of `iou` of shape (query, layer, head), `best_iou` and `best_head` of shape (query,
-        layer), the head of the largest mean IoU in each layer. `query` is `"cls"`, where there is a
+        layer), the head of the largest mean IoU in each layer. `other_iou` is the IoU with the mask
+        of the next image of the batch: how far attention overlaps with places where objects are.
+        `leave_one_out` and `other_leave_one_out` are both without each batch of images, with the
+        dim `batch` first. `query` is `"cls"`, where there is a
         prefix, and `"spatial"`. The attribute `left_out` counts images with an empty mask. The
         variable `left_out`, of shape (query, layer, head), counts images with a mask whose query
         attends to prefix tokens only. `iou` is NaN where all images are left out; `best_iou` is NaN
@@ -77,8 +80,17 @@ def saliency_statistic(features, grid, mass=0.6):
         counted = tf.cast(tf.reduce_any(covered > 0, axis=-1), tf.float32)
         weights = attention_weights(taps, grid)
         queries = {layer: query_maps(values, grid) for layer, values in weights.items()}
+        # Objects of other images show how far attention overlaps with wherever objects are.
+        other = tf.roll(covered, 1, axis=0), tf.roll(counted, 1, axis=0)
+        iou = {x: _summed_iou(maps, covered, counted, mass) for x, maps in queries.items()}
+        other_iou = {x: _summed_iou(maps, *other, mass) for x, maps in queries.items()}
         return {
-            "iou": {x: _summed_iou(maps, covered, counted, mass) for x, maps in queries.items()},
+            "iou": iou,
+            "other_iou": other_iou,
+            "rows": {
+                name: {x: summed[None] for x, summed in by_layer.items()}
+                for name, by_layer in (("iou", iou), ("other_iou", other_iou))
+            },
             "attention": {x: tf.reduce_sum(maps, (1, 3)) for x, maps in queries.items()},
             "counted": tf.reduce_sum(counted),
             "beyond": num_beyond(masks),
@@ -156,6 +168,13 @@ def _summed_iou(maps, covered, counted, mass):
     return tf.stack([tf.reduce_sum(x, axis=1) for x in (with_iou * both / either, with_iou)])
 
 
+def _with_leave_one_out(totals, name):
+    """Summed IoU and counts, (2, query, layer, head), and the same without each batch."""
+    summed = np.stack(list(totals[name].values()), axis=2)
+    batches = np.stack(list(totals["rows"][name].values()), axis=3).astype(np.float64)
+    return summed, np.moveaxis(summed - batches, 1, 0)
+
+
 def _overlap(totals, features, grid, mass):
     """The result of `attention_saliency`, from what the steps add up to."""
     layers = list(totals["iou"])
@@ -163,7 +182,8 @@ def _overlap(totals, features, grid, mass):
     require_shares(totals["beyond"])
     if not totals["counted"]:
         raise ValueError("Expected a mask that is not empty. Received: empty masks only")
-    iou, with_iou = np.stack(list(totals["iou"].values()), axis=2)
+    (iou, with_iou), rest = _with_leave_one_out(totals, "iou")
+    other_iou, other_rest = _with_leave_one_out(totals, "other_iou")
     iou = mean_of(iou, with_iou)
     best_iou = np.fmax.reduce(iou, axis=-1)  # of heads that have one
     best_head = np.where(np.isnan(best_iou), -1, np.nan_to_num(iou, nan=-1.0).argmax(axis=-1))
@@ -173,6 +193,13 @@ def _overlap(totals, features, grid, mass):
         "iou": variable((*dims, "head"), iou, words),
         "best_iou": variable(dims, best_iou, words),
         "best_head": (dims, best_head, {"long_name": "head of the largest IoU"}),
+        "other_iou": variable((*dims, "head"), mean_of(*other_iou), f"{words} of another image"),
+        "leave_one_out": variable(
+            ("batch", *dims, "head"), mean_of(*rest), f"{words} without each batch"
+        ),
+        "other_leave_one_out": variable(
+            ("batch", *dims, "head"), mean_of(*other_rest), "the same of masks of other images"
+        ),
         "left_out": ((*dims, "head"), (totals["counted"] - with_iou).astype(int), LEFT_OUT),
     }
     estimator = "mean over examples of the IoU of the fewest tokens that hold the mass"

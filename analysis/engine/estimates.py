@@ -12,6 +12,7 @@ from scipy.special import ndtri, stdtrit
 from scipy.stats import rankdata
 
 ALPHA = 0.05
+ROUNDING = 1e-12  # relative to a value: a smaller standard error is none
 LEAST_PAIRS = 5  # for the interval of a rank correlation
 
 
@@ -175,7 +176,11 @@ RANGES = {
     "rank correlation": (-1.0, 1.0),
     "share beyond chance": (-np.inf, 1.0),
     "share of depth": (0.0, 2.0),  # twice a mean relative depth
+    "repetition": (-1.0, 1.0),
+    "distance": (0.0, np.sqrt(2)),  # in sides of a square grid
+    "ratio": (0.0, np.inf),
     **dict.fromkeys(("share", "accuracy", "purity", "IoU", "PCK", "J&F", "asymmetry"), (0.0, 1.0)),
+    "CKA": (0.0, 1.0),
 }
 
 
@@ -184,7 +189,8 @@ def range_of(unit):
     if unit.startswith("difference in "):
         low, high = range_of(unit.removeprefix("difference in "))
         return low - high, high - low
-    return RANGES.get(unit, RANGES.get(unit.partition(" of ")[0], UNBOUNDED))
+    first_words = unit.partition(" of ")[0], unit.partition(" ")[0]
+    return next((RANGES[name] for name in (unit, *first_words) if name in RANGES), UNBOUNDED)
 
 
 @dataclass(frozen=True)
@@ -238,11 +244,15 @@ def require_estimate(value, source):
 
 
 def with_error(value, stderr, df, how, **more):
-    """The `Estimate` with Student's interval; normal where `df` is infinite."""
+    """The `Estimate` with Student's interval; normal where `df` is infinite.
+
+    Equal values show nothing of their variance: they are descriptive, without an interval.
+    """
     stderr, df = float(stderr), float(df)
+    if not stderr > ROUNDING * abs(value):
+        no_interval = descriptive(value, f"all values are equal ({how})")
+        return replace(no_interval, error=(stderr, df), **more)
     limits = partial(t_interval, float(value), stderr, df)
-    if not stderr > 0:
-        how += "; all values are equal, so that the interval has no width and does not generalize"
     return estimate(value, limits, how, error=(stderr, df), **more)
 
 
@@ -316,6 +326,35 @@ def ratio_of_means(pairs, over):
     return estimate(above / below, partial(fieller, pairs), how)
 
 
+def contrast_over_depth(values, coefficients, over="layers"):
+    """A contrast of layers, such as the mean of some minus that of others, from (layer, ...).
+
+        sum_l c_l x_l = sum_i w_i d_i,  w_i = sum over l > i of c_l,  d_i = x_(i+1) - x_i
+
+    with `x` the means of the layers, whose heads are not independent, and coefficients `c` that
+    sum to 0. Neighbouring layers are alike: the steps `d` between them are taken as independent
+    (a random walk over depth), and their variance is what `w` leaves of them. Student's interval is
+    exact for such layers, and wider than needed for layers that are less alike.
+    """
+    layers = np.asarray(values, float)
+    layers = np.nanmean(layers.reshape(len(layers), -1), axis=1)
+    steps, weights = np.diff(layers), np.cumsum(np.asarray(coefficients, float)[::-1])[::-1][1:]
+    value, squares, df = weights @ steps, weights @ weights, len(steps) - 1
+    if df < 1:
+        return descriptive(value, f"needs at least three {over}")
+    variance = max(steps @ steps - value**2 / squares, 0.0) / df
+    how = f"Student's t over the steps between {len(layers)} {over}"
+    return with_error(value, np.sqrt(variance * squares), df, how)
+
+
+def means_of(count, *groups):
+    """Coefficients of the mean of the first group of places minus that of the second."""
+    coefficients = np.zeros(count)
+    for sign, places in zip((1, -1), groups, strict=True):
+        coefficients[places] += sign / np.size(np.arange(count)[places])
+    return coefficients
+
+
 def ratio_of_spreads(first, second, over):
     """Standard deviation of one sample (unit,) over that of another, with its interval.
 
@@ -334,14 +373,18 @@ def ratio_of_spreads(first, second, over):
 
 
 def within(inner, bounds):
-    """An `Estimate` whose interval holds possible values only, which costs no coverage."""
+    """An `Estimate` whose interval holds possible values only, which costs no coverage.
 
-    def limits(alpha):
-        return tuple(float(end) for end in np.clip(inner.at(alpha), *bounds))
-
+    An unbiased value, such as a CKA, may lie a little beyond them: its interval reaches to it.
+    """
     if bounds == UNBOUNDED:
         return inner
-    low, high = np.clip([inner.low, inner.high], *bounds).tolist()
+    least, largest = min(bounds[0], inner.value), max(bounds[1], inner.value)
+
+    def limits(alpha):
+        return tuple(float(end) for end in np.clip(inner.at(alpha), least, largest))
+
+    low, high = np.clip([inner.low, inner.high], least, largest).tolist()
     return replace(inner, low=low, high=high, limits=limits)
 
 
@@ -362,6 +405,34 @@ def jackknifed(value, leave_one_out, over, pairing=""):
     units = pseudo_values(value, leave_one_out)
     how = f"jackknife over {len(units)} {over}, Student's t"
     return with_error(value, *mean_error(units), how, units=units, pairing=pairing)
+
+
+def with_enough_images(value, leave_one_out, examples, over, pairing=""):
+    """`jackknifed`, for a statistic that few images bias, such as the best of many noisy values.
+
+    The jackknife's estimate of the bias, `(k - 1) (mean of the values without a batch - value)`,
+    falls with the number of images. Raises a `ValueError` that states how many would do where it is
+    larger than half the width of the interval.
+    """
+    estimated = jackknifed(value, leave_one_out, over, pairing)
+    count = len(leave_one_out)
+    if count < 2:
+        raise ValueError(
+            f"Not tested: few images bias this number, and {count} batch does not show how much. "
+            "Measure more images."
+        )
+    bias = (count - 1) * (np.mean(leave_one_out) - value)
+    reach = (estimated.high - estimated.low) / 2 if np.isfinite(estimated.low) else 0.0
+    if abs(bias) > max(reach, 1e-9):
+        # The bias falls as one over the number of images, the interval as one over its root.
+        factor = min((bias / reach) ** 2 if reach else np.inf, 100.0)
+        needed = int(np.ceil(factor * examples / 100) * 100)
+        raise ValueError(
+            f"Not tested: with {int(examples)} images, noise moves this number ({value:.3g}) by "
+            f"about {bias:+.2g}, more than its interval shows. About {needed} images would do."
+        )
+    how = f"{estimated.how}; {int(examples)} images are enough: their noise moves it by {bias:+.1g}"
+    return replace(estimated, how=how)
 
 
 def of_cka(statistic, result):
@@ -401,9 +472,6 @@ def minus(first, second):
     Donner 2008).
     """
     value = first.value - second.value
-    if not np.isfinite([first.low, first.high, second.low, second.high]).all():
-        why = first.how if not np.isfinite(first.low) else second.how
-        return descriptive(value, why.removeprefix("no interval: "))
     paired = bool(first.pairing) and first.pairing == second.pairing
     paired = paired and first.units is not None and second.units is not None
     if paired and first.units.dtype == bool:
@@ -419,6 +487,9 @@ def minus(first, second):
     if first.error and second.error:
         how = f"Welch's interval; {words}; not paired"
         return with_error(value, *sum_of_errors(first.error, second.error), how)
+    if not np.isfinite([first.low, first.high, second.low, second.high]).all():
+        why = first.how if not np.isfinite(first.low) else second.how
+        return descriptive(value, why.removeprefix("no interval: "))
 
     def limits(alpha):
         return mover(first.value, first.at(alpha), second.value, second.at(alpha))
@@ -427,11 +498,16 @@ def minus(first, second):
 
 
 def corrected(estimates, null=0.0):
-    """Estimates whose intervals exclude `null` where Holm's method rejects it, at 5 % for all."""
+    """Estimates whose intervals exclude `null` where Holm's method rejects it, at 5 % for all.
+
+    `null` is one number for all estimates, or one for each.
+    """
     tested = [result for result in estimates if np.isfinite(result.low)]
     if len(tested) < 2:
         return list(estimates)
-    levels = holm_levels([p_value(result.at, null) for result in estimates])
+    nulls = np.broadcast_to(null, len(estimates))
+    pairs = zip(estimates, nulls, strict=True)
+    levels = holm_levels([p_value(result.at, own_null) for result, own_null in pairs])
     results = []
     for result, level in zip(estimates, levels, strict=True):
         how = f"{result.how}; corrected for {len(tested)} comparisons (Holm)"
@@ -453,13 +529,14 @@ def over_trainings(estimates, bounds=UNBOUNDED):
     equal runs without a width of their own the mean is descriptive.
     """
     values = np.array([run.value for run in estimates], np.float64)
-    between = student(values, over="runs")
     if len(values) < 2:
-        return between
+        return student(values, over="runs")
+    between = t_interval(0.0, *mean_error(values))[1]
     ends = np.array([[run.value - run.low, run.high - run.value] for run in estimates])
     all_known = np.isfinite(ends).all()
     own_reaches = ends.mean(axis=0) if all_known else np.zeros(2)
-    low, high = np.hypot(between.high - between.value, own_reaches)
+    mean = float(values.mean())
+    low, high = map(float, np.hypot(between, own_reaches))
     spread = np.std(values, ddof=1)
     how = f"Student's t over {len(values)} runs (standard deviation {spread:.2g}), and "
     how += (
@@ -468,8 +545,8 @@ def over_trainings(estimates, bounds=UNBOUNDED):
         else "no interval within a run is known"
     )
     if not low + high:
-        return descriptive(between.value, f"all {len(values)} runs are equal")
-    return within(Estimate(between.value, between.value - low, between.value + high, how), bounds)
+        return descriptive(mean, f"all {len(values)} runs are equal")
+    return within(Estimate(mean, mean - low, mean + high, how), bounds)
 
 
 # Outcomes, and the variables that hold them, as scorecards of earlier versions name them.
@@ -493,14 +570,35 @@ def current_outcomes(scorecard):
     )
 
 
-def claim_outcome(low, high, threshold, direction):
-    """The outcome of a claim, that a number lies on the side `direction` of a threshold."""
-    above, below = low > threshold, high < threshold
-    if not np.isfinite([low, high]).all():
-        return "descriptive"
+REPLICATES, CONTRADICTED = "replicates", "does not replicate"
+INCONCLUSIVE, DESCRIPTIVE, NOT_TESTED = "inconclusive", "descriptive", "not tested"
+ONE_RUN, UNTRAINED_TOO = "one run", "also holds untrained"
+OUTCOMES = (
+    *(REPLICATES, UNTRAINED_TOO, CONTRADICTED, INCONCLUSIVE),
+    *(ONE_RUN, DESCRIPTIVE, NOT_TESTED),
+)
+LEAST_RUNS = 3  # of each arm of a claim about how models are trained
+
+
+def claim_outcome(
+    low: float, high: float, threshold: float, direction: str, least: float = 0.0
+) -> str:
+    """The outcome of a claim, that a number lies on the side `direction` of a threshold.
+
+    The interval has to lie beyond the threshold by more than the smallest effect of interest,
+    `least`, on either side.
+    """
+    if not (np.isfinite([low, high]).all() and low < high):
+        return DESCRIPTIVE
+    above, below = low > threshold + least, high < threshold - least
     if not (above or below):
-        return "inconclusive"
-    return "replicates" if above == (direction == "above") else "does not replicate"
+        return INCONCLUSIVE
+    return REPLICATES if above == (direction == "above") else CONTRADICTED
+
+
+def is_beyond(value: float, threshold: float, direction: str, least: float = 0.0) -> bool:
+    """Whether a number lies where a claim says, by more than the smallest effect of interest."""
+    return bool(value > threshold + least if direction == "above" else value < threshold - least)
 
 
 def lower(values):

@@ -29,7 +29,18 @@ CHANGES = {
 }
 
 
-def effects(features, interventions, images, scores, count, *, description, least=1, **facts):
+def effects(
+    features,
+    interventions,
+    images,
+    scores,
+    count,
+    *,
+    description,
+    least=1,
+    averaged=None,
+    **facts,
+):
     """The mean effects of some interventions on the predictions for images with labels.
 
         accuracy_change = mean over examples of [argmax s' = y] - [argmax s = y]
@@ -39,7 +50,9 @@ def effects(features, interventions, images, scores, count, *, description, leas
     of scores `s` and `s'` without and with an intervention and of `p = softmax(s)`. Standard errors
     are those of the means of these paired differences. The Dataset is of shape (intervention,),
     with `accuracy` and `loss` of the model as it is; the attribute `remainder` counts the images of
-    a last batch of fewer than `least`, which are left out with a warning.
+    a last batch of fewer than `least`, which are left out with a warning. `averaged` is a function
+    of the taps to a dict from the name of an attribute to values of shape (example,), whose mean
+    that is.
     """
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 
@@ -57,6 +70,9 @@ def effects(features, interventions, images, scores, count, *, description, leas
                 for name, x in changes.items()
             },
             "intact": {name: tf.reduce_sum(x) for name, x in plain.items()},
+            "averaged": {
+                name: tf.reduce_sum(x) for name, x in (averaged(taps) if averaged else {}).items()
+            },
             "unknown": tf.math.count_nonzero((labels < 0) | (labels >= classes)),
             "examples": tf.shape(batch)[0],
             "batches": 1,
@@ -75,7 +91,9 @@ def effects(features, interventions, images, scores, count, *, description, leas
                 f"batch has fewer than {least}. Use another batch size.",
                 stacklevel=2,
             )
-        return _result(totals, features, scores, facts | num_classes | {"remainder": left_out})
+        means = {n: float(x / totals["examples"]) for n, x in totals["averaged"].items()}
+        more = num_classes | {"remainder": left_out} | means
+        return _result(totals, features, scores, facts | more)
 
     statistic = Statistic(step, finish, min_batch=least, with_labels=True)
     return evaluate(
@@ -207,7 +225,7 @@ def token_ablation(
     """Change of a model's predictions when the prefix, or a share of the other tokens, is removed.
 
     The tokens are replaced at one layer. Spatial tokens are replaced in random order, by Euclidean
-    norm, the `"largest"` first (Darcet et al. 2023, https://arxiv.org/abs/2309.16588, find
+    norm, the `"largest"` first (Darcet et al. 2024, https://arxiv.org/abs/2309.16588, find
     artefacts among these), or by the attention that they receive, the most (`"attended"`) or the
     least (`"unattended"`) first: its mean over heads and over the prefix queries, or over all
     queries if there is no prefix. ViTs are more robust than ResNets to patches removed from the
@@ -229,7 +247,9 @@ def token_ablation(
     Returns:
         Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
         shape (tokens, share), and of `accuracy` and `loss` of the unmodified model. `"cls"` and
-        `"registers"` are replaced all at once, at share 1; other values are NaN.
+        `"registers"` are replaced all at once, at share 1; other values are NaN. The attribute
+        `largest_over_median_norm` is the largest norm of an image's spatial tokens divided by their
+        median, mean over the images.
 
     Raises:
         ValueError: for features that are not a submodel of one layer of tokens and scores, tokens
@@ -275,6 +295,12 @@ def token_ablation(
 
         return [{tap: of(*cell)} for cell in cells]
 
+    def norms(taps):
+        """How far the largest token of each image stands out, as those of Darcet et al. do."""
+        norm = tf.norm(grid.spatial(tf.cast(taps[tap], tf.float32)), axis=-1)
+        middle = tf.sort(norm, axis=-1)[:, (grid.num_spatial - 1) // 2]
+        return {"largest_over_median_norm": tf.reduce_max(norm, axis=-1) / middle}
+
     return effects_of_cells(
         features,
         dict.fromkeys(cells),
@@ -282,6 +308,7 @@ def token_ablation(
         scores,
         ("tokens", "share"),
         interventions=interventions,
+        averaged=norms,
         description="token ablation",
         least=least_batch(replacement),
         layer=tap,

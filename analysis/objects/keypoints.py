@@ -278,7 +278,11 @@ def keypoint_correspondence(
     batches = -(-len(pairs) // PAIRS_AT_ONCE)
     rules = {"size": size, "threshold": threshold, "similarity": similarity}
     notes = provenance(features, 2 * len(pairs), batches, **rules)
-    return _labelled(distances, categories, thresholds, boxes, notes)
+    result = _labelled(distances, categories, thresholds, boxes, notes)
+    same_place = {"": np.linalg.norm(points[:, 0] - points[:, 1], axis=-1)}
+    in_place = _labelled(same_place, categories, thresholds, boxes, notes)["pck"].isel(layer=0)
+    words = {"long_name": "PCK of the same place in the target image"}
+    return result.assign(pck_in_place=in_place.drop_vars("layer").assign_attrs(words))
 
 
 def _batches(pairs, points, size):

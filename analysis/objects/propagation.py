@@ -418,7 +418,8 @@ def label_propagation(
     for number, (frames, masks) in enumerate(videos):
         masks = _checked_masks(frames, masks)
         objects = np.unique(masks[0][masks[0] > 0])
-        for layer, layer_masks in _follow(features, frames, masks[0], grid, dense, options):
+        found = dict(_follow(features, frames, masks[0], grid, dense, options))
+        for layer, layer_masks in (found | {None: np.repeat(masks[:1], len(masks), 0)}).items():
             scored = layer_masks[1:-1], masks[1:-1], objects
             measures = region_similarity, boundary_accuracy
             means = np.stack([measure(*scored).mean(axis=0) for measure in measures])
@@ -429,12 +430,15 @@ def label_propagation(
         raise ValueError("Expected at least one video. Received none")
     settings = propagate.__kwdefaults__ | options
     facts = provenance(features, examples, number + 1, dense=dense, **settings)
+    in_place = np.concatenate(scores.pop(None), axis=1)
     region, boundary = np.stack([np.concatenate(s, axis=1) for s in scores.values()], axis=1)
     dims = ("layer", "object")
     variables = {
         "region": variable(dims, region, "region similarity J"),
         "boundary": variable(dims, boundary, "boundary accuracy F"),
         "score": variable("layer", (region + boundary).mean(axis=1) / 2, "mean of J and F"),
+        "region_in_place": variable("object", in_place[0], "J of a copy of the first mask"),
+        "boundary_in_place": variable("object", in_place[1], "F of a copy of the first mask"),
     }
     return xr.Dataset(variables, {"layer": list(scores), "video": ("object", video_of)}, facts)
 

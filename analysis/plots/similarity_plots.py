@@ -515,7 +515,9 @@ WIDTH = 3.4  # inches of a panel
 OUTCOME_COLOURS = {
     "replicates": "tab:blue",
     "does not replicate": "tab:orange",
+    "also holds untrained": "tab:cyan",
     "inconclusive": "0.45",
+    "one run": "0.7",
     "descriptive": "0.7",
 }
 
@@ -666,7 +668,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
 
     Returns:
         The axes: a row for each tested claim, on a scale of its own that ends at the
-        largest distance from the threshold, the side that the paper reports on the right. Points
+        largest distance from the threshold, the side that the claim predicts on the right. Points
         are runs, diamonds their mean, coloured by the outcome, with the interval.
 
     Raises:
@@ -699,7 +701,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         ax.plot(away[3:], [number] * len(every), "o", color=colour, markersize=3.5)
     ax.axvline(0, color="grey", linewidth=0.8, linestyle="--")
     ax.set_yticks(range(count), result["statement"].values.tolist(), fontsize=FONT_SIZE)
-    ax.set_xticks([-1, 0, 1], ["opposite side", "threshold", "as reported"], fontsize=FONT_SIZE)
+    ax.set_xticks([-1, 0, 1], ["opposite side", "threshold", "as predicted"], fontsize=FONT_SIZE)
     ax.set(xlim=(-1.08, 1.08), ylim=(count - 0.5, -0.5))
     ax.set_title(f"Claims over {values.sizes['training']} runs")
     for outcome in dict.fromkeys(result["outcome"].values.tolist()):

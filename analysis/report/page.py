@@ -348,7 +348,8 @@ def _judged(claim, number, figures):
         **vars(claim),
         "id": f"claim-{number}",
         "key": claim.outcome.replace(" ", "-"),
-        "reported": f"{claim.direction} {_brief(claim.threshold)}",
+        "predicted": _predicted(claim),
+        "untrained_values": " and ".join(map(_brief, claim.untrained)),
         "measured": "" if math.isnan(claim.value) else _brief(claim.value),
         "interval": interval,
         "strip": _strip(claim) if interval else None,
@@ -357,12 +358,24 @@ def _judged(claim, number, figures):
     }
 
 
+def _predicted(claim):
+    """The side of the threshold that a claim predicts, and the smallest effect of interest."""
+    beyond = f" by more than {_brief(claim.least)}" if claim.least else ""
+    return f"{claim.direction} {_brief(claim.threshold)}{beyond}"
+
+
 def _strip(claim):
     """Positions of a claim's numbers on an axis from 0 to 100, with margins at both ends."""
     numbers = {name: getattr(claim, name) for name in ("low", "value", "high", "threshold")}
-    first, last = min(numbers.values()), max(numbers.values())
+    every = [*numbers.values(), *claim.untrained]
+    first, last = min(every), max(every)
     scale = 84 / (last - first or 1)
-    return {name: round(8 + scale * (number - first), 1) for name, number in numbers.items()}
+
+    def place(number):
+        return round(8 + scale * (number - first), 1)
+
+    places = {name: place(number) for name, number in numbers.items()}
+    return places | {"untrained": [place(number) for number in claim.untrained]}
 
 
 def _brief(value):

@@ -13,7 +13,7 @@ from vit_tf.names import format_list
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import Grid, Images, Model, measurement, statistic_of
 from ..engine.pooling import as_tokens, grid_of, shared_grid
-from ..engine.results import array_of, facts_of, require_finite
+from ..engine.results import array_of, expect_array, facts_of, require_finite
 from ..engine.stream import Statistic, evaluate
 from .cka import pairwise_hsic, unbiased_kernels
 
@@ -46,7 +46,10 @@ def localization(
 
     Returns:
         DataArray of shape (layer, token, row, column). The coordinates `token_row` and
-        `token_column` are the token's own position, NaN for prefix tokens. Not clamped.
+        `token_column` are the token's own position, NaN for prefix tokens. Not clamped. Where there
+        are several batches, the attributes `own_share_without_batch` and `rank_without_batch` are
+        `own_share` and the mean share of other patches with a lower CKA, of the last layer, without
+        each batch of images: they show the error over images.
 
     Raises:
         ValueError: for taps that do not share one grid that tiles the images, unknown `tokens`, a
@@ -89,6 +92,12 @@ def localization_statistic(features, grid=None, tokens=None):
             "hsic": hsic,  # (token, patch)
             "token": token_terms,
             "patch": _own(patch_kernels, patch_scales),
+            # The last layer in each batch, to leave batches out.
+            "rows": {
+                "hsic": hsic[tap][None],
+                "token": token_terms[tap][None, :, 0],
+                "patch": _own(patch_kernels, patch_scales)[None, :, 0],
+            },
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -104,9 +113,65 @@ def localization_statistic(features, grid=None, tokens=None):
         coords = {"token_row": ("token", row), "token_column": ("token", column)}
         coords |= {"layer": list(totals["hsic"]), "token": positions}
         dims, words = ("layer", "token", "row", "column"), ("CKA of token and input patch", "1")
-        return array_of("localization", grid.as_map(value), dims, words, facts, **coords)
+        result = array_of("localization", grid.as_map(value), dims, words, facts, **coords)
+        return result.assign_attrs(_without_batches(totals["rows"], result))
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
+
+
+def own_share(maps: np.ndarray, own: np.ndarray) -> float:
+    """Share of tokens of CKA (token, patch) whose most similar patch is their `own`."""
+    return float(np.mean(maps.argmax(axis=1) == own))
+
+
+def _without_batches(batches, result):
+    """Attributes of the last layer without each batch, from its terms in each: lists of numbers."""
+    count = len(batches["hsic"])
+    *_, own = _compared(result)
+    if count < 2 or not len(own):
+        return {}
+    chosen = np.ix_(*_compared(result)[:2])
+    shares, ranks = [], []
+    for number in range(count):
+        hsic, token, patch = (
+            np.delete(batches[name], number, axis=0).sum(axis=0)
+            for name in ("hsic", "token", "patch")
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            cka = hsic / np.sqrt(token[:, None] * patch)
+        rest = cka[chosen]
+        shares.append(own_share(rest, own))
+        ranks.append(float(ranks_of_own(rest, own).mean()))
+    return {"own_share_without_batch": shares, "rank_without_batch": ranks}
+
+
+def ranks_of_own(maps: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Share of other patches with a lower CKA than the own one, of each token: shape (token,)."""
+    mine = maps[np.arange(len(maps)), own][:, None]
+    lower = (maps < mine).sum(axis=1) + 0.5 * ((maps == mine).sum(axis=1) - 1)
+    return lower / (maps.shape[1] - 1)
+
+
+def last_maps(similarity: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
+    """CKA of last-layer tokens, without the prefix, of shape (token, patch); their own patches."""
+    similarity = expect_array(similarity, ("layer", "token", "row", "column"))
+    tokens, patches, own = _compared(similarity)
+    if not len(tokens) or len(patches) < 2:
+        raise ValueError(
+            "Expected spatial tokens and at least two patches. "
+            f"Received: {similarity.sizes['token']} tokens and {len(patches)} patches with a CKA"
+        )
+    maps = similarity.values[-1].reshape(similarity.sizes["token"], -1)
+    return maps[np.ix_(tokens, patches)], own
+
+
+def _compared(similarity):
+    """Indices of spatial tokens, of patches with a CKA, and among these of the tokens' own."""
+    maps = similarity.values[-1].reshape(similarity.sizes["token"], -1)
+    own = (similarity["token_row"] * similarity.sizes["column"] + similarity["token_column"]).values
+    patches = np.flatnonzero(np.isfinite(maps).all(axis=0))
+    tokens = np.flatnonzero(np.isin(own, patches))
+    return tokens, patches, np.searchsorted(patches, own[tokens])
 
 
 def input_patches(images, grid):

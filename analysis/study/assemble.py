@@ -19,7 +19,7 @@ from vit_tf.files import write_whole
 from vit_tf.names import format_list, join_words, renamed_arguments
 from vit_tf.preprocessing import Preprocessing
 
-from ..engine.estimates import accuracy_of
+from ..engine.estimates import NOT_TESTED, OUTCOMES, REPLICATES, accuracy_of
 from ..engine.features import name_models
 from ..plots.similarity_plots import plot_trainings
 from ..report.drawing import Drawer, draw, draw_measured
@@ -33,7 +33,7 @@ from ..report.page import (
     write_report,
 )
 from ..report.rendering import Processes, save_figure
-from .claims import OUTCOMES, Result, evaluate, scorecard_dataset, scorecard_of_trainings
+from .claims import Result, evaluate, scorecard_dataset, scorecard_of_trainings
 from .data import Data, make_data
 from .figure import (
     Figure,
@@ -163,7 +163,7 @@ def _evaluated(figures, models, results, elsewhere, data, folder):
         path, scorecard = folder / PLACE.name, scorecard_dataset(claims, models, data)
         if not path.exists() or not xr.load_dataset(path).identical(scorecard):
             write_whole(path, scorecard.to_netcdf, own_folders=1)
-    measured = [claim for claim in claims if claim.outcome != "not tested"]
+    measured = [claim for claim in claims if claim.outcome != NOT_TESTED]
     for claim in measured:
         log.info("%-18s %s (%s)", claim.outcome, claim.statement, ", ".join(claim.models))
     if len(measured) < len(claims):
@@ -362,10 +362,10 @@ def _result(rows, claims):
         return max(differing, key=lambda row: row.size).main
     if rows:
         return rows[0].plain
-    tested = [claim for claim in claims if claim.outcome != "not tested"]
+    tested = [claim for claim in claims if claim.outcome != NOT_TESTED]
     if not tested:
         return ""
-    number = sum(claim.outcome == "replicates" for claim in tested)
+    number = sum(claim.outcome == REPLICATES for claim in tested)
     if len(tested) == 1:
         (claim,) = tested
         words = {"replicates": "replicated", "does not replicate": "not replicated"}
@@ -522,7 +522,7 @@ def report_trainings(reports, folder):
         name="trainings",
         title="Claims by run",
         caption="Each row is a claim on its own scale, with the threshold in the middle and the "
-        "side that the paper reports on the right. Points are runs, diamonds their mean with its "
+        "side that the claim predicts on the right. Points are runs, diamonds their mean with its "
         "95 % CI.",
         paper="",
         alt=" ".join(f"{statement} {outcome}." for statement, outcome in statements),
@@ -561,8 +561,10 @@ def _claims(result: xr.Dataset) -> list[Result]:
             f"{training}: " + ("not measured" if np.isnan(value) else f"{value:.3g}")
             for training, value in zip(result["training"].values, row["values"].values, strict=True)
         ]
-        if values["outcome"] != "not tested":
+        if values["outcome"] != NOT_TESTED:
             values["explanation"] += f" Values: {'; '.join(each)}."
         values["source"] = (values["source"], sources.get(values["source"], ""))
+        untrained = row["untrained_mean"].item()
+        values["untrained"] = () if np.isnan(untrained) else (untrained,)
         claims.append(Result(name=str(name), results=("scorecard",), **values))
     return claims

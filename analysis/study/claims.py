@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,18 @@ from vit_tf.names import format_list, renamed_arguments
 from vit_tf.training.checkpointing import flatten
 
 from ..engine.estimates import (
+    DESCRIPTIVE,
+    LEAST_RUNS,
+    NOT_TESTED,
+    ONE_RUN,
+    REPLICATES,
+    UNTRAINED_TOO,
     Estimate,
     claim_outcome,
     corrected,
     current_outcomes,
+    is_beyond,
+    minus,
     over_trainings,
     range_of,
     require_estimate,
@@ -34,7 +43,7 @@ from .models import ROLES, StudyModel
 
 log = logging.getLogger(__name__)
 
-OUTCOMES = ("replicates", "does not replicate", "inconclusive", "descriptive", "not tested")
+RUNS, MODEL = "runs", "model"  # what a claim is about
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,13 @@ class Claim:
         section, figure: where the paper reports it; both empty for its abstract.
         unit: name of the value.
         threshold: of the value.
-        direction: the side of the threshold that the paper reports: "above" or "below".
+        direction: the side of the threshold that the claim predicts: "above" or "below".
+        least: the smallest effect of interest: how far beyond the threshold, on either side, the
+            interval has to lie for a mark.
+        about: "model", a claim within a trained model, or "runs", one about how models are trained
+            (their architecture, pooling, skips or data), which several runs of each arm decide.
+        learned: whether it is about what training adds: its value is that of the trained models
+            minus that of the untrained.
     """
 
     name: str
@@ -68,6 +83,9 @@ class Claim:
     unit: str
     threshold: float
     direction: str
+    least: float = 0.0
+    about: str = MODEL
+    learned: bool = False
 
     def __call__(self, *results):
         return self.statistic(*results)
@@ -81,19 +99,23 @@ def claim(
     *,
     above: float | None = None,
     below: float | None = None,
+    least: float = 0.0,
+    about: str = MODEL,
+    learned: bool = False,
     name: str = "",
     text: tuple[str, str] | None = None,
 ) -> Callable[[Callable], Claim]:
     """Makes a `Claim` of the function of its statistic.
 
     The name is that of the function. The first paragraph of the docstring is the claim, the second
-    defines the value, and the rest explains the threshold: every threshold is a natural one (no
-    difference, a ratio of 1, chance), none was chosen after a measurement.
+    defines the value, and the rest explains the threshold. A threshold is natural (no difference, a
+    ratio of 1, chance) or a convention (one half, most), which the docstring then says.
 
     Args:
         inputs: names of the results, separated by spaces, as those of a `Claim`.
         section, figure, unit: as those of a `Claim`.
-        above, below: the threshold, and the side that the paper reports; one of them.
+        above, below: the threshold, and the side that the claim predicts; one of them.
+        least, about, learned: as those of a `Claim`.
         name, text: other than those of the function, for one that serves several claims.
     """
 
@@ -102,6 +124,12 @@ def claim(
             raise ValueError(
                 f"Expected the claim {statistic.__name__!r} to be above or below a threshold. "
                 f"Received: above={above}, below={below}"
+            )
+        if about not in (MODEL, RUNS) or not least >= 0:
+            raise ValueError(
+                f"Expected the claim {statistic.__name__!r} to be about {MODEL!r} or {RUNS!r}, "
+                "with a smallest effect of interest of at least 0. "
+                f"Received: about={about!r}, least={least}"
             )
         docstring = inspect.getdoc(statistic) or ""
         paragraphs = text or [" ".join(part.split()) for part in docstring.split("\n\n")]
@@ -113,7 +141,8 @@ def claim(
         threshold, direction = (below, "below") if above is None else (above, "above")
         where = section, figure, unit, threshold, direction
         own_name = name or statistic.__name__.replace("_", "-")
-        return Claim(own_name, *paragraphs[:2], statistic, tuple(inputs.split()), *where)
+        decision = least, about, learned
+        return Claim(own_name, *paragraphs[:2], statistic, tuple(inputs.split()), *where, *decision)
 
     return make
 
@@ -130,12 +159,15 @@ class Result:
         value: the statistic.
         low, high: its 95 % interval; NaN where there is none, and the outcome is "descriptive".
         threshold: the threshold.
-        direction: "above" or "below", the side of the threshold that the paper reports.
-        outcome: one of `OUTCOMES`.
+        direction: "above" or "below", the side of the threshold that the claim predicts.
+        outcome: one of `engine.estimates.OUTCOMES`.
         explanation: definition of the value and of its interval, or why there is none.
         results: names of the results it was computed from.
         source: name and address of the paper.
         models: names of the models that it was tested on.
+        least, about: as those of a `Claim`.
+        untrained: values of the same statistic for randomly initialized copies of the models; for a
+            claim about what training adds, the values that are subtracted.
     """
 
     name: str
@@ -153,13 +185,16 @@ class Result:
     results: tuple[str, ...]
     source: tuple[str, str]
     models: tuple[str, ...] = ()
+    least: float = 0.0
+    about: str = MODEL
+    untrained: tuple[float, ...] = ()
 
 
 @renamed_arguments(fresh="untrained")
 def scorecard(
     results,
     *,
-    vit,
+    vit=None,
     resnet=None,
     gap=None,
     without=None,
@@ -167,6 +202,7 @@ def scorecard(
     noise=None,
     block=None,
     accuracy=None,
+    copies=(),
 ):
     """All claims of all papers, tested on these models, paper by paper.
 
@@ -182,6 +218,8 @@ def scorecard(
         accuracy: dict from the name of a model to test accuracy in [0, 1], number of test examples
             and, where known, which of them are classified correctly, of shape (example,), and the
             number of classes.
+        copies: list of dicts from `"vit"`, `"resnet"` and `"gap"` to the names of randomly
+            initialized copies of these models, whose results show what holds without training.
 
     Returns:
         List of `Result`. Those that lack a model or a result have the outcome "not tested" and
@@ -190,11 +228,16 @@ def scorecard(
     assignment = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
     assignment |= {"untrained": untrained, "noise": noise, "block": block}
     values = {**results, **{f"accuracy.{name}": facts for name, facts in (accuracy or {}).items()}}
-    return [
-        _result(figure, claim, assignment, _measured(claim, assignment, values))
-        for figure in all_figures()
-        for claim in figure.claims
-    ]
+    rows = []
+    for figure in all_figures():
+        for claim in figure.claims:
+            nulls = _untrained_estimates(claim, assignment, copies, values)
+            measured = _measured(claim, assignment, values)
+            rows.append(_result(figure, claim, assignment, _learned(claim, measured, nulls), nulls))
+    return rows
+
+
+UNTRAINED_ROLES = ("untrained", "copy")  # of the randomly initialized copies of each model
 
 
 def evaluate(
@@ -206,9 +249,10 @@ def evaluate(
 ) -> list[Result]:
     """The claims that these figures test, with their outcomes for these models and results.
 
-    A claim is tested on every set of models with its roles (`StudyModel.scorecard_role`). Where
-    there are several, the intervals are corrected for their number (Holm). `elsewhere` is a
-    sentence on how to test claims about models that are missing here.
+    A claim is tested on every set of models with its roles (`StudyModel.scorecard_role`), next to
+    their untrained copies. Where there are several sets, the intervals are corrected for their
+    number (Holm). `elsewhere` is a sentence on how to test claims about models that are missing
+    here.
     """
     classes = data.num_classes if data else None
     values = results | {
@@ -226,17 +270,79 @@ def evaluate(
                 | {"block": by_role["without"].detail if "without" in by_role else None}
                 for by_role in sets_of_models
             ]
-            measured = [
-                _measured(claim, assignment, values, elsewhere, not_measured)
-                for assignment in assignments
+            nulls = [
+                _untrained_estimates(claim, assignment, _copies_of(by_role, models), values)
+                for by_role, assignment in zip(sets_of_models, assignments, strict=True)
             ]
-            measured = _corrected(measured, claim.threshold)
-            for by_role, assignment, each in zip(
-                sets_of_models, assignments, measured, strict=True
+            measured = [
+                _learned(
+                    claim, _measured(claim, assignment, values, elsewhere, not_measured), own_nulls
+                )
+                for assignment, own_nulls in zip(assignments, nulls, strict=True)
+            ]
+            measured = _corrected(measured, claim)
+            for by_role, assignment, each, own_nulls in zip(
+                sets_of_models, assignments, measured, nulls, strict=True
             ):
                 names = tuple(model.name for model in by_role.values())
-                rows.append(_result(figure, claim, assignment, each, names, len(measured) > 1))
+                several = len(measured) > 1
+                rows.append(_result(figure, claim, assignment, each, own_nulls, names, several))
     return rows
+
+
+def _copies_of(by_role: dict[str, StudyModel], models: list[StudyModel]) -> list[dict[str, str]]:
+    """Names of the untrained copies of a set of models by role, for each initialization."""
+    copies = []
+    for untrained_role in UNTRAINED_ROLES:
+        of_base = {id(model.base): model.slug for model in models if model.role == untrained_role}
+        names = {role: of_base.get(id(model)) for role, model in by_role.items() if role in ARMS}
+        if names and all(names.values()):
+            copies.append(names)
+    return copies
+
+
+def _untrained_estimates(
+    claim: Claim, assignment: dict, copies: Iterable[dict], values: dict
+) -> list[Estimate]:
+    """The same statistic for each set of untrained copies of the models; empty for none.
+
+    A claim that compares with untrained models, noise or models without skips has no such null.
+    """
+    roles = _roles(claim)
+    if not roles or not set(roles) <= set(ARMS):
+        return []
+    measured = [_measured(claim, assignment | names, values)[0] for names in copies]
+    return [estimate for estimate in measured if isinstance(estimate, Estimate)]
+
+
+def _learned(
+    claim: Claim, measured: tuple[Estimate | str, tuple[str, ...]], nulls: list[Estimate]
+) -> tuple[Estimate | str, tuple[str, ...]]:
+    """What `_measured` returns; for a claim about learning, minus the untrained copies.
+
+    The interval holds those of the differences to each copy: the claim has to hold against every
+    initialization.
+    """
+    trained, names = measured
+    if not claim.learned or isinstance(trained, str):
+        return measured
+    if not nulls:
+        return "Not tested: it needs the same result of untrained copies of the models.", names
+    differences = [minus(trained, untrained) for untrained in nulls]
+
+    def limits(alpha):
+        lows, highs = zip(*(difference.at(alpha) for difference in differences), strict=True)
+        return min(lows), max(highs)
+
+    low, high = (
+        (end for end in limits(0.05))
+        if all(np.isfinite([d.low, d.high]).all() for d in differences)
+        else (np.nan, np.nan)
+    )
+    listed = format_list([f"{untrained.value:.3g}" for untrained in nulls])
+    how = f"{differences[0].how}; trained ({trained.value:.3g}) minus untrained ({listed})"
+    value = float(np.mean([difference.value for difference in differences]))
+    return Estimate(value, low, high, how, limits), names
 
 
 def scorecard_dataset(
@@ -247,8 +353,12 @@ def scorecard_dataset(
     columns["results"] = [" ".join(names) for names in columns["results"]]
     columns["models"] = [", ".join(names) for names in columns["models"]]
     columns["source"] = [name for name, _ in columns["source"]]
-    names = columns.pop("name")
+    names, untrained = columns.pop("name"), columns.pop("untrained")
     data = {key: ("claim", np.array(values)) for key, values in columns.items()}
+    padded = np.full((len(rows), max(map(len, untrained), default=0)), np.nan)
+    for row, values in zip(padded, untrained, strict=True):
+        row[: len(values)] = values
+    data["untrained"] = (("claim", "copy"), padded)
     of_models = [
         {"model": model.name, "role": str(model.scorecard_role)} | _brief(model.configuration)
         for model in models
@@ -272,6 +382,9 @@ def _brief(facts: dict) -> dict[str, Any]:
     }
 
 
+ARMS = ("vit", "gap", "resnet", "mixer")  # the roles that trained models play by themselves
+
+
 def _roles(claim: Claim) -> list[str]:
     """The parts of models that a claim is about."""
     return list(dict.fromkeys(role for template in claim.inputs for role in fields_of(template)))
@@ -280,7 +393,7 @@ def _roles(claim: Claim) -> list[str]:
 def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, StudyModel]]:
     """Every set of models that can play the parts of a claim, without parts that none can play."""
     roles = _roles(claim)
-    own = [role for role in roles if role in ("vit", "gap", "resnet", "mixer")]
+    own = [role for role in roles if role in ARMS]
     candidates = {role: [model for model in models if model.scorecard_role == role] for role in own}
     present = [role for role in own if candidates[role]]
     sets_of_models = []
@@ -330,20 +443,23 @@ def _result(
     claim: Claim,
     assignment: dict,
     measured: tuple[Estimate | str, tuple[str, ...]],
+    nulls: list[Estimate] = (),
     models: tuple[str, ...] = (),
     several: bool = False,
 ) -> Result:
-    """A claim with its outcome, from what `_measured` returns."""
+    """A claim with its outcome, from what `_measured` and `_untrained_estimates` return."""
     estimate, used = measured
     value = low = high = np.nan
+    untrained = () if claim.learned else tuple(null.value for null in nulls)
     if isinstance(estimate, str):
-        outcome, text = "not tested", estimate
+        outcome, text = NOT_TESTED, estimate
     else:
         value, low, high = estimate.value, estimate.low, estimate.high
-        outcome = claim_outcome(low, high, claim.threshold, claim.direction)
-        text = f"{claim.explanation} Interval: {estimate.how.removeprefix('no interval: ')}."
-        if outcome == "descriptive":
-            text = text.replace(" Interval: ", " No interval: ")
+        has_interval = bool(np.isfinite([low, high]).all())
+        outcome = decide(low, high, claim, untrained)
+        text = " ".join([_described(claim, estimate.how, has_interval), *_notes(claim, low, high)])
+        if claim.about == RUNS:
+            outcome = ONE_RUN
     of_models = filter(None, map(assignment.get, _roles(claim) if several else ()))
     return Result(
         ".".join([claim.name, *of_models]),
@@ -361,13 +477,52 @@ def _result(
         used,
         figure.paper.source,
         models,
+        claim.least,
+        claim.about,
+        untrained,
     )
 
 
-def _corrected(measured: list[tuple], threshold: float) -> list[tuple]:
+def decide(low: float, high: float, claim: "Claim | Result", untrained: Iterable[float]) -> str:
+    """The outcome of an interval, for a claim or a row of a scorecard, next to untrained values."""
+    where = claim.threshold, claim.direction, claim.least
+    outcome = claim_outcome(low, high, *where)
+    untrained = [value for value in untrained if np.isfinite(value)]
+    if outcome == REPLICATES and untrained and is_beyond(np.mean(untrained), *where):
+        return UNTRAINED_TOO
+    return outcome
+
+
+def _described(claim: Claim, how: str, has_interval: bool) -> str:
+    """The definition of a value and of its interval, or why there is none."""
+    word = "Interval" if has_interval else "No interval"
+    return f"{claim.explanation} {word}: {how.removeprefix('no interval: ')}."
+
+
+def _notes(claim: "Claim | Result", low: float, high: float) -> list[str]:
+    """What else there is to know about an outcome, as sentences."""
+    notes = []
+    if claim.about == RUNS:
+        notes.append(
+            "One run of each model does not show what is due to the seed: combine reports of at "
+            f"least {LEAST_RUNS} seeds with vit-tf scorecard."
+        )
+    elif claim.least and abs(low - claim.threshold) <= claim.least >= abs(high - claim.threshold):
+        notes.append(
+            f"The whole interval is within the smallest effect of interest, {claim.least:g}."
+        )
+    return notes
+
+
+def _corrected(measured: list[tuple], claim: Claim) -> list[tuple]:
     """The same estimates with intervals that allow for how many sets of models there are."""
     estimates = [estimate for estimate, _ in measured if not isinstance(estimate, str)]
-    estimates = iter(corrected(estimates, threshold))
+    # What an interval has to exclude for an outcome: the smallest effect on the value's own side.
+    nulls = [
+        claim.threshold + np.sign(estimate.value - claim.threshold) * claim.least
+        for estimate in estimates
+    ]
+    estimates = iter(corrected(estimates, nulls))
     return [(x if isinstance(x, str) else next(estimates), names) for x, names in measured]
 
 
@@ -380,6 +535,7 @@ def _named(template: str, assignment: dict) -> str:
 
 
 FIXED = ("statement", "section", "figure", "quantity", "threshold", "direction", "source")
+ADDED = {"least": 0.0, "about": MODEL}  # fields that scorecards of earlier versions lack
 NUMBERS = ("value", "low", "high")
 
 
@@ -408,6 +564,7 @@ def scorecard_of_trainings(scorecards):
     for name, card in scorecards.items():
         if "claim" not in card.dims or not {*FIXED, *NUMBERS, "outcome"} <= set(card):
             raise ValueError(f"Expected {name} to be a scorecard. Received: {list(card)}")
+    scorecards = {name: _with_added_fields(card) for name, card in scorecards.items()}
     _require_alike(scorecards)
     claims = list(
         dict.fromkeys(str(c) for card in scorecards.values() for c in card["claim"].values)
@@ -422,6 +579,20 @@ def scorecard_of_trainings(scorecards):
     }
     coords = {"claim": claims, "training": list(scorecards)}
     return xr.Dataset(data, coords, {"interval": "95 %, over seeds"})
+
+
+def _with_added_fields(card: xr.Dataset) -> xr.Dataset:
+    """A scorecard with the fields that those of earlier versions lack, as claims have them now."""
+    if set(ADDED) <= set(card):
+        return card
+    defined = {claim.name: claim for figure in all_figures() for claim in figure.claims}
+    claims = [defined.get(str(name).partition(".")[0]) for name in card["claim"].values]
+    return card.assign(
+        {
+            field: ("claim", [getattr(claim, field, default) for claim in claims])
+            for field, default in ADDED.items()
+        }
+    )
 
 
 def _require_alike(scorecards: dict[str, xr.Dataset]) -> None:
@@ -469,8 +640,9 @@ def _differences(first_facts: dict, facts_of_other: dict) -> Iterator[tuple[str,
 def _over(claim: str, scorecards: dict[str, xr.Dataset]) -> dict[str, Any]:
     """A row of `scorecard_of_trainings`: dict from name to value, or to one for each run."""
     cards = {n: card.sel(claim=claim) for n, card in scorecards.items() if claim in card["claim"]}
-    first = {name: [card[name].item() for card in cards.values()] for name in FIXED}
-    for name in ("threshold", "direction"):
+    fixed = (*FIXED, *ADDED)
+    first = {name: [card[name].item() for card in cards.values()] for name in fixed}
+    for name in ("threshold", "direction", *ADDED):
         if len(set(first[name])) > 1:
             raise ValueError(
                 f"Expected one {name} of {claim!r} in all scorecards. Received: {first[name]}"
@@ -482,13 +654,24 @@ def _over(claim: str, scorecards: dict[str, xr.Dataset]) -> dict[str, Any]:
     numbers_of_runs = zip(*by_run.values(), strict=True)
     measured = [Estimate(*numbers, "") for numbers in numbers_of_runs if not np.isnan(numbers[0])]
     row = {name: values[0] for name, values in first.items()}
+    untrained = [card["untrained"].values for card in cards.values() if "untrained" in card]
+    untrained = np.concatenate([*untrained, []])
+    row["untrained_mean"] = (
+        np.mean(untrained[np.isfinite(untrained)]) if (np.isfinite(untrained).any()) else np.nan
+    )
     words = re.split(" (?:No i|I)nterval: ", next(iter(cards.values()))["explanation"].item())[0]
     if measured:
         mean = over_trainings(measured, range_of(row["quantity"]))
         row |= {name: getattr(mean, name) for name in NUMBERS}
-        row["outcome"] = claim_outcome(mean.low, mean.high, row["threshold"], row["direction"])
+        decision = SimpleNamespace(
+            **{name: row[name] for name in ("threshold", "direction", *ADDED)}
+        )
+        row["outcome"] = decide(mean.low, mean.high, decision, [row["untrained_mean"]])
         row["explanation"] = f"{words} Interval: {mean.how}."
+        if row["about"] == RUNS and len(measured) < LEAST_RUNS:
+            row["outcome"] = ONE_RUN if len(measured) == 1 else DESCRIPTIVE
+            row["explanation"] += f" An outcome needs at least {LEAST_RUNS} runs of each model."
     else:
-        row |= dict.fromkeys(NUMBERS, np.nan) | {"outcome": "not tested", "explanation": words}
-    outcomes = [cards[n]["outcome"].item() if n in cards else "not tested" for n in scorecards]
+        row |= dict.fromkeys(NUMBERS, np.nan) | {"outcome": NOT_TESTED, "explanation": words}
+    outcomes = [cards[n]["outcome"].item() if n in cards else NOT_TESTED for n in scorecards]
     return row | {f"{name}s": values for name, values in by_run.items()} | {"outcomes": outcomes}

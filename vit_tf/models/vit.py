@@ -74,7 +74,7 @@ class ViT(TransformerModel):
             patches are rotated by angles that depend on their position (Siméoni et al. 2025,
             DINOv3), so that no embedding needs resampling for another image size.
         registers: number of learned tokens after the class token that have no position and that no
-            head uses (Darcet et al. 2023).
+            head uses (Darcet et al. 2024).
         distillation: `"heads"`, a distillation token with a head of its own, where the logits are
             the mean of both heads (Touvron et al. 2021, DeiT, section 4); `"token"`, the token
             without its head; None, neither.

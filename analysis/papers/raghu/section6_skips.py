@@ -1,25 +1,28 @@
 """Raghu et al. 2021, section 6 and appendix E: skip connections."""
 
+import re
 from functools import partial
 
 import numpy as np
 
 from ...engine.estimates import (
     accuracy_of,
+    contrast_over_depth,
+    descriptive,
     lower,
+    means_of,
     minus,
     of_cka,
     require_above_chance,
     student,
     transformed,
     upper,
-    welch,
 )
 from ...engine.results import expect_variable, layer_names
 from ...flow.skips import skip_statistic
 from ...plots.flow_plots import plot_skip_ratio, plot_skip_ratio_lines
 from ...plots.similarity_plots import plot_cka
-from ...study.claims import claim
+from ...study.claims import RUNS, claim
 from ...study.figure import Figure, each, group, together, variants, with_roles
 from ...study.measure import quantity, statistic
 from ..chapters import SKIPS
@@ -58,26 +61,27 @@ def _with_accuracy(model):
     return f"{words}\n{100 * model.accuracy[0]:.1f} % accuracy" if model.accuracy else words
 
 
-@claim("skip_ratio.{vit}", "6", "7 left", "ratio CLS / spatial", above=1)
+@claim("skip_ratio.{vit}", "6", "7 left", "ratio of ratios", above=1, least=0.1)
 def cls_skips_first(ratios):
-    """In the first half, skip connections propagate the CLS token more than spatial tokens.
+    """Skips propagate CLS more than spatial tokens in the first half, and less in the second.
 
-    Skip-to-branch norm ratio in the lower half, CLS token divided by spatial tokens.
+    Skip-to-branch norm ratio, CLS token divided by spatial tokens, in the lower half of the blocks,
+    divided by the same in the upper half.
 
-    The geometric mean over the layers; threshold 1, equal ratios.
+    Geometric means over the sites of a block, then over blocks: attention and MLP sublayers count
+    equally in each block. Threshold 1: no change with depth.
     """
-    return transformed(student(lower(_cls_over_spatial(ratios)), "layers"), np.exp)
-
-
-@claim("skip_ratio.{vit}", "6", "7 left", "ratio CLS / spatial", below=1)
-def spatial_skips_second(ratios):
-    """In the second half, skip connections propagate spatial tokens more than the CLS token.
-
-    Skip-to-branch norm ratio in the upper half, CLS token divided by spatial tokens.
-
-    As `cls_skips_first`.
-    """
-    return transformed(student(upper(_cls_over_spatial(ratios)), "layers"), np.exp)
+    logs = _cls_over_spatial(ratios)
+    blocks = (
+        [name.split("/")[0] for name in layer_names(ratios)]
+        if "layer" in ratios.coords
+        else ([str(index // 2) for index in range(len(logs))])
+    )
+    names = list(dict.fromkeys(blocks))
+    of_blocks = np.array([logs[[block == name for block in blocks]].mean() for name in names])
+    places = np.arange(len(names))
+    halves = means_of(len(names), lower(places), upper(places))
+    return transformed(contrast_over_depth(of_blocks, halves, "blocks"), np.exp)
 
 
 def _cls_over_spatial(ratios):
@@ -90,28 +94,50 @@ def _cls_over_spatial(ratios):
     return np.log(ratio.values[:, 0]) - np.log(spatial)
 
 
-@claim("skip_ratio.{vit} skip_ratio.{resnet}", "6", "7 right", "ratio ViT / ResNet", above=1)
+@claim(
+    "skip_ratio.{vit} skip_ratio.{resnet}",
+    "6",
+    "7 right",
+    "ratio ViT / ResNet",
+    above=1,
+    least=0.1,
+    about=RUNS,
+)
 def skip_influence(vit, resnet):
-    """Skip connections are more influential in the ViT than in a pre-activation ResNet.
+    """Skip connections are more influential in the ViT than in the ResNet.
 
-    Skip-to-branch norm ratio of identity skips, ViT divided by ResNet. The paper's ResNet (v1)
-    applies an activation after the sum, BiT (v2) before the branch: its ratios are not
-    comparable with these.
+    Skip-to-branch norm ratio of identity skips, ViT divided by ResNet.
 
-    For each model, the geometric mean over layers of the mean over tokens. The first unit of each
-    ResNet stage is left out: its skip is a projection.
+    The paper's ResNet (v1) applies an activation after the sum, BiT (v2) before the branch: its
+    ratios are another quantity, and the claim is not tested on it. For each model, the geometric
+    mean over layers of the mean over tokens. The first unit of each ResNet stage is left out: its
+    skip is a projection.
     """
-    logs = []
+    means = []
     for ratios in (vit, resnet):
         ratio = expect_variable(ratios, "norm_ratio", ("layer", "token"))
         projected = [name.split("/")[1:2] == ["unit01"] for name in layer_names(ratio)]
         if all(projected):
             raise ValueError("Not tested: no unit of the ResNet has an identity skip.")
-        logs.append(np.log(np.nanmean(ratio.values[~np.array(projected)], axis=1)))
-    return transformed(welch(*logs, "layers"), np.exp)
+        means.append(np.log(np.nanmean(ratio.values[~np.array(projected)], axis=1)).mean())
+    value = np.exp(means[0] - means[1])
+    if any(re.match(r"stage\d+/unit\d+", name) for name in layer_names(resnet)):
+        raise ValueError(
+            "Not tested: other architecture. BiT is a pre-activation ResNet (v2), the paper's has "
+            f"an activation after the sum (v1). The ratio of the two here is {value:.2g}."
+        )
+    return descriptive(value, "the error over images is not known")
 
 
-@claim("cka.{vit} cka.{without} block", "6", "8", "difference in CKA", below=0)
+@claim(
+    "cka.{vit} cka.{without} block",
+    "6",
+    "8",
+    "difference in CKA",
+    below=0,
+    least=0.05,
+    about=RUNS,
+)
 def skips_partition(intact, without, block):
     """Without the skips of a block, layers before it and after it are less similar.
 
@@ -128,7 +154,15 @@ def skips_partition(intact, without, block):
     return minus(*(of_cka(np.mean, expect_cka(part)) for part in parts))
 
 
-@claim("accuracy.{vit} accuracy.{without}", "6", "8", "difference in accuracy", above=0)
+@claim(
+    "accuracy.{vit} accuracy.{without}",
+    "6",
+    "8",
+    "difference in accuracy",
+    above=0,
+    least=0.01,
+    about=RUNS,
+)
 def skips_cost_accuracy(intact, without):
     """Removing the skips of a middle block reduces accuracy.
 
@@ -172,7 +206,7 @@ FIGURE_7_LEFT = Figure(
     title="Skip-to-branch norm ratio by token",
     caption="Each cell is the norm ratio of one token at one sum: above 1 the skip dominates, "
     "below 1 the branch.",
-    claims=[cls_skips_first, spatial_skips_second],
+    claims=[cls_skips_first],
 )
 
 FIGURE_7_RIGHT = FIGURE_7_LEFT.variant(

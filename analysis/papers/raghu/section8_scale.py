@@ -9,7 +9,7 @@ import xarray as xr
 from ...engine.estimates import lower, minus, of_cka, upper
 from ...plots.similarity_plots import plot_best_matching_layer, plot_data_scale
 from ...similarity.cka import best_matching_layer, cka_statistic
-from ...study.claims import claim
+from ...study.claims import RUNS, claim
 from ...study.figure import Figure, group, variants, with_roles
 from ...study.measure import statistic, task
 from ...study.models import NotApplicable
@@ -72,7 +72,7 @@ def same_blocks_of(models):
     return same_layers
 
 
-@claim("data_scale.{vit}", "8", "12", "difference in CKA", above=0)
+@claim("data_scale.{vit}", "8", "12", "difference in CKA", above=0, least=0.05, about=RUNS)
 def data_hunger(similarity):
     """Higher layers need more training data than lower layers.
 

@@ -58,7 +58,7 @@ def residual_cka_of(model):
     return statistic("residual_cka", model, taps, residual_statistic)
 
 
-@claim("residual_cka.{vit}", "D.4", "23", "difference in CKA", below=0)
+@claim("residual_cka.{vit}", "D.4", "23", "difference in CKA", below=0, least=0.05)
 def skips_diverge(similarity):
     """In mid-to-late layers of supervised ViTs, attention adds information that its skip lacks.
 

@@ -68,8 +68,23 @@ def test_images_without_an_object_are_left_out(rng):
     masks[1] = False
     result = saliency(weights, masks)
     others = {tap: values[[0, 2]] for tap, values in weights.items()}
-    xr.testing.assert_allclose(result, saliency(others, masks[[0, 2]]))
+    own = ["iou", "best_iou", "best_head", "left_out"]  # without those of batches, which differ
+    xr.testing.assert_allclose(result[own], saliency(others, masks[[0, 2]])[own])
     assert (result.attrs["left_out"], result.attrs["examples"]) == (1, 3)
+
+
+def test_batches_are_left_out_and_masks_of_other_images_are_chance(rng):
+    """Without a batch the IoU is that of the other; other masks are those of the next image."""
+    weights, masks = random_attention(rng, OBLONG, examples=4), rng.uniform(size=(4, 3, 4)) < 0.5
+    whole = saliency(weights, masks)
+    halves = [
+        saliency({tap: x[part] for tap, x in weights.items()}, masks[part])
+        for part in (slice(2), slice(2, None))
+    ]
+    for number, other in ((0, halves[1]), (1, halves[0])):
+        np.testing.assert_allclose(whole["leave_one_out"][number], other["iou"], rtol=1e-5)
+    swapped = saliency({tap: x[:2] for tap, x in weights.items()}, masks[[1, 0]])
+    np.testing.assert_allclose(halves[0]["other_iou"], swapped["iou"], rtol=1e-5)
 
 
 def test_a_vit_streams_as_it_computes(rng):

@@ -282,13 +282,13 @@ def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path
     assert ids == ["claim-1", "claim-2", "claim-3", "claim-4"]
     words = " ".join(page.text.split())
     assert "Of 3 claims tested on these models, 1 replicates and 1 does not." in words
-    reported = "; the paper reports above 0 (section 4, figure 1)."
+    reported = "; the claim predicts above 0 (section 4, figure 1)."
     assert f"difference in CKA: 0.2 (0.1 to 0.25){reported}" in words.replace(
         "\N{NO-BREAK SPACE}", " "
     )
     minus = "\N{MINUS SIGN}"
-    assert f"{minus}0.3 ({minus}0.4 to {minus}2e{minus}05); the paper" in words
-    assert "difference in CKA: 0; the paper" in words
+    assert f"{minus}0.3 ({minus}0.4 to {minus}2e{minus}05); the claim" in words
+    assert "difference in CKA: 0; the claim" in words
     assert "not tested It needs <x>." in words
     assert words.count("Mean CKA. Interval: bootstrap over layers.") == 3
     hrefs = [a["href"] for a in page.all("a")]

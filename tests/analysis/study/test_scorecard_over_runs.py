@@ -11,7 +11,7 @@ from study_parts import claim_result
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.engine.estimates import Estimate, over_trainings, range_of, student
+from vit_tf.analysis.engine.estimates import Estimate, minus, over_trainings, range_of, student
 from vit_tf.analysis.study.claims import scorecard_dataset
 from vit_tf.analysis.study.data import Data
 from vit_tf.scripts import scorecard as script
@@ -57,11 +57,15 @@ def test_it_covers_the_truth_also_of_trainings_that_share_their_images(rng, shar
     assert hits / trials > 0.95 - 3 * error
 
 
-def test_an_interval_without_width_is_explained():
+def test_equal_values_have_no_interval():
     actual = student(np.ones(5), over="heads")
-    assert (actual.low, actual.high) == (1, 1)
-    assert "no width" in actual.how
-    assert "no width" not in student(np.arange(5.0), over="heads").how
+    assert actual.value == 1 and np.isnan([actual.low, actual.high]).all()
+    assert "all values are equal" in actual.how
+    varied = student(np.arange(5.0), over="heads")
+    assert varied.low < varied.high
+    # A sample that varies still shows how far its mean is from that of the equal values.
+    gap = minus(varied, actual)
+    assert gap.high - gap.low == pytest.approx(varied.high - varied.low)
 
 
 @pytest.mark.parametrize("end", [1.0, np.nan])
@@ -107,7 +111,9 @@ def test_claims_are_matched_by_name_and_evaluated_anew():
         ("share beyond chance", (0.2, 0.5, 0.9), (None, 1.0)),
         ("difference in share", (-0.6, 0.1, 0.56), (-1.0, 1.0)),
         ("difference in share of patches", (-0.9, 0.8, 0.1), (-1.0, 1.0)),
-        ("ratio", (0.2, 0.5, 0.9), (None, None)),
+        ("ratio", (0.2, 0.5, 0.9), (0.0, None)),
+        ("CKA", (0.2, 0.5, 0.9), (0.0, 1.0)),
+        ("nat", (0.2, 0.5, 0.9), (None, None)),
     ],
 )
 def test_an_interval_ends_where_the_quantity_does(quantity, values, ends):
