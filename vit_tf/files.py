@@ -266,6 +266,24 @@ def _lock(descriptor, path, folder):
     return os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))
 
 
+def require_file(path: str | os.PathLike) -> None:
+    """Raises a `ValueError` for what is there and no file: a pipe, a socket, a device, a folder."""
+    # Opening a pipe would wait for its other end.
+    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"Expected the path of a file. Received: {os.fspath(path)!r}, not a file")
+
+
+def require_utf8(path: str | os.PathLike) -> None:
+    """Raises a `ValueError` for a name that is not in UTF-8, which TensorFlow expects."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            "Expected names of files and folders in UTF-8, which renaming gives them. "
+            f"Received: {os.fspath(path)!r}"
+        ) from error
+
+
 def is_remote(path):
     """Whether a path is an address, such as `"gs://bucket/run"`, and not on this machine."""
     return "://" in os.fspath(path)

@@ -45,6 +45,7 @@ MOST_BYTES = 2**48
 MOST_AXES = 32
 # NumPy writes about 120 bytes for any array of numbers. Short enough to be parsed at no risk.
 LONGEST_HEADER = 1024
+MOST_TEXT = 2**26  # bytes of the description of a Keras model
 # A deflated bit pair stands for at most 258 bytes.
 DEFLATE_RATIO = 1032
 # Of a compiled model (torch.compile), and of blocks in chunks, numbered throughout (DINOv2's code).
@@ -250,6 +251,25 @@ def _check_member(member, size):
         raise ValueError(
             f"a member {name} of {member.compress_size} bytes that declares {member.file_size}"
         )
+
+
+def require_small_members(path: str | os.PathLike) -> None:
+    """Raises a `ValueError` for a `.keras` file that a reader would inflate beyond any model."""
+    try:
+        with zipfile.ZipFile(path) as zipped:
+            members = zipped.infolist()
+    except CORRUPT:
+        return  # Keras explains what is no intact zip
+    for member in members:
+        is_text = member.filename.endswith(".json")
+        # Keras stores weights as they are. Others may deflate them, to hardly less.
+        most = MOST_TEXT if is_text else max(64 * member.compress_size, MOST_TEXT)
+        if member.file_size > most:
+            raise ValueError(
+                f"Expected {os.fspath(path)!r} to be an intact .keras file. Received: a member "
+                f"{short(member.filename)} of {member.compress_size} bytes that declares "
+                f"{member.file_size}"
+            )
 
 
 def _npy_header(stream):

@@ -12,7 +12,7 @@ import pickletools
 import re
 import zipfile
 from functools import partial
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import ml_dtypes  # noqa: F401, gives NumPy the name "bfloat16"
 import numpy as np
@@ -189,14 +189,19 @@ def _short(value):
     return f"<{type(value).__name__}>"
 
 
-def _load(stream):
-    """(what one pickle holds, its storages), after a scan for more memory than the file has."""
+def require_small_table(stream: BinaryIO) -> None:
+    """Raises a `ValueError` for a pickle that would take more memory than a file of its size."""
     start = stream.tell()
     for steps, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
         # The C unpickler has a table as long as the largest number that something is stored under.
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument) > 2 * steps + 256:
             raise ValueError("a pickle with a table larger than itself")
     stream.seek(start)
+
+
+def _load(stream):
+    """(what one pickle holds, its storages), after a scan for more memory than the file has."""
+    require_small_table(stream)
     unpickler = TensorUnpickler(stream)
     try:
         return unpickler.load(), unpickler.storages

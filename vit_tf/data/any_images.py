@@ -3,7 +3,6 @@
 import glob
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +13,7 @@ from vit_tf.data.folder import decode_file, open_files
 from vit_tf.data.imaging import Framing, pixels_of
 from vit_tf.data.pipeline import load
 from vit_tf.data.reading import read_shardable
-from vit_tf.files import is_remote, without_password
+from vit_tf.files import is_remote, require_file, require_utf8, without_password
 
 BATCH_SIZE = 128
 CHANNELS = (1, 3, 4)
@@ -111,6 +110,7 @@ def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
 
 def _from_path(path, preprocessing, batch_size):
     text = os.path.expanduser(os.fspath(path))
+    require_utf8(text)
     if not _is_there(text):
         raise ValueError(f"Image file or folder not found: {without_password(text)!r}.")
     if not (tf.io.gfile.isdir(text) if is_remote(text) else os.path.isdir(text)):
@@ -137,7 +137,9 @@ def _from_list(images, preprocessing, batch_size):
         _require_preprocessing(preprocessing)
         paths = [os.path.expanduser(os.fspath(path)) for path in images]
         for path in paths:
-            if not (_is_there(path) if is_remote(path) else Path(path).is_file()):
+            require_utf8(path)
+            require_file(path)
+            if not _is_there(path):
                 raise ValueError(f"Image file not found: {without_password(path)!r}.")
         labels = np.full(len(paths), -1, np.int32)
         source = open_files((), {"all": (np.array(paths), labels)})

@@ -1,6 +1,7 @@
 """Images with a mask of every object or part, annotated in JSON as COCO and PartImageNet are."""
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.data.folder import decode_file
-from vit_tf.data.imaging import decode_in_python
+from vit_tf.data.imaging import MOST_PIXELS, decode_in_python
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import Source, check_number, checked_size, partition, sizes_differ
 from vit_tf.names import file_error, format_list, unknown_name
@@ -212,6 +213,11 @@ def annotated_images(content, root, wanted):
     category_ids = _kept_categories(content["categories"], wanted)
     label_of = {category["id"]: i for i, category in enumerate(content["categories"])}
     size_of = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
+    for image, size in size_of.items():
+        if not all(isinstance(n, int) and n > 0 for n in size) or math.prod(size) > MOST_PIXELS:
+            raise ValueError(
+                f"Expected sizes of at most {MOST_PIXELS} pixels. Received: {size} of image {image}"
+            )
     _require_known(content["annotations"], "image_id", size_of)
     _require_known(content["annotations"], "category_id", label_of)
     tools = mask_tools()

@@ -9,6 +9,7 @@ import numpy as np
 from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import explained, scale_values
 from vit_tf.data.source import checked_size
+from vit_tf.files import require_file
 from vit_tf.names import format_list
 from vit_tf.preprocessing import Preprocessing
 
@@ -99,6 +100,7 @@ def read_mask(path):
     """The index mask of a palette PNG: uint8 (height, width); an error names a corrupt file."""
     from PIL import Image
 
+    require_file(path)
     with explained(path, path, "a mask"), Image.open(path) as image:
         mode, indices = image.mode, np.array(image)
     if mode != "P":

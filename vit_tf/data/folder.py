@@ -16,6 +16,8 @@ import io
 import mimetypes
 import os
 import re
+import struct
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,7 +38,14 @@ from vit_tf.data.source import (
     warn_once,
 )
 from vit_tf.data.tfds import prepared_in
-from vit_tf.files import PASSWORD, as_path, is_remote, without_password
+from vit_tf.files import (
+    PASSWORD,
+    as_path,
+    is_remote,
+    require_file,
+    require_utf8,
+    without_password,
+)
 from vit_tf.names import file_error, format_list, join_words
 
 # Of images that are to share a size so many are measured ahead, and all others when they are met.
@@ -109,6 +118,7 @@ def _error(path):
 
 def decode_file(path, upright=True):
     """The image of a file, upright or as stored: uint8 (height, width, 3); an error names it."""
+    require_file(path)
     return imaging.pixels(_readable(path), without_password(path), upright)
 
 
@@ -174,6 +184,7 @@ def scan(root):
     """The `Layout` of a folder, with the classes of its train split or, without one, of all."""
     root = os.path.expanduser(os.fspath(root))
     root = root.rstrip("/") or "/"
+    require_utf8(root)
     if not tf.io.gfile.isdir(root):
         raise ValueError(f"Expected a folder that exists. Received: {without_password(root)!r}")
     folders = _split_folders(root)
@@ -306,6 +317,7 @@ TEXT_SUFFIXES = (".txt", ".csv", ".tsv")
 ILSVRC = "ILSVRC2012_validation_ground_truth.txt"
 # Where the file above lies next to ILSVRC2012_img_val: as it is, or in the kit it is released in.
 ILSVRC_PLACES = (ILSVRC, f"ILSVRC2012_devkit_t12/data/{ILSVRC}")
+MOST_OF_KIT = 2**24  # bytes of `meta.mat`, inflated; the released one has less than one million
 # A class that boxes follow, as in Kaggle's files.
 BOXES = re.compile(r"^(\S+)( -?\d+){4}.*")
 
@@ -386,9 +398,28 @@ def _kit_names(path):
     """Dict from a number of ImageNet's development kit to the class' WordNet number."""
     from scipy.io import loadmat
 
-    synsets = loadmat(io.BytesIO(as_path(path).read_bytes()), squeeze_me=True)["synsets"]
+    content = as_path(path).read_bytes()
+    _require_small_mat(path, content)
+    synsets = loadmat(io.BytesIO(content), squeeze_me=True)["synsets"]
     pairs = zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True)
     return {int(number): str(name) for number, name in pairs}
+
+
+def _require_small_mat(path: str, content: bytes) -> None:
+    """Raises a `ValueError` for a file of MATLAB that would inflate to more than `MOST_OF_KIT`."""
+    place, end = 128, len(content)
+    order = "<" if content[126:128] == b"IM" else ">"
+    while place + 8 <= end:
+        kind, size = struct.unpack(f"{order}II", content[place : place + 8])
+        if kind == 15:  # miCOMPRESSED
+            inflater = zlib.decompressobj()
+            inflater.decompress(content[place + 8 : place + 8 + size], MOST_OF_KIT)
+            if inflater.unconsumed_tail:
+                raise ValueError(
+                    f"Expected the meta.mat of ImageNet's kit. Received: {path!r}, of more than "
+                    f"{MOST_OF_KIT} bytes"
+                )
+        place += 8 + size
 
 
 def class_names_of(classes):
@@ -431,14 +462,22 @@ def entries(folder):
         pairs = [(name.rstrip("/"), is_folder(name)) for name in tf.io.gfile.listdir(folder)]
     else:
         with os.scandir(folder) as children:
-            pairs = [(entry.name, _is_folder(entry)) for entry in children]
+            shown = [entry for entry in children if not entry.name.startswith(".")]
+            pairs = [(entry.name, _is_folder(entry)) for entry in shown]
     pairs = sorted(pair for pair in pairs if not pair[0].startswith("."))
     return [name for name, inner in pairs if inner], [name for name, inner in pairs if not inner]
 
 
-def _is_folder(entry):
+def _is_folder(entry: os.DirEntry) -> bool:
+    """Whether an entry is a folder; an error for one that would be read and is no file."""
     try:
-        return entry.is_dir()
+        is_folder = entry.is_dir()
+        is_read = is_image(entry.name) or entry.name.lower().endswith(TEXT_SUFFIXES)
+        if is_folder or is_read:
+            require_utf8(entry.path)
+        if is_read and not is_folder and not entry.is_file():
+            require_file(entry.path)
+        return is_folder
     except OSError as error:
         raise ValueError(
             "Expected symbolic links that lead to a file or a folder. "

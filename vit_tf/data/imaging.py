@@ -29,8 +29,15 @@ TURNED = (
 )
 # One of these is in every file that `TURNED` matches.
 NAMES = (r"Exif\x00\x00", "tiff:Orientation")
-# Chunks of PNG that make an image transparent, turn it or move it.
-UNUSUAL = r"\C*(?:tRNS|eXIf|XML:com\.adobe\.xmp|Raw profile type exif|acTL)\C*"
+# Chunks of PNG that make an image transparent, turn it or move it, or that hold compressed text.
+UNUSUAL = r"\C*(?:tRNS|eXIf|XML:com\.adobe\.xmp|Raw profile type exif|acTL|zTXt|iTXt)\C*"
+# A small file can declare, or inflate to, more than any memory. Images have at most as many pixels
+# as Pillow's limit (a gigabyte of red, green and blue, halved), as TensorFlow's of JPEG.
+MOST_PIXELS = 2**29 // 3
+# libpng inflates each text to at most 8 MB and has them all in memory.
+MOST_TEXTS = 64
+# Pillow's limit of a text; and of what is read of a deflated one, which 64 KiB of EXIF fit into.
+MOST_TEXT, MOST_DEFLATED = 2**20, 2**16
 # The first bytes of a PNG of 8 bits, grey or RGB, or of colours of a palette.
 PLAIN_PNG = r"\CPNG\r\n\x1a\n\C{4}IHDR\C{8}(?:\x08[\x00\x02]|[\x01\x02\x04\x08]\x03)\C*"
 PNG = r"\CPNG\r\n\x1a\n"
@@ -54,16 +61,34 @@ def decode(contents, window=None, upright=True):
     shape = tf.cond(
         is_jpeg, lambda: tf.image.extract_jpeg_shape(contents), lambda: tf.zeros(3, tf.int32)
     )
+    contents = _with_assertion(contents, _few_pixels(shape[:2]), "too many pixels")
     usual_jpeg = is_jpeg & (shape[2] != 4)
     if upright:
         usual_jpeg &= ~_is_turned(contents)
     readers = [
         lambda: cut(_unusual(contents, upright), window),
         lambda: _jpeg(contents, shape, window),
-        lambda: cut(tf.io.decode_png(contents, 3), window),
+        lambda: cut(tf.io.decode_png(_with_declared_size(contents), 3), window),
     ]
     kind = tf.cast(usual_jpeg, tf.int32) + 2 * tf.cast(_is_plain_png(contents), tf.int32)
     return tf.switch_case(kind, readers)
+
+
+def _with_assertion(contents: tf.Tensor, condition: tf.Tensor, words: str) -> tf.Tensor:
+    """The contents of a file, or an error of TensorFlow."""
+    with tf.control_dependencies([tf.debugging.Assert(condition, [words])]):
+        return tf.identity(contents)
+
+
+def _few_pixels(size: tf.Tensor) -> tf.Tensor:
+    """Whether an image of (height, width), in either order, has at most `MOST_PIXELS`."""
+    return tf.reduce_prod(tf.cast(size, tf.int64)) <= MOST_PIXELS
+
+
+def _with_declared_size(png: tf.Tensor) -> tf.Tensor:
+    """The contents of a PNG; an error of TensorFlow where its header declares too many pixels."""
+    size = tf.io.decode_raw(tf.strings.substr(png, 16, 8), tf.int32, little_endian=False)
+    return _with_assertion(png, _few_pixels(size), "too many pixels")
 
 
 def decode_or_name(decode, item, name, read=None):
@@ -111,6 +136,10 @@ def _unusual(contents, upright):
 
 def _png(contents):
     """The image of any PNG, as it is stored; an error of TensorFlow for one of few grey values."""
+    texts = tf.strings.regex_replace(contents, "zTXt|iTXt", "")
+    count = (tf.strings.length(contents) - tf.strings.length(texts)) // 4
+    contents = _with_assertion(contents, count <= MOST_TEXTS, "too many compressed texts")
+    contents = _with_declared_size(contents)
     head = tf.strings.substr(contents, 0, 26)
     has_key = tf.strings.regex_full_match(contents, r"\C*tRNS\C*")
 
@@ -142,7 +171,7 @@ def _other_format(contents):
             return tf.io.decode_gif(contents)[0]
 
     def webp():
-        image = tf.io.decode_webp(contents)[0]
+        image = tf.io.decode_webp(_with_webp_size(contents))[0]
         return tf.cond(tf.shape(image)[2] == 4, lambda: _on_white(image), lambda: image)
 
     def refuse():
@@ -155,6 +184,19 @@ def _other_format(contents):
         (begins(PLAIN_BMP), lambda: tf.io.decode_bmp(contents, 3)),
     ]
     return tf.case(readers, default=refuse)
+
+
+def _with_webp_size(webp: tf.Tensor) -> tf.Tensor:
+    """The contents of a WebP; an error of TensorFlow where its header declares too many pixels."""
+    # Of the canvas 24 bits each, minus one; of lossless images 14 bits each, minus one; of lossy
+    # ones 14 bits each.
+    head = tf.pad(_bytes(tf.strings.substr(webp, 0, 30)), [[0, 30]])
+    canvas = head[24:30:3] + 256 * head[25:30:3] + 65536 * head[26:30:3] + 1
+    bits = tf.reduce_sum(head[21:25] * [1, 2**8, 2**16, 0]) + 2**24 * (head[24] % 16)
+    lossless = tf.stack([bits % 2**14, bits // 2**14]) + 1
+    lossy = (head[26:30:2] + 256 * head[27:30:2]) % 2**14
+    size = tf.where(head[15] == ord("X"), canvas, tf.where(head[15] == ord("L"), lossless, lossy))
+    return _with_assertion(webp, _few_pixels(size), "too many pixels")
 
 
 def _on_white(image):
@@ -188,7 +230,9 @@ def _raw_profile(contents):
         # The chunk's length stands before its name (4), the keyword (21) and two zeros.
         length = tf.strings.substr(contents, start - 31, 4)
         length = tf.io.decode_raw(length, tf.int32, little_endian=False)[0]
-        return tf.io.decode_compressed(tf.strings.substr(zipped, 0, length - 23), "ZLIB")
+        deflated = tf.strings.substr(zipped, 0, tf.minimum(length - 23, MOST_DEFLATED))
+        text = tf.io.decode_compressed(deflated, "ZLIB")
+        return _with_assertion(text, tf.strings.length(text) <= MOST_TEXT, "too long a text")
 
     text = tf.cond(is_zipped, unzip, lambda: tf.where(is_plain, plain, ""))
     # A line "exif", one with the number of bytes, and these, which begin with "Exif" and two zeros.

@@ -1,5 +1,6 @@
 """Revisited Oxford and Paris: photographs of landmarks, and those that show the same one."""
 
+import io
 import os
 import pickle
 import re
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.checkpoints.torch_pickles import require_small_table
 from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.reading import read_batches
@@ -153,6 +155,8 @@ def crop(image, box, path):
     return image[top:bottom, left:right]
 
 
+# Of a pickle, each as often as it is held; Oxford and Paris have less than a million.
+MOST_VALUES = 2**26
 # Numbers of one type, in NumPy's letters, with or without a byte order: no objects, no records.
 NUMBERS = re.compile(r"[<>=|]?[biuf][1248]")
 
@@ -164,9 +168,11 @@ def load_plain_pickle(path):
     and numbers, and these names stand for functions of this file that make nothing but numbers.
     """
     try:
-        with open(path, "rb") as file:
-            # Python 2 wrote the bytes of arrays as text, which only this encoding gives back.
-            return _unwrapped(_Unpickler(file, encoding="latin1").load())
+        # From bytes in memory, of which a pickle cannot ask for more than there are.
+        stream = io.BytesIO(Path(path).read_bytes())
+        require_small_table(stream)
+        # Python 2 wrote the bytes of arrays as text, which only this encoding gives back.
+        return _unwrapped(_Unpickler(stream, encoding="latin1").load(), {})[0]
     except Exception as error:  # a corrupt pickle makes the unpickler raise anything
         raise ValueError(
             "Expected a pickle of dicts, lists, text, numbers and NumPy arrays. "
@@ -262,14 +268,27 @@ STAND_INS = {
 }
 
 
-def _unwrapped(value):
-    """The value with NumPy arrays instead of what stands for them."""
+def _unwrapped(value: object, done: dict[int, tuple]) -> tuple[object, int]:
+    """The value with NumPy arrays instead of what stands for them, and how many values it holds.
+
+    A pickle of a kilobyte can hold the same list so often that its values are without number.
+    """
+    if id(value) in done:
+        return done[id(value)]
     if isinstance(value, _Array) and value.values is not None:
-        return value.values
-    if isinstance(value, dict):
-        return {_unwrapped(key): _unwrapped(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_unwrapped(item) for item in value)
-    if value is None or isinstance(value, (str, bytes, int, float, np.ndarray)):
-        return value
-    raise pickle.UnpicklingError(f"it holds a {type(value).__name__}")
+        result = value.values, 1
+    elif isinstance(value, dict):
+        pairs = [(_unwrapped(key, done), _unwrapped(item, done)) for key, item in value.items()]
+        count = 1 + sum(key[1] + item[1] for key, item in pairs)
+        result = {key[0]: item[0] for key, item in pairs}, count
+    elif isinstance(value, (list, tuple)):
+        items = [_unwrapped(item, done) for item in value]
+        result = type(value)(item for item, _ in items), 1 + sum(count for _, count in items)
+    elif value is None or isinstance(value, (str, bytes, int, float, np.ndarray)):
+        result = value, 1
+    else:
+        raise pickle.UnpicklingError(f"it holds a {type(value).__name__}")
+    if result[1] > MOST_VALUES:
+        raise pickle.UnpicklingError(f"it holds more than {MOST_VALUES} values")
+    done[id(value)] = result
+    return result

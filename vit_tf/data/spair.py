@@ -9,6 +9,7 @@ import numpy as np
 from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import resize_image, scale_values
 from vit_tf.data.source import check_number, checked_size
+from vit_tf.files import require_file
 from vit_tf.names import file_error, format_list, lookup
 from vit_tf.preprocessing import Preprocessing
 
@@ -132,6 +133,7 @@ def _draw(lines, count, seed):
 def _annotation(path):
     """What the JSON file of a pair says: a dict, with keypoints as arrays of shape (point, 2)."""
     try:
+        require_file(path)
         pair = json.loads(path.read_text(encoding="utf-8"))
         wanted = [f"{short}_{field}" for short in SIDES.values() for field in ("imname", "kps")]
         missing = [key for key in ("category", *wanted) if key not in pair]

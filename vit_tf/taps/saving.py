@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import textwrap
+import zipfile
 from pathlib import Path
 
 import keras
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.saved_model import loader_impl
 
+from vit_tf.checkpoints.archives import require_small_members
 from vit_tf.checkpoints.released import bundled_models, refuse_other_formats
 from vit_tf.files import as_path, is_remote, local_copy, partial_path, without_password
 from vit_tf.models.model import name_after
@@ -60,6 +62,8 @@ def load_model(path):
         )
     if not path.endswith(".keras"):
         raise ValueError(f"Expected path to end in '.keras'. Received: {without_password(path)!r}")
+    if zipfile.is_zipfile(path):
+        require_small_members(path)
     try:
         return name_after(keras.saving.load_model(path, compile=False), path)
     except Exception as error:

@@ -280,11 +280,16 @@ def _read_state(path):
     try:
         source = io.BytesIO(path.read_bytes()) if is_remote(path) else path
         with np.load(source, allow_pickle=False) as file:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in file.zip.infolist()):
+                raise ValueError("a compressed member, which no run writes")
             meta = json.loads(file["meta"].tobytes())
             metrics = [file[name] for name in file.files if name.startswith("metric")]
             arrays = [file[f"v{i:05d}"] for i in range(len(file.files) - len(metrics) - 1)]
         return {name: meta[name] for name in ("history", "names")}, arrays, metrics
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        *(OSError, EOFError, KeyError, ValueError, MemoryError, TypeError, RuntimeError),
+        *(zipfile.BadZipFile, zlib.error),
+    ) as error:
         raise ValueError(
             f"Expected {str(path)!r} to be an intact training state. Received a corrupt file "
             f"({type(error).__name__}: {error})"

@@ -3,16 +3,20 @@
 import json
 import logging
 import os
+import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from image_folders import arrays, counts, flat_folder, write
 from released_layouts import KIT, TINY, development_kit, imagenet_val, picture, tiny_imagenet
+from scipy.io import savemat
 
-from vit_tf import data
+from vit_tf import Preprocessing, data
 from vit_tf.data import source
-from vit_tf.data.folder import scan
+from vit_tf.data.any_images import as_images
+from vit_tf.data.folder import decode_file, named_classes, scan
 
 
 @pytest.fixture(autouse=True)
@@ -347,6 +351,61 @@ def test_a_loop_of_symbolic_links_is_named(tmp_path, rng, link, target):
     (tmp_path / link).symlink_to(target)
     with pytest.raises(ValueError, match=rf"symbolic link.*{link}"):
         data.load(tmp_path)
+
+
+def make_special(path, kind):
+    """Something that is there and no file; opening a pipe or a device may wait for ever."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    elif kind == "link to a pipe":
+        os.mkfifo(path.with_name(".pipe"))
+        path.symlink_to(".pipe")
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link to a pipe", "link to a device"])
+@pytest.mark.parametrize("name", ["ape/x.png", "bee/x.tiff", "labels.txt"])
+def test_what_is_no_file_among_images_is_named_at_once(tmp_path, rng, kind, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    flat_folder(Path("photos"), rng, (2, 2))
+    make_special(Path("photos") / name, kind)
+    with pytest.raises(ValueError, match=f"{name}', not a file"):
+        data.load("photos", image_size=4)
+    if name.startswith("ape"):
+        with pytest.raises(ValueError, match=r"x\.png', not a file"):
+            as_images([f"photos/{name}"], Preprocessing((4, 4)))
+        with pytest.raises(ValueError, match=r"x\.png', not a file"):
+            decode_file(f"photos/{name}")
+
+
+def test_pipes_that_are_no_images_are_left_alone(tmp_path, rng):
+    flat_folder(tmp_path, rng, (2, 2))
+    os.mkfifo(tmp_path / "ape" / "control")
+    os.mkfifo(tmp_path / "ape" / ".hidden.png")
+    assert sum(data.describe(tmp_path).num_examples.values()) == 4
+
+
+@pytest.mark.parametrize("name", [b"ape/caf\xe9.png", b"caf\xe9/x.png"])
+def test_names_that_are_not_utf8_are_named(tmp_path, rng, name):
+    flat_folder(tmp_path, rng, (2, 2))
+    path = os.path.join(os.fsencode(tmp_path), name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.link(tmp_path / "ape" / "00.png", path)
+    with pytest.raises(ValueError, match=r"in UTF-8.*Received: .*caf\\udce9") as caught:
+        data.load(tmp_path, image_size=4)
+    str(caught.value).encode()
+    with pytest.raises(ValueError, match=r"in UTF-8.*Received: .*caf\\udce9"):
+        as_images(os.fsdecode(path), Preprocessing((4, 4)))
+
+
+def test_a_kit_that_inflates_beyond_its_size_is_refused(tmp_path, rng):
+    savemat(tmp_path / "meta.mat", {"synsets": np.zeros(2**23)}, do_compression=True)
+    with pytest.raises(ValueError, match="of more than"):
+        named_classes(str(tmp_path / "val.txt"), ["1", "2"])
 
 
 def test_loops_over_two_folders_end(tmp_path, rng):

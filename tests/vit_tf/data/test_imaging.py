@@ -3,6 +3,9 @@
 import dataclasses
 import io
 import math
+import resource
+import struct
+import zlib
 
 import keras
 import numpy as np
@@ -159,6 +162,60 @@ def test_what_cannot_be_decoded_raises(kinds, whole):
     words = problem.numpy().decode()
     assert image.shape == (1, 1, 3) and "undecodable an image (UnidentifiedImageError" in words
     assert "BytesIO" not in words
+
+
+def with_texts(count: int, text: bytes) -> bytes:
+    """A PNG with a number of deflated texts, as ImageMagick stores EXIF."""
+    content = encoded(Image.new("RGB", (3, 2)), "PNG")
+    data = b"zTXtRaw profile type exif\0\0" + zlib.compress(text)
+    chunk = struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+    return content[:33] + chunk * count + content[33:]  # behind the header
+
+
+def test_what_inflates_beyond_bounds_is_refused_before_it_takes_memory(whole):
+    bomb = with_texts(1, bytes(2**28))
+    assert len(bomb) < 2**19
+    whole(with_texts(1, b"\nexif\n"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(tf.errors.OpError, match="too long a text"):
+        whole(bomb)
+    # Kilobytes, of which 64 KiB that are deflated can make 66,000.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+    assert whole(with_texts(imaging.MOST_TEXTS, b"\nexif\n")).shape == (2, 3, 3)
+    with pytest.raises(tf.errors.OpError, match="too many compressed texts"):
+        whole(with_texts(imaging.MOST_TEXTS + 1, b"\nexif\n"))
+
+
+def test_exif_of_64_kilobytes_still_turns_an_image(rng, whole):
+    picture = photo(rng)
+    exif = turned(6)
+    exif[0x927C] = rng.bytes(65_000)
+    lines = exif.tobytes().hex()
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Raw profile type exif", f"\nexif\n{len(lines) // 2:8}\n{lines}\n", zip=True)
+    content = encoded(picture, "PNG", pnginfo=info)
+    np.testing.assert_array_equal(whole(content), np.rot90(np.asarray(picture), -1))
+
+
+def test_declared_sizes_are_bounded_in_every_format(kinds, rng, monkeypatch):
+    limit = tf.Variable(0, dtype=tf.int64)
+    monkeypatch.setattr(imaging, "MOST_PIXELS", limit)
+    decode = tf.function(imaging.decode, input_signature=[tf.TensorSpec((), tf.string)])
+    alpha = photo(rng).convert("RGBA")
+    alpha.putalpha(7)
+    names = ("jpeg", "progressive", "cmyk", "turned 6", "png", "palette")
+    readers = [(kinds[name][0], decode) for name in names]
+    readers += [
+        (kinds[name][0], imaging._with_declared_size) for name in ("16 bits", "transparent")
+    ]
+    webps = (photo(rng), {"lossless": True}), (photo(rng), {}), (alpha, {})
+    readers += [(encoded(x, "WEBP", **how), imaging._with_webp_size) for x, how in webps]
+    for content, read in readers:
+        limit.assign(np.prod(Image.open(io.BytesIO(content)).size))
+        read(tf.constant(content))
+        limit.assign_sub(1)
+        with pytest.raises(tf.errors.OpError, match="too many pixels"):
+            read(tf.constant(content))
 
 
 def test_values_beyond_16_bits_are_refused(rng):

@@ -134,6 +134,16 @@ def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, 
     assert sorted(os.listdir(tmp_path / "state")) == ["epoch-0004.npz", "epoch-0005.npz"]
 
 
+def test_a_deflated_state_is_corrupt(tmp_path):
+    path = tmp_path / "epoch-0001.npz"
+    np.savez_compressed(path, meta=np.zeros(2**20, np.uint8))
+    with pytest.raises(ValueError, match="a compressed member"):
+        checkpointing._read_state(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="intact training state"):
+        checkpointing._read_state(path)
+
+
 @pytest.mark.parametrize(
     "files, is_refused",
     [
