@@ -140,7 +140,6 @@ def make_study(figures, options):
             models,
             data,
             options.out,
-            strict=True,
             elsewhere=f'"vit-tf study --data {options.data} --full" measures it.',
             progress=progress,
             title=f"{len(rows)} vision models trained on {description.name}",
@@ -366,18 +365,31 @@ def load_facts(plan, options):
     from vit_tf.analysis.engine.store import fingerprint
     from vit_tf.files import digest_files
 
-    note = model_path(plan, options).with_suffix(".json")
-    if note.exists() and model_path(plan, options).exists():
-        facts = json.loads(note.read_text())
-        if facts["key"] == model_key(plan, options):
-            weights = digest_files([model_path(plan, options)])
-            grid = facts["grid"] and vit_tf.TokenGrid(**facts["grid"])
-            return facts | {"grid": grid, "key": fingerprint(facts["key"], weights)}
-    return None
+    path = model_path(plan, options)
+    note = path.with_suffix(".json")
+    if not (note.is_file() and path.is_file()):
+        return None
+    try:
+        facts = json.loads(note.read_text(encoding="utf-8"))
+        key, *described = (facts[name] for name in ("key", "row", "taps", "grid"))
+    except (ValueError, KeyError, TypeError):
+        log.warning("%s is corrupt: %s is trained again", note, plan.name)
+        return None
+    if key != model_key(plan, options):
+        return None
+    weights = digest_files([path])
+    # Notes of earlier versions have no digest.
+    if facts.get("digest", fingerprint(described, weights)) != fingerprint(described, weights):
+        log.warning("%s or its note was changed: %s is trained again", path, plan.name)
+        return None
+    grid = facts["grid"] and vit_tf.TokenGrid(**facts["grid"])
+    return facts | {"grid": grid, "key": fingerprint(key, weights)}
 
 
 def train_plan(plan, options, callbacks=()):
     """Facts about the trained model of a plan, which is trained now unless it already was."""
+    from vit_tf.analysis.engine.store import fingerprint
+    from vit_tf.files import digest_files
     from vit_tf.training import checkpointing
 
     if facts := load_facts(plan, options):
@@ -388,7 +400,9 @@ def train_plan(plan, options, callbacks=()):
     note.unlink(missing_ok=True)  # a run that stops here must not leave it next to another model
     checkpointing.write_on_chief(path, model.save, own_folders=1)
     grid = model.token_grid and dataclasses.asdict(model.token_grid)
-    text = json.dumps({"key": key, "row": row, "taps": model.taps, "grid": grid}, indent=1)
+    facts = {"key": key, "row": row, "taps": model.taps, "grid": grid}
+    facts["digest"] = fingerprint([row, model.taps, grid], digest_files([path]))
+    text = json.dumps(facts, indent=1)
     checkpointing.write_on_chief(
         note, lambda partial: partial.write_text(text, encoding="utf-8"), own_folders=1
     )
@@ -482,9 +496,12 @@ def train_and_measure(plan, options):
 
 
 def _measure_alone(plan, options):
-    """Makes the measurements of a model that share no pass with those of other models."""
+    """Makes the measurements of a model that share no pass with those of other models.
+
+    One that fails is tried again, and explained, where the report is written.
+    """
     from vit_tf.analysis.study.figure import lookup_figures, plan as plan_pictures
-    from vit_tf.analysis.study.measure import in_own_passes, measure
+    from vit_tf.analysis.study.measure import in_own_passes, measure_all
 
     models, _ = train_all([plan], options, lambda *_: None)
     data = report_commands.read_data(
@@ -493,7 +510,7 @@ def _measure_alone(plan, options):
     figures = lookup_figures(report_commands.figure_numbers(options))
     pictures, _ = plan_pictures(figures, models, data)
     wanted = [item for picture in pictures for item in picture.selection.measurements.values()]
-    measure(
+    measure_all(
         in_own_passes(wanted),
         data,
         options.out / "results",

@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import json
 import logging
+import os
 from collections.abc import MappingView, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
@@ -179,63 +180,60 @@ def _listed_in_stub(package):
 def keep(result: Labelled, path: Path, key: str, notes: dict) -> Labelled:
     """Saves a result at a netCDF `path` under `key`, whole or not at all, by the first worker."""
     result = result.assign_attrs(notes | {"key": key})
-    result = result.assign_attrs(digest=digest_of(result))
     if this_worker(tf.distribute.get_strategy())[0] == 0:
-        write_whole(path, result.to_netcdf)
+        save(result, path)
     return result
 
 
 def load(path: Path, key: str) -> Labelled | None:
     """The result saved at `path`, or None if there is none or it was saved under another key.
 
-    A file that cannot be read, or that was changed after it was written, is logged and counts as
-    none: it is only there to save the work of making it again.
+    A file that was cut off or changed is logged and counts as none: it only saves the work of
+    making it again.
     """
-    result = read_whole(path)
+    result = load_unchanged(path)
     if result is None:
         return None
     if "key" not in result.attrs and len(result.data_vars) == 1:
         (result,) = result.data_vars.values()  # a DataArray's attributes are its variable's
-    if result.attrs.get("key") != key:
-        return None
-    if result.attrs.get("digest") != digest_of(result):
-        log.warning("%s was changed after it was written, and is made again", path)
-        return None
-    return result
+    return result if result.attrs.get("key") == key else None
 
 
-def read_whole(path: Path) -> xr.Dataset | None:
-    """The Dataset of a netCDF file that this package wrote; None if it is not there or corrupt."""
+# What follows the netCDF in its file, which readers ignore, before the digest of all before it.
+DIGEST_MARK = b"\nSHA-256 of this file before this line: "
+TRAILER_BYTES = len(DIGEST_MARK) + 64
+
+
+def save(result: Labelled, path: Path) -> None:
+    """Writes netCDF that `load_unchanged` reads, whole or not at all."""
+
+    def write(partial: Path) -> None:
+        result.to_netcdf(partial)
+        with partial.open("rb+") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0, os.SEEK_END)
+            file.write(DIGEST_MARK + digest.encode())
+
+    write_whole(path, write, own_folders=1)
+
+
+def load_unchanged(path: Path) -> xr.Dataset | None:
+    """The Dataset that `save` wrote; None where it is not there, or the file is not what it was."""
     if not path.is_file():
         return None
-    try:
-        return xr.load_dataset(path)
-    except Exception as error:  # whatever a reader of netCDF makes of an arbitrary file
-        log.warning("%s cannot be read, and is made again (%s)", path, type(error).__name__)
+    # HDF5 is not asked to read anything else: corrupt files can end the process.
+    if not has_own_digest(path):
+        log.warning(
+            "%s was cut off, changed or written by another version, and is made again", path
+        )
         return None
+    return xr.load_dataset(path)
 
 
-def _without_keys(attrs: dict) -> dict:
-    return {name: value for name, value in attrs.items() if name not in ("key", "digest")}
-
-
-def digest_of(result: Labelled) -> str:
-    """`fingerprint` of the values, coordinates and attributes of a result, before or after saving.
-
-    Files hold no lists of one text, and return texts as objects.
-    """
-    parts = {"": result} if isinstance(result, xr.DataArray) else dict(result.data_vars)
-    parts |= dict(result.coords)
-    contents = {
-        str(name): [part.dims, _plain(part.values), _plain_attrs(part.attrs)]
-        for name, part in parts.items()
-    }
-    return fingerprint(contents, _plain_attrs(result.attrs))
-
-
-def _plain_attrs(attrs: dict) -> dict[str, list]:
-    return {name: np.ravel(value).tolist() for name, value in _without_keys(attrs).items()}
-
-
-def _plain(values: np.ndarray) -> np.ndarray | list[str]:
-    return values if values.dtype.kind in "fiub" else list(map(str, values.ravel()))
+def has_own_digest(path: Path) -> bool | None:
+    """Whether a file is what `save` wrote; None for one without a digest, as of other writers."""
+    content = path.read_bytes()
+    whole, trailer = content[:-TRAILER_BYTES], content[-TRAILER_BYTES:]
+    if not trailer.startswith(DIGEST_MARK):
+        return None
+    return trailer == DIGEST_MARK + hashlib.sha256(whole).hexdigest().encode()

@@ -4,12 +4,13 @@ import json
 import logging
 import re
 
-from vit_tf.files import write_whole
+from vit_tf.files import digest_files, write_whole
 from vit_tf.names import join_words
 
+from ..engine.failures import explain
 from ..engine.store import code_of, fingerprint
 from .page import Panel, ReportFigure
-from .rendering import render
+from .rendering import Failures, ProcessEnded, render
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +21,9 @@ class Drawer:
     def __init__(self, folder, processes=None):
         self.folder, self._processes = folder, processes
         self._manifest = folder / "figures" / "keys.json"
-        self._started = []  # list of (future, keys of the pictures by name)
+        self._started = []  # list of (future, keys of the pictures by name, their `Drawing`s)
+        # What could not be drawn, and why: reasons by the name of the picture.
+        self.failures: dict[str, str] = {}
 
     def draw(self, pictures, results, meanwhile=False):
         """Draws those of some pictures that are not there yet, on the scales of all of them.
@@ -46,49 +49,85 @@ class Drawer:
         if self._processes and (meanwhile or not self._started):
             future = self._processes.start(drawings)
         if future:
-            self._started.append((future, stale))
+            self._started.append((future, stale, drawings))
         elif not meanwhile:
             log.info("drawing %s", ", ".join(stale))
-            render(drawings)
-            self._write_keys(stale)
+            self._store(stale, render(drawings))
 
     def wait(self):
-        """Waits for all pictures; raises the error of the first that failed."""
+        """Waits for all pictures."""
         self._store_keys(wait=True)
 
     def _stale(self, pictures, results):
         """The keys of the pictures to draw by name: those of another key than before."""
-        keys = self._keys()
-        for _, started in self._started:
-            keys |= started
+        saved = self._keys()
+        started = {name: key for _, keys, _ in self._started for name, key in keys.items()}
         made_of = {}
         for picture in pictures:
             own = _results_of(picture, results).items()
             made_of[picture.name] = {label: result.attrs["key"] for label, result in own}
-        stale, names = {}, {name for _, started in self._started for name in started}
+        stale = {}
         for picture in pictures:
             draws = [picture.figure.draw, __name__]
             code = code_of(draws, without=["vit_tf.analysis.report.page"])
             key = fingerprint(made_of, picture.full_title, draws, code)
-            is_drawn = picture.name in names or _path(self.folder, picture).exists()
-            if keys.get(picture.name) != key or not is_drawn:
+            is_there = started.get(picture.name) == key or (
+                picture.name not in started and self._is_drawn(picture, key, saved)
+            )
+            if not is_there and picture.name not in self.failures:
                 stale[picture.name] = key
         return stale
 
-    def _keys(self):
-        return json.loads(self._manifest.read_text()) if self._manifest.exists() else {}
+    def _is_drawn(self, picture, key: str, saved: dict) -> bool:
+        """Whether a picture is the one that was drawn under this key."""
+        path, entry = _path(self.folder, picture), saved.get(picture.name)
+        if not isinstance(entry, dict) or entry.get("key") != key or not path.is_file():
+            return False
+        if entry.get("digest") == digest_files([path]):
+            return True
+        log.warning("%s was changed after it was drawn, and is drawn again", path)
+        return False
 
-    def _write_keys(self, keys):
-        keys = self._keys() | keys
-        text = json.dumps(keys, indent=1)
-        write_whole(self._manifest, lambda partial: partial.write_text(text), own_folders=1)
+    def _keys(self) -> dict:
+        """What was drawn: dict from the name of a picture to its key and the digest of its file."""
+        if not self._manifest.is_file():
+            return {}
+        try:
+            keys = json.loads(self._manifest.read_text())
+        except ValueError:
+            keys = None
+        if not isinstance(keys, dict):
+            log.warning("%s is corrupt; all pictures are drawn again", self._manifest)
+            return {}
+        return keys
+
+    def _store(self, keys: dict[str, str], failures: Failures) -> None:
+        """Stores the keys of what was drawn, and reasons for the rest."""
+        drawn = self._keys()
+        for name, key in keys.items():
+            path = self.folder / "figures" / f"{name}.png"
+            if path not in failures:
+                drawn[name] = {"key": key, "digest": digest_files([path])}
+                continue
+            reason, trace = failures[path]
+            if trace:
+                log.error("The picture %s failed:\n%s", name, trace)
+            self.failures[name] = reason
+        text = json.dumps(drawn, indent=1)
+        write_whole(
+            self._manifest, lambda partial: partial.write_text(text, "utf-8"), own_folders=1
+        )
 
     def _store_keys(self, wait):
         """Stores the keys of what is drawn by now, or, with `wait`, of all that was started."""
         while self._started and (wait or self._started[0][0].done()):
-            future, keys = self._started.pop(0)
-            future.result()
-            self._write_keys(keys)
+            future, keys, drawings = self._started.pop(0)
+            try:
+                failures = future.result()
+            except ProcessEnded as error:
+                log.warning("%s; they are drawn here", error)
+                failures = render(drawings)
+            self._store(keys, failures)
 
 
 def draw(figures, results, folder, progress=None, code_for=None, drawer=None):
@@ -106,27 +145,36 @@ def draw(figures, results, folder, progress=None, code_for=None, drawer=None):
         drawer: the `Drawer` of the folder that has started on some of them; None for a new one.
 
     Returns:
-        List of (chapter, `ReportFigure`).
+        List of (chapter, `ReportFigure`). What fails is left out, with the reasons in
+        `drawer.failures`.
     """
     drawer = drawer or Drawer(folder)
     count, done = sum(map(len, figures)), 0
     sentences = {}
     for together in _sharing(figures):
-        pictures, instead = _without_sentences(together, results)
+        pictures, instead = _without_sentences(together, results, drawer)
         sentences |= instead
         if progress:
             progress(done, count, together[0].title)
         done += len(together)
         drawer.draw(pictures, results)
     drawer.wait()
-    for name in sentences:
+    for name in (*sentences, *drawer.failures):
         (folder / "figures" / f"{name}.png").unlink(missing_ok=True)
     taken, drawn = set(), []
     for pictures in figures:
+        pictures = [picture for picture in pictures if picture.name not in drawer.failures]
+        if not pictures:
+            continue
         name = _free_name(pictures, taken)
-        code = code_for(pictures) if code_for else ""
-        figure = _report_figure(name, pictures, results, sentences, folder, code)
-        drawn.append((pictures[0].figure.chapter, figure))
+        try:
+            code = code_for(pictures) if code_for else ""
+            figure = _report_figure(name, pictures, results, sentences, folder, code)
+        except Exception as error:
+            reason = explain(error, f"The figure {name}")
+            drawer.failures |= {picture.name: reason for picture in pictures}
+        else:
+            drawn.append((pictures[0].figure.chapter, figure))
     return drawn
 
 
@@ -143,15 +191,20 @@ def draw_measured(figures, results, drawer):
     for together in _sharing(figures):
         measurements = [m for picture in together for m in picture.selection.measurements.values()]
         if all(results.get(m.name) is not None for m in measurements):
-            drawer.draw(_without_sentences(together, results)[0], results, meanwhile=True)
+            drawer.draw(_without_sentences(together, results, drawer)[0], results, meanwhile=True)
 
 
-def _without_sentences(pictures, results):
+def _without_sentences(pictures, results, drawer):
     """The pictures to draw, and a dict from the name of each other one to the sentence instead."""
     drawn, sentences = [], {}
     for picture in pictures:
         instead = picture.figure.instead
-        if sentence := instead and instead(_results_of(picture, results)):
+        try:
+            sentence = instead and instead(_results_of(picture, results))
+        except Exception as error:
+            drawer.failures[picture.name] = explain(error, f"The picture {picture.name}")
+            continue
+        if sentence:
             sentences[picture.name] = sentence
         else:
             drawn.append(picture)

@@ -1,9 +1,10 @@
 """The first screen of a report: differences between models with intervals, and small plots."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from ..engine.estimates import (
     require_estimate,
     within,
 )
+from ..engine.failures import explain
 from ..plots import style
 from .page import Panel
 
@@ -43,8 +45,13 @@ class Comparison:
     plain: str = ""  # the values, in words
 
 
-def compare(pictures, models, results):
-    """The quantities of these models and their differences."""
+LeftOut: TypeAlias = list[tuple[str, list[str]]]  # as `Report.left_out`
+
+
+def compare(
+    pictures: Sequence, models: Sequence, results: dict[str, Any]
+) -> tuple[list[Comparison], LeftOut]:
+    """The quantities of these models and their differences, and what could not be computed."""
     compared = [model for model in models if model.base is None]
     if len(compared) == 1:
         compared += [m for m in models if m.base is compared[0] and m.role == "untrained"]
@@ -52,17 +59,21 @@ def compare(pictures, models, results):
     words = ("Test accuracy", "Test accuracy of the model's own head.", "accuracy")
     said = _said(accuracies, words[0], words[2], "has a higher test accuracy")
     rows = [_row(accuracies, *words, said, link="top")]
-    quantities = {}
+    quantities, left_out = {}, []
     for picture in pictures:
         for quantity in picture.figure.quantities:
             quantities.setdefault(id(quantity), (quantity, picture))
     for quantity, picture in quantities.values():
-        values = _estimates(quantity, compared, results)
         label, unit = quantity.label.rstrip("."), quantity.unit
+        try:
+            values = _estimates(quantity, compared, results)
+        except Exception as error:
+            left_out.append((label, [explain(error, f"The quantity {label!r}")]))
+            continue
         said = {} if quantity.of_pairs else _said(values, label, unit, quantity.more)
         about = {"link": f"figure-{picture.name}", "chapter": picture.figure.chapter}
         rows.append(_row(values, label, quantity.explanation, unit, said, **about))
-    return [row for row in rows if row.values]
+    return [row for row in rows if row.values], left_out
 
 
 def _row(values, label, explanation, unit, said, **about):
@@ -191,27 +202,37 @@ def model_colours(models):
     return {model.name: colour for model, colour in zip(models, colours, strict=True)}
 
 
-def draw_overview(pictures, models, results):
-    """The panels of the figures that have an `Overview`."""
-    colours, shown = model_colours(models), {}
+def draw_overview(
+    pictures: Sequence, models: Sequence, results: dict[str, Any]
+) -> tuple[list[Panel], LeftOut]:
+    """The panels of the figures that have an `Overview`, and what could not be drawn."""
+    colours, shown, panels, left_out = model_colours(models), {}, [], []
     for picture in pictures:
         view = picture.figure.overview
         for measurement in picture.selection.measurements.values() if view else ():
             (model, *others) = measurement.models
             if model in models and not others:
-                values = np.asarray(view.values(results[measurement.name]), float)
                 shown.setdefault((picture.figure.chapter.rank, view.label), (view, {}))
-                shown[picture.figure.chapter.rank, view.label][1][model.name] = values
-    panels = []
+                by_model = shown[picture.figure.chapter.rank, view.label][1]
+                by_model[model.name] = results[measurement.name]
     for _, (view, by_model) in sorted(shown.items(), key=lambda item: item[0][0]):
-        matrices = {name: values for name, values in by_model.items() if values.ndim == 2}
-        lines = {name: values for name, values in by_model.items() if values.ndim == 1}
-        for name, values in matrices.items():
-            title = f"{view.label}, {name}" if len(models) > 1 else view.label
+        try:
+            panels += _overview_panels(view, by_model, colours)
+        except Exception as error:
+            left_out.append((view.label, [explain(error, f"The overview {view.label!r}")]))
+    return panels, left_out
+
+
+def _overview_panels(view: Any, results: dict[str, Any], colours: dict[str, str]) -> list[Panel]:
+    """The panels of one `Overview`, of results by the name of the model."""
+    by_model = {name: np.asarray(view.values(result), float) for name, result in results.items()}
+    lines = {name: values for name, values in by_model.items() if values.ndim == 1}
+    panels = []
+    for name, values in by_model.items():
+        if values.ndim == 2:
+            title = f"{view.label}, {name}" if len(colours) > 1 else view.label
             panels.append(_panel(title, _draw_matrix, values, view.unit))
-        if lines:
-            panels.append(_panel(view.label, _draw_lines, lines, colours, view.unit))
-    return panels
+    return panels + ([_panel(view.label, _draw_lines, lines, colours, view.unit)] if lines else [])
 
 
 def _panel(title, draw, *values):

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from vit_tf.files import write_whole
+
+from ..engine.failures import describe_failure
 
 DPI = 150
 FEW_PICTURES = 8  # that are drawn sooner than another process starts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Drawing:
     """A picture before it is drawn."""
 
@@ -55,16 +57,36 @@ class Drawing:
         return figure
 
 
-def render(drawings):
-    """Draws some `Drawing`s on common scales and writes those that have a path."""
+Failures: TypeAlias = dict[Path, tuple[str, str]]  # by PNG, as `describe_failure` returns them
+
+
+def render(drawings: list[Drawing]) -> Failures:
+    """Draws some `Drawing`s on common scales and writes those that have a path.
+
+    A plot that fails does not keep the others from being drawn; a full disk does.
+    """
     import matplotlib.pyplot as plt
 
-    figures = [drawing.figure() for drawing in drawings]
-    share_scales(figures)
-    for drawing, figure in zip(drawings, figures, strict=True):
-        if drawing.path:
-            save_figure(figure, drawing.path)
+    figures, failures = {}, {}
+    for drawing in drawings:
+        try:
+            figures[drawing] = drawing.figure()
+        except Exception as error:
+            failures[drawing.path] = describe_failure(error)
+    try:
+        share_scales(list(figures.values()))
+    except Exception as error:
+        failures |= {drawing.path: describe_failure(error) for drawing in figures}
+    for drawing, figure in figures.items():
+        try:
+            if drawing.path and drawing.path not in failures:
+                save_figure(figure, drawing.path)
+        except OSError:
+            raise
+        except Exception as error:
+            failures[drawing.path] = describe_failure(error)
         plt.close(figure)
+    return failures
 
 
 def share_scales(figures):
@@ -157,6 +179,10 @@ PLOTS = "vit_tf.analysis.plots."  # which other processes can import without Ten
 CODE = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
 
 
+class ProcessEnded(Exception):
+    """A process that draws was ended, as where there is too little memory."""
+
+
 class _Worker:
     """Another process, which renders one list of `Drawing`s after another."""
 
@@ -175,14 +201,15 @@ class _Worker:
         try:
             self._process.stdin.write(message)
             self._process.stdin.flush()
-            error = pickle.load(self._process.stdout)
+            error, failures = pickle.load(self._process.stdout)
         except (EOFError, BrokenPipeError) as lost:
-            status = self._process.wait()
-            raise RuntimeError(
+            status, self._process = self._process.wait(), None
+            raise ProcessEnded(
                 f"A process that draws pictures ended with status {status}"
             ) from lost
         if error is not None:
             raise error
+        return failures
 
     def close(self, at_once):
         """Ends the process, `at_once` or when it has rendered everything."""
@@ -196,7 +223,7 @@ class _Worker:
 
 
 def serve():
-    """Renders the lists of `Drawing`s that come in; the answer is an error or None."""
+    """Renders the lists of `Drawing`s that come in; answers are pairs of an error and failures."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
     received, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a plot may print is no answer
@@ -207,11 +234,11 @@ def serve():
             settings, drawings = pickle.load(received)
         except EOFError:
             return
-        error = None
+        error, failures = None, {}
         try:
             matplotlib.rcParams.update(settings)
-            render(drawings)
+            failures = render(drawings)
         except Exception as raised:
             error = raised
-        pickle.dump(error, answers)
+        pickle.dump((error, failures), answers)
         answers.flush()

@@ -15,12 +15,12 @@ import xarray as xr
 
 import vit_tf
 from vit_tf.data.any_images import as_images
-from vit_tf.files import write_whole
 from vit_tf.names import format_list, join_words, renamed_arguments
 from vit_tf.preprocessing import Preprocessing
 
 from ..engine.estimates import NOT_TESTED, OUTCOMES, REPLICATES, accuracy_of
 from ..engine.features import name_models
+from ..engine.store import has_own_digest, load_unchanged, save
 from ..plots.similarity_plots import plot_trainings
 from ..report.drawing import Drawer, draw, draw_measured
 from ..report.first_screen import compare, draw_overview, main_results, model_colours
@@ -45,7 +45,7 @@ from .figure import (
     plan,
     without_failures,
 )
-from .measure import measure_all, raise_problems
+from .measure import measure_all
 from .models import LoadedModel, StudyModel, expected, prepare_models, require_distinct
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,6 @@ def write_figures(
     data: Data,
     folder: str | Path,
     *,
-    strict: bool = False,  # whether a measurement that fails is an error; else the report says so
     elsewhere: str = "",  # how to get the figures and claims of models that are missing here
     # Called before each step with "measuring" or "drawing", how many steps of that are done, of how
     # many, and what is next, in words.
@@ -98,7 +97,7 @@ def write_figures(
 
     Results are kept in `folder / "results"`, pictures in `folder / "figures"`: a second call with
     nothing changed measures and draws nothing. A worker that is not the chief only measures, and
-    returns None. Raises a `ValueError` if no figure applies; where `strict`, for what fails.
+    returns None. What fails is listed with its reason. Raises a `ValueError` if no figure applies.
     """
     from vit_tf.distribute import is_chief
 
@@ -112,14 +111,12 @@ def write_figures(
         results, problems = measure_all(
             wanted, data, folder / "results", measuring, start_to_draw if processes else None
         )
-        if strict:
-            raise_problems(problems)
         pictures, failed = without_failures(pictures, results, problems)
         left_out = [*left_out, *failed, *notes, *undefined(results)]
         if left_out:
             count = len(left_out)
             log.info("%d figures are not shown, or not for every model: see the report", count)
-        if not pictures and not strict:
+        if not pictures:
             reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
             raise ValueError(f"Expected a figure that applies to these models. Received: {reasons}")
         if not is_chief():
@@ -133,9 +130,17 @@ def write_figures(
             partial(example_code, sources=sources or {}, setup=setup),
             drawer,
         )
+        left_out += [
+            (picture.full_title, [drawer.failures[picture.name]])
+            for picture in pictures
+            if picture.name in drawer.failures
+        ]
     claims = _evaluated(figures, models, results, elsewhere, data, folder / "results")
-    differences = compare(pictures, models, results)
+    differences, failed = compare(pictures, models, results)
+    left_out += failed
     compared = [model for model in models if model.base is None]
+    overview, failed = draw_overview(pictures, compared, results)
+    left_out += failed
     chapters, notes = _not_measured(figures, left_out)
     passes = {result.attrs["pass"]: result.attrs["seconds"] for result in results.values()}
     path = write_report(
@@ -143,7 +148,7 @@ def write_figures(
         introduction=introduction or _introduction(results, data),
         summary=_summaries(compared, models_table),
         sentences=main_results(differences),
-        overview=draw_overview(pictures, compared, results),
+        overview=overview,
         differences=differences,
         scorecard=claims,
         figures_of_claims=_figures_of_claims(drawn, pictures, claims),
@@ -161,8 +166,9 @@ def _evaluated(figures, models, results, elsewhere, data, folder):
     claims = evaluate(figures, models, results, elsewhere, data)
     if claims:
         path, scorecard = folder / PLACE.name, scorecard_dataset(claims, models, data)
-        if not path.exists() or not xr.load_dataset(path).identical(scorecard):
-            write_whole(path, scorecard.to_netcdf, own_folders=1)
+        saved = load_unchanged(path)
+        if saved is None or not saved.identical(scorecard):
+            save(scorecard, path)
     measured = [claim for claim in claims if claim.outcome != NOT_TESTED]
     for claim in measured:
         log.info("%-18s %s (%s)", claim.outcome, claim.statement, ", ".join(claim.models))
@@ -514,9 +520,9 @@ def report_trainings(reports, folder):
             f"Expected the folders of reports with a scorecard, {PLACE}. "
             f"Received: {format_list(missing)} without"
         )
-    cards = {name: xr.load_dataset(Path(path, PLACE)) for name, path in reports.items()}
+    cards = {name: _read_scorecard(Path(path, PLACE)) for name, path in reports.items()}
     result = scorecard_of_trainings(cards)
-    write_whole(folder / PLACE, result.to_netcdf, own_folders=1)
+    save(result, folder / PLACE)
     statements = zip(result["statement"].values, result["outcome"].values, strict=True)
     figure = ReportFigure(
         name="trainings",
@@ -547,6 +553,23 @@ def report_trainings(reports, folder):
         sections=[("Runs", "How consistent are the outcomes over runs?", [figure])],
     )
     return Report(path, {"scorecard": result}, claims, [])
+
+
+def _read_scorecard(path: Path) -> xr.Dataset:
+    """The scorecard of a report; a `ValueError` for a file that is none, or was changed."""
+    again = "repeat the command that wrote the report"
+    if has_own_digest(path) is False:  # earlier versions wrote none
+        raise ValueError(
+            f"Expected {path} to be the scorecard that a report wrote. Received: a file that was "
+            f"changed since; {again}"
+        )
+    try:
+        return xr.load_dataset(path)
+    except Exception as error:  # whatever a reader of netCDF makes of an arbitrary file
+        raise ValueError(
+            f"Expected {path} to be the scorecard that a report wrote. Received: a file that is "
+            f"not netCDF, or cut off; {again}"
+        ) from error
 
 
 def _claims(result: xr.Dataset) -> list[Result]:

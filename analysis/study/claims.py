@@ -36,6 +36,7 @@ from ..engine.estimates import (
     require_estimate,
     within,
 )
+from ..engine.failures import explain
 from ..engine.store import fingerprint
 from .data import UNKNOWN, Data
 from .figure import Figure, all_figures, describe, fields_of, missing_data
@@ -428,10 +429,11 @@ def _measured(
         if absent:
             raise ValueError(not_measured or f"Missing result: {' and '.join(absent)}.")
         estimate = claim.statistic(*(values[name] for name in names))
-    except ValueError as error:
+        require_estimate(estimate, f"the claim {claim.name!r}")
+    except Exception as error:
+        reason = explain(error, f"The claim {claim.name!r}")
         missing = elsewhere and not all(assignment.get(role) for role in _roles(claim))
-        return f"{error} {elsewhere}" if missing else str(error), ()
-    require_estimate(estimate, f"the claim {claim.name!r}")
+        return f"{reason} {elsewhere}" if missing else reason, ()
     if np.isnan(estimate.value):
         return f"The value is not defined here: {estimate.how}.", ()
     estimate = within(estimate, range_of(claim.unit))

@@ -26,7 +26,14 @@ from ..engine.stream import eager_steps
 from ..flow.attribution import require_samples
 from ..report.explore_page import write_explore_page
 from ..report.page import in_frame, require_own
-from .exploration_results import FLAT, MEASURES, Subject, collect_results, is_flat
+from .exploration_results import (
+    FLAT,
+    MEASURES,
+    Subject,
+    collect_results,
+    is_flat,
+    keep_possible,
+)
 from .models import PROBES, LoadedModel, describe_model, expected, slug, study_model
 
 MOST_PIXELS = 112  # a side of a map of pixels on the page
@@ -174,12 +181,13 @@ def explore_models(models, images, path):
         opened, subject, photos = open_subject(name, model, pictures, **settings)
         with eager_steps():
             results[name], left_out[name] = collect_results(subject)
+        view = _view(opened, subject, photos, results[name], left_out[name])
         if not results[name]:
             reasons = " ".join(reason for _, why in left_out[name] for reason in why)
             raise ValueError(
                 f"Expected a model for which at least one result can be shown. Received: {reasons}"
             )
-        views.append(_view(opened, subject, photos, results[name], left_out[name]))
+        views.append(view)
     written = write_explore_page(
         path,
         views=views,
@@ -260,9 +268,13 @@ def _view(opened, subject, photos, results, left_out):
     """What the page shows of a model: name, numbers, panels, what is left out, and facts."""
     classes = getattr(opened.model, "class_names", None)
     row = describe_model(opened, subject.model)
+    packed, failed = keep_possible(
+        results, lambda name: PACKERS[name](results[name], subject, classes), opened.name
+    )
+    left_out += failed
     return {
         "name": opened.name,
-        "payload": make_payload(subject, results, photos, classes),
+        "payload": make_payload(subject, results, photos, classes, packed),
         "shown": _shown(subject, results),
         "left_out": left_out,
         "facts": {key: value for key, value in row.items() if value is not None}
@@ -351,8 +363,8 @@ def _check_classes(subject):
         )
 
 
-def make_payload(subject, results, photos, class_names):
-    """What the script of the page draws."""
+def make_payload(subject, results, photos, class_names, packed):
+    """What the script of the page draws; `packed` is what `PACKERS` made of each result."""
     grid = subject.model.grid
     explained_classes = subject.explained_classes if "scores" in results else [[] for _ in photos]
     shared = {
@@ -374,12 +386,10 @@ def make_payload(subject, results, photos, class_names):
             for photo, explained in zip(photos, explained_classes, strict=True)
         ],
     }
-    for name, pack_one in PACKERS.items():
-        if name in results:
-            of_all, of_each = pack_one(results[name], subject, class_names)
-            shared |= of_all
-            for example, arrays in zip(shared["examples"], of_each, strict=True):
-                example |= arrays
+    for of_all, of_each in packed.values():
+        shared |= of_all
+        for example, arrays in zip(shared["examples"], of_each, strict=True):
+            example |= arrays
     return shared
 
 

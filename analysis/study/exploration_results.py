@@ -1,7 +1,9 @@
 """What is measured of single images: each result that a model has the taps for, or the reason."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -14,6 +16,7 @@ from vit_tf.tokens import prefix_names
 
 from ..attention.attention_distance import attention_rows
 from ..attention.rollout import gradient_attention, rollout_of_images
+from ..engine.failures import explain
 from ..engine.pooling import pooled_tokens
 from ..engine.results import provenance
 from ..engine.stream import collect
@@ -129,7 +132,7 @@ class Subject:
         """Tokens of some layers: dict from tap to array (example, row, column, channel)."""
         if self.model.has_maps:
             return self._values(self.maps)
-        grid = self.model.grid
+        grid = self.model.require_grid()
         shape = (len(self.images), grid.rows, grid.columns, -1)
         return {tap: x[:, grid.prefix :].reshape(shape) for tap, x in self._placed.items()}
 
@@ -333,17 +336,37 @@ FLAT = "The head scores all classes equally, as one that is zero or untrained do
 
 def collect_results(subject):
     """Results by name that the model has the taps for, and (what, reasons) of those left out."""
-    results, left_out = {}, []
+    results, left_out, model_name = {}, [], subject.model.name
     for name, (words, measure) in MEASURES.items():
         if name in OF_CLASSES and is_flat(results):
             continue
         try:
             results[name] = measure(subject)
-        except ValueError as reason:
-            left_out.append((words[0].upper() + words[1:], [str(reason)]))
+        except Exception as error:
+            left_out.append((_title(words), [explain(error, f"{_title(words)} of {model_name}")]))
     if is_flat(results):
         left_out.append(("Evidence for classes", [f"{FLAT}."]))
     return results, left_out
+
+
+def _title(words: str) -> str:
+    """Words as the title of what is not shown."""
+    return words[0].upper() + words[1:]
+
+
+def keep_possible(
+    results: dict[str, Any], function: Callable[[str], Any], model_name: str
+) -> tuple[dict[str, Any], list[tuple[str, list[str]]]]:
+    """What a function returns by name of a result; those that it fails for are removed."""
+    values, left_out = {}, []
+    for name in list(results):
+        title = _title(MEASURES[name][0])
+        try:
+            values[name] = function(name)
+        except Exception as error:
+            left_out.append((title, [explain(error, f"{title} of {model_name}")]))
+            del results[name]
+    return values, left_out
 
 
 def is_flat(results):

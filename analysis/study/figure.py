@@ -14,6 +14,7 @@ from typing import Any
 from vit_tf.names import join_words, unknown_name
 from vit_tf.tokens import TokenGrid
 
+from ..engine.failures import explain
 from ..report.rendering import Drawing
 from .measure import Measurement, with_inputs
 from .models import BASELINES, ROLES, NotApplicable, StudyModel
@@ -136,7 +137,10 @@ class Figure:
 
     def select(self, models: list[StudyModel]) -> tuple[list[Selection], list[str]]:
         """The pictures for these models: list of `Selection`, and reasons for missing ones."""
-        return self.models.select(models, self.measure)
+        try:
+            return self.models.select(models, self.measure)
+        except Exception as error:
+            return [], [explain(error, describe(self))]
 
 
 @dataclass(frozen=True)
@@ -512,7 +516,7 @@ def _check_results(figures, others=()):
 def _selected(figure, models):
     """The selections of a figure; an error of its `measure` names the figure."""
     try:
-        return figure.select(models)[0]
+        return figure.models.select(models, figure.measure)[0]
     except (ValueError, TypeError, AttributeError, KeyError, NameError) as error:
         raise ValueError(
             f"Expected measure of {describe(figure)!r} ({figure.name}) to return measurements. "

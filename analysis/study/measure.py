@@ -23,10 +23,11 @@ import tensorflow as tf
 
 from vit_tf.names import join_words
 
+from ..engine.failures import explain, message_of
 from ..engine.features import choose
 from ..engine.results import name_models
 from ..engine.store import base_code, code_of, fingerprint, keep, load
-from ..engine.stream import one_pass
+from ..engine.stream import one_pass, this_worker
 from .models import StudyModel
 
 # Among the inputs of a measurement: the `Data` itself.
@@ -198,27 +199,11 @@ DATA_DESCRIPTIONS = {
 }
 
 
-def measure(wanted, data, folder, progress=None, meanwhile=None):
-    """Every measurement wanted, kept in a folder so that none is made twice."""
-    results, problems = measure_all(wanted, data, folder, progress, meanwhile)
-    raise_problems(problems)
-    return results
-
-
-def raise_problems(problems):
-    """Raises a `ValueError` that names the measurements that failed, and why; if any did."""
-    failed = {}
-    for name, reason in problems.items():
-        failed.setdefault(reason, []).append(name)
-    if failed:
-        raise ValueError("; ".join(f"{', '.join(names)}: {why}" for why, names in failed.items()))
-
-
 def measure_all(wanted, data, folder, progress=None, meanwhile=None):
     """Every measurement wanted that can be made, kept in a folder so that none is made twice.
 
-    What one pass measures is saved as soon as the pass is over. A measurement that fails does not
-    keep the others from being made.
+    What one pass measures is saved as soon as the pass is over. A measurement that fails, whatever
+    it raises, does not keep the others from being made; a file that cannot be written does.
 
     Args:
         wanted: list of measurements, made by `statistic` and `task`.
@@ -266,14 +251,15 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
                 continue
             try:
                 result = finishes[m.name]()
-            except ValueError as error:
-                problems[m.name] = str(error)
-                continue
-            if m.reads is not None and hasattr(result, "assign_attrs"):
-                result = name_models(result, m.models)  # others have the names of their inputs
-            if m.saved:
-                result = keep(result, folder / f"{m.name}.nc", keys[m.name], notes)
-            results[m.name] = result
+                if m.reads is not None and hasattr(result, "assign_attrs"):
+                    result = name_models(result, m.models)  # others have the names of their inputs
+                if m.saved:
+                    result = keep(result, folder / f"{m.name}.nc", keys[m.name], notes)
+                results[m.name] = result
+            except OSError:
+                raise
+            except Exception as error:
+                problems[m.name] = _reason(error, m)
         if meanwhile:
             meanwhile(results)
     return {name: result for name, result in results.items() if table[name].saved}, problems
@@ -445,8 +431,10 @@ def _make(measurements, data, results, problems, parts=False):
     for m in measurements:
         try:
             fed[m.name] = _inputs(m, data, results, problems)
-        except ValueError as error:
+        except InputFailed as error:
             problems[m.name] = str(error)
+        except Exception as error:
+            problems[m.name] = _reason(error, m)
     able = [m for m in measurements if m.name in fed]
     if not able:
         return {}
@@ -456,24 +444,42 @@ def _make(measurements, data, results, problems, parts=False):
         (m,) = able
         result = m.make(*fed[m.name])
         return {m.name: lambda: result}
-    except ValueError as error:
+    except Exception as error:
         if len(able) == 1:
-            problems[able[0].name] = str(error)
+            problems[able[0].name] = _reason(error, able[0])
             return {}
+        _require_one_worker(error)
         if not parts:
             names = join_words(dict.fromkeys(model.name for m in able for model in m.models))
-            log.info("%d results of %s are measured in parts: %s", len(able), names, error)
+            reason = message_of(error)
+            log.info("%d results of %s are measured in parts: %s", len(able), names, reason)
         middle = len(able) // 2
         halves = (able[:middle], able[middle:])
         first, second = (_make(half, data, results, problems, parts=True) for half in halves)
         return first | second
 
 
+class InputFailed(Exception):
+    """Why a measurement that another one is fed by failed."""
+
+
+def _reason(error: Exception, measurement: Measurement) -> str:
+    """Why a measurement failed, as a sentence."""
+    _require_one_worker(error)
+    return explain(error, measurement.name)
+
+
+def _require_one_worker(error: Exception) -> None:
+    """Raises an error that one of several workers may have alone: the others would wait for it."""
+    if not isinstance(error, ValueError) and this_worker(tf.distribute.get_strategy())[1] > 1:
+        raise error
+
+
 def _inputs(m, data, results, problems):
-    """The inputs of a measurement; a `ValueError` says why one is not there."""
+    """The inputs of a measurement; an `InputFailed` where one is not there."""
     for other in m.before:
         if other.name in problems:
-            raise ValueError(problems[other.name])
+            raise InputFailed(problems[other.name])
     return [data if other is DATA else results[other.name] for other in m.inputs]
 
 

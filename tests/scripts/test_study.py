@@ -309,3 +309,29 @@ def test_fine_tuning_starts_from_the_trained_body_with_a_new_head(options, monke
             assert np.any(old.numpy()) and not np.any(new.numpy())
         else:
             np.testing.assert_array_equal(old, new)
+
+
+def test_a_changed_model_or_note_is_trained_again(options, tmp_path, monkeypatch, caplog):
+    plan = study_script.make_plans(options, 10)[0]
+    options.out = tmp_path
+    trained = []
+
+    def train_model(plan, *_):
+        trained.append(plan.name)
+        model = vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 8, 3)
+        return {"model": plan.name, "test accuracy (%)": 50.0, "tested on": 40}, model
+
+    monkeypatch.setattr(study_script, "_train_model", train_model)
+    facts = study_script.train_plan(plan, options)
+    assert study_script.train_plan(plan, options) == facts and len(trained) == 1
+    path = study_script.model_path(plan, options)
+    note = path.with_suffix(".json")
+    text = note.read_text("utf-8")
+    for wrong in ("", "[1]", "{}", text[:50], text.replace("50.0", "99.0")):
+        caplog.clear()
+        note.write_text(wrong, "utf-8")
+        assert study_script.train_plan(plan, options)["row"] == facts["row"]
+        assert note.name in caplog.text or path.name in caplog.text
+    path.write_bytes(path.read_bytes()[:200])
+    study_script.train_plan(plan, options)
+    assert vit_tf.load_model(path).count_params() and len(trained) == 7

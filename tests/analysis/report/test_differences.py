@@ -51,9 +51,10 @@ def test_a_quantity_has_a_label_and_an_explanation(text):
 def made(quantities, models, **results):
     figure = SimpleNamespace(quantities=quantities, chapter=None)
     pictures = [SimpleNamespace(figure=figure, name=name) for name in ("first", "second")]
-    return compare(
-        pictures, models, {k.replace("_", "."): xr.DataArray(v) for k, v in results.items()}
-    )
+    results = {k.replace("_", "."): xr.DataArray(v) for k, v in results.items()}
+    rows, left_out = compare(pictures, models, results)
+    assert not left_out
+    return rows
 
 
 def test_only_what_the_intervals_allow_is_said():

@@ -6,7 +6,7 @@ from study_parts import cka_result
 
 from vit_tf.analysis.plots.attention_plots import plot_attention_distance
 from vit_tf.analysis.plots.similarity_plots import plot_cka
-from vit_tf.analysis.report.rendering import Drawing, Processes, render
+from vit_tf.analysis.report.rendering import Drawing, ProcessEnded, Processes, render
 
 LAYERS = ["embedding", "block00", "norm"]
 
@@ -36,12 +36,12 @@ def test_other_processes_draw_the_same_pictures_on_the_scales_of_all(processes, 
         assert here.read_bytes() == existing.read_bytes()
 
 
-def test_an_error_of_a_plot_is_raised_where_the_picture_was_started(processes, tmp_path):
-    wrong = processes.start([drawing(1.0, tmp_path / "wrong.png", plot_attention_distance)])
-    right = processes.start([drawing(1.0, tmp_path / "right.png")])
-    with pytest.raises(ValueError, match=r"Expected .* dims"):
-        wrong.result()
-    right.result()
+def test_a_plot_that_fails_costs_no_other_picture(processes, tmp_path):
+    paths = [tmp_path / "wrong.png", tmp_path / "right.png"]
+    drawings = [drawing(1.0, paths[0], plot_attention_distance), drawing(1.0, paths[1])]
+    failures = processes.start(drawings).result()
+    ((path, (reason, trace)),) = failures.items()
+    assert path == paths[0] and "Expected" in reason and "dims" in reason and not trace
     assert [path.name for path in tmp_path.iterdir()] == ["right.png"]
 
 
@@ -49,8 +49,10 @@ def test_a_process_that_ends_early_is_an_error(tmp_path):
     with Processes(1) as processes:
         processes.start([drawing(1.0, tmp_path / "first.png")]).result()
         processes._workers[0]._process.kill()
-        with pytest.raises(RuntimeError, match="ended with status -9"):
+        with pytest.raises(ProcessEnded, match="ended with status -9"):
             processes.start([drawing(1.0, tmp_path / "second.png")]).result()
+        processes.start([drawing(1.0, tmp_path / "third.png")]).result()
+    assert (tmp_path / "third.png").stat().st_size
 
 
 def test_plots_of_other_packages_and_few_pictures_are_drawn_here(processes, tmp_path):

@@ -19,7 +19,7 @@ from vit_tf.analysis.similarity.cka import best_matching_layer
 from vit_tf.analysis.study import measure as measuring
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, plan
-from vit_tf.analysis.study.measure import OwnPasses, SharedPass, measure, with_inputs
+from vit_tf.analysis.study.measure import OwnPasses, SharedPass, measure_all, with_inputs
 from vit_tf.analysis.study.models import StudyModel, block_outputs
 
 
@@ -134,7 +134,8 @@ def measured(subjects, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "one_pass", counted)
-        results = measure(wanted, data, folder)
+        results, problems = measure_all(wanted, data, folder)
+    assert not problems
     return pictures, wanted, results, passes, folder
 
 
@@ -268,7 +269,7 @@ def test_nothing_is_measured_twice(measured, data, monkeypatch):
     _, wanted, results, _, folder = measured
     monkeypatch.setattr(measuring, "one_pass", None)
     monkeypatch.setattr(section5_locality, "receptive_field", None)
-    again = measure(wanted, data, folder)
+    again, _ = measure_all(wanted, data, folder)
     assert again.keys() == results.keys()
     for name, result in results.items():
         xr.testing.assert_identical(again[name], result)
@@ -335,8 +336,8 @@ def test_one_failure_does_not_lose_the_others(subjects, data, tmp_path):
         return dataclasses.replace(good.make(features), finish=fail)
 
     bad = dataclasses.replace(good, name="broken.vit-cls", make=broken)
-    with pytest.raises(ValueError, match=r"^broken.vit-cls: no such thing$"):
-        measure([bad, good], data, tmp_path)
+    results, problems = measure_all([bad, good], data, tmp_path)
+    assert problems == {"broken.vit-cls": "no such thing"} and results["broken.vit-cls"] is None
     assert [path.name for path in tmp_path.iterdir()] == ["skip_ratio.vit-cls.nc"]
 
 
@@ -351,8 +352,8 @@ def test_a_statistic_that_cannot_be_made_costs_no_other_of_its_pass(
         raise ValueError("not of these taps")
 
     bad = [dataclasses.replace(good, name=f"{n}.vit-cls", make=refuse) for n in ("one", "two")]
-    with pytest.raises(ValueError, match=r"^one.vit-cls, two.vit-cls: not of these taps$"):
-        measure([bad[0], good, bad[1]], data, tmp_path)
+    _, problems = measure_all([bad[0], good, bad[1]], data, tmp_path)
+    assert problems == dict.fromkeys(("one.vit-cls", "two.vit-cls"), "not of these taps")
     (line,) = [line for line in caplog.messages if "not of these taps" in line]
     assert f"3 results of {vit.name} are measured in parts" in line
     assert [path.name for path in tmp_path.iterdir()] == ["skip_ratio.vit-cls.nc"]

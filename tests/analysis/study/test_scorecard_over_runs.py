@@ -12,6 +12,7 @@ from study_parts import claim_result
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.engine.estimates import Estimate, minus, over_trainings, range_of, student
+from vit_tf.analysis.engine.store import save
 from vit_tf.analysis.study.claims import scorecard_dataset
 from vit_tf.analysis.study.data import Data
 from vit_tf.scripts import scorecard as script
@@ -262,3 +263,23 @@ def test_a_report_of_two_reports(tmp_path, capsys):
     assert script.main([folders[0], str(tmp_path), "--out", str(tmp_path / "none")]) == 2
     assert "Expected the folders of reports with a scorecard" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+def test_a_scorecard_that_was_cut_off_or_changed_is_named(tmp_path, capsys):
+    paths = [tmp_path / name / "results" / "scorecard.nc" for name in ("first", "second")]
+    for path in paths:
+        save(card(skips={"value": 1.0, "low": 0.9, "high": 1.1}), path)
+    command = [str(tmp_path / "first"), str(tmp_path / "second"), "--out", str(tmp_path / "both")]
+    assert script.main(command) == 0
+    whole = paths[1].read_bytes()
+    position = len(whole) // 2
+    other = bytes([whole[position] ^ 1])
+    for content, words in (
+        (b"", "not netCDF"),
+        (whole[:500], "cut off"),
+        (whole[:position] + other + whole[position + 1 :], "changed since"),
+    ):
+        paths[1].write_bytes(content)
+        capsys.readouterr()
+        assert script.main(command) == 2
+        assert str(paths[1]) in (message := capsys.readouterr().err) and words in message
