@@ -21,6 +21,7 @@ from ..engine.results import (
     variable,
 )
 from ..engine.stream import Statistic, evaluate
+from ..engine.traces import reusable
 
 DIMS = ("layer", "head")
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
@@ -211,6 +212,7 @@ def attention_rows(features: Model, images: Images, grid: Grid | None = None) ->
     return evaluate(statistic, images, features, description="attention of images")
 
 
+@reusable
 @on_attention
 def _rows_statistic(features, grid):
     """The `Statistic` of `attention_rows`."""

@@ -23,6 +23,7 @@ from ..engine.features import (
 from ..engine.pooling import grid_of, pooled_tokens
 from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.stream import Statistic, collect, evaluate
+from ..engine.traces import reusable, reuse
 from .attention_distance import attention_weights, num_attended, on_attention
 
 # Share of the squared norm of a site's sum by which the next site's skip may differ from it.
@@ -118,6 +119,7 @@ def rollout_of_images(features: Model, images: Images, grid: Grid | None = None)
     return evaluate(statistic, images, features, description="attention rollout")
 
 
+@reusable
 @on_attention
 def _images_statistic(features, grid):
     """The `Statistic` of `rollout_of_images`."""
@@ -252,8 +254,10 @@ def gradient_attention(
         pairs = class_gradients(features, batch, classes, scores, weights)
         return relevance(list(pairs.values()))
 
-    rows = collect(step, images, description="gradient-weighted attention", checked=(features,))
     classes = [int(position) for position in classes]
+    key = "gradient_attention", tuple(classes), scores, given_grid
+    step, shown = reuse(features, key, step, shown)
+    rows = collect(step, images, description="gradient-weighted attention", checked=(features,))
     require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, classes))
     pooled = pooled_tokens(getattr(features, "pooled_tokens", None), shown[0])
     estimator = "sum through the layers of positive attention times gradient"

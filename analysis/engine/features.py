@@ -31,6 +31,7 @@ from vit_tf.tokens import TokenGrid
 
 from .layers import KINDS, Detail, grid_of_shapes, layers_of, warn_of_missed_blocks
 from .results import model_name
+from .traces import keep, reusable
 
 Path = str | os.PathLike
 # A model, its path or bundled name, a function from images to layers, or activations by layer.
@@ -484,8 +485,18 @@ def features_of(
             "Expected layers, which selects them by name, or detail, which selects a subset. "
             f"Received: layers={layers!r} and detail={detail!r}"
         )
+    if isinstance(model, TapModel) and patterns:
+        return keep(model, ("selected", *patterns), lambda: _selected(model, patterns))
     if not isinstance(model, keras.Model) or isinstance(model, TapModel):
         return _selected(model, patterns) if patterns else model
+    key = "features", kind, tuple(patterns), block, detail
+    return keep(model, key, lambda: _features_of_model(model, kind, patterns, block, detail))
+
+
+def _features_of_model(
+    model: keras.Model, kind: str, patterns: Sequence[str], block: str, detail: Detail
+) -> TapModel:
+    """The features of a whole Keras model, as `features_of` describes them."""
     described, what = describe_taps(model), KINDS[kind]
     scores = [described.graph.scores] if what.with_scores else []
     size, own = recorder.input_spec(model)[0][1:3], getattr(model, "token_grid", None)
@@ -575,8 +586,9 @@ def statistic_of(measure):
     """Decorates the function that makes the `Statistic` of a measurement: `measure.statistic`."""
 
     def decorate(function):
-        measure.statistic, function.measurement = function, measure.__name__
-        return function
+        statistic = reusable(function)
+        measure.statistic, statistic.measurement = statistic, measure.__name__
+        return statistic
 
     return decorate
 

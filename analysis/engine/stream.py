@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from vit_tf.preprocessing import (
 )
 
 from .features import Calls
+from .traces import MAX_COMPILED, Kept, Reusable
 
 
 def this_worker(strategy):
@@ -131,6 +132,10 @@ class Statistic:
     with_labels: bool = False
     merge: Callable[..., Any] | None = None
 
+    def with_reusable_step(self) -> "Statistic":
+        """The same statistic, whose graphs are kept for as long as it is."""
+        return replace(self, step=Reusable(self.step))
+
 
 def one_pass(requests, images, description=None, checked=()):
     """Accumulates several statistics, of one or more models, in one pass over a data set.
@@ -182,7 +187,10 @@ def one_pass(requests, images, description=None, checked=()):
         ),
     ]
     sums, rows, merged, numbers = None, [], {}, []
-    results = _results(step, images, with_labels, description, min_batch, checked)
+    # The graph of several statistics is of use in this pass only.
+    is_reusable = len(statistics) == 1 and isinstance(statistics[0].step, Reusable)
+    graphs = statistics[0].step.graphs if is_reusable else Kept(MAX_COMPILED)
+    results = _results(step, images, with_labels, description, min_batch, checked, graphs)
     for number, size, result in results:
         result = {
             name: _without_remainder(part, size, requests[name][0].min_batch)
@@ -229,7 +237,7 @@ def accumulate(step, images, *, with_labels=False, description=None, checked=())
         images, description, checked: as for `one_pass`, whose errors it raises.
     """
     statistic = Statistic(
-        lambda *batch: {"sum": step(*batch)}, lambda totals: totals["sum"], with_labels=with_labels
+        _under("sum", step), lambda totals: totals["sum"], with_labels=with_labels
     )
     return evaluate(statistic, images, description=description, checked=checked)
 
@@ -241,12 +249,21 @@ def collect(step, images, *, with_labels=False, description=None, min_batch=1, c
     `accumulate`, and `min_batch`, the number of examples that a batch must have.
     """
     statistic = Statistic(
-        lambda *batch: {"rows": step(*batch)},
+        _under("rows", step),
         lambda totals: totals["rows"],
         min_batch=min_batch,
         with_labels=with_labels,
     )
     return evaluate(statistic, images, description=description, checked=checked)
+
+
+def _under(name: str, step: Callable) -> Callable:
+    """The step whose result stands under a name; it shares its graphs."""
+    named = Reusable(lambda *batch: {name: step(*batch)})
+    if not isinstance(step, Reusable):
+        return named
+    named.graphs = step.graphs
+    return named
 
 
 def _without_remainder(part, size, min_batch):
@@ -310,7 +327,7 @@ def first_batch(data):
     raise ValueError("Expected at least one batch of images. Received none")
 
 
-def _results(step, data, with_labels, description, min_batch, checked):
+def _results(step, data, with_labels, description, min_batch, checked, graphs):
     """Yields number, size and result, as arrays, of each batch of this worker, in order."""
     dataset = _batches_of(data, with_labels)
     for features in checked:
@@ -321,13 +338,17 @@ def _results(step, data, with_labels, description, min_batch, checked):
     for features in checked:
         signature[0] = spec_of_images(features, signature[0])
     compiled = step
+    key = strategy, with_labels, *tf.nest.flatten(signature)
     if not _run_eagerly.get():
         graph = tf.function(step, input_signature=signature, autograph=False)
-        compiled = graph.get_concrete_function()
-    every_replica = tf.function(
-        lambda batches: strategy.run(as_tensors(step), batches),
-        reduce_retracing=True,
-        autograph=False,
+        compiled = graphs.get(("batch", *key), graph.get_concrete_function)
+    every_replica = graphs.get(
+        ("replicas", *key),
+        lambda: tf.function(
+            lambda batches: strategy.run(as_tensors(step), batches),
+            reduce_retracing=True,
+            autograph=False,
+        ),
     )
 
     place, workers = this_worker(strategy)

@@ -17,6 +17,7 @@ from ..engine.features import Grid, LabelledImages, Model, measurement, require_
 from ..engine.pooling import grid_of
 from ..engine.results import CLS, facts_of, require_finite, require_word, variable
 from ..engine.stream import Statistic, accumulate, as_dataset, evaluate
+from ..engine.traces import reuse
 
 TOGETHER = 256  # images, those of all runs of a batch, whose activations are in memory at once
 ZERO, MEAN, RESAMPLE = "zero", "mean", "resample"
@@ -39,6 +40,7 @@ def effects(
     description,
     least=1,
     averaged=None,
+    key=None,
     **facts,
 ):
     """The mean effects of some interventions on the predictions for images with labels.
@@ -52,7 +54,8 @@ def effects(
     with `accuracy` and `loss` of the model as it is; the attribute `remainder` counts the images of
     a last batch of fewer than `least`, which are left out with a warning. `averaged` is a function
     of the taps to a dict from the name of an attribute to values of shape (example,), whose mean
-    that is.
+    that is. `key` names all that the interventions depend on beside the features: calls of equal
+    keys share a graph; None where they hold activations of the images.
     """
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 
@@ -77,6 +80,9 @@ def effects(
             "examples": tf.shape(batch)[0],
             "batches": 1,
         }
+
+    if key is not None:
+        step, num_classes = reuse(features, (*key, scores, size), step, num_classes)
 
     def finish(totals):
         if totals["unknown"]:
@@ -310,6 +316,7 @@ def token_ablation(
         interventions=interventions,
         averaged=norms,
         description="token ablation",
+        key=None if replacement == MEAN else ("tokens", replacement, tuple(shares), grid, seed),
         least=least_batch(replacement),
         layer=tap,
         replacement=replacement,
@@ -396,7 +403,8 @@ def skip_ablation(
             f"Received: {format_list(features.taps)}"
         )
     names = ("layer", "path")
-    return effects_of_cells(features, cells, images, scores, names, description="skip ablation")
+    how = {"description": "skip ablation", "key": ("skip_ablation", whole_blocks)}
+    return effects_of_cells(features, cells, images, scores, names, **how)
 
 
 @measurement("heads")
@@ -458,6 +466,7 @@ def head_ablation(
         scores,
         ("layer", "head"),
         description="head ablation",
+        key=None if replacement == MEAN else ("head_ablation", replacement),
         least=least_batch(replacement),
         replacement=replacement,
     )

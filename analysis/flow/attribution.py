@@ -11,6 +11,7 @@ from vit_tf.names import format_list
 from ..engine.features import Classes, Images, Model, class_gradients, measurement
 from ..engine.results import array_of, provenance, require_finite
 from ..engine.stream import collect
+from ..engine.traces import reuse
 
 PIXELS_AT_ONCE = 2**18  # of noisy images that share a batch
 
@@ -93,8 +94,10 @@ def input_gradients(
         )
         return total / samples
 
-    rows = collect(step, images, description="input gradients", checked=(features,))
     classes = [int(position) for position in classes]
+    key = "input_gradients", tuple(classes), samples, noise, seed, scores
+    step, _ = reuse(features, key, step)
+    rows = collect(step, images, description="input gradients", checked=(features,))
     require_finite("input gradients", np.moveaxis(rows, 1, 0), map(str, classes))
     estimator = "mean over noisy images" if noise else "plain gradient"
     facts = {"samples": samples, "noise": noise, "seed": seed, "scores": scores}
@@ -168,6 +171,8 @@ def grad_cam(
         large = [tf.image.resize(x, batch.shape[1:3]) for x in maps]
         return tf.stack([tf.transpose(x, (0, 3, 1, 2)) for x in large], axis=2)
 
+    key = "grad_cam", tuple(map(int, classes)), scores
+    step, layers = reuse(features, key, step, layers)
     rows = collect(step, images, description="Grad-CAM", checked=(features,))
     require_finite("Grad-CAM", np.moveaxis(rows, 2, 0), layers)
     estimator = "positive sum of channels, weighted by their mean gradient"

@@ -11,6 +11,7 @@ from vit_tf.names import format_list
 from ..engine.features import Images, Model, measurement, require_features, require_scores
 from ..engine.results import array_of, expect_array, provenance, require_finite, variable
 from ..engine.stream import collect
+from ..engine.traces import reuse
 
 
 @measurement("lens")
@@ -67,6 +68,7 @@ def logit_lens(features: Model, images: Images, scores: str = "logits") -> xr.Da
         layers[:] = held
         return tf.stack([tf.cast(head(x), tf.float32) for x in held.values()], axis=1)
 
+    step, layers = reuse(features, ("logit_lens", scores), step, layers)
     rows = collect(step, images, description="logit lens", checked=(features,))
     require_finite("the logit lens", np.moveaxis(rows, 1, 0), layers)
     estimator = "what follows the last layer, applied to each"
@@ -113,6 +115,7 @@ def token_lens(features, images, scores="logits"):
         lead = (tf.shape(batch)[0], len(held), count, spec.shape[-1])
         return tf.reshape(found[: tf.shape(rows)[0]], lead)
 
+    step, layers = reuse(features, ("token_lens", scores), step, layers)
     rows = collect(step, images, description="logit lens of tokens", checked=(features,))
     require_finite("the logit lens of tokens", np.moveaxis(rows, 1, 0), layers)
     return xr.DataArray(

@@ -23,6 +23,7 @@ from ..engine.features import (
 from ..engine.pooling import as_tokens, grid_of
 from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.stream import accumulate, collect
+from ..engine.traces import reuse
 
 UNITS = "activation per unit of the image"
 PIXELS_AT_ONCE = 2**18  # of copies of an image that share a batch
@@ -311,6 +312,8 @@ def receptive_field(
         ordered = tf.stack([fields[tap] for tap in layers])
         return {"field": ordered, "examples": tf.shape(batch)[0], "batches": 1}
 
+    key = "receptive_field", channels, grid, seed
+    step, layers = reuse(features, key, step, layers)
     sums = accumulate(step, images, description="receptive fields", checked=(features,))
     field = sums["field"] / sums["examples"]
     require_finite("receptive fields", field, layers)
@@ -401,6 +404,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
 
         return tf.map_fn(fields_of_image, batch, **ONE_BY_ONE)
 
+    step, layers = reuse(features, ("position_attribution", rows, columns), step, layers)
     fields = collect(step, images, description="receptive fields", checked=(features,))
     require_finite("receptive fields", np.moveaxis(fields, 1, 0), layers)
     estimator = "absolute gradient of the sum of channels, summed over image channels"

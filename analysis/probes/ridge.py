@@ -36,6 +36,7 @@ from ..engine.results import (
     require_word,
 )
 from ..engine.stream import Statistic, as_dataset, collect, evaluate, first_batch
+from ..engine.traces import reusable
 
 
 def ridge_weights(l2, *, xx=None, xy=None, rows=None, targets=None):
@@ -188,6 +189,14 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
     cardinality, grid = int(as_dataset(train).cardinality()), grid_of(features, None)
     # The largest number of examples that the data set can hold.
     limit = cardinality * len(first_batch(train)) if cardinality >= 0 else np.inf
+    num_classes = num_classes if num_classes is None else int(num_classes)
+    return _probe_statistic(features, limit, num_classes, tuple(l2.tolist()), tokens, grid)
+
+
+@reusable
+def _probe_statistic(features, limit, num_classes, l2, tokens, grid):
+    """`probe_statistic` of at most `limit` examples."""
+    l2 = np.array(l2)
 
     def step(images, labels, taps):
         labels, outside = batch_labels(labels, num_classes, "training")

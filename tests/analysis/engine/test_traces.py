@@ -1,0 +1,125 @@
+"""Repeated calls share one graph, until the model changes."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from tensorflow.python.framework.func_graph import FuncGraph
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis.engine import traces
+
+IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32")
+LABELS = np.arange(8) % 3
+
+
+def make_vit() -> keras.Model:
+    return vit_tf.ViT(
+        image_shape=(16, 16, 3),
+        patch_size=8,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        mlp_dim=8,
+        num_classes=3,
+    )
+
+
+@pytest.fixture(scope="module")
+def vit() -> keras.Model:
+    return make_vit()
+
+
+@pytest.fixture
+def traced(monkeypatch) -> list[str]:
+    """Names of the graphs that are made of steps, as they are made."""
+    names, init = [], FuncGraph.__init__
+
+    def note(self, name, *args, **kwargs):
+        names.append(name)
+        init(self, name, *args, **kwargs)
+
+    monkeypatch.setattr(FuncGraph, "__init__", note)
+    return names
+
+
+CALLS = {
+    "cka": lambda m: analysis.cka(m, IMAGES).cka,
+    "cka of two": lambda m: analysis.cka(m, IMAGES, m).cka,
+    "distance": lambda m: analysis.attention_distance(m, IMAGES),
+    "chosen layers": lambda m: analysis.skip_ratio(m, IMAGES, layers="block01/*").norm_ratio,
+    "field": lambda m: analysis.receptive_field(m, IMAGES, channels=2),
+    "gradients": lambda m: analysis.input_gradients(m, IMAGES, classes=[1], samples=2),
+    "rollout": lambda m: analysis.attention_rollout(m, IMAGES),
+    "gradient attention": lambda m: analysis.gradient_attention(m, IMAGES, classes=[0]),
+    "lens": lambda m: analysis.logit_lens(m, IMAGES),
+    "heads": lambda m: analysis.head_ablation(m, (IMAGES, LABELS), replacement="zero").loss_change,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_second_call_traces_nothing_and_gives_the_same(name, vit, traced):
+    first = CALLS[name](vit)
+    assert any("step" in graph for graph in traced)
+    traced.clear()
+    second = CALLS[name](vit)
+    assert [graph for graph in traced if not graph.startswith("Dataset")] == []
+    assert second.identical(first)
+
+
+def test_other_arguments_images_and_weights_give_their_own_result():
+    vit, other = make_vit(), make_vit()
+    fresh = CALLS["field"](other)
+    first = CALLS["field"](vit)
+    assert not np.allclose(first, analysis.receptive_field(vit, IMAGES, channels=2, seed=1))
+    assert not np.allclose(first, analysis.receptive_field(vit, IMAGES[::-1] ** 3, channels=2))
+    vit.set_weights(other.get_weights())
+    np.testing.assert_allclose(CALLS["field"](vit), fresh, rtol=1e-5, atol=1e-9)
+
+
+def make_cnn() -> keras.Model:
+    inputs = keras.Input((16, 16, 3))
+    x = layers.Conv2D(4, 3, activation="relu", name="conv")(inputs)
+    x = layers.Conv2D(4, 3, name="last")(x)
+    return keras.Model(inputs, layers.Dense(3, name="scores")(layers.GlobalMaxPooling2D()(x)))
+
+
+def change_activation(model: keras.Model) -> None:
+    model.get_layer("conv").activation = keras.activations.tanh
+
+
+def change_setting(model: keras.Model) -> None:
+    model.get_layer("last").dilation_rate = (2, 2)
+
+
+@pytest.mark.parametrize("change", [change_activation, change_setting])
+def test_a_changed_layer_is_traced_again(change):
+    model = make_cnn()
+
+    def read() -> np.ndarray:
+        return analysis.cka(model, IMAGES, layers=["conv", "last"]).cka.values
+
+    before = read()
+    change(model)
+    after = read()
+    twin = keras.models.clone_model(model)
+    twin.set_weights(model.get_weights())
+    change(twin)
+    expected = analysis.cka(twin, IMAGES, layers=["conv", "last"]).cka.values
+    assert not np.allclose(after, before, atol=1e-4)
+    np.testing.assert_allclose(after, expected, atol=1e-5)
+
+
+def test_what_is_kept_is_neither_saved_nor_copied(vit, tmp_path):
+    CALLS["cka"](vit)
+    vit.save(tmp_path / "vit.keras")
+    again = keras.models.load_model(tmp_path / "vit.keras")
+    np.testing.assert_array_equal(again(IMAGES), vit(IMAGES))
+
+
+def test_what_is_kept_is_bounded(vit):
+    for seed in range(2 * traces.MAX_KEPT):
+        traces.keep(vit, ("number", seed), lambda: object())
+    single, _ = vars(vit)[traces.ATTRIBUTE]
+    assert len(single._values) <= traces.MAX_KEPT
