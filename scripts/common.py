@@ -570,10 +570,10 @@ def add_architecture(add, names=tuple(MODEL), only=None):
 
 
 def add_recipe(add, recipe, names=None, default=None):
-    """Adds fields of a recipe's dataclass as options, by name or all but the seed."""
+    """Adds fields of a recipe's dataclass as options, by name or all but the seed and layers."""
     texts = field_texts(recipe)
     for field in dataclasses.fields(recipe):
-        if field.name in names if names else field.name != "seed":
+        if field.name in names if names else field.name not in ("seed", "augment"):
             text = texts[field.name].partition(";")[0]  # what follows is detail
             own = texts[field.name].partition("None for ")[2]
             own = own if field.default is None else field.default

@@ -2,6 +2,8 @@
 
 import functools
 import math
+import os
+from inspect import signature
 
 import numpy as np
 import tensorflow as tf
@@ -23,21 +25,23 @@ def augment(
     shift=0,
     crop=None,
     erase=0.0,
+    layers=(),
     seed=0,
 ):
     """Augments batches of images in [-1, 1], and turns their labels into probabilities.
 
-    In this order: shift, crop, flip, RandAugment (Cubuk et al. 2019), random erasing (Zhong et al.
-    2017), MixUp (Zhang et al. 2017) or CutMix (Yun et al. 2019); if both MixUp and CutMix are on,
-    one of them is drawn for each batch with equal probability. All except shift and RandAugment
-    also work for images with another normalisation. Random resized crops are made where images are
-    decoded, by `load`; so are flips and RandAugment of images that `load` decodes anew in each
-    epoch, if they are not shifted or cropped before.
+    In this order: shift, crop, flip, RandAugment (Cubuk et al. 2019), `layers`, random erasing
+    (Zhong et al. 2017), MixUp (Zhang et al. 2017) or CutMix (Yun et al. 2019); if both MixUp and
+    CutMix are on, one of them is drawn for each batch with equal probability. All except shift,
+    RandAugment and `layers` also work for images with another normalisation. Random resized crops
+    are made where images are decoded, by `load`; so are flips and RandAugment of images that `load`
+    decodes anew in each epoch, if they are not shifted or cropped before.
 
     Every random number is a function of the seed, the epoch (the number of the iterator) and the
     index of the batch and of the image in it, so that equal seeds give equal results, and every
     epoch differs. TensorFlow's global seed counts too, as for `tf.data.Dataset.shuffle`, and of
-    several workers, which each augment their own part of a batch, the number of the worker.
+    several workers, which each augment their own part of a batch, the number of the worker. Only
+    `layers` draw random numbers of their own, which a run that resumes does not repeat.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels), as `load` returns it, or of (images,
@@ -53,6 +57,9 @@ def augment(
         shift: largest shift in either direction, in pixels; uncovered pixels are black.
         crop: (height, width) to crop randomly from each image, in pixels; None for no cropping.
         erase: share of the images in which a rectangle is set to 0, which is grey in [-1, 1].
+        layers: preprocessing layers of Keras or KerasCV, applied in turn to batches with values in
+            [0, 255]. Those that transform labels, such as MixUp and CutMix, get
+            `{"images": ..., "labels": ...}` with labels of shape (example, class).
         seed: seed of the random numbers.
 
     Returns:
@@ -64,6 +71,7 @@ def augment(
         tf.errors.InvalidArgumentError: during iteration, for labels outside [0, num_classes).
     """
     _check(dataset, mixup, cutmix, shift, crop)
+    _check_layers(layers, has_weights=len(dataset.element_spec) == 3)
     if not 0 <= erase <= 1:
         raise ValueError(f"Expected erase to be in [0, 1]. Received: erase={erase!r}")
 
@@ -77,6 +85,8 @@ def augment(
         steps.append(functools.partial(_one_by_one, shift=shift, crop=crop, flip=flip))
     if mapped is None and strengthen:
         steps.append(lambda images, labels, seed: (strengthen.augment(images, seed + 11), labels))
+    if layers:
+        steps.append(functools.partial(_apply_layers, layers=layers))
     if erase:
         steps.append(
             lambda images, labels, seed: (random_erasing(images, erase, seed + 15), labels)
@@ -98,8 +108,9 @@ def augment(
 
     def make(dataset, draws):
         seeded = tf.data.Dataset.zip(dataset, draws)
-        # A whole batch is in the making at each of the calls.
-        return seeded.map(apply, num_parallel_calls=2).prefetch(tf.data.AUTOTUNE)
+        # A whole batch is in the making at each of the calls. Layers work on one core.
+        calls = os.cpu_count() if layers else 2
+        return seeded.map(apply, num_parallel_calls=calls).prefetch(tf.data.AUTOTUNE)
 
     batches = dataset if mapped is None else mapped
     return ResumableDataset.from_sources(make, batches, seeds_of_batches(seed))
@@ -118,6 +129,35 @@ def _image_map(flip, strengthen, seeds):
         return strengthen.change(image, *numbers) if strengthen else image
 
     return ImageMap(draw, apply, seeds)
+
+
+# Methods by which the layers of Keras and KerasCV transform labels.
+OF_LABELS = ("transform_labels", "augment_label", "augment_labels")
+# Layers that mix examples, whose weights cannot be mixed.
+MIXERS = ("MixUp", "CutMix", "FourierMix", "Mosaic")
+
+
+def _check_layers(layers, has_weights):
+    mixers = [layer.name for layer in layers if type(layer).__name__ in MIXERS]
+    if has_weights and mixers:
+        raise ValueError(
+            f"Expected layers that do not mix examples, which have weights. Received: {mixers}"
+        )
+
+
+def _apply_layers(images, labels, seed, layers):
+    """Keras layers applied to images in [-1, 1] and labels of shape (example, class)."""
+    shape, images = images.shape, (images + 1) * 127.5
+    for layer in layers:
+        training = {"training": True} if "training" in signature(layer.call).parameters else {}
+        if any(hasattr(layer, name) for name in OF_LABELS):
+            batch = layer({"images": images, "labels": labels}, **training)
+            images, labels = batch["images"], batch["labels"]
+        else:
+            images = layer(images, **training)
+    images = tf.cast(images, tf.float32) / 127.5 - 1
+    static = [new or old for new, old in zip(images.shape[1:], shape[1:], strict=True)]
+    return tf.ensure_shape(images, (None, *static)), tf.cast(labels, tf.float32)
 
 
 def _one_by_one(images, labels, seed, shift, crop, flip):

@@ -52,6 +52,9 @@ class Recipe:
             https://arxiv.org/abs/2502.16982) updates the kernels within a model, AdamW its head,
             root, embeddings, norms and biases, both with `learning_rate` and `weight_decay`; None
             for adamw, or sgd with `momentum`.
+        augment: preprocessing layers of Keras or KerasCV, such as
+            `[keras.layers.RandAugment(), keras.layers.CutMix()]`, or a single one, that are applied
+            next to the augmentations above, see `layers` of `vit_tf.data.augment`.
 
     Raises:
         ValueError: for a value out of its range.
@@ -78,8 +81,11 @@ class Recipe:
     layer_decay: float | None = None
     gradient_accumulation_steps: int = 1
     optimizer: str | None = None
+    augment: tuple = ()
 
     def __post_init__(self):
+        if self.augment != ():
+            object.__setattr__(self, "augment", _as_layers(self.augment))
         check_fields(self)
         warmup, name = self.warmup_epochs, self._optimizer
         in_run = warmup is None or warmup < self.epochs
@@ -136,16 +142,22 @@ class Recipe:
 
     def to_config(self):
         """The fields as a dict; newer fields only if they are not off."""
-        fields = dataclasses.asdict(self)
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.augment:
+            import keras
+
+            serialize = keras.saving.serialize_keras_object
+            fields["augment"] = [serialize(layer) for layer in self.augment]
         later = ("warmup_steps", "momentum", "epsilon", "layer_decay", "optimizer")
-        off = {"erase": 0.0, "gradient_accumulation_steps": 1} | dict.fromkeys(later)
+        off = {"erase": 0.0, "gradient_accumulation_steps": 1, "augment": ()} | dict.fromkeys(later)
         return {k: v for k, v in fields.items() if k not in off or v != off[k]}
 
-    def augment(self, dataset, num_classes):
+    def augment_batches(self, dataset, num_classes):
         """Augments batches of (images, labels); unchanged if every augmentation is off."""
         from vit_tf import data
 
         mild = {name: getattr(self, name) for name in ("mixup", "cutmix", "flip", "shift", "erase")}
+        mild |= {"layers": self.augment}
         # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
         if self.rand_augment is False and not any(mild.values()):
             return dataset
@@ -163,6 +175,19 @@ class Recipe:
         With `ema`, give `fit` a `keras.callbacks.SwapEMAWeights()` to validate the average.
         """
         compile_classifier(model, self.make_optimizer(steps_per_epoch), self.label_smoothing)
+
+
+def _as_layers(augment):
+    """One or several Keras layers as a tuple."""
+    import keras
+
+    layers = augment if isinstance(augment, list | tuple) else (augment,)
+    if not all(isinstance(layer, keras.Layer) for layer in layers):
+        raise ValueError(
+            "Expected augment to be preprocessing layers of Keras or KerasCV. "
+            f"Received: augment={augment!r}"
+        )
+    return tuple(layers)
 
 
 def compile_classifier(model, optimizer, label_smoothing=0.0):
@@ -321,7 +346,7 @@ class FineTuning:
             ema_momentum=self.ema or 0.0,
         )
 
-    def augment(self, dataset, num_classes):
+    def augment_batches(self, dataset, num_classes):
         """Augments batches of (images, labels); unchanged if every augmentation is off."""
         from vit_tf import data
 
@@ -367,7 +392,7 @@ class Pretraining(Recipe):
         # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
         plain = self.rand_augment is False
         expect(plain, "rand_augment", "False: augment images before `mask_patches`", self)
-        for name in ("label_smoothing", "mixup", "cutmix", "flip", "shift", "erase"):
+        for name in ("label_smoothing", "mixup", "cutmix", "flip", "shift", "erase", "augment"):
             off = not getattr(self, name)
             expect(off, name, "off: images are augmented before `mask_patches`", self)
 

@@ -222,7 +222,7 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
         # First: what is logged is on the disk at once, and not logged again after the state is.
         callbacks = [*tensorboard(os.path.join(checkpoint.directory, "tensorboard")), *callbacks]
     strategy = distribute.strategy_of(model)
-    batches = recipe.augment(splits["training"], _num_classes(model))
+    batches = recipe.augment_batches(splits["training"], _num_classes(model))
     batches = distribute.divide_batches(batches, strategy)
     validation = splits.get("validation")
     if validation is not None:

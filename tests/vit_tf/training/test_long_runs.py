@@ -190,7 +190,7 @@ def test_a_run_resumes_in_the_order_of_its_epoch_without_reading_earlier_ones(na
 
     def load():
         _, recipe, training, _ = make_run(name)
-        return recipe.augment(training, 10)
+        return recipe.augment_batches(training, 10)
 
     def arrays(dataset):
         batches = [tf.nest.flatten(batch) for batch in dataset]

@@ -110,7 +110,7 @@ def test_warmup_in_steps():
     with pytest.raises(ValueError, match="without warmup_epochs"):
         Recipe(warmup_epochs=1, warmup_steps=3)
     later = {"warmup_steps", "momentum", "erase", "epsilon", "layer_decay"}
-    later |= {"gradient_accumulation_steps", "optimizer"}
+    later |= {"gradient_accumulation_steps", "optimizer", "augment"}
     assert dataclasses.asdict(Recipe()).keys() - Recipe().to_config().keys() == later
 
 
@@ -257,7 +257,7 @@ def test_crops_are_cut_at_every_place_and_nothing_else():
     image = np.stack([rows, columns, 0 * rows], axis=-1).astype("float32")
     batches = tf.data.Dataset.from_tensors((np.stack([image] * 400), np.zeros(400, "int32")))
     recipe = FineTuning(resize=(5, 7), crop=(3, 4))
-    (cut,) = (images for images, _ in recipe.augment(batches, 2).as_numpy_iterator())
+    (cut,) = (images for images, _ in recipe.augment_batches(batches, 2).as_numpy_iterator())
     assert cut.shape == (400, 3, 4, 3)
     corners = cut[:, 0, 0, :2]
     np.testing.assert_array_equal(cut[..., :2] - corners[:, None, None], [image[:3, :4, :2]] * 400)
@@ -269,7 +269,7 @@ def test_crops_are_cut_at_every_place_and_nothing_else():
     mirrored = flipped[:, 0, 0, 1] > flipped[:, 0, 1, 1]
     left = flipped[:, 0].min(axis=1)[:, 1]
     assert 140 < mirrored.sum() < 260 and abs(np.corrcoef(mirrored, left)[0, 1]) < 0.15
-    assert FineTuning().augment(batches, 2) is batches
+    assert FineTuning().augment_batches(batches, 2) is batches
     for crop in [(6, 7), (0, 3), (3,)]:
         with pytest.raises(ValueError, match=r"crop.*at most \(5, 7\)"):
             data.augment(batches, 2, crop=crop)

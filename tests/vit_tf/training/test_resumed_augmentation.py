@@ -23,7 +23,9 @@ def test_each_augmentation_changes_the_batches(name):
     """So that what is resumed below is not without it."""
     _, _, training, _ = make_run("none")
     plain, again, changed = (  # whose order is another one each time
-        np.sort(np.concatenate([images for images, _ in RECIPES[one].augment(training, 10)]), 0)
+        np.sort(
+            np.concatenate([images for images, _ in RECIPES[one].augment_batches(training, 10)]), 0
+        )
         for one in ("none", "none", name)
     )
     np.testing.assert_array_equal(again, plain)
