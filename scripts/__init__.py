@@ -44,9 +44,6 @@ def _execute_quietly(execute, module):
 @contextlib.contextmanager
 def _without_log_lines():
     """Holds back the standard error, and prints what is not a log line of C++ at the end."""
-    if sys.stderr is None:  # closed
-        yield
-        return
     sys.stderr.flush()
     shown = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -61,6 +58,25 @@ def _without_log_lines():
             os.write(2, b"".join(line for line in held if not LOG_LINE.match(line)))
 
 
+def open_standard_streams() -> None:
+    """Opens standard streams that are closed, and prints what their encoding lacks as escapes."""
+    # The next file that is opened would otherwise be the standard output, and be printed into.
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+open_standard_streams()
 # These count only when they are set before TensorFlow and Matplotlib are imported.
 if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"

@@ -95,7 +95,7 @@ def images_seen(run, options):
     configuration, log = read_json(run.folder / "configuration.json"), run.folder / "log.csv"
     if not log.is_file():
         raise ValueError(f"Expected a run with at least one epoch. Received: no {str(log)!r}")
-    with open(log, newline="") as file:
+    with open(log, newline="", encoding="utf-8") as file:
         rounds = len(list(csv.DictReader(file)))
     recipe = configuration["recipe"]
     per_epoch = configuration["steps_per_epoch"]
@@ -185,7 +185,7 @@ def as_text(table):
 def write_csv(table, path):
     """Writes the table with a line per run, in FLOPs and fractions; missing values are empty."""
     names = ["run", "family", *COLUMNS]
-    with open(path, "w", newline="") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(names)
         for values in zip(*(table[name].values.tolist() for name in names), strict=True):

@@ -196,3 +196,24 @@ def test_a_reader_that_stops_early_leaves_no_traceback(line):
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
     assert not any(line.startswith("error:") for line in done.stderr.splitlines())
     assert done.returncode in (0, 128 + 13)  # argparse ends as if all had been read
+
+
+@pytest.mark.parametrize(
+    "closed, status", [(">&-", 0), (">&- 2>&-", 0), ("<&- >&- 2>&-", 0), ("nothing 2>&-", 2)]
+)
+def test_closed_streams_are_no_error_and_no_file_takes_their_place(closed, status, tmp_path):
+    code = "import sys, vit_tf.scripts.cli as cli; file = open('kept', 'w+'); status = cli.main("
+    code += "sys.argv[1:] or ['--version']); file.flush(); file.seek(0); text = file.read(); "
+    code += "sys.exit(99 if text else status)"
+    words = closed.split()
+    arguments = "".join(word for word in words if word == "nothing")
+    streams = " ".join(word for word in words if word != "nothing")
+    command = f"exec {sys.executable} -c {shlex.quote(code)} {arguments} {streams}"
+    assert subprocess.run(["bash", "-c", command], cwd=tmp_path).returncode == status
+
+
+def test_what_an_encoding_lacks_is_printed_as_escapes():
+    command = [sys.executable, "-c", "import vit_tf.scripts; print('\\xb1 1')"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    result = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert result.stdout.strip() == b"\\xb1 1"

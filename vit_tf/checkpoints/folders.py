@@ -10,6 +10,7 @@ import re
 from contextlib import ExitStack
 
 from vit_tf.checkpoints.archives import open_archive
+from vit_tf.checkpoints.downloads import from_other_machines
 from vit_tf.files import without_password
 from vit_tf.names import unknown_name
 
@@ -155,13 +156,14 @@ def snapshot(name):
     try:
         from huggingface_hub import snapshot_download
 
-        path = snapshot_download(repository, allow_patterns=list(FILES))
-        # Weights of one kind only: many repositories hold the same twice or three times.
-        others = ([OPEN_CLIP, weights] for weights in OPEN_CLIP_WEIGHTS)
-        for files in (*others, [BIN], [BIN_INDEX, "pytorch_model-*.bin"]):
-            if not has_weights(path):
-                path = snapshot_download(repository, allow_patterns=files)
-        return path
+        with from_other_machines():
+            path = snapshot_download(repository, allow_patterns=list(FILES))
+            # Weights of one kind only: many repositories hold the same twice or three times.
+            others = ([OPEN_CLIP, weights] for weights in OPEN_CLIP_WEIGHTS)
+            for files in (*others, [BIN], [BIN_INDEX, "pytorch_model-*.bin"]):
+                if not has_weights(path):
+                    path = snapshot_download(repository, allow_patterns=files)
+            return path
     except Exception as error:
         url, place = f"https://huggingface.co/{repository}", "opened as a folder"
         raise not_fetched(url, place, error) from error

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vit_tf.checkpoints.downloads import from_other_machines
 from vit_tf.checkpoints.folders import HUB, not_fetched, snapshot
 from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET
 from vit_tf.files import without_password
@@ -335,7 +336,8 @@ def fetch(path_or_name: str) -> tuple:
     if os.path.isfile(checkpoint.path):
         return checkpoint.path, checkpoint
     try:
-        return _download(checkpoint), checkpoint
+        with from_other_machines():
+            return _download(checkpoint), checkpoint
     except Exception as error:
         # Both clients raise whatever a network can do to them, get_file a bare Exception.
         place = f"put at {checkpoint.path}"

@@ -1,0 +1,75 @@
+"""Downloads that a server cannot redirect to services of this machine."""
+
+import contextlib
+import urllib.request
+from collections.abc import Callable, Iterator
+
+from vit_tf.files import require_other_machine
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirections of `urllib`, except to this machine."""
+
+    def redirect_request(self, request, file, code, message, headers, url):
+        """The request of a redirection; an error for one to this machine."""
+        require_other_machine(url, request.full_url)
+        return super().redirect_request(request, file, code, message, headers, url)
+
+
+@contextlib.contextmanager
+def from_other_machines() -> Iterator[None]:
+    """Within a `with`, `urllib` and Hugging Face's client follow no redirection to this machine."""
+    opener = urllib.request._opener  # None until a program installs one
+    urllib.request.install_opener(urllib.request.build_opener(_Redirects))
+    try:
+        with _hub_from_other_machines():
+            yield
+    finally:
+        urllib.request.install_opener(opener)
+
+
+@contextlib.contextmanager
+def _hub_from_other_machines() -> Iterator[None]:
+    """The same for Hugging Face's client alone; nothing where it is not installed."""
+    try:
+        import huggingface_hub
+        from huggingface_hub.utils import _http
+    except ImportError:
+        yield
+        return
+    endpoint = huggingface_hub.constants.ENDPOINT
+
+    def check(request: object) -> None:
+        require_other_machine(str(request.url), endpoint)
+
+    if not hasattr(huggingface_hub, "configure_http_backend"):  # from 1.0 on it uses httpx
+        hooks = huggingface_hub.get_session().event_hooks
+        huggingface_hub.get_session().event_hooks = hooks | {"request": [*hooks["request"], check]}
+        try:
+            yield
+        finally:
+            huggingface_hub.get_session().event_hooks = hooks
+        return
+    # There is no public way to read the factory that a program has set, only one to set it.
+    factory = _http._GLOBAL_BACKEND_FACTORY
+
+    def make_session() -> object:
+        session = factory()
+        session.send = _checked(session.send, check)
+        return session
+
+    huggingface_hub.configure_http_backend(make_session)
+    try:
+        yield
+    finally:
+        huggingface_hub.configure_http_backend(factory)
+
+
+def _checked(send: Callable, check: Callable[[object], None]) -> Callable:
+    """The `send` of a session, which is called for each redirection too, after a check."""
+
+    def send_checked(request: object, **options: object) -> object:
+        check(request)
+        return send(request, **options)
+
+    return send_checked
