@@ -158,8 +158,7 @@ def run(options):
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
     from vit_tf.analysis.study.models import MIN_VARIATION, variation
-    from vit_tf.taps.recorder import infer
-    from vit_tf.training.evaluation import require_scores, top_k_accuracy
+    from vit_tf.training.evaluation import class_scores_of, top_k_accuracy
     from vit_tf.training.runs import explain_wrong_examples
 
     model = common.open_model(options.model)
@@ -177,8 +176,7 @@ def evaluate(options):
         size += f", {origin}, since the model accepts any size"
     top, warnings = {}, []
     if not options.no_head:
-        scores = infer(model, next(iter(test))[0])
-        require_scores(scores)
+        scores = class_scores_of(model)(next(iter(test))[0])
         names = description.class_names
         own_labels = relabelled(options, model, scores.shape[-1], names, test)
         with explain_wrong_examples():

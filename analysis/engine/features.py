@@ -26,7 +26,15 @@ from vit_tf.preprocessing import (
     require_images_of,
 )
 from vit_tf.taps import recorder
-from vit_tf.taps.submodels import TapModel, describe_taps
+from vit_tf.taps.scores import (
+    LOG_ODDS,
+    LOGITS,
+    ClassScores,
+    are_distributions,
+    before_activation,
+    find_scores,
+)
+from vit_tf.taps.submodels import TapModel, describe_taps, with_class_scores
 from vit_tf.tokens import TokenGrid
 
 from .layers import KINDS, Detail, grid_of_shapes, layers_of, warn_of_missed_blocks
@@ -443,6 +451,11 @@ class Normalised:
 MODELS = ("features", "features_x", "features_y", "features_vit", "features_other", "source")
 IMAGES = ("images", "train", "test", "queries", "database")
 MAX_CLASSES = 5  # that are explained where none are given
+ONE_SCORE = (
+    "Expected scores of two classes or more, or a model that ends in one sigmoid, the probability "
+    "of the second of two classes. Received: scores {}"
+)
+FEW = 8  # images on which a function shows whether it returns probabilities
 
 
 def features_of(
@@ -498,7 +511,7 @@ def _features_of_model(
 ) -> TapModel:
     """The features of a whole Keras model, as `features_of` describes them."""
     described, what = describe_taps(model), KINDS[kind]
-    scores = [described.graph.scores] if what.with_scores else []
+    scores = [find_scores(model).tap] if what.with_scores else []
     size, own = recorder.input_spec(model)[0][1:3], getattr(model, "token_grid", None)
     if patterns:
         features = vit_tf.submodel(described.source, *patterns, *scores)
@@ -617,6 +630,11 @@ def _prepare(given, parameters, kind, kinds, layers, detail, any_size):
             models["models", name] = features_of(model, kind, layers, detail=detail)
     if not models and not at_hand:
         return
+    if "scores" in parameters:
+        asked = given.get("scores")
+        for name in reversed([name for name in models if name in given]):
+            models[name], scores = _with_class_scores(given[name], models[name], asked)
+            given |= {"scores": scores} if scores else {}
     data = {name: given[name] for name in IMAGES if name in given and not at_hand}
     if any(is_raw(images) for images in data.values()):
         models, expects = _on_same_images(models)
@@ -635,10 +653,70 @@ def _prepare(given, parameters, kind, kinds, layers, detail, any_size):
     first = next(iter(models.values()), None)
     if "num_classes" in parameters and given.get("num_classes") is None:
         given["num_classes"] = _num_classes(first, given)
-    if "scores" in parameters and "scores" not in given and isinstance(first, TapModel):
-        given["scores"] = first.taps[-1]
+    if "scores" in parameters and "images" in given and not hasattr(first, "segments"):
+        scores = given.get("scores", parameters["scores"].default)
+        given["features"], given["scores"] = _scores_of_function(first, given["images"], scores)
+        first = given["features"]
     if "classes" in parameters and "images" in given:
         given["classes"] = _classes(first, given)
+
+
+def _with_class_scores(model, features, scores):
+    """The features of a model whose scores, by default the last tap, are no probabilities."""
+    if not isinstance(features, TapModel):
+        return features, scores
+    made, tap = features, scores or features.taps[-1]
+    is_whole = isinstance(model, keras.Model) and not isinstance(model, TapModel)
+    if tap in features.taps and is_whole:
+        return features, tap
+    if is_whole:
+        # What a model returns has the name of its last layer, its scores may have another one.
+        made = vit_tf.submodel(model, *features.taps[:-1], tap)
+    if tap not in made.taps:
+        return features, tap
+    made, tap = keep(made, ("class scores", tap), functools.partial(with_class_scores, made, tap))
+    for fact in ("token_grid", "num_classes", "class_names"):
+        if hasattr(features, fact):
+            setattr(made, fact, getattr(features, fact))
+    return made, tap
+
+
+def _scores_of_function(features, images, scores):
+    """Features of a function whose scores, a tap that is named too, are no probabilities."""
+    batch = images if not isinstance(images, tf.data.Dataset) else next(iter(images))
+    batch = tf.cast((batch[0] if isinstance(batch, tuple) else batch)[:FEW], tf.float32)
+    if getattr(features, "eager", False):
+        return features, scores
+    taps, activations = _call(features, batch), []
+    values = taps.get(scores) if isinstance(taps, Mapping) else None
+    if values is None or len(values.shape) != 2:
+        return features, scores  # which is explained where the scores are read
+    graph = tf.function(
+        lambda images: activations.append(before_activation(taps_of(features, images)[scores])[0])
+    )
+    graph.get_concrete_function(batch)
+    values, activation = np.asarray(values), activations[-1]
+    if not activation:
+        has_one = values.shape[1] == 1 and values.min() >= 0 and values.max() <= 1
+        activation = "sigmoid" if has_one else "softmax" if are_distributions(values) else ""
+        if not activation:
+            return features, scores
+        warnings.warn(
+            f"{scores!r} of {model_name(features)!r} is taken for probabilities: gradients are "
+            f"those of their logarithms. Return the scores before the {activation} instead",
+            stacklevel=4,
+        )
+    is_binary = activation == "sigmoid" and values.shape[1] == 1
+    tap = scores + (LOG_ODDS if is_binary else LOGITS)
+    from_scores = ClassScores("", is_binary, dtype="float32")
+    from_probabilities = ClassScores(activation, is_binary, dtype="float32")
+
+    def compute(taps):
+        _, before = before_activation(taps[scores])
+        value = from_probabilities(taps[scores]) if before is None else from_scores(before)
+        return {name: x for name, x in taps.items() if name != scores} | {tap: value}
+
+    return Derived(features, compute, getattr(features, "token_grid", None)), tap
 
 
 def _require_numbers(name, images):

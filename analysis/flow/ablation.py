@@ -11,9 +11,10 @@ import xarray as xr
 
 from vit_tf import edits
 from vit_tf.names import format_list
+from vit_tf.taps.scores import log_probabilities
 from vit_tf.tokens import as_grid
 
-from ..engine.features import Grid, LabelledImages, Model, measurement, require_scores
+from ..engine.features import ONE_SCORE, Grid, LabelledImages, Model, measurement, require_scores
 from ..engine.pooling import grid_of
 from ..engine.results import CLS, facts_of, require_finite, require_word, variable
 from ..engine.stream import Statistic, accumulate, as_dataset, evaluate
@@ -49,7 +50,8 @@ def effects(
         loss_change     = mean over examples of log p(y) - log p'(y)
         output_change   = mean over examples of sum_c p(c) log(p(c) / p'(c))
 
-    of scores `s` and `s'` without and with an intervention and of `p = softmax(s)`. Standard errors
+    of scores `s` and `s'` without and with an intervention and of `p = softmax(s)`, for a binary
+    classifier of one output `p = sigmoid(s)` of the log-odds of its two classes. Standard errors
     are those of the means of these paired differences. The Dataset is of shape (intervention,),
     with `accuracy` and `loss` of the model as it is; the attribute `remainder` counts the images of
     a last batch of fewer than `least`, which are left out with a warning. `averaged` is a function
@@ -64,9 +66,11 @@ def effects(
             features, interventions, scores, batch, TOGETHER // size
         )
         classes = num_classes["num_classes"] = require_scores(taps, scores, [0])
+        if classes < 2:
+            raise ValueError(ONE_SCORE.format(f"{scores!r} of a single class"))
         intact = tf.cast(taps[scores], tf.float32)
         edited = tf.cast(edited_scores, tf.float32)
-        changes, plain = _changes(intact, edited, labels)
+        changes, plain = _changes(intact, edited, labels, scores)
         return {
             "changes": {
                 name: tf.stack([tf.reduce_sum(x, axis=1), tf.reduce_sum(tf.square(x), axis=1)])
@@ -171,14 +175,14 @@ def in_batches(images, size):
     return dataset if spec.shape[0] is not None and spec.shape[0] <= size else dataset.rebatch(size)
 
 
-def _changes(intact, edited, labels):
+def _changes(intact, edited, labels, tap):
     """Changes of each example, of shape (intervention, example), and its values without."""
     labels = tf.cast(labels, tf.int64)
 
     def right(scores):
         return tf.cast(tf.argmax(scores, axis=-1) == labels, tf.float32)
 
-    before, after = tf.nn.log_softmax(intact), tf.nn.log_softmax(edited)
+    before, after = (log_probabilities(scores, tap) for scores in (intact, edited))
     true = tf.one_hot(labels, intact.shape[-1])
     losses = -tf.reduce_sum(true * before, axis=-1), -tf.reduce_sum(true * after, axis=-1)
     changes = {

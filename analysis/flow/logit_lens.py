@@ -8,7 +8,14 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
-from ..engine.features import Images, Model, measurement, require_features, require_scores
+from ..engine.features import (
+    ONE_SCORE,
+    Images,
+    Model,
+    measurement,
+    require_features,
+    require_scores,
+)
 from ..engine.results import array_of, expect_array, provenance, require_finite, variable
 from ..engine.stream import collect
 from ..engine.traces import reuse
@@ -162,6 +169,8 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
             f"Expected integer labels of shape {lens.shape[:1]}. "
             f"Received: {labels.dtype} of shape {labels.shape}"
         )
+    if lens.sizes["class"] < 2:
+        raise ValueError(ONE_SCORE.format("of a single class"))
     predicted = lens.values.argmax(axis=2)
     right = {"accuracy": predicted == labels[:, None], "agreement": predicted == predicted[:, -1:]}
     variables = {}

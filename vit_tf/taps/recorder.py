@@ -4,7 +4,8 @@ import contextlib
 import contextvars
 import itertools
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import keras
@@ -43,6 +44,11 @@ class _CallOfFunction(keras.layers.Layer):
             return None, error
 
 
+# Parts of the name of a site that is not the output of a layer: the first argument of the layer's
+# call, that of its own activation, and the position of the model itself.
+INPUT, ACTIVATION, MODEL = "input", "activation", -1
+
+
 def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
     """Taps of a built Keras model: dict from name to site, in the order of computation.
 
@@ -69,25 +75,74 @@ def trace_taps(model, watch=None):
 
     keras.layers.Lambda(trace)(keras.KerasTensor(shape, dtype))
     return {
-        _tap_name(layers[place[0]][0], *place[1:]): (place, layers[place[0]][1], shape)
+        tap_name(layers[place[0]][0], *place[1:]): (place, layers[place[0]][1], shape)
         for place, shape in shapes.items()
     }
 
 
-def symbolic_taps(model, taps):
-    """Symbolic images and a dict from each of `taps` to its symbolic output."""
+def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tuple]) -> tuple:
+    """Symbolic images and a dict from each of `taps` and `inner` to its symbolic value.
+
+    `inner` are sites by name, as `record` has them, of a path instead of a position.
+    """
     graph = functional_graph(model)
     model = graph or model
-    if graph:
-        outputs = _graph_outputs(model, _ends(taps))
-        single = {name: tensors[0] for name, tensors in outputs.items() if len(tensors) == 1}
-        if type(model).__module__.startswith("keras.") and all(tap in single for tap in taps):
-            return model.inputs[0], {tap: single[tap] for tap in taps}
+    names = [*taps, *inner]
+    if graph and type(model).__module__.startswith(("keras.", "vit_tf.taps.")):
+        nodes = _named_nodes(model)
+        single = {name: node.outputs[0] for name, node in nodes.items() if len(node.outputs) == 1}
+        returned = {
+            "/".join(map(str, path)): output
+            for path, output in tree.flatten_with_path(model.output)
+        }
+        for name, (path, call, leaf) in inner.items():
+            node = nodes.get(tap_name(path, call, ""))
+            if path == "":
+                single[name] = returned[leaf]
+            elif node and leaf == INPUT:
+                single[name] = node.input_tensors[0]
+            elif node:
+                args, kwargs = node.arguments.args, node.arguments.kwargs
+                single[name] = BeforeActivation(node.operation)(*args, **kwargs)
+        if all(name in single for name in names):
+            return model.inputs[0], {name: single[name] for name in names}
     shape, dtype = input_spec(model)
-    places = find_taps(_cut(model, _ends(taps)))
     images = keras.Input(shape[1:], dtype=dtype, name="images")
-    recorder = Recorder(model, {tap: places[tap] for tap in taps}, name="recorder")
+    cut = _cut(model, _ends(names)) if all(path for path, _, _ in inner.values()) else model
+    found = find_taps(cut)
+    places = {tap: found[tap] for tap in taps}
+    positions = {path: position for position, (path, _) in enumerate(named_operations(cut))}
+    for name, (path, call, leaf) in inner.items():
+        places[name] = (positions[path] if path else MODEL, call, leaf)
+    recorder = Recorder(model, places, name="recorder")
     return images, recorder(images)
+
+
+@keras.saving.register_keras_serializable("vit_tf")
+class BeforeActivation(keras.layers.Layer):
+    """What a layer computes before its own activation."""
+
+    def __init__(self, layer, **kwargs):
+        super().__init__(**kwargs)
+        self.layer = layer
+
+    def build(self, input_shape):
+        pass
+
+    def call(self, *args, **kwargs):
+        own = self.layer.activation
+        try:
+            object.__setattr__(self.layer, "activation", keras.activations.linear)
+            return self.layer(*args, **kwargs)
+        finally:
+            object.__setattr__(self.layer, "activation", own)
+
+    def get_config(self):
+        return super().get_config() | {"layer": keras.saving.serialize_keras_object(self.layer)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config.pop("layer")), **config)
 
 
 @keras.saving.register_keras_serializable("vit_tf")
@@ -100,7 +155,8 @@ class Recorder(keras.layers.Layer):
 
     def __init__(self, model, places, **kwargs):
         super().__init__(**kwargs)
-        self.model = _cut(model, _ends(places))
+        returned = any(place[0] == MODEL for place in places.values())
+        self.model = model if returned else _cut(model, _ends(places))
         self.places = {tap: tuple(place) for tap, place in places.items()}
         self._whole = lambda: model  # out of sight of Keras, which tracks the layers it sees
 
@@ -110,7 +166,9 @@ class Recorder(keras.layers.Layer):
     def call(self, images, training=False):
         in_force = edits_in_force().items()
         edits = {self.places[tap]: edit for tap, edit in in_force if tap in self.places}
-        records = record(self.model, images, training=training, edits=edits)
+        leaves = (INPUT, ACTIVATION)
+        inner = {p for p, _, leaf in self.places.values() if p == MODEL or leaf in leaves}
+        records = record(self.model, images, training, edits, inner=inner)
         return {tap: records[place] for tap, place in self.places.items()}
 
     def get_config(self):
@@ -127,52 +185,76 @@ class Recorder(keras.layers.Layer):
 
 
 def record(
-    model, images, training=False, edits: dict | None = None, watch: Callable | None = None
+    model: keras.Model,
+    images,
+    training: bool = False,
+    edits: dict | None = None,
+    watch: Callable | None = None,
+    inner: Container[int] = (),
 ) -> dict:
     """Outputs of every layer inside `model`: dict from site to tensor, as computed.
 
     The model continues with what `edits`, functions by site, return. `watch` is shown the position
-    of a layer and the arguments of each call. Keras copies the lists and dicts that it passes to a
-    call, so nothing can be handed down to be filled: the `call` of each layer is replaced instead
-    while the model's own call runs.
+    of a layer and the arguments of each call. Of layers at the positions `inner` the first argument
+    of each call, and that of their own activation, are recorded too; of `MODEL` its outputs. Keras
+    copies the lists and dicts that it passes to a call, so nothing can be handed down to be
+    filled: the `call` of each layer is replaced instead while the model's own call runs.
     """
-    records, changed = {}, []
+    records, changed, edits = {}, [], edits or {}
+
+    def keep(place, value):
+        records[place] = edits[place](value) if place in edits else value
+        return records[place]
+
+    def replace(layer, name, value):
+        changed.append((layer, name, vars(layer).get(name)))
+        object.__setattr__(layer, name, value)
+
     try:
         for position, (_, layer) in enumerate(named_operations(model)):
-            changed.append((layer, vars(layer).get("call")))
-            call = _watched(layer.call, position, records, edits or {}, watch)
-            object.__setattr__(layer, "call", call)
-        if training:
-            model(images, training=True)
-        else:
-            infer(model, images)
+            watched = _Watched(layer, position, keep, watch, position in inner)
+            replace(layer, "call", watched.call)
+            if position in inner and callable(vars(layer).get("activation")):
+                replace(layer, "activation", watched.activation)
+        result = model(images, training=True) if training else infer(model, images)
+        for path, leaf in tree.flatten_with_path(result) if MODEL in inner else ():
+            keep((MODEL, 1, "/".join(map(str, path))), leaf)
     finally:
-        for layer, call in changed:
-            if call is None:
-                object.__delattr__(layer, "call")
+        for layer, name, value in changed:
+            if value is None:
+                object.__delattr__(layer, name)
             else:
-                object.__setattr__(layer, "call", call)
+                object.__setattr__(layer, name, value)
     return records
 
 
-def _watched(call, position, records, edits, watch):
-    numbers = itertools.count(1)
+class _Watched:
+    """The call of a layer, and of its activation, which `keep` is shown the values of."""
 
-    def watched(*args, **kwargs):
-        number = next(numbers)
-        if watch:
-            watch(position, args, kwargs)
-        result = call(*args, **kwargs)
-        leaves = []
+    def __init__(self, layer, position, keep, watch, with_inputs):
+        self._call, self._activation = layer.call, vars(layer).get("activation")
+        self._position, self._keep, self._watch = position, keep, watch
+        self._with_inputs, self._number = with_inputs, 0
+
+    def call(self, *args, **kwargs):
+        self._number += 1
+        number = self._number
+        if self._watch:
+            self._watch(self._position, args, kwargs)
+        if self._with_inputs and args and hasattr(args[0], "shape"):
+            args = self._keep((self._position, number, INPUT), args[0]), *args[1:]
+        result = self._call(*args, **kwargs)
+        leaves, is_edited = [], False
         for path, leaf in tree.flatten_with_path(result):
+            kept = leaf
             if hasattr(leaf, "shape"):
-                place = (position, number, "/".join(map(str, path)))
-                leaf = edits[place](leaf) if place in edits else leaf
-                records[place] = leaf
-            leaves.append(leaf)
-        return tree.pack_sequence_as(result, leaves) if edits else result
+                kept = self._keep((self._position, number, "/".join(map(str, path))), leaf)
+            is_edited |= kept is not leaf
+            leaves.append(kept)
+        return tree.pack_sequence_as(result, leaves) if is_edited else result
 
-    return watched
+    def activation(self, x):
+        return self._activation(self._keep((self._position, self._number, ACTIVATION), x))
 
 
 def named_layers(model) -> list[tuple]:
@@ -212,7 +294,8 @@ def named_operations(model) -> list[tuple]:
     return layers + operations
 
 
-def _tap_name(path, call, leaf):
+def tap_name(path: str, call: int, leaf: str) -> str:
+    """The name of a tap: `"PATH@CALL/LEAF"`, without what needs no number."""
     return path + (f"@{call}" if call > 1 else "") + (f"/{leaf}" if leaf else "")
 
 
@@ -230,19 +313,18 @@ def _cut(model, ends):
     """The part of a functional model up to the named layers; another model as it is."""
     if not hasattr(model, "_nodes_by_depth"):
         return model
-    outputs = tree.flatten(_graph_outputs(model, ends))
+    nodes = [node for node in graph_nodes(model) if node.operation.name in ends]
+    outputs = [output for node in nodes for output in node.outputs]
     return keras.Model(model.inputs[0], outputs, name=model.name)
 
 
-def _graph_outputs(model, names):
-    """Symbolic outputs of the named layers of a functional model: lists by name of the call."""
-    graph, calls = {}, dict.fromkeys(names, 0)
+def _named_nodes(model):
+    """The calls of the layers of a functional model, by name of the call."""
+    nodes, calls = {}, Counter()
     for node in graph_nodes(model):
-        name = node.operation.name
-        if name in calls:
-            calls[name] += 1
-            graph[_tap_name(name, calls[name], "")] = node.outputs
-    return graph
+        calls[node.operation.name] += 1
+        nodes[tap_name(node.operation.name, calls[node.operation.name], "")] = node
+    return nodes
 
 
 def functional_graph(model):

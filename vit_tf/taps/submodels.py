@@ -21,6 +21,7 @@ from vit_tf.taps.attention_weights import (
     attention_layers,
     computed_weights,
 )
+from vit_tf.taps.scores import LOG_ODDS, LOGITS, find_scores
 from vit_tf.taps.structure import LayerEntry, ModelGraph, graph_of_entries
 from vit_tf.tokens import TokenGrid
 
@@ -124,7 +125,9 @@ def submodel(model, *patterns):
     tap for each (`"attention/0"`), and the second call of a layer is `"relu@2"`. Patterns that end
     in `"/weights"` also match the attention weights of `MultiHeadAttention` layers, including
     KerasHub's, which do not return them: they are computed from queries and keys without a mask,
-    with a warning if the model uses one.
+    with a warning if the model uses one. `"PATH/logits"` are the class scores to which the layer
+    that ends a model applies its softmax or sigmoids, `"PATH/log_odds"` those of both classes of a
+    model that ends in one sigmoid.
 
     Args:
         model: a built Keras model of one input, functional or subclassed.
@@ -164,7 +167,12 @@ def _foreign_taps(model, patterns):
     computed = computed_weights(model, all_taps)
     plain = [pattern for pattern in patterns if not pattern.endswith("/weights")]
     asked = [pattern for pattern in patterns if pattern.endswith("/weights")]
-    taps = match(plain, all_taps) if plain else []
+    scores = None
+    if any(pattern.endswith((LOGITS, LOG_ODDS)) or pattern == "output" for pattern in plain):
+        scores = find_scores(model)
+        scores = None if scores.tap in all_taps else scores
+    known = [*all_taps, scores.tap] if scores else all_taps
+    taps = match(plain, known) if plain else []
     weights = match(asked, [*all_taps, *computed]) if asked else []
     ignored = [tap for tap in weights if tap in computed and _layer_of(tap) in masked.paths]
     if ignored:
@@ -174,8 +182,15 @@ def _foreign_taps(model, patterns):
             stacklevel=3,
         )
     sources = [source for tap in weights for source in computed.get(tap, (tap,))]
+    inner = {}
+    if scores and scores.tap in taps:
+        if isinstance(scores.source, str):
+            sources.append(scores.source)
+        else:
+            inner[scores.tap] = scores.source
+        _warn_of_inverted(model, scores)
     wanted = [tap for tap in all_taps if tap in {*taps, *sources}]
-    images, outputs = recorder.symbolic_taps(model, wanted)
+    images, outputs = recorder.symbolic_taps(model, wanted, inner)
     selected = {}
     for tap in wanted:
         if tap in taps or tap in weights:
@@ -184,7 +199,48 @@ def _foreign_taps(model, patterns):
             # The key comes after the query.
             layer = AttentionWeights(dtype="float32", name=name.replace("/", "_"))
             selected[name] = layer(*(outputs[source] for source in computed[name]))
+    if scores and scores.tap in taps:
+        selected[scores.tap] = scores.compute(outputs[scores.tap if inner else scores.source])
     return images, selected
+
+
+def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, str]:
+    """A submodel with class scores before their softmax or sigmoid, and the name of their tap.
+
+    It is the submodel itself where the tap holds no probabilities.
+    """
+    # Most heads are one layer that is linear: nothing has to be traced for these.
+    tensor = features.output[tap]
+    nodes = [n for n in recorder.graph_nodes(features) if any(x is tensor for x in n.outputs)]
+    if not nodes or len(tensor.shape) != 2:
+        return features, tap
+    layer = nodes[0].operation
+    is_linear = getattr(layer, "activation", None) in (None, keras.activations.linear)
+    if is_linear and getattr(layer, "weights", ()) and not _has_blocks(layer):
+        return features, tap
+    scores = find_scores(features, tap)
+    if not scores.activation:
+        return features, tap
+    _warn_of_inverted(features, scores)
+    others = {name: ("", 1, name) for name in features.taps if name != tap}
+    taps, inner = [scores.source], others
+    if not isinstance(scores.source, str):
+        taps, inner = [], others | {scores.tap: scores.source}
+    images, outputs = recorder.symbolic_taps(features, taps, inner)
+    source = outputs[scores.source if taps else scores.tap]
+    outputs = {name: outputs[name] for name in others} | {scores.tap: scores.compute(source)}
+    made = _tap_model(features, images, outputs, features.name)
+    return made, scores.tap
+
+
+def _warn_of_inverted(model, scores):
+    if scores.is_inverted:
+        warnings.warn(
+            f"The class scores of {model.name!r} before its {scores.activation} cannot be read "
+            f"inside it: {scores.tap!r} is computed from its probabilities, so that gradients are "
+            "those of their logarithms",
+            stacklevel=4,
+        )
 
 
 def _layer_of(weights):

@@ -1,7 +1,7 @@
 """How often a classifier is right."""
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 
 import keras
 import numpy as np
@@ -19,6 +19,7 @@ from vit_tf.distribute.strategies import (
 from vit_tf.names import format_list
 from vit_tf.preprocessing import require_finite, require_images_of
 from vit_tf.taps.recorder import infer
+from vit_tf.taps.scores import find_scores
 
 
 def top_k_accuracy(model, dataset, ks=(1, 5)):
@@ -49,7 +50,7 @@ def _ranks_of(model, dataset):
         require_images_of(model, dataset.element_spec[0])
         require_finite_length(dataset)
         dataset = shard_of_worker(dataset)
-    score = _scorer(model)
+    score = class_scores_of(model)
     batches = tqdm(dataset, "Evaluating", delay=2, disable=None, leave=False)
     ranks, count = [], 0
     for images, labels in batches:
@@ -62,15 +63,37 @@ def _ranks_of(model, dataset):
     return np.concatenate([rank for rank, _ in ranks]), ranks[0][1]
 
 
-def _scorer(model):
-    """A compiled function from a batch of images to the scores of a model."""
-    if not on_jax():
-        return tf.function(partial(infer, model), reduce_retracing=True)
-    if not isinstance(model, keras.Model):
-        return partial(infer, model)
-    from vit_tf.distribute import jax_devices
+def class_scores_of(model: Callable) -> Callable:
+    """A compiled function from a batch of images to a model's scores, of shape (example, class).
 
-    return jax_devices.scorer(model)
+    The probability that a model with one sigmoid returns becomes those of both classes.
+    """
+    if not on_jax():
+        score = tf.function(partial(infer, model), reduce_retracing=True)
+    elif not isinstance(model, keras.Model):
+        score = partial(infer, model)
+    else:
+        from vit_tf.distribute import jax_devices
+
+        score = jax_devices.scorer(model)
+
+    is_binary = cache(lambda: isinstance(model, keras.Model) and find_scores(model).is_binary)
+
+    def score_classes(images):
+        scores = score(images)
+        require_scores(scores)
+        if scores.shape[1] > 1:
+            return scores
+        if not is_binary():
+            raise ValueError(
+                "Expected scores of two classes or more, or a Keras model that ends in one "
+                "sigmoid, the probability of the second of two classes. "
+                f"Received: scores of shape {tuple(scores.shape)}"
+            )
+        second = np.asarray(scores, np.float64)
+        return np.concatenate([1 - second, second], axis=1)
+
+    return score_classes
 
 
 def majority_accuracy(train, test, num_classes, most=-1):

@@ -1,0 +1,145 @@
+"""Measurements of classifiers that end in a softmax or a sigmoid are those of their scores."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.training.evaluation import top_k_accuracy
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.uniform(-1, 1, (12, 16, 16, 3)).astype("float32")
+LABELS = RNG.integers(0, 5, 12)
+
+
+def vit(activation, width=5):
+    """A small ViT of Keras' layers, with large scores."""
+    keras.utils.set_random_seed(0)
+    images = keras.Input((16, 16, 3))
+    x = layers.Reshape((4, 8))(layers.Conv2D(8, 8, 8, name="patch")(images))
+    for block in range(2):
+        y = layers.LayerNormalization(name=f"norm{block}")(x)
+        x = layers.Add(name=f"sum{block}")(
+            [x, layers.MultiHeadAttention(2, 4, name=f"attention{block}")(y, y)]
+        )
+    x = layers.GlobalAveragePooling1D(name="gap")(x)
+    kernel = keras.initializers.RandomNormal(stddev=4.0, seed=3)
+    return keras.Model(images, layers.Dense(width, activation, True, kernel, name="head")(x))
+
+
+@pytest.fixture(scope="module")
+def twins():
+    """Two models of equal weights: with a softmax at the end, and without."""
+    pair = vit("softmax"), vit(None)
+    pair[0].set_weights(pair[1].get_weights())
+    return pair
+
+
+@pytest.fixture(scope="module")
+def binary():
+    """A model of one sigmoid, and its log-odds as a function of images."""
+    model, other = vit("sigmoid", 1), vit(None, 1)
+    other.set_weights(model.get_weights())
+    return model, other
+
+
+def test_effects_of_ablation(twins):
+    ours, right = (analysis.head_ablation(model, (IMAGES, LABELS)) for model in twins)
+    p = np.asarray(twins[0](IMAGES), np.float64)
+    np.testing.assert_allclose(ours.loss, -np.log(p[np.arange(12), LABELS]).mean(), rtol=1e-4)
+    for name in ("accuracy_change", "loss_change", "output_change"):
+        np.testing.assert_allclose(ours[name], right[name], rtol=1e-4, atol=1e-6)
+
+
+MEASURES = {
+    "input_gradients": lambda m: analysis.input_gradients(m, IMAGES[:2], [0, 3], 1, 0.0),
+    "grad_cam": lambda m: analysis.grad_cam(m, IMAGES[:2], [1], layers="patch"),
+    "logit_lens": lambda m: analysis.logit_lens(m, IMAGES, layers="sum*"),
+    "patching": lambda m: analysis.activation_patching(m, (IMAGES[:2], IMAGES[2:4])).transfer,
+}
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_scores_are_before_the_softmax(twins, name):
+    ours, right = map(MEASURES[name], twins)
+    np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-6)
+
+
+def test_submodels_and_functions_of_probabilities(twins):
+    right = MEASURES["input_gradients"](twins[1])
+    for model in (
+        vit_tf.submodel(twins[0], "gap", "head"),
+        lambda images: {"logits": twins[0](images)},
+    ):
+        np.testing.assert_allclose(MEASURES["input_gradients"](model), right, rtol=1e-4, atol=1e-6)
+
+
+def test_the_activation_that_is_named(twins):
+    ours, right = (
+        analysis.input_gradients(model, IMAGES[:1], [2], 1, 0.0, scores="head") for model in twins
+    )
+    np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-6)
+    assert ours.attrs["scores"] == "head/logits"
+
+
+def test_a_function_that_hides_its_softmax_is_named(twins):
+    hidden = tf.function(lambda images: twins[0](images))
+    with pytest.warns(UserWarning, match="taken for probabilities"):
+        ours = MEASURES["input_gradients"](lambda images: {"logits": hidden(images)})
+    images = tf.constant(IMAGES[:2])
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        value = tf.reduce_sum(tf.math.log(twins[0](images))[:, 3])
+    right = tape.gradient(value, images)
+    np.testing.assert_allclose(ours[:, 1], right, rtol=1e-3, atol=1e-5)
+
+
+def test_the_two_classes_of_one_sigmoid(binary):
+    model, log_odds = binary
+    images = tf.constant(IMAGES[:2])
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        value = log_odds(images)
+    right = tape.gradient(value, images)
+    ours = analysis.input_gradients(model, IMAGES[:2], [0, 1], 1, 0.0)
+    np.testing.assert_allclose(ours[:, 1], right, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(ours[:, 0], -right, rtol=1e-4, atol=1e-6)
+
+
+def test_losses_and_accuracies_of_one_sigmoid(binary):
+    model, log_odds = binary
+    z = np.asarray(log_odds(IMAGES), np.float64)[:, 0]
+    p = 1 / (1 + np.exp(-z))
+    labels = LABELS % 2
+    accuracy = ((p > 0.5) == labels).mean()
+    effect = analysis.head_ablation(model, (IMAGES, labels))
+    np.testing.assert_allclose(effect.loss, -np.log(np.where(labels, p, 1 - p)).mean(), rtol=1e-4)
+    np.testing.assert_allclose(effect.accuracy, accuracy)
+    lens = analysis.logit_lens(model, IMAGES, layers="sum*")
+    np.testing.assert_allclose(analysis.lens_accuracy(lens, labels).accuracy[-1], accuracy)
+    assert top_k_accuracy(model, [(IMAGES, labels)]) == {1: accuracy}
+    # Kullback-Leibler divergence of the two distributions of two classes, for the first head.
+    edit = {"attention0/value": vit_tf.edits.head(0, vit_tf.edits.zero)}
+    zeroed = vit_tf.intervene(log_odds, edit, "head")(IMAGES)["head"]
+    q = 1 / (1 + np.exp(-np.asarray(zeroed, np.float64)[:, 0]))
+    right = (p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))).mean()
+    np.testing.assert_allclose(effect.output_change[0, 0], right, rtol=1e-3, atol=1e-7)
+
+
+def test_predicted_classes_of_one_sigmoid_are_explained(binary):
+    p = np.asarray(binary[0](IMAGES[:1]))[0, 0]
+    explained = analysis.input_gradients(binary[0], IMAGES[:1], samples=1, noise=0.0)
+    assert explained["class"].values.tolist() == [int(p > 0.5)]
+
+
+def test_one_score_without_a_sigmoid_is_no_classifier(binary):
+    with pytest.raises(ValueError, match="two classes or more"):
+        top_k_accuracy(binary[1], [(IMAGES, LABELS % 2)])
+    with pytest.raises(ValueError, match="two classes or more"):
+        analysis.head_ablation(binary[1], (IMAGES, LABELS % 2))
+    lens = analysis.logit_lens(binary[1], IMAGES, layers="sum*")
+    with pytest.raises(ValueError, match="two classes or more"):
+        analysis.lens_accuracy(lens, LABELS % 2)

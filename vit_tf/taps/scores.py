@@ -1,0 +1,173 @@
+"""Class scores of a Keras model of any origin: what it returns, before its softmax or sigmoid."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from vit_tf.taps import recorder
+
+# Ends of the names of taps that are no outputs of layers: scores before a softmax or the sigmoids
+# of several classes; and of the two classes of a model that returns the probability of the second.
+LOGITS, LOG_ODDS = "/logits", "/log_odds"
+# What TensorFlow calls operations that do not change what scores are.
+PASSED = ("Identity", "Cast", "StopGradient")
+ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
+# After these, values are not probabilities by construction.
+LINEAR = ("BiasAdd", "MatMul", "BatchMatMulV2", "Einsum", "Conv2D", "Mean")
+SMALLEST = 1e-30  # probability, below which float32 has few digits
+ROUNDING = 1e-3  # by which the sum of probabilities may differ from 1, in half precision
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Where a model computes its class scores."""
+
+    tap: str
+    # The tap, or the path, call and leaf (as sites have them), from which it is computed.
+    source: str | tuple[str, int, str]
+    activation: str = ""  # that the model applies to the scores: "softmax", "sigmoid" or ""
+    is_inverted: bool = False  # whether the source is the probabilities
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the model returns one number, the probability of the second of two classes."""
+        return self.tap.endswith(LOG_ODDS)
+
+    def compute(self, source):
+        """The scores, a symbolic tensor, from the symbolic tensor of the source."""
+        if not self.is_inverted and not self.is_binary:
+            return source
+        inverted = self.activation if self.is_inverted else ""
+        return ClassScores(inverted, self.is_binary, dtype="float32")(source)
+
+
+@keras.saving.register_keras_serializable("vit_tf")
+class ClassScores(keras.layers.Layer):
+    """Class scores of probabilities, and of both classes of a binary classifier.
+
+    log p            of a softmax
+    log p / (1 - p)  of a sigmoid, and -z, z for the only such z
+    """
+
+    def __init__(self, inverted="", is_binary=False, **kwargs):
+        super().__init__(**kwargs)
+        self.inverted, self.is_binary = inverted, is_binary
+
+    def call(self, x):
+        if self.inverted:
+            x = ops.cast(x, "float32")
+            other = 1 - x if self.inverted == "sigmoid" else 1.0
+            x = ops.log(ops.maximum(x, SMALLEST)) - ops.log(ops.maximum(other, SMALLEST))
+        return ops.concatenate([-x, x], axis=-1) if self.is_binary else x
+
+    def get_config(self):
+        return super().get_config() | {"inverted": self.inverted, "is_binary": self.is_binary}
+
+
+def log_probabilities(scores, tap: str):
+    """Logarithms of the probabilities of classes that scores, the values at a tap, stand for."""
+    scores = ops.cast(scores, "float32")
+    is_binary = tap.endswith(LOG_ODDS)
+    return ops.log_sigmoid(scores) if is_binary else ops.log_softmax(scores, axis=-1)
+
+
+def find_scores(model: keras.Model, output: str | None = None) -> Scores:
+    """Where a built Keras model computes its class scores.
+
+    They are what it returns (of several outputs the one called `"logits"`, else the first vector),
+    or what it applies its softmax or sigmoid to, as its graph shows. What cannot be read inside the
+    model, such as the argument of a softmax in a layer's own code, is computed from its
+    probabilities. `output` is the name of one of several outputs.
+    """
+    if hasattr(model, "intermediates"):
+        return Scores(model.taps[-1], model.taps[-1])
+    shape, dtype = recorder.input_spec(model)
+    traced = []
+
+    def trace(images):
+        layers = recorder.named_operations(model)
+        records = recorder.record(model, images, inner=(recorder.MODEL, *range(len(layers))))
+        traced.append(_trace_back(records, [path for path, _ in layers], output))
+        return list(records.values())
+
+    keras.layers.Lambda(trace)(keras.KerasTensor(shape, dtype))
+    scores, name, may_be_probabilities = traced[-1]
+    if may_be_probabilities:
+        images = np.random.default_rng(0).uniform(-1, 1, [4, *(size or 32 for size in shape[1:])])
+        outputs = tree.flatten_with_path(recorder.infer(model, images.astype(dtype)))
+        values = {"/".join(map(str, path)): value for path, value in outputs}[name]
+        if are_distributions(ops.convert_to_numpy(values)):
+            tap = _path_of(scores.source) + LOGITS
+            return replace(scores, tap=tap, activation="softmax", is_inverted=True)
+    return scores
+
+
+def are_distributions(values: np.ndarray) -> bool:
+    """Whether the rows of an array of shape (example, class) may be probabilities of classes."""
+    values = np.asarray(values, np.float64)
+    sums = values.sum(axis=1)
+    return values.shape[1] > 1 and values.min() >= 0 and bool(np.all(abs(sums - 1) < ROUNDING))
+
+
+def _trace_back(records: dict, paths: list[str], output: str | None) -> tuple[Scores, str, bool]:
+    """The scores, which of a model's outputs they are, and whether they may be probabilities."""
+    returned = {place[2]: value for place, value in records.items() if place[0] == recorder.MODEL}
+    vectors = [name for name, value in returned.items() if len(value.shape) == 2]
+    logits = [name for name in vectors if name.split("/")[-1] == "logits"]
+    name = output or next(iter([*logits, *vectors, *returned]))
+    source = _source_of(returned[name], records, paths) or ("", 1, name)
+    scores = Scores(source if isinstance(source, str) else "output", source)
+    activation, argument = before_activation(returned[name])
+    if not activation or name not in vectors:
+        operation = _operation(returned[name])
+        is_linear = operation is not None and operation.type in LINEAR
+        return scores, name, name in vectors and not is_linear
+    is_binary = activation == "sigmoid" and returned[name].shape[-1] == 1
+    before = None
+    while before is None:
+        before = _source_of(argument, records, paths)
+        if argument.op.type not in PASSED:
+            break
+        argument = argument.op.inputs[0]
+    if isinstance(before, str) and not is_binary:
+        return replace(scores, tap=before, source=before, activation=activation), name, False
+    tap = _path_of(source) + (LOG_ODDS if is_binary else LOGITS)
+    is_inverted = before is None
+    scores = Scores(tap, source if is_inverted else before, activation, is_inverted)
+    return scores, name, False
+
+
+def _source_of(tensor, records: dict, paths: list[str]) -> str | tuple[str, int, str] | None:
+    """The tap that is a tensor; else the layer of which it is an argument; None for neither."""
+    arguments = (recorder.INPUT, recorder.ACTIVATION)
+    same = [p for p, value in records.items() if value is tensor and p[0] != recorder.MODEL]
+    for position, call, leaf in sorted(same, key=lambda place: place[2] in arguments):
+        path = paths[position]
+        return (path, call, leaf) if leaf in arguments else recorder.tap_name(path, call, leaf)
+    return None
+
+
+def before_activation(tensor) -> tuple[str, Any]:
+    """The softmax or sigmoid that computes a tensor of a TensorFlow graph, and its argument.
+
+    `""` and None for a tensor of another operation, and outside of a graph.
+    """
+    operation = _operation(tensor)
+    activation = ACTIVATIONS.get(operation.type, "") if operation is not None else ""
+    return activation, operation.inputs[0] if activation else None
+
+
+def _operation(tensor):
+    """The operation of TensorFlow's graph that computes a tensor, None on other backends."""
+    operation = getattr(tensor, "op", None)
+    while operation is not None and operation.type in PASSED:
+        operation = operation.inputs[0].op
+    return operation
+
+
+def _path_of(source: str | tuple[str, int, str]) -> str:
+    """The path of the layer that a source belongs to; "output" for none."""
+    return recorder.path_of(source) if isinstance(source, str) else source[0] or "output"
