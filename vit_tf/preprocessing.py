@@ -27,7 +27,8 @@ class Preprocessing:
     Args:
         size: (height, width) in pixels, or None for images of any size, which keep theirs.
         mean, std: mean and standard deviation of each channel, for values in [0, 1]; the default of
-            0.5 gives values in [-1, 1].
+            0.5 gives values in [-1, 1]. Their number is that of the channels: files and PIL images
+            become RGB, for 1 channel grey and for 4 RGBA, as Pillow converts them.
         interpolation: `"bilinear"`, `"bicubic"`, `"nearest"`, `"lanczos3"` or `"lanczos5"`.
         channel_order: `"rgb"`, or `"bgr"` for a model that takes blue first; mean and std are in
             that order.
@@ -95,18 +96,20 @@ class Preprocessing:
         return cls(size, (0.5,) * channels, (0.5,) * channels)
 
     @classmethod
-    def from_range(cls, size, low, high, **others):
-        """Preprocessing of RGB images that maps black to `low` and white to `high`.
+    def from_range(cls, size, low, high, num_channels: int = 3, **others):
+        """Preprocessing that maps black to `low` and white to `high`.
 
         Args:
             size: as for `Preprocessing`.
             low, high: numbers, or one for each channel, such as 0 and 255.
+            num_channels: 3 for RGB, 1 for grey images, 4 for RGBA.
             **others: other fields of `Preprocessing`.
 
         Raises:
             ValueError: if `high` is not above `low`.
         """
-        low, high = (np.broadcast_to(np.asarray(x, np.float64), (3,)) for x in (low, high))
+        shape = (num_channels,)
+        low, high = (np.broadcast_to(np.asarray(x, np.float64), shape) for x in (low, high))
         if not (high > low).all():
             raise ValueError(
                 f"Expected a range from a low to a high value. Received: {low} to {high}"
@@ -130,9 +133,13 @@ class Preprocessing:
 
     def framing(self, size: tuple | None = None) -> "Preprocessing":
         """How images are resized, of this or another size, with values in [-1, 1] and red first."""
-        plain = Preprocessing(size or self.size)
-        values = {"mean": plain.mean, "std": plain.std, "channel_order": plain.channel_order}
-        return replace(self, size=plain.size, **values)
+        values = {"mean": (0.5,) * self.num_channels, "std": (0.5,) * self.num_channels}
+        return replace(self, size=size or self.size, channel_order="rgb", **values)
+
+    @property
+    def num_channels(self) -> int:
+        """The number of channels of the images that it makes."""
+        return len(self.mean)
 
     @property
     def value_range(self):
@@ -170,15 +177,31 @@ class Preprocessing:
                 f"Expected images of shape ([example,] height, width, {channels}). "
                 f"Received: shape {images.shape}"
             )
-        if images.size and not 0 <= images.min() <= images.max() <= 255:
-            raise ValueError(
-                "Expected images with values in [0, 255]. "
-                f"Received: values from {images.min()} to {images.max()}"
-            )
+        require_levels(images)
         images = np.repeat(images, channels // images.shape[-1], axis=-1).astype(np.float32)
         if self.size is not None:
             images = np.asarray(resize_image(images, self.size, self))
         return np.asarray(scale_values(images, self))
+
+
+@dataclass(frozen=True)
+class JointPreprocessing:
+    """How the same images become the inputs of several models: one row of numbers for each image.
+
+    A row holds the images of all parts, each of which has a size, flattened in their order.
+    """
+
+    parts: tuple[Preprocessing, ...]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The (height, width) of the first: what matters is that images do not keep theirs."""
+        return self.parts[0].size
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape (height, width, channel) of an image of each part."""
+        return [(*part.size, part.num_channels) for part in self.parts]
 
 
 def interval(low, high):
@@ -273,6 +296,18 @@ def watch_images(model, data):
         require_images_of(model, data)
         look(data[:LOOKED_AT])
     return data
+
+
+def require_levels(images: np.ndarray):
+    """Raises a ValueError for images with values outside [0, 255]."""
+    if images.dtype == np.uint8:
+        return
+    images = np.asarray(images)
+    if images.size and not 0 <= images.min() <= images.max() <= 255:
+        raise ValueError(
+            "Expected images with values in [0, 255]. "
+            f"Received: values from {images.min()} to {images.max()}"
+        )
 
 
 def require_finite(images, first: int = 0):

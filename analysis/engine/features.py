@@ -9,8 +9,9 @@ import inspect
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,8 +20,10 @@ import tensorflow as tf
 import vit_tf
 from vit_tf.backend import require_tensorflow
 from vit_tf.data.any_images import as_images, is_raw
-from vit_tf.names import as_patterns, format_list, match, unknown_name
+from vit_tf.names import as_patterns, format_list, join_words, match, unknown_name
 from vit_tf.preprocessing import (
+    JointPreprocessing,
+    Preprocessing,
     innermost_features,
     require_images,
     require_images_of,
@@ -48,6 +51,8 @@ Model = keras.Model | Path | Callable | Mapping[str, np.ndarray]
 Images = np.ndarray | tf.Tensor | tf.data.Dataset | Path | Sequence
 # A data set, a tuple of arrays, or a folder of class folders.
 LabelledImages = tf.data.Dataset | tuple | Path
+# From images to the tensors of layers.
+Features = Callable[[tf.Tensor], Mapping[str, tf.Tensor]]
 Grid = TokenGrid | tuple[int, int]
 Classes = int | str | Sequence[int | str]
 
@@ -426,7 +431,7 @@ class Normalised:
     """Features of a model that expects other values than [-1, 1], for images in [-1, 1]."""
 
     def __init__(self, features, preprocessing):
-        self.name, self.token_grid = features.name, features.token_grid
+        self.name, self.token_grid = model_name(features), getattr(features, "token_grid", None)
         self._features = features
         mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
         self._scale, self._shift = np.float32(0.5 / std), np.float32((0.5 - mean) / std)
@@ -446,6 +451,20 @@ class Normalised:
         """Images in [-1, 1] as the model expects them."""
         images = images[..., ::-1] if self._turned else images
         return images * self._scale + self._shift
+
+
+class _OwnImages:
+    """Features of a model for the rows of a `JointPreprocessing`, which hold its images."""
+
+    def __init__(self, features: Features, joint: JointPreprocessing, place: int):
+        self.name, self.token_grid = model_name(features), getattr(features, "token_grid", None)
+        self._features, self._shape = features, joint.shapes[place]
+        self._start = sum(map(math.prod, joint.shapes[:place]))
+        self.image_size = self._shape[:2]
+
+    def __call__(self, rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        own = rows[:, self._start : self._start + math.prod(self._shape)]
+        return taps_of(self._features, tf.reshape(own, (-1, *self._shape)))
 
 
 MODELS = ("features", "features_x", "features_y", "features_vit", "features_other", "source")
@@ -637,11 +656,11 @@ def _prepare(given, parameters, kind, kinds, layers, detail, any_size):
             given |= {"scores": scores} if scores else {}
     data = {name: given[name] for name in IMAGES if name in given and not at_hand}
     if any(is_raw(images) for images in data.values()):
-        models, expects = _on_same_images(models)
+        models, expects = _with_own_images(models, data.values())
     else:
         expects = None
     if any_size and expects:
-        expects = replace(expects, size=None, crop=None)
+        expects = replace(expects.squeezed(), size=None)
     for name, images in data.items():
         given[name] = as_images(images, expects)
         _require_numbers(name, given[name])
@@ -776,20 +795,45 @@ def _take_activations(given, names, parameters):
     given["images"] = rows if labels is None else (rows, np.asarray(labels))
 
 
-def _on_same_images(models):
-    """The models, and the `Preprocessing` of images that suit them all."""
-    expected = {n: getattr(innermost_features(f), "preprocessing", None) for n, f in models.items()}
-    declared = {n: e for n, e in expected.items() if e is not None}
-    if not declared:
+def _with_own_images(
+    models: dict[Any, Features], data: Iterable[Images]
+) -> tuple[dict[Any, Features], Preprocessing | JointPreprocessing | None]:
+    """The models, and what prepares raw images for them, so that each is shown its own."""
+    found = {n: getattr(innermost_features(f), "preprocessing", None) for n, f in models.items()}
+    declared = {n: preprocessing for n, preprocessing in found.items() if preprocessing}
+    distinct = list(dict.fromkeys(declared.values()))
+    if not distinct:
         return models, None
-    first = next(iter(declared.values()))
-    if all(preprocessing == first for preprocessing in declared.values()):
-        return models, first
-    sizes = {models[name].name: preprocessing.size for name, preprocessing in declared.items()}
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"Expected models that take images of one size. Received: {sizes}")
-    plain = first.framing()
-    return {n: Normalised(f, declared[n]) if n in declared else f for n, f in models.items()}, plain
+    undeclared = [model_name(f) for n, f in models.items() if n not in declared]
+    if undeclared and len(distinct) > 1:
+        raise ValueError(
+            "Expected models that declare their preprocessing, where others differ in it: set "
+            "model.preprocessing = vit_tf.Preprocessing(...), or prepare the images. "
+            f"Received: {format_list(undeclared)} without"
+        )
+    if len(distinct) == 1:
+        if undeclared:
+            warnings.warn(
+                f"{join_words(undeclared)} got images as {model_name(next(iter(models.values())))} "
+                "expects them: set .preprocessing = vit_tf.Preprocessing(...) for others",
+                stacklevel=4,
+            )
+        return models, distinct[0]
+    common, *others = dict.fromkeys(preprocessing.framing() for preprocessing in distinct)
+    if not others:  # they differ in values alone
+        return {n: Normalised(f, declared[n]) for n, f in models.items()}, common
+    sizes = {_own_size(images) for images in data} if None in {p.size for p in distinct} else set()
+    joint = JointPreprocessing(
+        tuple(p if p.size else replace(p, size=size) for p in distinct for size in sizes or [None])
+    )
+    return {n: _OwnImages(f, joint, distinct.index(declared[n])) for n, f in models.items()}, joint
+
+
+def _own_size(images: Images) -> tuple[int, int]:
+    """The (height, width) that raw images share; a `ValueError` if they share none."""
+    unchanged = as_images(images, Preprocessing(None))
+    spec = unchanged.element_spec if isinstance(unchanged, tf.data.Dataset) else unchanged
+    return tuple((spec[0] if isinstance(spec, tuple) else spec).shape[1:3])
 
 
 def _num_classes(features, given):

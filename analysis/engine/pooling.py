@@ -113,7 +113,8 @@ def on_grid(features, grid, make, num_tokens):
     statistics = []
 
     def step(images, *rest):
-        statistics[:] = [make(as_grid(given, num_tokens(*rest), images.shape[1:3]))]
+        size = getattr(features, "image_size", images.shape[1:3])
+        statistics[:] = [make(as_grid(given, num_tokens(*rest), size))]
         return statistics[0].step(images, *rest)
 
     like = make(as_grid(given))

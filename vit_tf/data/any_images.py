@@ -3,6 +3,7 @@
 import glob
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,19 +11,25 @@ import tensorflow as tf
 from vit_tf.backend import leave_gpus_to_jax
 from vit_tf.batches import without_autotune
 from vit_tf.data.folder import decode_file, open_files
-from vit_tf.data.imaging import Framing, pixels_of
+from vit_tf.data.imaging import framing_of, pixels_of
 from vit_tf.data.pipeline import load
 from vit_tf.data.reading import read_shardable
+from vit_tf.data.source import CHANNELS
 from vit_tf.files import is_remote, require_file, require_utf8, without_password
+from vit_tf.preprocessing import JointPreprocessing, Preprocessing, require_levels
 
 BATCH_SIZE = 128
-CHANNELS = (1, 3, 4)
+# What makes a model's input of 8-bit images, or those of several models.
+Prepares = Preprocessing | JointPreprocessing
 IMAGE_KEYS = ("image", "images", "pixel_values", "x")
 LABEL_KEYS = ("label", "labels", "y")
 
 
 def in_known_form(images):
-    """PyTorch tensors, nested lists, dicts and patterns of paths as arrays or lists of paths."""
+    """Tensors of PyTorch, nested lists, dicts and patterns of paths as arrays or lists of paths.
+
+    Arrays whose channels come first, as processors of other libraries return them, are transposed.
+    """
     if isinstance(images, tuple) and images and not isinstance(images[0], int | float):
         return (in_known_form(images[0]), *map(_from_torch, images[1:]))
     if isinstance(images, Mapping) and (image := _first_key(images, IMAGE_KEYS)):
@@ -40,7 +47,12 @@ def in_known_form(images):
             raise ValueError(f"No file matches {text!r}.")
         return paths if is_pattern else images
     array = _from_torch(images)
-    if array is not images and array.ndim in (3, 4):
+    if not isinstance(array, np.ndarray):
+        return array
+    if array.dtype == object:
+        return list(array)
+    # Of arrays with three axes the first may be that of grey images: only PyTorch's are single.
+    if array.ndim == 4 or (array.ndim == 3 and array is not images):
         is_first = array.shape[-3] in CHANNELS and array.shape[-1] not in CHANNELS
         return np.moveaxis(array, -3, -1) if is_first else array
     return array
@@ -70,7 +82,9 @@ def is_raw(images):
     return hasattr(images, "dtype") and tf.as_dtype(images.dtype).is_integer
 
 
-def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
+def as_images(
+    images: Any, preprocessing: Prepares | None = None, batch_size: int = BATCH_SIZE
+) -> np.ndarray | tuple | tf.data.Dataset:
     """Images in any form as an array, a pair of arrays or a batched `tf.data.Dataset`."""
     # 8-bit and PIL images and files get the preprocessing; None leaves integers as they are.
     leave_gpus_to_jax()
@@ -91,7 +105,8 @@ def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
     if isinstance(images, list):
         return _from_list(images, preprocessing, batch_size)
     if _is_pillow(images):
-        return _prepared(pixels_of(images), preprocessing)[None]
+        pixels = pixels_of(images, channels=_num_decoded(preprocessing))
+        return _prepared(pixels, preprocessing)[None]
     if not hasattr(images, "shape") or not hasattr(images, "dtype"):
         raise ValueError(
             "Expected images to be an array, a PIL image, a path, a folder, a list of these, or a "
@@ -101,6 +116,7 @@ def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
         images = images[None]
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
         return images
+    require_levels(images)
     size = min(batch_size, len(images)) or 1
     batches = tf.data.Dataset.from_tensor_slices(images).batch(
         size, drop_remainder=len(images) % size == 0
@@ -147,11 +163,11 @@ def _from_list(images, preprocessing, batch_size):
         order = np.arange(len(paths))
         read = read_shardable(source, "all", order, preprocessing.size, batch_size, **how)
         return read.map(lambda images, _: images)
-    arrays = []
+    arrays, channels = [], _num_decoded(preprocessing)
     for image in images:
         if isinstance(image, str | os.PathLike):
-            image = decode_file(image)
-        image = pixels_of(image) if _is_pillow(image) else np.asarray(image)
+            image = decode_file(image, channels=channels)
+        image = pixels_of(image, channels=channels) if _is_pillow(image) else np.asarray(image)
         arrays.append(_prepared(image, preprocessing) if image.dtype.kind in "iu" else image)
     if len({image.shape for image in arrays}) > 1:
         raise ValueError(
@@ -161,17 +177,19 @@ def _from_list(images, preprocessing, batch_size):
     return np.stack(arrays)
 
 
-def _prepared(image, preprocessing):
-    """One 8-bit image (RGB, grey, or with alpha), converted to what the model expects."""
+def _prepared(image: np.ndarray, preprocessing: Prepares | None) -> np.ndarray:
+    """One 8-bit image, converted to what the model expects, or the models in one row."""
     _require_preprocessing(preprocessing)
-    channels = len(preprocessing.mean)
     image = image[..., None] if image.ndim == 2 else image
-    if image.shape[-1] == 4 and channels == 3:
-        alpha = image[..., 3:] / 255
-        image = np.rint(image[..., :3] * alpha + 255 * (1 - alpha))
-    if image.shape[-1] == 3 and channels == 1:
-        image = np.rint(image @ np.array([[0.299], [0.587], [0.114]]))
-    return preprocessing(image)
+    require_levels(image)
+    framing = framing_of(preprocessing, image.shape[:2])
+    return framing.fit(tf.convert_to_tensor(image)).numpy()
+
+
+def _num_decoded(preprocessing: Prepares | None) -> int:
+    """The number of channels of files and PIL images as they are decoded: 4 if a model needs it."""
+    parts = getattr(preprocessing, "parts", (preprocessing,))
+    return 4 if any(part is not None and part.num_channels == 4 for part in parts) else 3
 
 
 def _require_preprocessing(preprocessing):
@@ -194,26 +212,17 @@ def _from_dataset(dataset, preprocessing, batch_size):
         changed = changed.map(lambda *batch: batch[:-1])
     images = _image_spec(changed)
     if preprocessing is not None and images.dtype.is_integer and images.shape.rank == 4:
-        framing = Framing(preprocessing.size or tuple(images.shape[1:3]), preprocessing)
-        spec = changed.element_spec
+        framing = framing_of(preprocessing, tuple(images.shape[1:3]))
 
         def prepare(*batch):
-            images = framing.fit(_three_channels(batch[0], len(preprocessing.mean)))
+            images = framing.fit(batch[0])
             return (images, *batch[1:]) if isinstance(spec, tuple) else images
 
+        spec = changed.element_spec
         changed = changed.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
     if names is not None and changed is not dataset:
         changed.class_names = names
     return changed
-
-
-def _three_channels(images, channels):
-    """8-bit images without an alpha channel."""
-    if images.shape[-1] != 4 or channels != 3:
-        return images
-    images = tf.cast(images, tf.float32)
-    alpha = images[..., 3:] / 255
-    return tf.round(images[..., :3] * alpha + 255 * (1 - alpha))
 
 
 def _as_pair(dataset):

@@ -86,7 +86,7 @@ def load_davis(root, split="val", *, year="2017", resolution="480p", preprocessi
         ValueError: for a missing list or folder, and videos in which a frame or a mask is missing,
             as the masks of "test-dev" are.
     """
-    checked_size(None, preprocessing)
+    checked_size(None, preprocessing, (3,))
     root = Path(root).expanduser()
     names = _names(root / "ImageSets" / year / f"{split}.txt")
     frames = [_numbered(root / "JPEGImages" / resolution / name, ".jpg") for name in names]

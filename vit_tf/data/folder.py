@@ -72,8 +72,11 @@ def open_files(class_names, members):
         name = tf.strings.regex_replace(path, *PASSWORD)
         return imaging.decode_or_name(attempt, path, name, tf.io.read_file)
 
-    def decode_by_pillow(path):
-        return imaging.decode_in_python(lambda path: decode_file(os.fsdecode(path)), path)
+    def decode_by_pillow(path, channels=3):
+        def read(path):
+            return decode_file(os.fsdecode(path), channels=channels)
+
+        return imaging.decode_in_python(read, path, channels=channels)
 
     return Source(
         class_names=class_names,
@@ -84,6 +87,7 @@ def open_files(class_names, members):
         decode=decode,
         attempt=attempt,
         decode_by_pillow=decode_by_pillow,
+        decode_with_alpha=partial(decode_by_pillow, channels=4),
         in_files=True,
     )
 
@@ -116,10 +120,10 @@ def _error(path):
     return None
 
 
-def decode_file(path, upright=True):
-    """The image of a file, upright or as stored: uint8 (height, width, 3); an error names it."""
+def decode_file(path: str | os.PathLike, upright: bool = True, channels: int = 3) -> np.ndarray:
+    """The image of a file, upright or as stored, by `imaging.pixels`; an error names the file."""
     require_file(path)
-    return imaging.pixels(_readable(path), without_password(path), upright)
+    return imaging.pixels(_readable(path), without_password(path), upright, channels)
 
 
 def _readable(path):

@@ -8,13 +8,18 @@ Python's lock.
 import contextlib
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.names import file_error
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import JointPreprocessing, Preprocessing
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 # TensorFlow's default for JPEG, a fast cosine transform, makes red and blue a level darker.
 EXACT = {"dct_method": "INTEGER_ACCURATE"}
@@ -200,8 +205,8 @@ def _with_webp_size(webp: tf.Tensor) -> tf.Tensor:
 
 
 def _on_white(image):
-    """A uint8 image with an alpha channel on white, in Pillow's integers of `alpha_composite`."""
-    image = tf.cast(tf.ensure_shape(image, (None, None, 4)), tf.int32)
+    """8-bit images with an alpha channel on white, in Pillow's integers of `alpha_composite`."""
+    image = tf.cast(tf.ensure_shape(image, (*image.shape[:-1], 4)), tf.int32)
     color, alpha = image[..., :3], image[..., 3:]
     weight = alpha * 128
     mixture = color * weight + 255 * (255 * 128 - weight) + 128 * 128
@@ -333,27 +338,31 @@ def _jpeg(contents, shape, window):
     return tf.ensure_shape(image, (None, None, 3))
 
 
-def decode_in_python(read, *item):
+def decode_in_python(
+    read: Callable[..., np.ndarray], *item: tf.Tensor, channels: int = 3
+) -> tuple[tf.Tensor, tf.Tensor]:
     """The image that `read` returns and no words, or a black pixel and its `ValueError`'s words."""
 
     def attempt(*arguments):
         try:
             return read(*arguments), ""
         except ValueError as error:
-            return np.zeros((1, 1, 3), np.uint8), str(error)
+            return np.zeros((1, 1, channels), np.uint8), str(error)
 
     image, problem = tf.numpy_function(attempt, item, (tf.uint8, tf.string))
-    return tf.ensure_shape(image, (None, None, 3)), tf.ensure_shape(problem, ())
+    return tf.ensure_shape(image, (None, None, channels)), tf.ensure_shape(problem, ())
 
 
-def pixels(file, name="an image", upright=True):
-    """The image of a path, an open file or bytes, by Pillow: uint8 (height, width, 3), on white."""
+def pixels(
+    file: object, name: str = "an image", upright: bool = True, channels: int = 3
+) -> np.ndarray:
+    """The image of a path, an open file or bytes, by Pillow, as `pixels_of` returns it."""
     from PIL import Image
 
     file = file.item() if isinstance(file, np.ndarray) else file
     file = io.BytesIO(file) if isinstance(file, bytes) else file
     with explained(file, name), Image.open(file) as image:
-        return pixels_of(image, upright)
+        return pixels_of(image, upright, channels)
 
 
 @contextlib.contextmanager
@@ -368,8 +377,8 @@ def explained(file, name, expected="an image file"):
         ) from error
 
 
-def pixels_of(image, upright=True):
-    """A Pillow image of any mode as a uint8 array of shape (height, width, 3), on white."""
+def pixels_of(image: "Image", upright: bool = True, channels: int = 3) -> np.ndarray:
+    """A Pillow image of any mode as a uint8 array: RGB on white, or of 4 channels with alpha."""
     from PIL import Image, ImageOps
 
     image = ImageOps.exif_transpose(image) if upright else image
@@ -381,6 +390,8 @@ def pixels_of(image, upright=True):
                 f"Received: mode {image.mode}, values from {deep.min():g} to {deep.max():g}"
             )
         image = Image.fromarray(np.round(deep / 257).clip(0, 255).astype(np.uint8))
+    if channels == 4:
+        return np.asarray(image.convert("RGBA"))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -410,9 +421,14 @@ class Framing:
     area: tuple | None = None
 
     @property
+    def num_channels(self) -> int:
+        """The number of channels that it needs of a file, if that has so many."""
+        return self.preprocessing.num_channels
+
+    @property
     def spec(self):
         """The result of `fit` for an image."""
-        return tf.TensorSpec((*self.size, 3), tf.float32)
+        return tf.TensorSpec((*self.size, self.preprocessing.num_channels), tf.float32)
 
     def draw(self, count, seed):
         """What `window` needs for `count` images."""
@@ -427,12 +443,88 @@ class Framing:
 
     def fit(self, images, image_map=None, drawn=()):
         """Images of rank 3 or 4 with values in [0, 255], as a model expects them."""
+        channels = self.preprocessing.num_channels
+        images = reduce_channels(images, channels)
         resize = self.preprocessing.squeezed() if self.area else self.preprocessing
         images = resize_image(images, self.size, resize)
         images = tf.cast(images, tf.float32)
-        images = tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
+        images = add_channels(images, channels)
         images = image_map.apply(images, *drawn[-1]) if image_map else images
         return scale_values(images, self.preprocessing)
+
+
+@dataclass(frozen=True)
+class JointFraming:
+    """The framings of several models: each image becomes one row, theirs flattened in order."""
+
+    framings: tuple[Framing, ...]
+    area = None  # of random crops, which only training makes
+
+    @property
+    def num_channels(self) -> int:
+        """The number of channels that it needs of a file, if that has so many."""
+        return max(framing.num_channels for framing in self.framings)
+
+    @property
+    def spec(self) -> tf.TensorSpec:
+        """The result of `fit` for an image."""
+        lengths = [framing.spec.shape.num_elements() for framing in self.framings]
+        return tf.TensorSpec((sum(lengths),), tf.float32)
+
+    def window(self, drawn: tuple) -> None:
+        """The window of `decode`: all of the image."""
+        return None  # AutoGraph cannot read a function without a statement
+
+    def fit(self, images: tf.Tensor, image_map: None = None, drawn: tuple = ()) -> tf.Tensor:
+        """Images of rank 3 or 4 as rows of the numbers that the models expect."""
+        is_batch = images.shape.rank == 4
+        batch = images if is_batch else images[None]
+        parts = [
+            tf.reshape(framing.fit(batch), (-1, framing.spec.shape.num_elements()))
+            for framing in self.framings
+        ]
+        rows = tf.concat(parts, axis=1)
+        return rows if is_batch else rows[0]
+
+
+def framing_of(
+    preprocessing: Preprocessing | JointPreprocessing, size: tuple, area: tuple | None = None
+) -> Framing | JointFraming:
+    """The framing of a preprocessing; `size` is that of images where it leaves them theirs."""
+    if isinstance(preprocessing, JointPreprocessing):
+        return JointFraming(tuple(framing_of(part, size) for part in preprocessing.parts))
+    return Framing(tuple(preprocessing.size or size), preprocessing, area)
+
+
+# Red, green and blue in Pillow's mode "L" (ITU-R 601-2 luma), in parts of 2**16.
+LUMA = np.array([19595, 38470, 7471], np.int32)
+
+
+def reduce_channels(images: tf.Tensor, num_channels: int) -> tf.Tensor:
+    """Images in [0, 255] with no more channels than a model takes, as Pillow converts them."""
+    given = images.shape[-1]
+    if given == 4 and num_channels in (1, 3):
+        images = tf.cast(_on_white(images), tf.uint8)
+    if given in (3, 4) and num_channels == 1:
+        levels = tf.cast(tf.round(tf.cast(images, tf.float32)), tf.int32)
+        grey = tf.reduce_sum(levels * LUMA, axis=-1, keepdims=True)
+        return tf.cast((grey + 2**15) // 2**16, tf.uint8)
+    return images
+
+
+def add_channels(images: tf.Tensor, num_channels: int) -> tf.Tensor:
+    """Grey images as RGB, and either as opaque RGBA, where a model takes so many channels."""
+    if images.shape[-1] == 1 and num_channels in (3, 4):
+        images = tf.repeat(images, 3, axis=-1)
+    if images.shape[-1] == 3 and num_channels == 4:
+        opaque = tf.fill(tf.shape(images[..., :1]), tf.constant(255, images.dtype))
+        images = tf.concat([images, opaque], axis=-1)
+    if images.shape[-1] not in (num_channels, None):
+        raise ValueError(
+            f"Expected images of shape ([example,] height, width, {num_channels}). "
+            f"Received: shape {tuple(images.shape)}"
+        )
+    return images
 
 
 def resize_image(image: tf.Tensor, size: tuple, preprocessing: Preprocessing) -> tf.Tensor:

@@ -22,7 +22,7 @@ from vit_tf.batches import (
     seeds_of_batches,
     without_autotune,
 )
-from vit_tf.data.imaging import Framing, cut
+from vit_tf.data.imaging import cut, framing_of
 from vit_tf.data.source import is_contiguous
 from vit_tf.preprocessing import Preprocessing
 
@@ -30,8 +30,8 @@ CACHE_BYTES = 2**30
 # Of shuffled ones, all of which are decoded before the first batch.
 CACHE_EXAMPLES = 100_000
 CPUS = os.cpu_count()
-# Of files whose images TensorFlow may not decode: animated, transparent or of rare kinds.
-PILLOW_SUFFIXES = (b".gif", b".bmp", b".webp", b".tif", b".tiff")
+# Of files that TensorFlow decodes; others may be animated, transparent or of rare kinds.
+TENSORFLOW_SUFFIXES = (b".png", b".jpg", b".jpeg")
 BLOCK = 64  # examples that are decoded together on their way into the cache
 
 
@@ -59,8 +59,10 @@ def read_batches(
     # A problem with an image travels as words and is raised last, since a cache whose input fails
     # drops that example for good.
     own = source.image_size(split, indices) if size is None else None
-    framing = Framing(tuple(size or own), preprocessing or Preprocessing(None), area)
-    if _needs_pillow(source, split, indices):
+    framing = framing_of(preprocessing or Preprocessing(None), size or own, area)
+    if source.decode_with_alpha is not None and framing.num_channels == 4:
+        source = dataclasses.replace(source, decode=source.decode_with_alpha, attempt=None)
+    elif _needs_pillow(source, split, indices):
         source = dataclasses.replace(source, decode=source.decode_by_pillow)
     items = _items(source, split, indices, seed)
     most = CACHE_BYTES if keep and (seed is None or len(indices) <= CACHE_EXAMPLES) else -1
@@ -162,12 +164,14 @@ def _one_of_neighbours(items, size, seed):
 
 
 def _needs_pillow(source, split, indices):
-    """Whether some of the files are, by their names, of formats that Pillow reads in Python."""
+    """Whether some of the files are, by their names, of formats that only Pillow may read."""
     if source.decode_by_pillow is None:
         return False
     paths = source.read(split, indices).map(lambda path, _: path).batch(2**16)
     columns = (column.tolist() for column in paths.as_numpy_iterator())
-    return any(path.lower().endswith(PILLOW_SUFFIXES) for column in columns for path in column)
+    return not all(
+        path.lower().endswith(TENSORFLOW_SUFFIXES) for column in columns for path in column
+    )
 
 
 def _items(source, split, indices, seed):
@@ -182,7 +186,7 @@ def _plan(source, items, count, own, framing, seed, most, repeats):
     # Shuffled examples; functions for `_tried` of a batch of them, of what was drawn and of an
     # `ImageMap` or None; and whether these make the images one by one, so that they can map them.
     spec = _own_spec(source, items, own)
-    resized = np.prod((*framing.size, 3)) * tf.float32.size
+    resized = framing.spec.shape.num_elements() * tf.float32.size
     cost = np.prod(spec.shape) * spec.dtype.size if spec else np.inf
     # Larger images than those asked for are kept only where they are cropped anew in each epoch.
     as_they_are = framing.area or cost <= resized or count * resized > most

@@ -3,7 +3,7 @@
 import logging
 import numbers
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from vit_tf.files import as_path, digest_files
 from vit_tf.names import file_error, unknown_name
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import JointPreprocessing, Preprocessing
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +20,7 @@ SPLITS = ("train", "validation", "test")
 ALL = "all"  # every example of every split
 NAMES = (*SPLITS, ALL)
 TEST_FRACTION = 0.2
+CHANNELS = (1, 3, 4)  # of images: grey, RGB, and either with an alpha channel
 
 
 class LazyDict(Mapping):
@@ -71,6 +72,7 @@ class Source:
     # Of (item, window): faster than `decode`; a part of the image, or an error of the graph.
     attempt: Callable | None = None
     decode_by_pillow: Callable | None = None  # for files that the graph may not decode
+    decode_with_alpha: Callable | None = None  # the same, with an alpha channel
     # Of (split, neighbours, seed): as `read`, in another order each time.
     read_shuffled: Callable | None = None
     shuffle_buffer: int = 2**24  # items that may wait in memory to be shuffled
@@ -289,7 +291,11 @@ def _take(source, name, split, indices, size, seed):
     return split, indices[stratified_sample(labels, len(indices), size, rng, balanced=True)]
 
 
-def checked_size(image_size, preprocessing=None):
+def checked_size(
+    image_size: int | Sequence[int] | None,
+    preprocessing: Preprocessing | JointPreprocessing | None = None,
+    channels: tuple[int, ...] = CHANNELS,
+) -> tuple[int, int] | None:
     """`image_size`, or that of the preprocessing, as a pair (height, width), or None."""
     size = image_size
     if size is not None:
@@ -303,9 +309,12 @@ def checked_size(image_size, preprocessing=None):
             check_number("image_size", pixels, 1)
     if preprocessing is None:
         return size
-    if not isinstance(preprocessing, Preprocessing) or len(preprocessing.mean) != 3:
+    if isinstance(preprocessing, JointPreprocessing):
+        return preprocessing.size
+    if not isinstance(preprocessing, Preprocessing) or preprocessing.num_channels not in channels:
         raise ValueError(
-            "Expected preprocessing to be a vit_tf.Preprocessing of 3 channels. "
+            "Expected preprocessing to be a vit_tf.Preprocessing of images of "
+            f"{' or '.join(map(str, channels))} channels. "
             f"Received: preprocessing={preprocessing!r}"
         )
     if preprocessing.size and size not in (None, preprocessing.size):

@@ -71,7 +71,7 @@ def load_spair(
     if pairs_per_category is not None:
         check_number("pairs_per_category", pairs_per_category, 1)
     check_number("seed", seed, 0)
-    longer, wider = checked_size(image_size, preprocessing) or (None, None)
+    longer, wider = checked_size(image_size, preprocessing, (3,)) or (None, None)
     if longer != wider:
         raise ValueError(
             "Expected image_size to be that of a square, into which images are resized and padded. "

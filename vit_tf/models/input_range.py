@@ -61,14 +61,15 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
     ends, inside = _run_first_layers(model)
     if ends is None:
         return None, "unknown"
+    (channels,) = recorder.input_spec(model)[0][3:] or (1,)  # of images without such an axis
     if not np.allclose(ends, [[0.0], [1.0]]):
         values = _range_before(*ends)
         if values is None:
             return None, "unknown; its first layers rescale in an unusual way"
-        return Preprocessing.from_range(size, *values), "found from its first layers"
+        return Preprocessing.from_range(size, *values, channels), "found from its first layers"
     for part in inside:
         of_family = _of_family(part, size)
-        if of_family is not None:
+        if of_family is not None and of_family.num_channels == channels:
             return of_family, f"known of {part.name}"
     return None, "unknown"
 
@@ -131,16 +132,17 @@ def _of_family(model, size):
 def _run_first_layers(model):
     """(means of black and white images after layers that rescale, models around these)."""
     shape, _ = recorder.input_spec(model)
-    if len(shape) != 4 or shape[3] is None:
+    if len(shape) not in (3, 4) or None in shape[3:]:
         return None, []
     size = [32 if pixels is None else pixels for pixels in shape[1:3]]
-    images = np.stack([np.full((*size, shape[3]), value, "float32") for value in (0, 1)])
+    images = np.stack([np.full((*size, *shape[3:]), value, "float32") for value in (0, 1)])
     if recorder.functional_graph(model) is None:
         values, inside = _run_layers(model, keras.ops.convert_to_tensor(images)), [model]
     else:
         values, inside = _run_graph(model, keras.ops.convert_to_tensor(images), [])
     values = keras.ops.convert_to_numpy(values)
-    return values.astype(np.float64).mean(axis=(1, 2)), inside
+    ends = values.astype(np.float64).mean(axis=(1, 2)).reshape(len(images), -1)
+    return ends, inside
 
 
 def _run_graph(model, images, around):
