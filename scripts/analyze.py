@@ -123,7 +123,9 @@ def analyze(figures, options):
             row["file"] = without_password(model.source)
             log.info("%s: images: %s", model.name, row["images"])
         names = [row["model"] for row in rows]
-        fitted = report_commands.can_fit(description, split)
+        fitted = FITTED.format(shots=options.shots)
+        if data.train is None:
+            fitted = data.reasons.get("train", NOT_FITTED)
         return write_figures(
             figures,
             models,
@@ -138,12 +140,14 @@ def analyze(figures, options):
                 split="" if split == "all" else f"{split} ",
                 data=description.name,
                 size="{} x {}".format(*images.size),
-                fitted=FITTED.format(shots=options.shots) if fitted else NOT_FITTED,
+                fitted=fitted,
             ),
             models_table=rows,
             provenance=report_commands.provenance(options, description),
             sources={model.name: without_password(model.source) for model in opened},
-            setup=report_commands.example_setup(options, split, images.size, description),
+            setup=report_commands.example_setup(
+                options, split, images.size, fitted=data.train is not None
+            ),
         )
 
 

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 import vit_tf
+from vit_tf.data.pipeline import TooFewImages
 from vit_tf.files import digest_tree, only_process, without_password
 from vit_tf.scripts import common
 
@@ -23,6 +24,7 @@ LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other
 GALLERY = 500, 2_000
 ANNOTATED_BATCH = 60
 SHAPE_VIDEOS, SHAPE_PAIRS = 16, 160  # generated for `--data shapes`
+log = logging.getLogger("vit_tf.report")
 STILL_RUNNING = "still running after %d s: %s"
 INTERVALS = (10, 20, 40, 60)  # seconds until the first such line, the second and so on
 
@@ -164,27 +166,44 @@ def read_data(options, description, split="test", **images):
         "seed": options.seed,
         "test": test.identify(),
     }
+    labelled = description.num_classes > 1
     if not can_fit(description, split):
-        return Data(test, few, facts=facts, optional=annotated, optional_facts=annotation_facts)
+        found = {"facts": facts, "optional": annotated, "optional_facts": annotation_facts}
+        return Data(test, few, labelled=labelled, **found)
     few_shot = {"batch_size": MOST_IN_BATCH, "held_out": options.shots, **source}
-    train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
+    reasons, train, held_out = {}, None, None
+    try:
+        train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
+    except TooFewImages as error:
+        reasons = dict.fromkeys(("train", "validation"), _too_few(error, options.shots))
+        log.warning("%s", reasons["train"])
     fewest, most = GALLERY
     count = min(description.num_examples["train"], max(fewest, min(tested, most)))
     (gallery,) = load(splits=("train",), batch_size=MOST_IN_BATCH, take=count)
-    facts |= {"train": train.identify(), "validation": held_out.identify()}
+    if train is not None:
+        facts |= {"train": train.identify(), "validation": held_out.identify()}
     annotated = {"gallery": lambda: gallery, **annotated}
     annotation_facts = {"gallery": {"gallery": gallery.identify()}, **annotation_facts}
     fitted = train, held_out, description.num_classes
-    return Data(test, few, *fitted, facts, annotated, annotation_facts)
+    return Data(test, few, *fitted, facts, annotated, annotation_facts, labelled, reasons)
+
+
+def _too_few(error: TooFewImages, shots: int) -> str:
+    """Why no probes are fitted, as a sentence."""
+    fits = f": --shots {error.count // 2} would do" if error.count > 1 else ""
+    return (
+        f"Probes need {2 * shots} training images of each class for --shots {shots}, half of them "
+        f"to choose their penalty; class {error.class_name!r} has {error.count}{fits}."
+    )
 
 
 def can_fit(description, split):
-    """Whether there are labelled training images outside a split."""
-    labelled = description.num_classes and "train" in description.num_examples
-    return bool(labelled) and split not in ("train", "all")
+    """Whether there are training images of several classes outside a split."""
+    labelled = description.num_classes > 1 and "train" in description.num_examples
+    return labelled and split not in ("train", "all")
 
 
-def example_setup(options, split, size, description):
+def example_setup(options, split, size, fitted: bool):
     """Python code that loads the images of a report, for the code of its figures."""
     data = without_password(str(options.data))
     shared = [f"image_size={tuple(size)}"]
@@ -193,7 +212,7 @@ def example_setup(options, split, size, description):
     shared = ", ".join(shared)
     load = f"data.load({data!r}, splits=({split!r},), take={options.sizes['test']}, {shared})"
     lines = [f"(images,) = {load}"]
-    if can_fit(description, split):
+    if fitted:
         lines.append(f"train, _ = data.few_shot({data!r}, {options.shots}, {shared})")
     return "\n".join(lines)
 

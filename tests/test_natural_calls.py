@@ -209,7 +209,7 @@ CALLS = [
     ("vit", lambda m, d: A.cka([m, m], d.pixels), "cka(model, images, other)"),
     ("vit", lambda m, d: A.cka(m, m, d.pixels), "cka(model, images, other)"),
     ("vit", lambda m, d: A.knn_accuracy(m, d.pairs, d.pairs, k=3), None),
-    ("vit", lambda m, d: A.ridge_probe(m, named(d), named(d)), "labels to be integers"),
+    ("vit", lambda m, d: A.ridge_probe(m, named(d), named(d)), "np.unique"),
     ("vit", lambda m, d: A.cka(m, d.pils[0]), "at least 4 examples"),
     ("hub", lambda m, d: A.attention_rollout(m, d.pixels), "rollout assumes skips"),
     ("mine", lambda m, d: A.grad_cam(m, d.paths[0], 1), None),

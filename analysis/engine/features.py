@@ -20,6 +20,12 @@ import tensorflow as tf
 import vit_tf
 from vit_tf.backend import require_tensorflow
 from vit_tf.data.any_images import as_images, is_raw
+from vit_tf.data.labels import (
+    count_classes,
+    require_classes,
+    require_label_type,
+    require_labels,
+)
 from vit_tf.names import as_patterns, format_list, join_words, match, unknown_name
 from vit_tf.preprocessing import (
     JointPreprocessing,
@@ -469,6 +475,7 @@ class _OwnImages:
 
 MODELS = ("features", "features_x", "features_y", "features_vit", "features_other", "source")
 IMAGES = ("images", "train", "test", "queries", "database")
+LABELLED = ("train", "test")
 MAX_CLASSES = 5  # that are explained where none are given
 ONE_SCORE = (
     "Expected scores of two classes or more, or a model that ends in one sigmoid, the probability "
@@ -663,7 +670,8 @@ def _prepare(given, parameters, kind, kinds, layers, detail, any_size):
         expects = replace(expects.squeezed(), size=None)
     for name, images in data.items():
         given[name] = as_images(images, expects)
-        _require_numbers(name, given[name])
+        if name in LABELLED:
+            require_labelled(name, given[name], given.get("num_classes"))
     for name, features in models.items():
         if not isinstance(name, tuple):
             given[name] = features
@@ -738,14 +746,25 @@ def _scores_of_function(features, images, scores):
     return Derived(features, compute, getattr(features, "token_grid", None)), tap
 
 
-def _require_numbers(name, images):
-    """Raises a `ValueError` for labels that are text."""
-    labels = images[1] if isinstance(images, tuple) and len(images) > 1 else None
-    if labels is not None and np.asarray(labels).dtype.kind in "USO":
-        raise ValueError(
-            "Expected labels to be integers, such as np.unique(labels, return_inverse=True)[1]. "
-            f"Received: {str(np.asarray(labels).ravel()[0])!r} among those of {name}"
-        )
+def require_labelled(
+    name: str, images: tuple | tf.data.Dataset | np.ndarray, num_classes: int | None = None
+):
+    """Raises a `ValueError` for images without labels, or with what are no labels."""
+    words = {"train": "training"}.get(name, name)
+    if isinstance(images, tf.data.Dataset):
+        spec = images.element_spec
+        # Folders without classes, and lists of files, have labels of -1 and no names.
+        if isinstance(spec, tuple) and getattr(images, "class_names", None) != ():
+            require_label_type(spec[1], num_classes, words)
+            return
+    elif isinstance(images, tuple) and len(images) > 1:
+        require_labels(np.asarray(images[1]), num_classes, words, count=len(images[0]))
+        return
+    raise ValueError(
+        f"Expected {words} images with labels: a pair of arrays (images, labels), a "
+        "tf.data.Dataset of such pairs, or a folder with a folder of images for each class. "
+        "Received: images without labels"
+    )
 
 
 def _named(models):
@@ -838,17 +857,18 @@ def _own_size(images: Images) -> tuple[int, int]:
 
 def _num_classes(features, given):
     """The number of classes: that of the labels, of the data set or of the model."""
-    datasets = [given[name] for name in ("train", "test") if given.get(name) is not None]
-    arrays = [dataset[1] for dataset in datasets if isinstance(dataset, tuple) and len(dataset) > 1]
+    datasets = [given[name] for name in LABELLED if given.get(name) is not None]
+    arrays = [np.asarray(dataset[1]) for dataset in datasets if isinstance(dataset, tuple)]
     if arrays:
-        return 1 + max(int(np.max(labels)) for labels in arrays)
+        return count_classes(np.concatenate(arrays))
     for dataset in datasets:
-        if getattr(dataset, "class_names", None):
-            return len(dataset.class_names)
+        if names := getattr(dataset, "class_names", None):
+            require_classes(len(names))
+            return len(names)
     if getattr(features, "num_classes", None):
         return features.num_classes
-    labels = (batch[1] for dataset in datasets for batch in dataset)
-    return 1 + max(int(np.max(batch)) for batch in labels)
+    labels = [batch[1] for dataset in datasets for batch in dataset.as_numpy_iterator()]
+    return count_classes(np.concatenate(labels))
 
 
 def _classes(features, given):

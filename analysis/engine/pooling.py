@@ -1,4 +1,4 @@
-"""Taps as sequences of tokens on a grid, pooled to one vector for each image, and labels."""
+"""Taps as sequences of tokens on a grid, pooled to one vector for each image."""
 
 import math
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf import TokenGrid
+from vit_tf.data.labels import require_label_type
 from vit_tf.tokens import as_grid, as_pair
 
 from .features import Derived
@@ -270,7 +271,7 @@ def pooled_statistic(tokens=None, grid=None):
     _require_tokens(tokens)
 
     def step(images, labels, taps):
-        require_vector(labels)
+        require_label_type(labels)
         return {"rows": {"x": pool(taps, tokens, grid), "labels": labels}, "batches": 1}
 
     def finish(totals):
@@ -279,36 +280,3 @@ def pooled_statistic(tokens=None, grid=None):
         return Pooled(rows["x"], rows["labels"], tokens, int(totals["batches"]))
 
     return Statistic(step, finish, with_labels=True)
-
-
-def batch_labels(labels, num_classes, subset):
-    """The labels of a batch as int64 (example,), and how many are outside the classes, int32."""
-    require_vector(labels, num_classes, subset)
-    labels = tf.cast(labels, tf.int64)
-    inside = tf.logical_and(labels >= 0, labels < num_classes)
-    return labels, tf.reduce_sum(tf.cast(tf.logical_not(inside), tf.int32))
-
-
-def require_inside(outside, examples, num_classes, subset):
-    """Raises a `ValueError` if any of the labels of so many examples are `outside` the classes."""
-    if outside:
-        _refuse(num_classes, f"{int(outside)} of {int(examples)} {subset} labels outside")
-
-
-def require_labels(labels, num_classes, subset):
-    """Raises a `ValueError` unless an array has labels of `subset` images, all of them classes."""
-    require_vector(labels, num_classes, subset)
-    if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
-        _refuse(num_classes, f"{subset} labels from {labels.min()} to {labels.max()}")
-
-
-def require_vector(labels, num_classes=None, subset="the"):
-    """Raises a `ValueError` unless labels are integers of shape (example,)."""
-    kind = tf.as_dtype(labels.dtype)
-    if len(labels.shape) != 1 or not kind.is_integer:
-        _refuse(num_classes, f"{subset} labels of shape {tuple(labels.shape)} and type {kind.name}")
-
-
-def _refuse(num_classes, received):
-    classes = "" if num_classes is None else f" from 0 to num_classes - 1 = {num_classes - 1}"
-    raise ValueError(f"Expected integer labels of shape (example,){classes}. Received: {received}")

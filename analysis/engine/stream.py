@@ -303,6 +303,11 @@ def as_dataset(data, batch_size=BATCH_SIZE):
                 "Expected images to be an array, a pair of arrays (images, labels) or a "
                 f"tf.data.Dataset. Received: {type(data).__name__}"
             )
+        if len({leaf.shape[0] for leaf in leaves}) > 1:
+            lengths = ", ".join(str(leaf.shape[0]) for leaf in leaves)
+            raise ValueError(
+                f"Expected as many labels as images. Received: arrays of {lengths} examples"
+            )
         count = leaves[0].shape[0]
         size = min(batch_size, count) or 1
         # A batch size that is known makes a graph of static shapes, which runs faster.

@@ -10,6 +10,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import edits
+from vit_tf.data.labels import batch_labels, require_counted
 from vit_tf.names import format_list
 from vit_tf.taps.scores import log_probabilities
 from vit_tf.tokens import as_grid
@@ -70,6 +71,7 @@ def effects(
             raise ValueError(ONE_SCORE.format(f"{scores!r} of a single class"))
         intact = tf.cast(taps[scores], tf.float32)
         edited = tf.cast(edited_scores, tf.float32)
+        labels, label_counts = batch_labels(labels, classes)
         changes, plain = _changes(intact, edited, labels, scores)
         return {
             "changes": {
@@ -80,7 +82,7 @@ def effects(
             "averaged": {
                 name: tf.reduce_sum(x) for name, x in (averaged(taps) if averaged else {}).items()
             },
-            "unknown": tf.math.count_nonzero((labels < 0) | (labels >= classes)),
+            "label_counts": label_counts,
             "examples": tf.shape(batch)[0],
             "batches": 1,
         }
@@ -89,11 +91,7 @@ def effects(
         step, num_classes = reuse(features, (*key, scores, size), step, num_classes)
 
     def finish(totals):
-        if totals["unknown"]:
-            raise ValueError(
-                f"Expected labels among the classes of {scores!r}. "
-                f"Received: {int(totals['unknown'])} others"
-            )
+        require_counted(totals["label_counts"], totals["examples"], num_classes["num_classes"])
         left_out = int(totals.get("remainder", 0))
         if left_out:
             warnings.warn(
@@ -177,7 +175,6 @@ def in_batches(images, size):
 
 def _changes(intact, edited, labels, tap):
     """Changes of each example, of shape (intervention, example), and its values without."""
-    labels = tf.cast(labels, tf.int64)
 
     def right(scores):
         return tf.cast(tf.argmax(scores, axis=-1) == labels, tf.float32)
@@ -535,6 +532,13 @@ def activation_patching(
     if missing := [tap for tap in features.taps if tap not in require_taps(source)]:
         raise ValueError(
             f"Expected a source with the same taps. Received: no {format_list(missing)}"
+        )
+    data = as_dataset(pairs)
+    ranks = [spec.shape.rank for spec in tf.nest.flatten(data.element_spec)]
+    if len(ranks) != 2 or set(ranks) - {4, None}:
+        raise ValueError(
+            "Expected pairs of images: (images, other images), without labels. "
+            f"Received elements {data.element_spec}"
         )
     places = range(next(iter(counts.values()))) if tokens is None else [int(t) for t in tokens]
     cells = [(tap, place) for tap in layers for place in places]

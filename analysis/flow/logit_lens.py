@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.data.labels import require_labels
 from vit_tf.names import format_list
 
 from ..engine.features import (
@@ -149,7 +150,7 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
         the mean over examples in `..._stderr`.
 
     Raises:
-        ValueError: for a result of another measurement, or labels that are not one for each
+        ValueError: for a result of another measurement, or labels that are not one class for each
             example.
 
     Examples:
@@ -164,13 +165,9 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
         `logit_lens`, `plots.plot_lens_accuracy`; page measurements/flow/activation-patching.md.
     """
     lens, labels = expect_array(lens, ("example", "layer", "class")), np.asarray(labels)
-    if labels.shape != lens.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"Expected integer labels of shape {lens.shape[:1]}. "
-            f"Received: {labels.dtype} of shape {labels.shape}"
-        )
     if lens.sizes["class"] < 2:
         raise ValueError(ONE_SCORE.format("of a single class"))
+    require_labels(labels, lens.sizes["class"], count=lens.sizes["example"])
     predicted = lens.values.argmax(axis=2)
     right = {"accuracy": predicted == labels[:, None], "agreement": predicted == predicted[:, -1:]}
     variables = {}

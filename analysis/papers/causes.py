@@ -46,7 +46,7 @@ def _intervention(analysis, model, taps, measure, most=None):
             test = test.take(max(1, (most or MOST_IMAGES) // len(images)))
         return measure(model.features(*taps, SCORES), test)
 
-    return task(analysis, model, make, reads="test", inputs=(DATA,))
+    return task(analysis, model, make, reads="test", inputs=(DATA,), labelled=True)
 
 
 def head_ablation_of(model):

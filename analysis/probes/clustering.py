@@ -14,6 +14,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
+from vit_tf.data.labels import require_classes, require_labels
 from vit_tf.tokens import as_grid
 
 from ..attention.saliency import num_beyond, patch_cover, require_shares
@@ -241,7 +242,9 @@ def cluster_scores(
     See also:
         `clustering`, `engine.Pooled`; page measurements/probes/clustering.md.
     """
+    require_labels(pooled.labels)
     num_classes = len(np.unique(pooled.labels))
+    require_classes(num_classes)
     num_clusters = num_clusters or num_classes
     for layer, x in pooled.layers.items():
         if (different := len(np.unique(x, axis=0))) < num_clusters:

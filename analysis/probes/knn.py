@@ -8,17 +8,11 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.data.labels import batch_labels, require_counted, require_labels
 from vit_tf.names import format_list
 
 from ..engine.features import LabelledImages, Model, measurement, select, statistic_of
-from ..engine.pooling import (
-    batch_labels,
-    grid_of,
-    pool,
-    pooled_statistic,
-    require_inside,
-    require_labels,
-)
+from ..engine.pooling import grid_of, pool, pooled_statistic
 from ..engine.results import DEFAULT, array_of, pack_correct, provenance, raise_without_directions
 from ..engine.stream import Statistic, evaluate
 
@@ -122,7 +116,7 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
         examples = int(totals["examples"])
         if max(k) > examples:
             raise ValueError(f"Expected k of at most {examples} training images. Received: k={k}")
-        require_inside(totals["outside"], examples, num_classes, "training")
+        require_counted(totals["outside"], examples, num_classes, "training")
         counts = totals["without_direction"].items()
         raise_without_directions([layer for layer, count in counts if count])
         rules = num_classes, k, temperature, without_votes

@@ -12,9 +12,10 @@ from keras import ops
 from tqdm.auto import tqdm
 
 from vit_tf.batches import without_autotune
+from vit_tf.data.labels import require_labels
 
 from ..engine.features import LabelledImages, Model, measurement
-from ..engine.pooling import grid_of, pooled_statistic, require_labels
+from ..engine.pooling import grid_of, pooled_statistic
 from ..engine.results import ALL, CLS, SPATIAL, provenance
 from ..engine.stream import one_pass
 

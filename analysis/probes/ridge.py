@@ -13,17 +13,10 @@ import xarray as xr
 from threadpoolctl import threadpool_limits
 
 from vit_tf.data.any_images import as_images
+from vit_tf.data.labels import batch_labels, require_counted, require_labels
 
 from ..engine.features import LabelledImages, Model, measurement, select, statistic_of, taps_of
-from ..engine.pooling import (
-    as_tokens,
-    batch_labels,
-    grid_of,
-    pool,
-    require_inside,
-    require_labels,
-    tokens_of,
-)
+from ..engine.pooling import as_tokens, grid_of, pool, tokens_of
 from ..engine.results import (
     ALL,
     EACH,
@@ -216,7 +209,7 @@ def _probe_statistic(features, limit, num_classes, l2, tokens, grid):
         } | ({"rows": {"x": wide_layers, "targets": targets}} if wide_layers else {})
 
     def finish(totals):
-        require_inside(totals["outside"], totals["examples"], num_classes, "training")
+        require_counted(totals["outside"], totals["examples"], num_classes, "training")
         layers = list(totals["x"])
         require_finite("ridge probes", [_total(totals, layer) for layer in layers], layers)
         # One layer at a time, as each is large for probes of many tokens.
@@ -362,7 +355,7 @@ def _flattened(weight, intercept):
 def _accuracy(totals, features, probe):
     """The result of `ridge_probe`, from what the steps of scoring add up to."""
     examples = totals["examples"]
-    require_inside(totals["outside"], examples, probe.num_classes, "test")
+    require_counted(totals["outside"], examples, probe.num_classes, "test")
     tokens = max(len(weight) for weight, _ in probe.weights.values())
     accuracy = np.full((len(probe.weights), len(probe.l2), tokens), np.nan)
     for index, correct in enumerate(totals["correct"].values()):

@@ -11,13 +11,14 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.data.labels import require_labels
 from vit_tf.files import write_whole
 from vit_tf.preprocessing import check_dtype, check_values
 from vit_tf.taps.recorder import infer
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import taps_of
-from ..engine.pooling import pool, require_labels
+from ..engine.pooling import pool
 from ..engine.results import ALL, model_name, require_finite, variable
 from ..engine.stream import as_dataset, this_worker
 from ..probes.ridge import classify, fit_classifier

@@ -250,7 +250,7 @@ def make_report(
         for given_images in (images, train)
     )
     data = make_data(images, train, num_classes, optional or {})
-    if class_names and not isinstance(data.test.element_spec, tuple):
+    if class_names and not data.labelled:
         raise ValueError("Expected class_names only with labels of the images. Received: no labels")
     class_names = class_names or _class_names(images, data, models)
     given = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
@@ -304,7 +304,7 @@ def _named(models):
 
 def _class_names(images, data, models):
     """Names of the classes of the labels: those of the data, or those on which models agree."""
-    if not isinstance(data.test.element_spec, tuple):
+    if not data.labelled:
         return ()
     if names := getattr(images, "class_names", None):
         return tuple(names)

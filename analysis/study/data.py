@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.data.labels import count_classes, require_label_type, require_labels
 from vit_tf.files import digest_files
 
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.features import require_labelled
 from ..engine.stream import as_dataset
 
-# What a figure may need besides labelled test images, in words.
+LABELS = "labels"  # of the test images, as something that a measurement may need
+# What a figure may need besides test images, in words.
 OPTIONAL = {
     "gallery": "training images to look for neighbours among",
     "objects": "images with masks of objects",
@@ -25,11 +28,15 @@ OPTIONAL = {
     "pairs": "pairs of images with keypoints",
     "landmarks": "queries and images to retrieve from",
 }
+NEEDED = {LABELS: "labels of the images, of two classes or more", **OPTIONAL}
 
 
 @dataclass(frozen=True)
 class Data:
-    """What the measurements read: batched `tf.data.Dataset`s of (images, labels), and others.
+    """What the measurements read: batched `tf.data.Dataset`s of images, and others.
+
+    Batches are of (images, labels); those of `test` and `few` may be of images alone, or have
+    labels that name no classes, where `labelled` is False.
 
     `optional` has functions that make what `OPTIONAL` names when it is first read: `gallery`,
     training images, more than `train`, that neighbours are looked for among; `objects` and `parts`,
@@ -45,6 +52,9 @@ class Data:
     facts: dict = field(default_factory=dict)  # JSON that identifies these images
     optional: dict[str, Callable] = field(default_factory=dict)
     optional_facts: dict = field(default_factory=dict)  # JSON that identifies each of these
+    labelled: bool = True  # whether the test images have labels, of two classes or more
+    # Sentences on why there is not what a measurement reads, where it is not simply missing.
+    reasons: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def _made(self) -> dict[str, Any]:
@@ -52,6 +62,8 @@ class Data:
 
     def has(self, name: str) -> bool:
         """Whether there is what a measurement reads."""
+        if name == LABELS:
+            return self.labelled
         return name in self.optional or getattr(self, name, None) is not None
 
     def read(self, name: str) -> Any:
@@ -68,10 +80,16 @@ class Data:
 
     def missing(self, names: Iterable[str]) -> str:
         """A sentence on what of `names` there is not; empty if all is there."""
-        missing = [
-            OPTIONAL.get(name, "labelled training images") for name in names if not self.has(name)
+        missing = [name for name in names if not self.has(name)]
+        reasons = [self.reasons[name] for name in missing if name in self.reasons]
+        needed = [
+            NEEDED.get(name, "labelled training images")
+            for name in missing
+            if name not in self.reasons
         ]
-        return f"It needs {' and '.join(dict.fromkeys(missing))}." if missing else ""
+        if needed:
+            reasons.insert(0, f"It needs {' and '.join(dict.fromkeys(needed))}.")
+        return " ".join(dict.fromkeys(reasons))
 
 
 FIELD_IMAGES = 32  # whose receptive fields are averaged, at most
@@ -105,16 +123,18 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
         name: made if callable(made) else lambda made=made: made for name, made in optional.items()
     }
     facts = {"test": _digest(images)}
+    has_labels = _has_classes(images, test.element_spec)
     if train is None:
-        return Data(test, few, facts=facts, optional=optional, optional_facts=optional_facts)
+        found = {"facts": facts, "optional": optional, "optional_facts": optional_facts}
+        return Data(test, few, labelled=has_labels, **found)
+    require_labelled("train", train)
     labelled = _batched(train, fewest=2, smallest=1)
-    if not isinstance(labelled.element_spec, tuple) or labelled.cardinality() == 1:
-        raise ValueError(
-            "Expected train to be at least two batches of (images, labels). "
-            f"Received: {labelled.element_spec}, {int(labelled.cardinality())} batches"
-        )
+    if labelled.cardinality() == 1:  # of a small folder, half of which is one batch
+        (labels,) = (labels for _, labels in labelled.as_numpy_iterator())
+        labelled = labelled.unbatch().batch(-(-len(labels) // 2))
     if num_classes is None:
-        num_classes = 1 + max(int(np.max(labels)) for _, labels in labelled.as_numpy_iterator())
+        batches = [labels for _, labels in labelled.as_numpy_iterator()]
+        num_classes = count_classes(np.concatenate(batches))
     return Data(
         test,
         few,
@@ -124,7 +144,22 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
         facts | {"train": _digest(train), "classes": num_classes},
         {"gallery": lambda: labelled, **optional},
         optional_facts,
+        has_labels,
     )
+
+
+def _has_classes(images: Any, spec: Any) -> bool:
+    """Whether images have labels of several classes; a `ValueError` for what are no labels."""
+    if not isinstance(spec, tuple):
+        return False
+    names = getattr(images, "class_names", None)  # none of a folder without class folders
+    if names is not None:
+        return len(names) > 1
+    require_label_type(spec[1])
+    if not isinstance(images, tuple):
+        return True  # which a measurement checks when it reads them
+    require_labels(np.asarray(images[1]))
+    return len(np.unique(images[1])) > 1
 
 
 def num_field_images(test: tf.data.Dataset) -> int:

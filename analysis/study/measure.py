@@ -28,6 +28,7 @@ from ..engine.features import choose
 from ..engine.results import name_models
 from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import one_pass, this_worker
+from .data import LABELS
 from .models import StudyModel
 
 # Among the inputs of a measurement: the `Data` itself.
@@ -45,6 +46,7 @@ class Measurement:
     # The field of `Data` that it goes through; None for what only follows from its inputs.
     reads: str | None
     saved: bool  # whether it is a result of its own, or only an input of others, which may be large
+    labelled: bool  # whether it needs the labels of the images that it goes through
 
     @property
     def before(self):
@@ -69,8 +71,9 @@ class Measurement:
 
     @property
     def all_reads(self):
-        """Every field of `Data` that it, and what it is made of, go through."""
+        """Every field of `Data` that it, and what it is made of, go through, and `LABELS`."""
         own = {self.reads} if self.reads else set()
+        own |= {LABELS} if self.labelled else set()
         return own.union(*(source.all_reads for source in self.before))
 
 
@@ -95,14 +98,16 @@ class OwnPasses(Measurement):
     make: Callable[..., Any]  # function of the results of the inputs to the result
 
 
-def statistic(analysis, models, taps, make, *, reads="test", inputs=(), saved=True, view=None):
+def statistic(
+    analysis, models, taps, make, *, reads="test", inputs=(), saved=True, labelled=False, view=None
+):
     """A measurement that rides in a pass with others.
 
     Args:
         analysis: what is measured; with the models' names it makes the result's.
         models: a `StudyModel`, or a tuple of several.
         taps: names of the taps that are looked at; of several models a list for each.
-        make, inputs, reads, saved, view: as the attributes of `SharedPass`.
+        make, inputs, reads, saved, labelled, view: as the attributes of `SharedPass`.
     """
     if isinstance(models, StudyModel):
         models, taps = (models,), (taps,)
@@ -112,16 +117,18 @@ def statistic(analysis, models, taps, make, *, reads="test", inputs=(), saved=Tr
         tuple(inputs),
         reads,
         saved,
+        labelled,
         tuple(map(tuple, taps)),
         make,
         view,
     )
 
 
-def task(analysis, models, make, *, reads=None, inputs=(), saved=True):
+def task(analysis, models, make, *, reads=None, inputs=(), saved=True, labelled=False):
     """A measurement with passes of its own over the data; without `reads`, with none."""
     models = (models,) if isinstance(models, StudyModel) else tuple(models)
-    return OwnPasses(name_of(analysis, *models), models, tuple(inputs), reads, saved, make)
+    name = name_of(analysis, *models)
+    return OwnPasses(name, models, tuple(inputs), reads, saved, labelled, make)
 
 
 def name_of(analysis, *models):

@@ -435,7 +435,7 @@ def correct_of(
     for each of these classes; and, where it names other ones, words for that.
     """
     tap = model.taps[-1]
-    if not loaded.is_keras or len(model.shapes[tap]) != 1 or not class_names:
+    if not loaded.is_keras or len(model.shapes[tap]) != 1 or not class_names or not data.labelled:
         return None, ""
     own = getattr(loaded.model, "class_names", None)
     try:

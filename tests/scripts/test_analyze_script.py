@@ -19,7 +19,7 @@ from vit_tf.analysis.study import assemble, models
 from vit_tf.analysis.study.data import batch_size_of
 from vit_tf.analysis.study.models import LoadedModel, distinct, slug
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.scripts import analyze
+from vit_tf.scripts import analyze, common, report_commands
 from vit_tf.taps.submodels import FACTS
 from vit_tf.training.evaluation import top_k_accuracy
 
@@ -292,3 +292,23 @@ def test_models_that_want_other_values_get_them_from_the_shared_images(rng):
 
     derived.Normalised(Features(), wanted)(2 * pixels - 1)
     np.testing.assert_allclose(calls[0], (pixels - wanted.mean) / wanted.std, atol=1e-6)
+
+
+def test_probes_are_left_out_where_a_class_has_too_few_images(tmp_path):
+    rng = np.random.default_rng(0)
+    for split, counts in (("train", (25, 12)), ("test", (6, 6))):
+        for name, count in zip(("ape", "bee"), counts, strict=True):
+            for number in range(count):
+                write(tmp_path / split / name / f"{number:02}.png", rng.integers(0, 256, (8, 8, 3)))
+    data = {}
+    for shots in (10, 6):
+        options = analyze.parse(["vit.keras", "--data", str(tmp_path), "--shots", str(shots)])
+        options.sizes = {"test": 12}
+        description = common.describe_data(options)
+        data[shots] = report_commands.read_data(options, description, image_size=8)
+    assert data[10].missing(["gallery", "labels"]) == data[6].missing(["train", "gallery"]) == ""
+    reason = data[10].missing(["train", "validation"])
+    assert "20 training images" in reason and "'bee' has 12: --shots 6" in reason
+    assert data[10].num_classes == 2
+    labels = np.concatenate([labels for _, labels in data[6].train.as_numpy_iterator()])
+    assert np.bincount(labels).tolist() == [6, 6]

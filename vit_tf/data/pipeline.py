@@ -106,7 +106,8 @@ def load(
 
     Returns:
         Tuple of `tf.data.Dataset`, one per split, of (images, labels): float32 of shape (example,
-        height, width, 3), grey repeated to RGB, and int32 of shape (example,). `class_names` of
+        height, width, 3), grey repeated to RGB, or of the channels of the preprocessing (1, 3 or
+        4: grey, RGB, RGBA), and int32 of shape (example,). `class_names` of
         each, as of Keras' `image_dataset_from_directory`, are the names of the classes.
 
     Raises:
@@ -311,11 +312,7 @@ def few_shot(
     counts = np.bincount(labels, minlength=len(source.class_names))
     scarce = int(np.argmin(counts))
     if counts[scarce] < shots + held_out:
-        raise ValueError(
-            f"Expected each class to have at least {shots + held_out} images in the train split, "
-            f"for shots={shots} and held_out={held_out}. "
-            f"Received: {counts[scarce]} of class {source.class_names[scarce]!r}"
-        )
+        raise TooFewImages(shots, held_out, source.class_names[scarce], int(counts[scarce]))
     rank = class_rank(labels)
     shot_indices = np.sort(indices[(rank >= held_out) & (rank < held_out + shots)])
     held = np.sort(indices[rank < held_out])
@@ -328,6 +325,17 @@ def few_shot(
     for dataset, part in ((few, shot_indices), (rest, held)):
         dataset.identify = partial(identify, source, split, part)
     return few, rest
+
+
+class TooFewImages(ValueError):
+    """A class has fewer training images than `few_shot` is asked for."""
+
+    def __init__(self, shots: int, held_out: int, class_name: str, count: int):
+        super().__init__(
+            f"Expected each class to have at least {shots + held_out} images in the train split, "
+            f"for shots={shots} and held_out={held_out}. Received: {count} of class {class_name!r}"
+        )
+        self.class_name, self.count = class_name, count
 
 
 def class_rank(labels):

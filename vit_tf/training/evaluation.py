@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 
 from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.batches import require_finite_length
+from vit_tf.data.labels import require_labels
 from vit_tf.distribute.strategies import (
     current_shard,
     of_every_worker,
@@ -161,11 +162,7 @@ def _ranks(scores, labels):
             f"Received: shape {scores.shape}, {np.isnan(scores).sum()} of them NaN"
         )
     num_classes = scores.shape[1]
-    if labels.size and (labels.min() < 0 or labels.max() >= num_classes):
-        raise ValueError(
-            f"Expected labels to be in [0, {num_classes}), the classes of the model. "
-            f"Received: labels from {labels.min()} to {labels.max()}"
-        )
+    require_labels(labels, num_classes, "test", count=len(scores))
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(num_classes) < labels[:, None]
     return ((scores > own) | ((scores == own) & before)).sum(axis=1), num_classes

@@ -7,11 +7,13 @@ import os
 import re
 import sys
 
+import keras
 import tensorflow as tf
 
 from vit_tf import distribute
 from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.batches import ResumableDataset, as_shard, is_shard, require_finite_length, skip_batches
+from vit_tf.data.labels import FROM_ONE, require_label_type
 from vit_tf.distribute.strategies import explained_failures, is_chief, num_workers, wait_for_workers
 from vit_tf.files import only_process, without_password
 from vit_tf.models.model import VisionModel
@@ -26,6 +28,7 @@ from vit_tf.preprocessing import (
 )
 from vit_tf.training import checkpointing
 from vit_tf.training.checkpointing import AverageValidation, Checkpoint, Preemption, tensorboard
+from vit_tf.training.evaluation import require_scores
 
 BATCH_SIZE = 32  # of arrays, as in Keras
 
@@ -108,6 +111,7 @@ def train(
     splits = {"training": _as_batches(train, "training", recipe.seed)}
     if validation is not None:
         splits["validation"] = _as_batches(validation, "validation")
+    num_classes = _num_classes(model, splits["training"].element_spec[0])
     for split, dataset in splits.items():
         cropped = split == "training" and getattr(recipe, "crop", None) is not None
         require_images_of(model, dataset.element_spec[0], any_size=cropped)
@@ -121,7 +125,7 @@ def train(
         if isinstance(model, VisionModel) and not cropped:
             dataset = _of_known_size(dataset, model.accepted_shape)
         dataset = checked_images(dataset, model, split)
-        splits[split] = checked_labels(dataset, _num_classes(model), split)
+        splits[split] = checked_labels(dataset, num_classes, split)
     if validation is not None:
         require_finite_length(splits["validation"])
     _take_class_names(model, train)
@@ -222,7 +226,8 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
         # First: what is logged is on the disk at once, and not logged again after the state is.
         callbacks = [*tensorboard(os.path.join(checkpoint.directory, "tensorboard")), *callbacks]
     strategy = distribute.strategy_of(model)
-    batches = recipe.augment_batches(splits["training"], _num_classes(model))
+    num_classes = _num_classes(model, splits["training"].element_spec[0])
+    batches = recipe.augment_batches(splits["training"], num_classes)
     batches = distribute.divide_batches(batches, strategy)
     validation = splits.get("validation")
     if validation is not None:
@@ -306,9 +311,17 @@ def _resume(model, configuration, directory):
     return progress
 
 
-def _num_classes(model):
-    """Number of logits of a model, which only some models name."""
-    return model.num_classes if hasattr(model, "num_classes") else model.output_shape[-1]
+def _num_classes(model: keras.Model, images: tf.TensorSpec) -> int:
+    """Number of logits of a model, which only some models name, for such images."""
+    if getattr(model, "num_classes", None) is not None:
+        return model.num_classes
+    shape = getattr(model, "output_shape", None)  # which subclassed models do not have
+    if not isinstance(shape, tuple):
+        scores = model.compute_output_spec(keras.KerasTensor(images.shape, images.dtype.name))
+        if not hasattr(scores, "shape"):
+            require_scores(scores)
+        shape = scores.shape
+    return shape[-1]
 
 
 def _num_batches(dataset):
@@ -327,7 +340,7 @@ def _num_batches(dataset):
     )
 
 
-_WRONG = re.compile(r"Expected (?:labels|images) of the .*? data .*?Received: [-\w., ]*\w")
+_WRONG = re.compile(r"Expected (?:labels|images) of the .*? data .*?Received: [-\w.,: ]*\w")
 
 
 class WrongExample(ValueError):
@@ -362,9 +375,15 @@ def checked_images(dataset, model, split):
     return ResumableDataset.from_sources(lambda batches: batches.enumerate().map(check), dataset)
 
 
-def checked_labels(dataset, num_classes, split):
+def checked_labels(
+    dataset: tf.data.Dataset, num_classes: int, split: str
+) -> tf.data.Dataset | ResumableDataset:
     """A data set that checks, when integer labels are read, that they lie in [0, num_classes)."""
-    if not dataset.element_spec[1].dtype.is_integer:
+    spec = dataset.element_spec[1]
+    # Others are shares of classes, or what a model of another kind predicts.
+    if spec.shape.rank in (0, 1) or not (spec.dtype.is_integer or spec.dtype.is_floating):
+        require_label_type(spec, num_classes, split)
+    if not spec.dtype.is_integer:
         return dataset
     expected = f"Expected labels of the {split} data to be in [0, {num_classes}), the numbers of "
     expected += "the classes. Received: "
@@ -372,6 +391,8 @@ def checked_labels(dataset, num_classes, split):
     def check(inputs, labels, *weights):
         wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= num_classes))
         received = tf.strings.reduce_join(tf.strings.as_string(wrong[:5]), separator=", ")
+        from_one = tf.reduce_all(wrong == num_classes) & tf.reduce_all(labels > 0)
+        received += tf.where(from_one, FROM_ONE, "")
         right = tf.debugging.Assert(tf.equal(tf.size(wrong), 0), [expected + received])
         with tf.control_dependencies([right]):
             return inputs, tf.identity(labels), *weights

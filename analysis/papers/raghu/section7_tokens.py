@@ -300,7 +300,7 @@ def ridge_probe_of(model, tokens="all"):
         inputs=(fitted,),
         saved=False,
     )
-    return probe(analysis, model, taps, _tested, inputs=(fitted, selected))
+    return probe(analysis, model, taps, _tested, inputs=(fitted, selected), labelled=True)
 
 
 def _tested(features, fitted, selected):

@@ -47,6 +47,7 @@ def pooled_of(model, tokens, reads="test"):
         lambda features: pooled_statistic("all" if is_noise else tokens, grid_of(features, None)),
         reads=reads,
         saved=False,
+        labelled=True,
         view=vectors if is_noise else None,
     )
 

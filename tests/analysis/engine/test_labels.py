@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import xarray as xr
 
+import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.probes.ridge import few_shot
+from vit_tf.training.evaluation import top_k_accuracy
 
 RNG = np.random.default_rng(5)
 LABELS = np.arange(24) % 3
@@ -35,6 +38,9 @@ SHAPES = {
     "integers, one-hot": (np.eye(3, dtype="int64")[LABELS], ", 3"),
     "column": (LABELS[:, None], ", 1"),
     "real": (LABELS.astype("float32"), "float32"),
+    "bool": (LABELS > 0, "bool"),
+    "text": (np.array(["a", "b", "c"])[LABELS], "text"),
+    "objects": (np.array(["a", "b", "c"], object)[LABELS], "text"),
 }
 
 
@@ -72,3 +78,87 @@ def test_integers_of_any_type_are_labels(measure, kind):
     train = IMAGES, LABELS.astype(kind)
     expected = measure((IMAGES, LABELS), (IMAGES, LABELS))
     np.testing.assert_allclose(measure(train, train), expected)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    """A ViT of three classes, images for it, and its logit lens."""
+    vit = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 8, num_classes=3)
+    images = RNG.uniform(-1, 1, (24, 8, 8, 3)).astype("float32")
+    return vit, images, analysis.logit_lens(vit, images)
+
+
+def of_scores(classifier):
+    """What compares scores with labels: functions of these to the accuracy."""
+    vit, images, lens = classifier
+
+    def evaluate(labels):
+        data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(24)
+        return top_k_accuracy(vit, data)[1]
+
+    return {
+        "lens": lambda labels: float(analysis.lens_accuracy(lens, labels).accuracy[-1]),
+        "ablation": lambda labels: float(analysis.skip_ablation(vit, (images, labels)).accuracy),
+        "evaluation": evaluate,
+    }
+
+
+OUTSIDE = {
+    "from 1": (LABELS + 1, "numbered from 1, use labels - 1"),
+    "unknown": (np.full(24, -1), "without class folders"),
+    "beyond": (LABELS + 7, "Received: "),
+    "of 33 bits": (LABELS + 2**32, "Received: "),
+}
+
+
+@pytest.mark.parametrize(("labels", "word"), (SHAPES | OUTSIDE).values(), ids=SHAPES | OUTSIDE)
+def test_so_they_are_where_scores_are_compared_with_them(classifier, labels, word):
+    for measure in of_scores(classifier).values():
+        with pytest.raises(ValueError, match=f"integer labels.*{word}"):
+            measure(labels)
+
+
+def test_every_integer_type_gives_the_same_accuracy(classifier):
+    vit, images, _ = classifier
+    expected = float(np.mean(np.argmax(vit(images), axis=1) == LABELS))
+    for measure in of_scores(classifier).values():
+        for kind in ("uint64", "int8"):
+            np.testing.assert_allclose(measure(LABELS.astype(kind)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("as_batches", [False, True])
+def test_what_labels_alone_determine_is_refused_where_they_are_none(as_batches):
+    def data(labels):
+        pair = (IMAGES, labels)
+        return tf.data.Dataset.from_tensor_slices(pair).batch(12) if as_batches else pair
+
+    def measure(labels):
+        return analysis.ridge_probe(features, data(labels), data(labels), l2=1.0)
+
+    assert measure(LABELS).attrs["num_classes"] == 3
+    for labels, word in (
+        (LABELS + 1, "numbered from 1"),
+        (LABELS - 1, "below 0"),
+        (np.zeros(24, int), "two classes"),
+        (LABELS + 2**32, "no numbers of classes"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            measure(labels)
+    with pytest.raises(ValueError, match="with labels"):
+        analysis.ridge_probe(features, IMAGES, (IMAGES, LABELS))
+    with pytest.raises(ValueError, match="as many labels"):
+        analysis.clustering(features, (IMAGES, LABELS[:20]), 3, "all")
+
+
+def test_clusters_are_compared_with_labels_of_two_classes_or_more():
+    for labels, word in ((np.full(24, -1), "below 0"), (np.zeros(24, int), "two classes")):
+        with pytest.raises(ValueError, match=word):
+            analysis.clustering(features, (IMAGES, labels), 3, "all")
+    from_one = analysis.clustering(features, (IMAGES, LABELS + 1), tokens="all")
+    xr.testing.assert_equal(from_one, analysis.clustering(features, (IMAGES, LABELS), tokens="all"))
+
+
+def test_pairs_of_images_are_no_images_with_labels(classifier):
+    vit, images, _ = classifier
+    with pytest.raises(ValueError, match="pairs of images"):
+        analysis.activation_patching(vit, (images, LABELS))

@@ -1,9 +1,18 @@
 """The images of a study, and how many of them share a batch."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import tensorflow as tf
+from image_folders import write
+from study_parts import EVERYTHING
 
-from vit_tf.analysis.study.data import num_field_images
+from vit_tf import Preprocessing, TokenGrid
+from vit_tf.analysis.study.data import make_data, num_field_images
+from vit_tf.analysis.study.figure import all_figures, plan
+from vit_tf.analysis.study.models import StudyModel
+from vit_tf.data.any_images import as_images
 
 
 @pytest.mark.parametrize(
@@ -13,3 +22,71 @@ def test_gradients_are_taken_of_fewer_large_images_at_once(size, expected):
     spec = tf.TensorSpec((None, size, size, 3)), tf.TensorSpec((None,), tf.int64)
     data = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=spec)
     assert num_field_images(data) == expected
+
+
+def folder(root, *names):
+    """A folder of four grey images in each of some folders, `""` for the folder itself."""
+    for name in names:
+        for number in range(4):
+            write(root / name / f"{number}.png", np.full((8, 8, 3), 10 * number))
+    return as_images(root, Preprocessing((8, 8)))
+
+
+def test_labels_are_those_of_several_classes(tmp_path):
+    images = np.zeros((8, 8, 8, 3), np.float32)
+    labels = np.arange(8) % 2
+    cases = {
+        "class folders": (folder(tmp_path / "classes", "a", "b"), True),
+        "nested class folders": (folder(tmp_path / "nested", "a/x", "b/y"), True),
+        "without class folders": (folder(tmp_path / "flat", ""), False),
+        "one class": (folder(tmp_path / "single", "a"), False),
+        "folders below one": (folder(tmp_path / "below", "a/x", "a/y"), False),
+        "images alone": (images, False),
+        "labels": ((images, labels), True),
+        "one label": ((images, np.zeros(8, int)), False),
+        "batches": (tf.data.Dataset.from_tensor_slices((images, labels)).batch(4), True),
+        "batches of images": (tf.data.Dataset.from_tensor_slices(images).batch(4), False),
+    }
+    for name, (data, expected) in cases.items():
+        assert make_data(data, None, None, {}).labelled is expected, name
+
+
+@pytest.mark.parametrize("labels", [np.eye(2)[np.arange(8) % 2], np.full(8, -1), np.full(8, 0.5)])
+def test_what_are_no_labels_is_refused_before_anything_is_measured(labels):
+    images = np.zeros((8, 8, 8, 3), np.float32)
+    with pytest.raises(ValueError, match="integer labels"):
+        make_data((images, labels), None, None, {})
+    with pytest.raises(ValueError, match="integer labels"):
+        make_data(images, (images, labels), None, {})
+
+
+def test_training_images_of_one_batch_are_halved(tmp_path):
+    data = make_data(np.zeros((8, 8, 8, 3), np.float32), folder(tmp_path, "a", "b"), None, {})
+    fitted, held_out = ([y for _, y in part] for part in (data.train, data.validation))
+    assert data.num_classes == 2
+    assert sum(map(len, fitted)) == sum(map(len, held_out)) == 4
+
+
+def test_nothing_that_needs_labels_is_planned_without_them():
+    taps = {"embedding": (17, 4)}
+    for block in ("block00", "block01"):
+        taps |= {f"{block}/attention/weights": (2, 17, 17), f"{block}/attention/heads": (17, 2, 2)}
+        for site in ("attention", "mlp"):
+            taps |= {
+                f"{block}/{site}/{what}": (17, 4) for what in ("norm", "skip", "branch", "sum")
+            }
+    taps |= {"norm": (17, 4), "pooled": (4,), "logits": (10,)}
+    grid = TokenGrid(4, 4, 1, 2)
+    vit = StudyModel(
+        "ViT", "model", "ViT", tuple(taps), grid, None, None, None, (0.5, 8), shapes=taps
+    )
+    labelled, _ = plan(all_figures(), [vit], EVERYTHING)
+    without, left_out = plan(all_figures(), [vit], replace(EVERYTHING, labelled=False))
+    needed = {p.name for p in labelled} - {p.name for p in without}
+    assert {name.removesuffix("-vit") for name in needed} == {
+        *("clusters", "clusters-spatial", "knn-top-1", "knn-top-5", "linear-probe"),
+        *("ridge-probe", "ridge-probe-map", "ridge-probe-tokens", "ridge-probe-variants"),
+        *("head-effects", "logit-lens", "without-blocks", "without-tokens"),
+    }
+    reasons = {reason for _, sentences in left_out for reason in sentences}
+    assert "It needs labels of the images, of two classes or more." in reasons

@@ -277,7 +277,7 @@ def test_nothing_is_measured_twice(measured, data, monkeypatch):
 
 def own_passes(name, inputs=()):
     """A measurement with passes of its own."""
-    return OwnPasses(name, (), tuple(inputs), None, True, lambda *results: None)
+    return OwnPasses(name, (), tuple(inputs), None, True, False, lambda *results: None)
 
 
 def test_passes_that_do_not_feed_each_other_are_made_at_once():

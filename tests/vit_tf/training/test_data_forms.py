@@ -178,3 +178,52 @@ def test_data_without_an_end_are_refused(tmp_path):
             call()
     assert top_k_accuracy(model, endless.take(5)) == top_k_accuracy(model, good)
     assert majority_accuracy(endless, good, 3, most=5) == majority_accuracy(good, good, 3)
+
+
+class Subclassed(keras.Model):
+    """The layers of `make_model` in a user's own class, which has no output shape."""
+
+    def __init__(self, flatten, dense, with_features=False):
+        super().__init__()
+        self.flatten, self.dense, self.with_features = flatten, dense, with_features
+
+    def call(self, images):
+        flat = self.flatten(images)
+        return (self.dense(flat), flat) if self.with_features else self.dense(flat)
+
+
+def subclassed(**options):
+    model = Subclassed(*make_model().layers, **options)
+    model(IMAGES[:1])
+    return model
+
+
+def test_a_subclassed_model_trains_as_the_functional_one(tmp_path):
+    functional, expected = train(tmp_path / "functional", (IMAGES, LABELS), (IMAGES, LABELS))
+    model, history = train(
+        tmp_path / "subclassed", (IMAGES, LABELS), (IMAGES, LABELS), model=subclassed()
+    )
+    assert history == expected
+    assert_same_weights(model, functional)
+    again, loaded = train(tmp_path / "subclassed", (IMAGES, LABELS), None, model=subclassed())
+    assert loaded == history
+    assert_same_weights(again, model)
+    with pytest.raises(ValueError, match=r"one tensor of scores.*tuple"):
+        train(tmp_path / "two", (IMAGES, LABELS), None, model=subclassed(with_features=True))
+
+
+@pytest.mark.parametrize(
+    ("labels", "word"),
+    [
+        (LABELS + 1, "numbered from 1, use labels - 1"),
+        (LABELS - 1, "-1"),
+        (LABELS + 2**32, "4294967"),
+        (LABELS.astype("float32"), "float32"),
+        (LABELS[:, None], r"\(None, 1\)"),
+        (LABELS > 0, "bool"),
+        (np.array(["a", "b", "c"])[LABELS], "np.unique"),
+    ],
+)
+def test_what_are_no_labels_is_refused(tmp_path, labels, word):
+    with pytest.raises(ValueError, match=f"labels.*{word}"):
+        train(tmp_path, (IMAGES, labels), None)
