@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -283,6 +284,26 @@ def require_finite_length(dataset):
             "Expected a data set of finite length. Received: one of infinite length, such as "
             "from repeat(); limit it: dataset.take(number_of_batches)"
         )
+
+
+# How TensorFlow reports what is wrong with an example: the words of an assertion in the graph.
+_ASSERTION = re.compile(r"assertion failed: \[(Expected [^\n]*)\]")
+
+
+def explained_batches(batches: Iterable) -> Iterator:
+    """The elements of a data set, with a `ValueError` for an example that cannot be decoded."""
+    iterator = iter(batches)
+    while True:
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        except tf.errors.InvalidArgumentError as error:
+            words = _ASSERTION.search(error.message)
+            if not words:
+                raise
+            raise ValueError(words[1]) from error
+        yield batch
 
 
 def inspect_first_batch(dataset, spec, inspect):

@@ -356,6 +356,8 @@ _WRONG = re.compile(
 def require_images(received: Iterable, expected: Iterable):
     """Raises a ValueError unless a shape of images is one that a model takes; None is any size."""
     received, expected = tuple(received), tuple(expected)
+    if len(expected) == 3 and received[3:] == (1,):
+        received = received[:3]  # of a model of grey images without an axis of channels
     if len(received) == len(expected) and all(
         None in pair or pair[0] == pair[1] for pair in zip(received, expected, strict=True)
     ):
@@ -377,6 +379,8 @@ def fix_image_shape(images, expected: tuple):
     """Images with the static shape of a model's; a size not known yet is checked when it is."""
     if getattr(images.shape, "rank", len(expected)) is not None:
         require_images(images.shape, expected)
+        if len(expected) == 3 and len(images.shape) == 4:
+            images = images[..., 0]
         if all(
             size is not None
             for size, expected_size in zip(images.shape, expected, strict=True)

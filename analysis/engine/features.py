@@ -19,7 +19,8 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf.backend import require_tensorflow
-from vit_tf.data.any_images import as_images, is_raw
+from vit_tf.batches import explained_batches
+from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.labels import (
     count_classes,
     require_classes,
@@ -668,7 +669,11 @@ def _prepare(given, parameters, kind, kinds, layers, detail, any_size):
         expects = None
     if any_size and expects:
         expects = replace(expects.squeezed(), size=None)
+    shapes = [getattr(innermost_features(f), "input_shape", ()) for f in models.values()]
+    shapes = {shape for shape in shapes if isinstance(shape, tuple) and len(shape) in (3, 4)}
     for name, images in data.items():
+        for shape in shapes:
+            images = with_channel_axis(images, shape[1:])
         given[name] = as_images(images, expects)
         if name in LABELLED:
             require_labelled(name, given[name], given.get("num_classes"))
@@ -832,9 +837,10 @@ def _with_own_images(
         )
     if len(distinct) == 1:
         if undeclared:
+            other = model_name(models[next(iter(declared))])
             warnings.warn(
-                f"{join_words(undeclared)} got images as {model_name(next(iter(models.values())))} "
-                "expects them: set .preprocessing = vit_tf.Preprocessing(...) for others",
+                f"{join_words(undeclared)} got images as {other} expects them: set "
+                ".preprocessing = vit_tf.Preprocessing(...) for others",
                 stacklevel=4,
             )
         return models, distinct[0]
@@ -867,7 +873,7 @@ def _num_classes(features, given):
             return len(names)
     if getattr(features, "num_classes", None):
         return features.num_classes
-    labels = [batch[1] for dataset in datasets for batch in dataset.as_numpy_iterator()]
+    labels = [np.asarray(batch[1]) for dataset in datasets for batch in explained_batches(dataset)]
     return count_classes(np.concatenate(labels))
 
 
@@ -876,9 +882,8 @@ def _classes(features, given):
     classes, names = given.get("classes"), getattr(features, "class_names", None) or ()
     if classes is None:
         scores, predicted = given.get("scores", "logits"), []
-        for batch in (
-            given["images"] if isinstance(given["images"], tf.data.Dataset) else [given["images"]]
-        ):
+        images = given["images"]
+        for batch in explained_batches(images) if isinstance(images, tf.data.Dataset) else [images]:
             images = batch[0] if isinstance(batch, tuple) else batch
             taps = taps_of(features, tf.cast(images, tf.float32))
             require_scores(taps, scores, [0])

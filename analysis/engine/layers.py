@@ -70,9 +70,10 @@ class _Model:
         return len(shape) == 2 and shape[0] == grid.num_tokens
 
     def of_one_width(self, taps: Sequence[str]) -> list[str]:
-        """Those of some taps that have as many channels as the last of them."""
-        widths = [self.shapes.get(tap, (None,))[-1] for tap in taps]
-        return [tap for tap, width in zip(taps, widths, strict=True) if width == widths[-1]]
+        """Those of some taps that are tokens, or maps, of as many channels as the last of them."""
+        shapes = [self.shapes.get(tap, (None,)) for tap in taps]
+        forms = [(len(shape), shape[-1]) for shape in shapes]
+        return [tap for tap, form in zip(taps, forms, strict=True) if form == forms[-1]]
 
 
 def _lies_on_last_grid(tap: str, taps: Sequence[str]) -> bool:
@@ -317,7 +318,7 @@ def infer_grid(
     are known from elsewhere, or None.
     """
     shapes = [shape for shape in shapes if None not in shape]
-    if None in image_size:
+    if len(image_size) != 2 or None in image_size:  # of a model of vectors, or of any size
         return None
     height, width = image_size
     counts = [shape[0] for shape in shapes if len(shape) == 2]

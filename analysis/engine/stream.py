@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.batches import require_finite_length, without_autotune
+from vit_tf.batches import explained_batches, require_finite_length, without_autotune
 from vit_tf.preprocessing import (
     check_dtype,
     check_values,
@@ -327,7 +327,7 @@ def as_dataset(data, batch_size=BATCH_SIZE):
 
 def first_batch(data):
     """The images of the first batch of a data set, to learn shapes from."""
-    for batch in as_dataset(data).take(1):
+    for batch in explained_batches(as_dataset(data).take(1)):
         return batch[0] if isinstance(batch, tuple) else batch
     raise ValueError("Expected at least one batch of images. Received none")
 
@@ -400,7 +400,7 @@ def _groups(dataset, size, min_batch, description):
     count = dataset.cardinality().numpy()
     total = count if count >= 0 else None
     bar = tqdm(dataset, desc=description, total=total, delay=2, disable=None, leave=False)
-    batches, logged = iter(bar), time.monotonic()
+    batches, logged = explained_batches(bar), time.monotonic()
     start, before, examples = 0, None, 0
     while group := list(itertools.islice(batches, size)):
         if bar.disable and time.monotonic() - logged >= SECONDS_BETWEEN_LINES:

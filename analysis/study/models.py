@@ -353,7 +353,7 @@ class LoadedModel:
         code = [(kind.__qualname__, getattr(kind.call, "__code__", None)) for kind in own]
         if self.digest:
             return fingerprint(self.digest, code)
-        total = hashlib.sha256(str(self.model.get_config()).encode())
+        total = hashlib.sha256(str(checkpointing.config_of(self.model)).encode())
         for weight in self.model.weights:
             total.update(np.ascontiguousarray(weight).tobytes())
         return fingerprint(total.hexdigest(), code)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.backend import leave_gpus_to_jax
-from vit_tf.batches import without_autotune
+from vit_tf.batches import explained_batches, without_autotune
 from vit_tf.data.folder import decode_file, open_files
 from vit_tf.data.imaging import framing_of, pixels_of
 from vit_tf.data.pipeline import load
@@ -58,6 +58,31 @@ def in_known_form(images):
     return array
 
 
+def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
+    """Images of (height, width) with an axis of channels, where a model takes grey images."""
+    images = in_known_form(images)
+    if isinstance(images, tuple) and images:
+        return (with_channel_axis(images[0], image_shape), *images[1:])
+    is_dataset = isinstance(images, tf.data.Dataset)
+    shape = _image_spec(_as_pair(images)).shape if is_dataset else getattr(images, "shape", ())
+    if getattr(shape, "rank", 0) is None or len(shape) != 3 or image_shape[2:] not in ((), (1,)):
+        return images
+    sizes = zip(shape[1:], image_shape[:2], strict=True)
+    if any(None not in pair and pair[0] != pair[1] for pair in sizes):
+        return images
+    if not is_dataset:
+        return images[..., None]
+    names = getattr(images, "class_names", None)
+    images = _as_pair(images)
+    is_pair = isinstance(images.element_spec, tuple)
+    extended = images.map(
+        lambda batch, *others: (batch[..., None], *others) if is_pair else batch[..., None]
+    )
+    if names is not None:
+        extended.class_names = names
+    return extended
+
+
 def _from_torch(values):
     """A PyTorch tensor as an array, and other values as they are."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else values
@@ -96,7 +121,7 @@ def as_images(
         converted = as_images(first, preprocessing, batch_size)
         if isinstance(converted, tf.data.Dataset):
             converted = np.concatenate(
-                [batch[0] if isinstance(batch, tuple) else batch for batch in converted]
+                [x[0] if isinstance(x, tuple) else x for x in explained_batches(converted)]
             )
         rest = [values if hasattr(values, "shape") else np.asarray(values) for values in rest]
         return (converted, *rest[: len(rest) - _ends_in_weights(rest)])

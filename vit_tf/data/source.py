@@ -313,7 +313,7 @@ def checked_size(
         return preprocessing.size
     if not isinstance(preprocessing, Preprocessing) or preprocessing.num_channels not in channels:
         raise ValueError(
-            "Expected preprocessing to be a vit_tf.Preprocessing of images of "
+            "Expected preprocessing to be a vit_tf.Preprocessing of "
             f"{' or '.join(map(str, channels))} channels. "
             f"Received: preprocessing={preprocessing!r}"
         )

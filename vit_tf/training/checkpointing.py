@@ -161,9 +161,17 @@ def describe_model(model):
     return {
         "class": type(model).__name__,
         "precision": model.dtype_policy.name,
-        "config": _without_names(model.get_config()),
+        "config": _without_names(config_of(model)),
         "weights": [[v.name, *v.shape] for v in model.weights],
     }
+
+
+def config_of(model: keras.Model) -> dict:
+    """The configuration of a model; empty for a class of the user's that does not define it."""
+    try:
+        return model.get_config()
+    except NotImplementedError:
+        return {}
 
 
 def check_shared(directory):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.backend import on_jax, require_tensorflow_or_jax
-from vit_tf.batches import require_finite_length
+from vit_tf.batches import explained_batches, require_finite_length
 from vit_tf.data.labels import require_labels
 from vit_tf.distribute.strategies import (
     current_shard,
@@ -54,7 +54,7 @@ def _ranks_of(model, dataset):
     score = class_scores_of(model)
     batches = tqdm(dataset, "Evaluating", delay=2, disable=None, leave=False)
     ranks, count = [], 0
-    for images, labels in batches:
+    for images, labels in explained_batches(batches):
         require_images_of(model, images)  # of a dataset of unknown static size
         require_finite(images, count)
         ranks.append(_ranks(score(images), labels))

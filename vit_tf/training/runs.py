@@ -104,6 +104,12 @@ def train(
     directory = os.fspath(directory)
     if not model.built:
         raise ValueError(f"Expected a built model. Received: {model.name!r}, not built")
+    if not checkpointing.config_of(model):
+        raise ValueError(
+            "Expected a model that can be saved: give its class a get_config() that returns the "
+            f"arguments of its __init__. Received: {model.name!r}, a {type(model).__name__} "
+            "without"
+        )
     if save_every is not None and save_every < 1:
         raise ValueError(f"Expected save_every to be at least 1. Received: {save_every=}")
     if keep_states < 1:

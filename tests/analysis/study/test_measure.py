@@ -282,7 +282,7 @@ def own_passes(name, inputs=()):
 
 def test_passes_that_do_not_feed_each_other_are_made_at_once():
     first, second, alone = own_passes("first"), own_passes("second"), own_passes("alone")
-    shared = SharedPass("shared", (), (), "test", True, (), lambda: None)
+    shared = SharedPass("shared", (), (), "test", True, False, (), lambda: None)
     schedule = [
         measuring.Pass(m.name, [m])
         for m in (first, second, own_passes("fed", [first]), shared, alone)

@@ -183,18 +183,34 @@ def test_data_without_an_end_are_refused(tmp_path):
 class Subclassed(keras.Model):
     """The layers of `make_model` in a user's own class, which has no output shape."""
 
-    def __init__(self, flatten, dense, with_features=False):
+    def __init__(self, with_features=False):
         super().__init__()
-        self.flatten, self.dense, self.with_features = flatten, dense, with_features
+        self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(3)
+        self.with_features = with_features
 
     def call(self, images):
         flat = self.flatten(images)
         return (self.dense(flat), flat) if self.with_features else self.dense(flat)
 
+    def get_config(self):
+        return {"with_features": self.with_features}
 
-def subclassed(**options):
-    model = Subclassed(*make_model().layers, **options)
+
+class Unsaved(keras.Model):
+    """A class of a user who did not think of saving: its argument is a layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def call(self, images):
+        return self.layer(images)[:, 0, 0]
+
+
+def subclassed(with_features=False):
+    model = Subclassed(with_features=with_features)
     model(IMAGES[:1])
+    model.set_weights(make_model().get_weights())
     return model
 
 
@@ -210,6 +226,10 @@ def test_a_subclassed_model_trains_as_the_functional_one(tmp_path):
     assert_same_weights(again, model)
     with pytest.raises(ValueError, match=r"one tensor of scores.*tuple"):
         train(tmp_path / "two", (IMAGES, LABELS), None, model=subclassed(with_features=True))
+    unsaved = Unsaved(keras.layers.Conv2D(3, 4))
+    unsaved(IMAGES[:1])
+    with pytest.raises(ValueError, match="get_config"):
+        train(tmp_path / "unsaved", (IMAGES, LABELS), None, model=unsaved)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +237,7 @@ def test_a_subclassed_model_trains_as_the_functional_one(tmp_path):
     [
         (LABELS + 1, "numbered from 1, use labels - 1"),
         (LABELS - 1, "-1"),
-        (LABELS + 2**32, "4294967"),
+        (LABELS.astype("int64") + 2**32, "4294967"),
         (LABELS.astype("float32"), "float32"),
         (LABELS[:, None], r"\(None, 1\)"),
         (LABELS > 0, "bool"),
