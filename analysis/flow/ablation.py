@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -63,8 +64,10 @@ def effects(
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 
     def step(batch, labels):
+        is_function = callable(interventions)
+        runs = partial(interventions, images=batch) if is_function else interventions
         taps, edited_scores = edits.run_interventions(
-            features, interventions, scores, batch, TOGETHER // size
+            features, runs, scores, batch, TOGETHER // size
         )
         classes = num_classes["num_classes"] = require_scores(taps, scores, [0])
         if classes < 2:
@@ -110,7 +113,10 @@ def effects(
 
 
 def effects_of_cells(features, cells, images, scores, names, interventions=None, **facts):
-    """The `effects` of `cells`, coordinates to intervention, or of a function of taps: a table."""
+    """The `effects` of `cells`, coordinates to intervention, as a table.
+
+    `interventions` may be a function of taps and images to these, in their order.
+    """
     interventions = interventions or list(cells.values())
     result = effects(features, interventions, images, scores, len(cells), **facts)
     return in_table(result, cells, names)
@@ -290,8 +296,8 @@ def token_ablation(
     orders = (RANDOM, LARGEST, *((ATTENDED, UNATTENDED) if weights else ()))
     cells = [*((name, 1.0) for name in sets), *((o, float(s)) for o in orders for s in shares)]
 
-    def interventions(taps):
-        ranks = _ranks(taps, tap, weights, grid, seed)
+    def interventions(taps, images):
+        ranks = _ranks(images, taps, tap, weights, grid, seed)
 
         def of(name, share):
             if name in sets:
@@ -331,11 +337,12 @@ def _sets(grid):
     return {name: edits.token_set(grid, name) for name in names}
 
 
-def _ranks(taps, tap, weights, grid, seed):
+def _ranks(images, taps, tap, weights, grid, seed):
     """Rank of each spatial token in each order, of shape (example, token): dict from order."""
     values = tf.cast(taps[tap], tf.float32)
-    # A number of the batch itself, so that batches differ and a run can be repeated.
-    of_batch = tf.bitcast(tf.reduce_sum(values), tf.int32)
+    # A number of the images, so that batches differ, a run can be repeated, and the same tokens of
+    # the same images are removed from every model.
+    of_batch = tf.bitcast(tf.reduce_sum(tf.cast(images, tf.float32)), tf.int32)
     shape = (tf.shape(values)[0], grid.num_spatial)
     keys = {RANDOM: tf.random.stateless_uniform(shape, tf.stack([seed, of_batch]))}
     keys[LARGEST] = -tf.norm(grid.spatial(values), axis=-1)

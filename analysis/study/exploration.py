@@ -183,7 +183,7 @@ def explore_models(models, images, path):
             results[name], left_out[name] = collect_results(subject)
         view = _view(opened, subject, photos, results[name], left_out[name])
         if not results[name]:
-            reasons = " ".join(reason for _, why in left_out[name] for reason in why)
+            reasons = " ".join(dict.fromkeys(r for _, why in left_out[name] for r in why))
             raise ValueError(
                 f"Expected a model for which at least one result can be shown. Received: {reasons}"
             )

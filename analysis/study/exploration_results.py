@@ -92,7 +92,11 @@ class Subject:
         """Scores of the images: DataArray of shape (example, class)."""
         tap = self.scores_tap
         features = self.model.features(tap)
-        rows = collect(lambda images: features(images)[tap], self.images, checked=(features,))
+
+        def step(images):
+            return tf.cast(features(images)[tap], tf.float32)  # which may be of mixed precision
+
+        rows = collect(step, self.images, checked=(features,))
         return xr.DataArray(
             rows,
             {"example": np.arange(len(rows)), "class": np.arange(rows.shape[1])},

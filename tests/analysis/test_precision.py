@@ -86,9 +86,6 @@ def results_of_example(name, names):
             arrays |= {f"{variable}.{part}": x.values for part, x in value.data_vars.items()}
         elif isinstance(value, xr.DataArray | np.ndarray | float):
             arrays[variable] = np.asarray(value)
-    if name == "token_ablation":  # which tokens are random depends on every bit of the tokens
-        cells = namespace["effect"].drop_sel(tokens="random")
-        arrays = {part: x.values for part, x in cells.data_vars.items()}
     return {key: x for key, x in arrays.items() if x.dtype.kind in "fiub"}
 
 

@@ -395,3 +395,30 @@ def test_several_models_share_a_page_and_have_their_own_results(vit_page, tmp_pa
     page.save_results(tmp_path / "numbers")
     saved = xr.load_dataarray(tmp_path / "numbers" / "b-16" / "scores.nc")
     np.testing.assert_array_equal(saved, page.results["B/16"]["scores"])
+
+
+def test_results_of_mixed_precision_are_plain_numbers_that_files_hold(tmp_path):
+    x = images = keras.Input((16, 24, 3))
+    for stride in (2, 1, 2):
+        x = keras.layers.Conv2D(4, 3, stride, "same", dtype="mixed_bfloat16")(x)
+    x = keras.layers.GlobalAveragePooling2D(dtype="mixed_bfloat16")(x)
+    scores = keras.layers.Dense(3, dtype="mixed_bfloat16")(x)
+    page = analysis.explore(keras.Model(images, scores), PHOTOS, tmp_path / "page.html", samples=1)
+    assert {"scores", "components", "fields", "grad_cam", "input_gradients"} <= page.results.keys()
+    page.save_results(tmp_path / "results")
+    for name, result in page.results.items():
+        for array in result.values() if isinstance(result, dict) else [result]:
+            parts = array.data_vars.values() if isinstance(array, xr.Dataset) else [array]
+            assert {part.dtype.name for part in parts} <= {"float32", "float64"}, name
+
+
+def test_a_page_of_tokens_whose_grid_is_not_known_shows_the_rest(tmp_path):
+    x = images = keras.Input((16, 24, 3))
+    x = keras.layers.Reshape((5, -1))(keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+    x = x + keras.layers.MultiHeadAttention(2, 4)(x, x)
+    scores = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(x))
+    page = analysis.explore(keras.Model(images, scores), PHOTOS, tmp_path / "page.html", samples=1)
+    assert {"scores", "input_gradients"} <= page.results.keys()
+    why = reasons(page)
+    for subject in ("Principal components of features", "Norms of tokens"):
+        assert "grid of spatial tokens" in why[subject] and "NoneType" not in why[subject]
