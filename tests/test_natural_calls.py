@@ -405,7 +405,7 @@ def test_a_measurement_has_its_statistic(model, data):
 
 def test_pytorch_modules():
     torch = pytest.importorskip("torch")
-    with pytest.raises(ValueError, match=r"torch_features.*|load_pretrained.*"):
+    with pytest.raises(ValueError, match="Linear"):  # which takes no images
         analysis.cka(torch.nn.Linear(2, 2), np.zeros((4, 2, 2, 3), np.float32))
 
 

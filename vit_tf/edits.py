@@ -211,6 +211,8 @@ def run_interventions(features, interventions, tap: str, images, max_runs: int =
     `interventions` is a list of dicts from taps to edits, or a function from the unedited taps to
     such a list.
     """
+    if hasattr(features, "run_interventions"):  # of a PyTorch module
+        return features.run_interventions(interventions, tap, images)
     segments = features.segments()
     starts, taps, x = [], {}, ops.cast(images, "float32")
     for segment in segments:

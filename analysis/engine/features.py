@@ -46,6 +46,7 @@ from vit_tf.taps.scores import (
 )
 from vit_tf.taps.submodels import TapModel, describe_taps, with_class_scores
 from vit_tf.tokens import TokenGrid
+from vit_tf.torch_models import is_torch_module
 
 from .layers import KINDS, Detail, grid_of_shapes, layers_of, warn_of_missed_blocks
 from .results import model_name
@@ -166,12 +167,6 @@ def require_features(features, images):
 
 def require_model(model):
     """Raises a `ValueError` for what no measurement can be made of."""
-    if any(kind.__module__.split(".")[0] == "torch" for kind in type(model).__mro__):
-        raise ValueError(
-            "Expected a Keras model or a function of images. Received: a PyTorch module, "
-            f"{type(model).__name__}; open its checkpoint with vit_tf.load_pretrained, or "
-            f"measure the module itself with vit_tf.torch_features(module, 'blocks.*')"
-        )
     if not callable(model):
         raise ValueError(f"{EXPECTED}{HOW}. Received: {_described(model)}")
 
@@ -527,6 +522,8 @@ def features_of(
         )
     if isinstance(model, TapModel) and patterns:
         return keep(model, ("selected", *patterns), lambda: _selected(model, patterns))
+    if is_torch_module(model):
+        return _features_of_module(model, kind, patterns, block, detail)
     if not isinstance(model, keras.Model) or isinstance(model, TapModel):
         return _selected(model, patterns) if patterns else model
     key = "features", kind, tuple(patterns), block, detail
@@ -558,6 +555,36 @@ def _features_of_model(
     features.token_grid = grid
     features.num_classes = getattr(model, "num_classes", None)
     features.class_names = getattr(model, "class_names", None)
+    return features
+
+
+def _features_of_module(
+    module: Any, kind: str, patterns: Sequence[str], block: str, detail: Detail
+) -> Callable:
+    """`features_of` of a PyTorch module."""
+    from vit_tf.torch_models.taps import describe_module, pooled_tokens
+
+    described, what = describe_module(module), KINDS[kind]
+    shapes, graph, size = described.shapes, described.graph, described.image_shape[:2]
+    scores = [graph.scores] if what.with_scores and graph.scores else []
+    patch_size = described.patch_size  # of all tokens, not of those that a model merges
+    grid = grid_of_shapes(graph.representations, shapes, size, patch_size=patch_size)
+    chosen = []
+    if not patterns:
+        chosen = layers_of(kind, described.names, shapes, graph, grid, detail=detail, block=block)
+        reads_attention = kind in ("attention", "class_attention", "rollout")
+        in_windows = format_list(described.windows) if reads_attention else ""
+        if (not chosen and kind != "scores") or (kind == "rollout" and in_windows):
+            within = f"; it attends within windows in {in_windows}" if in_windows else ""
+            raise ValueError(
+                f"Expected a model with {what.lacks}. Received: {described.model.name}, a PyTorch "
+                f"module in which they are not found; specify them with layers={within}"
+            )
+        if in_windows:
+            warnings.warn(f"Attention within windows is left out: {in_windows}", stacklevel=4)
+    features = described.features([*chosen, *scores], patterns, grid)
+    if kind == "class_attention":
+        features.pooled_tokens = pooled_tokens(described, grid)
     return features
 
 
@@ -685,7 +712,9 @@ def _prepare(given, parameters, kind, kinds, layers, detail, any_size):
     first = next(iter(models.values()), None)
     if "num_classes" in parameters and given.get("num_classes") is None:
         given["num_classes"] = _num_classes(first, given)
-    if "scores" in parameters and "images" in given and not hasattr(first, "segments"):
+    if "scores" in parameters and hasattr(first, "run_interventions"):  # of a PyTorch module
+        given["scores"] = given.get("scores") or first.scores
+    elif "scores" in parameters and "images" in given and not hasattr(first, "segments"):
         scores = given.get("scores", parameters["scores"].default)
         given["features"], given["scores"] = _scores_of_function(first, given["images"], scores)
         first = given["features"]

@@ -152,7 +152,7 @@ def replacing(features, images, taps, replacement, description):
 
 def require_submodel(features, scores):
     """The taps of a submodel without its scores, to intervene at: symbolic tensors by name."""
-    if not hasattr(features, "segments"):
+    if not hasattr(features, "segments") and not hasattr(features, "run_interventions"):
         raise ValueError(
             "Expected features to be a submodel, such as vit_tf.submodel(vit, '*/heads', "
             f"'logits'), which can be run with interventions. Received: {type(features).__name__}"

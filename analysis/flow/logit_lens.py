@@ -183,6 +183,10 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
 
 def _split(features, images, scores):
     """All taps of images, and the function from the last layer before the scores to these."""
+    if hasattr(features, "after"):
+        taps = features(images)
+        names = [tap for tap in taps if tap != scores]
+        return taps, lambda layer: features.after(names[-1], layer, scores)
     *before, last = features.segments() if hasattr(features, "segments") else [None]
     taps, x = {}, images
     for segment in before:

@@ -50,6 +50,9 @@ class _Finder:
 def import_or_skip(name):
     """timm or open_clip, of its own models; the test is skipped where it is not installed."""
     pytest.importorskip("torch", reason="torch is not installed")
+    if "tensorflow" in sys.modules:
+        # Triton's library crashes in a process in which TensorFlow's was loaded before it.
+        sys.modules.setdefault("triton", None)
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vit_tf.names import as_patterns, match
@@ -29,9 +30,9 @@ def torch_features(
     Examples come first and channels last, as elsewhere in this package; which axis holds them is
     followed through the operations of the module. Where a submodule returns several tensors, its
     `logits`, `last_hidden_state` or first tensor counts. Besides submodules, patterns name values
-    that no submodule returns: `"blocks.0.attn/weights"`, attention weights of shape (example,
-    head, query, key), also of fused attention; `"blocks.0.attn/heads"`; and
-    `"blocks.0/attention/skip"`, `branch` and `sum`, `"blocks.0/mlp/skip"` and so on.
+    that no submodule returns: `"blocks.0/attention/weights"`, attention weights of shape (example,
+    head, query, key), also of fused attention, and `heads`; `"blocks.0/attention/skip"`, `branch`
+    and `sum`, and `"blocks.0/mlp/skip"` and so on.
 
     Args:
         module: `torch.nn.Module` of images of shape (example, channel, height, width).
@@ -53,7 +54,7 @@ def torch_features(
         similarity = vit_tf.analysis.cka(features, images)
     """
     # PyTorch is imported only where there is a module of it.
-    from vit_tf.torch_models.features import MODEL_VALUES, TorchFeatures
+    from vit_tf.torch_models.features import MODEL_VALUES, TorchFeatures, select_layers
     from vit_tf.torch_models.traced import as_model
 
     patterns, model = as_patterns(patterns), as_model(module)
@@ -61,4 +62,5 @@ def torch_features(
     plain = [pattern for pattern in patterns if not any(part in pattern for part in special)]
     if plain:
         match(plain, [path for path, _ in model.module.named_modules() if path])
-    return TorchFeatures(model, patterns, name, preprocessing, token_grid)
+    select = partial(select_layers, model, patterns=patterns)
+    return TorchFeatures(model, select, name, preprocessing, token_grid)

@@ -34,7 +34,8 @@ REDUCING = (
 
 def label_of(tensor: torch.Tensor) -> Label:
     """What is known about the axes of a tensor."""
-    return getattr(tensor, ATTRIBUTE, None)
+    label = getattr(tensor, ATTRIBUTE, None)
+    return None if isinstance(label, int) and label >= tensor.dim() else label
 
 
 def set_label(tensor: Any, label: Label) -> None:

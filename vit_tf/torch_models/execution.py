@@ -21,6 +21,7 @@ Watch = Callable[[str, Tensor], Tensor]
 # Names of what the first block is given, and of what the model returns.
 EMBEDDING, SCORES, OUTPUT = "embedding", "logits", "output"
 ADDITIONS = ("add", "add_", "__add__", "__iadd__", "__radd__")
+PROBABILITIES = ("softmax", "log_softmax", "sigmoid")
 MULTIPLICATIONS = ("matmul", "__matmul__", "bmm")
 # The fields of an output with several tensors that stand for it, best first.
 MAIN_FIELDS = ("logits", "last_hidden_state", "hidden_states", "image_embeds", "x", "out")
@@ -111,10 +112,12 @@ class Execution(TorchFunctionMode):
     """Watches what a module computes while it runs.
 
     `watch` is given the output of each submodule in `paths`, under its path, and values that no
-    submodule returns: `PATH/weights`, attention weights of shape (example, head, query, key) as
-    they are multiplied with the values, and `PATH/heads`, the product, of the submodule that
-    computes them; and of each of `blocks` the `skip`, `branch` and `sum` where it adds something
-    to its input. What it returns takes the place of the value.
+    submodule returns: `BLOCK/attention/weights`, attention weights of shape (example, head, query,
+    key) as they are multiplied with the values, and `BLOCK/attention/heads`, the product, outside
+    of `blocks` under the path of the submodule that computes them; and of each block the `skip`,
+    `branch` and `sum` where it adds something to its input: `BLOCK/attention/skip`,
+    `BLOCK/mlp/skip`, or `BLOCK/skip` of a block without attention. What `watch` returns takes the
+    place of the value.
 
     Fused attention is computed step by step, with the arithmetic of its documentation.
     """
@@ -131,6 +134,10 @@ class Execution(TorchFunctionMode):
         self._residuals: list[Residual] = []
         self._calls: Counter = Counter()
         self._batch_size = 0
+        # The last result of one of `PROBABILITIES`, what it was computed from, and its name.
+        self._activation: tuple[Tensor, Tensor, str] | None = None
+        # From the paths of submodules that attend to the names of their weights.
+        self.attention_sites: dict[str, str] = {}
 
     def run(self, images: Tensor) -> Any:
         """The output of the module for images of shape (example, channel, height, width)."""
@@ -189,16 +196,38 @@ class Execution(TorchFunctionMode):
             value = main_tensor(output) if path in self._paths else None
             if value is None:
                 return None
-            scores = SCORES if value.dim() == 2 else OUTPUT
-            result = self.named(path or scores, value)
+            if not path and value.dim() == 2:
+                scores = self._before_probabilities(value)
+                result = self.named(SCORES, scores)
+                return (
+                    None
+                    if scores is not value or result is value
+                    else (with_main_tensor(output, result))
+                )
+            result = self.named(path or OUTPUT, value)
             if result is value:
                 return None
+            if self._activation and self._activation[0] is value:
+                self._activation = result, *self._activation[1:]
             for residual in self._residuals:
                 if residual.is_stream(value):
                     residual.streams.append(result)
             return with_main_tensor(output, result)
 
         return hook
+
+    def _before_probabilities(self, output: Tensor) -> Tensor:
+        """The scores of classes from which a model computes what it returns.
+
+        A model that returns the probability of the second of two classes has scores of both, 0 and
+        what its sigmoid is given.
+        """
+        result, scores, name = self._activation or (None, None, "")
+        if result is not output:
+            return output
+        if name == "sigmoid" and scores.shape[1] == 1:
+            return torch.cat([torch.zeros_like(scores), scores], dim=1)
+        return scores
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -216,6 +245,8 @@ class Execution(TorchFunctionMode):
             result = self._add(func, *args)
         else:
             result = func(*args, **kwargs)
+        if name in PROBABILITIES and isinstance(result, Tensor) and result.dim() == 2:
+            self._activation = result, args[0], name
         if name == "layer_norm" and self._residuals and self._residuals[-1].is_stream(args[0]):
             self._residuals[-1].streams.append(result)  # in post-norm blocks a skip starts here
         if self._labels:
@@ -278,7 +309,10 @@ class Execution(TorchFunctionMode):
         heads = value
         if value.dim() == 3 and size and shape[0] % size == 0:
             heads = value.reshape(size, -1, *shape[1:])
-        result = self.named(f"{self._attention_path()}/{what}", heads)
+        path = self._attention_path()
+        site = f"{self._residuals[-1].path}/attention" if self._residuals else path
+        self.attention_sites.setdefault(path, f"{site}/weights")
+        result = self.named(f"{site}/{what}", heads)
         return value if result is heads else result.reshape(shape)
 
     def _attention_path(self) -> str:

@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from vit_tf.preprocessing import Preprocessing
+
 # Sides of images on which a module that does not specify any is tried, in pixels.
 SIDES = (224, 32, 64, 256, 128, 384, 28, 96, 448, 512)
 SIZE_ATTRIBUTES = ("img_size", "image_size")
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+# Filters of Pillow, by number and name.
+FILTERS = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 
 
 def image_size(module: torch.nn.Module) -> tuple[int, int] | None:
@@ -62,3 +67,91 @@ def find_image_shape(model: Any) -> tuple[int, int, int]:
         f"Expected a PyTorch module of images of shape (example, channel, height, width). "
         f"Received: {model.name}, which takes none of sides {SIDES}: {last}"
     ) from last
+
+
+def find_preprocessing(
+    module: torch.nn.Module, image_shape: tuple[int, ...]
+) -> Preprocessing | None:
+    """The preprocessing of a module's images, or None where nothing specifies it.
+
+    From timm's `pretrained_cfg`, from the image processor of a Hugging Face model, or that of all
+    released weights of torchvision.
+    """
+    if config := pretrained_config(module):
+        if len(config.get("mean", ())) != image_shape[2]:
+            return None
+        crop = config.get("crop_pct") if config.get("crop_mode", "center") == "center" else None
+        return Preprocessing(
+            image_shape[:2],
+            config["mean"],
+            config["std"],
+            FILTERS.get(config.get("interpolation"), "bicubic"),
+            crop=crop,
+        )
+    if hasattr(getattr(module, "config", None), "model_type"):
+        return _of_processor(module.config, image_shape)
+    if type(module).__module__.startswith("torchvision.") and image_shape[2] == 3:
+        return Preprocessing(image_shape[:2], **IMAGENET, crop=0.875)
+    return None
+
+
+def _of_processor(config: Any, image_shape: tuple[int, ...]) -> Preprocessing | None:
+    """The preprocessing of a Hugging Face model: its processor's, or the default of its class."""
+    from transformers import AutoImageProcessor
+    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
+
+    source = getattr(config, "_name_or_path", "")
+    processor = None
+    if source:
+        try:
+            processor = AutoImageProcessor.from_pretrained(source, local_files_only=True)
+        except (OSError, ValueError):  # no such folder, or none without the network
+            processor = None
+    if processor is None:
+        names = IMAGE_PROCESSOR_MAPPING_NAMES.get(config.model_type.removesuffix("_vision_model"))
+        processor = _default_processor(names)
+    fields = processor.to_dict() if processor is not None else {}
+    mean, std = fields.get("image_mean"), fields.get("image_std")
+    if not fields.get("do_normalize", True):
+        mean, std = (0.0,) * image_shape[2], (1.0,) * image_shape[2]
+    if mean is None or len(mean) != image_shape[2]:
+        return None
+    if not fields.get("do_rescale", True):
+        mean, std = (np.asarray(values) / 255 for values in (mean, std))
+    interpolation = FILTERS.get(getattr(fields.get("resample"), "value", fields.get("resample")))
+    return Preprocessing(
+        image_shape[:2], mean, std, interpolation or "bilinear", crop=_crop(fields),
+        crop_rounding="down",
+    )  # fmt: skip
+
+
+def _crop(fields: dict) -> float | None:
+    """The share of the shorter side that a processor keeps in the centre."""
+    size, crop = fields.get("size") or {}, fields.get("crop_size") or {}
+    if fields.get("crop_pct"):
+        return fields["crop_pct"]
+    if fields.get("do_center_crop") and "shortest_edge" in size and "height" in crop:
+        return min(1.0, crop["height"] / size["shortest_edge"])
+    return None
+
+
+def _default_processor(names: Any) -> Any:
+    """An image processor of the first class of some names that can be made, or None."""
+    import transformers
+
+    names = names.values() if isinstance(names, dict) else names or ()
+    for name in [name for name in names if name]:
+        try:
+            return getattr(transformers, name)()
+        except (AttributeError, ImportError):  # fast processors need torchvision
+            continue
+    return None
+
+
+def find_class_names(module: torch.nn.Module) -> list[str] | None:
+    """The names of classes in a Hugging Face model's configuration, where they are names."""
+    names = getattr(getattr(module, "config", None), "id2label", None)
+    names = [names[key] for key in sorted(names)] if names else None
+    if not names or all(str(name).startswith("LABEL_") for name in names):
+        return None
+    return names if len(set(names)) == len(names) else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from vit_tf.names import format_list, match
+from vit_tf.names import format_list, lookup, match
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.tokens import TokenGrid
 from vit_tf.torch_models.execution import EMBEDDING, LOCK, OUTPUT, SCORES, as_inference
@@ -34,14 +34,20 @@ class TorchFeatures:
     def __init__(
         self,
         model: TorchModule,
-        patterns: Sequence[str],
+        select: Callable[[Trace], dict[str, str]],
         name: str | None = None,
         preprocessing: Preprocessing | None = None,
         token_grid: TokenGrid | None = None,
+        pooled_tokens: Sequence[int] | None = None,
+        class_names: Sequence[str] | None = None,
     ):
-        self.model, self._patterns = model, tuple(patterns)
+        # `select` returns the names of the layers, and what they are called in a trace.
+        self.model, self._select = model, select
         self.name = name or model.name
         self.preprocessing, self.token_grid = preprocessing, token_grid
+        self.pooled_tokens, self.class_names = pooled_tokens, class_names
+        self.num_classes: int | None = None
+        self.scores: str | None = None  # the layer of the scores of classes, where it is one
         self._graph: tuple[Array, dict, dict, torch.Tensor] | None = None
 
     @property
@@ -51,7 +57,97 @@ class TorchFeatures:
 
     def layers(self, image_shape: Sequence[int]) -> dict[str, str]:
         """The names of the layers for images of a shape, and what they are called in its trace."""
-        return select_layers(self.model, self.model.trace(image_shape), self._patterns)
+        return self._select(self.model.trace(image_shape))
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the layers without the axis of examples, for images of the model's size."""
+        image_shape = self.model.image_shape()
+        layouts = self.model.trace(image_shape).layouts
+        return {layer: layouts[name].shape for layer, name in self.layers(image_shape).items()}
+
+    @property
+    def output(self) -> dict[str, tf.TensorSpec]:
+        """What a batch of images of the model's size gives, as a submodel's `output` has it."""
+        import tensorflow as tf
+
+        return {
+            layer: tf.TensorSpec((None, *shape), tf.float32, name=layer.replace("/", "_"))
+            for layer, shape in self.shapes.items()
+        }
+
+    def gradient(self, images: Array, target: str, source: str, upstream: Array) -> Array:
+        """The product of `upstream` with the derivative of one layer by another one."""
+        layers = self.layers(images.shape[1:])
+        names = list(dict.fromkeys(layers.values()))
+        return self._backward(images, layers[target], upstream, [layers[source]], names)[0]
+
+    def after(self, layer: str, values: tf.Tensor, result: str) -> tf.Tensor:
+        """The values of one layer, computed from values of another one that all of it is read from.
+
+        A ValueError where it is computed from something else as well.
+        """
+        import tensorflow as tf
+
+        image_shape = self.model.image_shape()
+        layers = self.layers(image_shape)
+        names = list(dict.fromkeys(layers.values()))
+        if self._direct_sources(layers[result], image_shape, names) != [layers[layer]]:
+            raise ValueError(
+                f"Expected {result!r} of {self.name} to be computed from its last layer only. "
+                f"Received: {layer!r}"
+            )
+        blank = tf.zeros(tf.concat([tf.shape(values)[:1], image_shape], axis=0))
+        blank = tf.ensure_shape(blank, (values.shape[0], *image_shape))
+        return self._replaced(blank, {layer: values})[result]
+
+    def run_interventions(
+        self, interventions: Sequence[Mapping] | Callable, tap: str, images: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """The taps without edits, and the values at `tap` of each run with some, in a new axis.
+
+        As `vit_tf.edits.run_interventions`; each run is one more forward pass, in which hooks put
+        the edited values in the place of those that are computed.
+        """
+        import tensorflow as tf
+
+        taps = self(images)
+        runs = interventions(taps) if callable(interventions) else interventions
+        values = [self.edited(images, edits, taps)[tap] for edits in runs]
+        return taps, tf.stack(values)
+
+    def edited(
+        self, images: tf.Tensor, edits: Mapping[str, Callable], taps: Mapping | None = None
+    ) -> dict[str, tf.Tensor]:
+        """The layers where functions of values, by layer, change them while the module runs."""
+        layers = self.layers(tuple(images.shape[1:]))
+        for name in edits:
+            lookup("tap", name, layers)
+        taps, replaced = self(images) if taps is None else taps, {}
+        for layer in layers:
+            if layer in edits:
+                # Later edits are given values that are computed from the earlier ones.
+                taps = self._replaced(images, replaced) if replaced else taps
+                replaced[layer] = edits[layer](taps[layer])
+        return self._replaced(images, replaced) if replaced else taps
+
+    def _replaced(
+        self, images: tf.Tensor, replaced: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """The layers where some values take the place of the computed ones; without gradients."""
+        image_shape = tuple(images.shape[1:])
+        layers, trace = self.layers(image_shape), self.model.trace(image_shape)
+
+        def run(batch: Array, *values: Array) -> list[Array]:
+            edited = {layers[x]: value for x, value in zip(replaced, values, strict=True)}
+            results = self.model.values(batch, list(layers.values()), edited)
+            return [results[name] for name in layers.values()]
+
+        results = _numpy_function(run, [images, *replaced.values()], len(layers))
+        for (_, name), result in zip(layers.items(), results, strict=True):
+            layout = trace.layouts[name]
+            result.set_shape((images.shape[0] if layout.has_examples else None, *layout.shape))
+        return dict(zip(layers, results, strict=True))
 
     def __call__(self, images: Array | tf.Tensor) -> dict:
         if isinstance(images, np.ndarray):
@@ -248,9 +344,9 @@ def _aliases(model: TorchModule, trace: Trace) -> dict[str, str]:
     """Layers of dropout that do not run beside attention weights, and the name of these."""
     aliases = {}
     for path, module in model.module.named_modules():
-        weights = f"{path.rpartition('.')[0]}/weights"
+        weights = trace.attention_sites.get(path.rpartition(".")[0])
         is_dropout = isinstance(module, torch.nn.Dropout | torch.nn.Identity)
         is_attention = path.endswith(("attn_drop", "attention_dropout", "attn_dropout"))
-        if path not in trace.layouts and weights in trace.layouts and is_dropout and is_attention:
+        if path not in trace.layouts and weights and is_dropout and is_attention:
             aliases[path] = weights
     return aliases

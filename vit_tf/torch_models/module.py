@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -51,8 +52,10 @@ class Trace:
 
     layouts: dict[str, Layout]  # by name, in the order of computation
     classes: dict[str, str]  # names of the classes of the submodules that run
-    blocks: tuple[str, ...]
-    final_norm: str | None
+    blocks: tuple[str, ...] = ()
+    final_norm: str | None = None
+    # From the paths of submodules that attend to the names of their weights.
+    attention_sites: dict[str, str] = field(default_factory=dict)
 
     @property
     def scores(self) -> str:
@@ -60,7 +63,9 @@ class Trace:
         return SCORES if SCORES in self.layouts else OUTPUT
 
 
-NOTHING = Trace({}, {}, (), None)
+NOTHING = Trace({}, {})
+# Of each module its structure and its traces: the same model is measured many times.
+TRACES: WeakKeyDictionary = WeakKeyDictionary()
 
 
 class TorchModule:
@@ -69,7 +74,7 @@ class TorchModule:
     def __init__(self, module: torch.nn.Module):
         self.module = unwrapped(module)
         self.name = type(self.module).__name__
-        self._traces: dict[tuple, Trace] = {}
+        self._traces = _traces_of(self.module)
 
     def image_shape(self) -> tuple[int, ...]:
         """(height, width, channel) of the images that it was last traced for, or is made for."""
@@ -118,9 +123,19 @@ class TorchModule:
     def execution(self, trace: Trace, watch: Any, names: set[str]) -> Execution:
         """A run that watches what it needs to, for these names."""
         paths = {name.partition("@")[0] for name in names}
-        inside = any(is_inside_a_module(name) for name in names) or EMBEDDING in names
+        inside = any(is_inside_a_module(name) for name in names) or {EMBEDDING, SCORES} & names
         paths = {"" if path in (SCORES, OUTPUT) else path for path in paths}
-        return Execution(self.module, watch, paths, set(trace.blocks), inside)
+        return Execution(self.module, watch, paths, set(trace.blocks), bool(inside))
+
+
+def _traces_of(module: torch.nn.Module) -> dict[tuple, Trace]:
+    """The traces of a module by shape of images, kept while it lives and has its submodules."""
+    structure = tuple((path, type(submodule)) for path, submodule in module.named_modules())
+    kept, traces = TRACES.get(module, (None, {}))
+    if kept != structure:
+        traces = {}
+        TRACES[module] = structure, traces
+    return traces
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
@@ -168,8 +183,9 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         tensor = model.as_tensor(images[1])
         axes.set_label(tensor, 1)
         paths = {path for path, _ in module.named_modules()}
-        Execution(module, watch, paths, set(blocks), inside=True, labels=True).run(tensor)
-    return Trace(layouts, classes, tuple(blocks), norm)
+        execution = Execution(module, watch, paths, set(blocks), inside=True, labels=True)
+        execution.run(tensor)
+    return Trace(layouts, classes, tuple(blocks), norm, execution.attention_sites)
 
 
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
@@ -213,7 +229,8 @@ def layout_of(
     whole = [i for i in differing if (small[i], value.shape[i]) == BATCH_SIZES]
     examples = whole[0] if whole else 0
     has_examples = bool(whole) or (len(small) != rank and value.shape[0] == BATCH_SIZES[1])
-    end = name.rpartition("/")[2].partition("@")[0]
+    # A submodule may have the name of one of these values.
+    end = name.rpartition("/")[2].partition("@")[0] if is_inside_a_module(name) else ""
     channels = axes.label_of(value)
     if end == "heads":
         order = [0, 2, 1, 3]

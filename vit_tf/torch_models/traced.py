@@ -42,7 +42,7 @@ class TracedModule(TorchModule):
             )
             small = {name: value.shape for name, value in first.items()}
             layouts = {n: layout_of(n, value, small, shape) for n, value in second.items()}
-            self._traces[shape] = Trace(layouts, {}, (), None)
+            self._traces[shape] = Trace(layouts, {})
         return self._traces[shape]
 
     def execution(self, *_: Any) -> NoReturn:

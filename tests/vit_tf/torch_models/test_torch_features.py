@@ -149,7 +149,7 @@ def test_blocks_with_tokens_before_examples():
         path = f"encoder.layers.{number}"
         expected = by_hand(net, path, IMAGES).transpose(1, 0, 2)
         np.testing.assert_allclose(values[path], expected, atol=1e-6)
-        weights = values[f"{path}.self_attn/weights"]
+        weights = values[f"{path}/attention/weights"]
         assert weights.shape == (5, 2, 12, 12)
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
     query = values["encoder.layers.0/attention/skip"]
@@ -157,7 +157,7 @@ def test_blocks_with_tokens_before_examples():
         x = torch.from_numpy(query.transpose(1, 0, 2).copy())
         expected = net.encoder.layers[0].self_attn(x, x, x, average_attn_weights=False)[1]
     np.testing.assert_allclose(
-        values["encoder.layers.0.self_attn/weights"], expected.numpy(), atol=1e-6
+        values["encoder.layers.0/attention/weights"], expected.numpy(), atol=1e-6
     )
 
 
@@ -232,8 +232,9 @@ def test_fused_attention_is_recorded_also_as_its_dropout(vit):
     dropouts = vit_tf.torch_features(vit, "blocks.*.attn.attn_drop", token_grid=grid)
     weights = vit_tf.torch_features(vit, "*/weights", "*/heads", "*attention/skip")(IMAGES)
     for path in paths:
+        site = path.replace(".attn", "/attention")
         np.testing.assert_array_equal(
-            dropouts(IMAGES)[f"{path}.attn_drop"], weights[f"{path}/weights"]
+            dropouts(IMAGES)[f"{path}.attn_drop"], weights[f"{site}/weights"]
         )
         x = by_hand(vit, path.replace("attn", "norm1"), IMAGES)
         with torch.no_grad():
@@ -241,9 +242,9 @@ def test_fused_attention_is_recorded_also_as_its_dropout(vit):
         q, k, v = (a.reshape(5, 13, 2, 3).astype(np.float64) for a in (q, k, v))
         scores = np.exp(np.einsum("bqhc,bkhc->bhqk", q, k) / np.sqrt(3))
         expected = scores / scores.sum(-1, keepdims=True)
-        np.testing.assert_allclose(weights[f"{path}/weights"], expected, atol=1e-6)
+        np.testing.assert_allclose(weights[f"{site}/weights"], expected, atol=1e-6)
         heads = np.einsum("bhqk,bkhc->bqhc", expected, v)
-        np.testing.assert_allclose(weights[f"{path}/heads"], heads, atol=1e-6)
+        np.testing.assert_allclose(weights[f"{site}/heads"], heads, atol=1e-6)
     assert analysis.attention_distance(dropouts, IMAGES).shape == (3, 2)
 
 
@@ -318,4 +319,21 @@ def test_gradients_are_those_of_autograd(vit):
         for path, gradient in zip(kept, of_layers, strict=True):
             scale = float(gradient.abs().max())
             np.testing.assert_allclose(results[names[path]], gradient.numpy(), atol=1e-5 * scale)
-        assert np.abs(results["blocks.0.attn/weights"]).max() > 0
+        assert np.abs(results["blocks.0/attention/weights"]).max() > 0
+
+
+@pytest.mark.parametrize("activation", [nn.Softmax(-1), nn.Sigmoid(), nn.LogSoftmax(-1)])
+@pytest.mark.parametrize("classes", [1, 4])
+def test_scores_are_those_before_probabilities(activation, classes):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(560, classes), activation)
+    if classes == 1 and not isinstance(activation, nn.Sigmoid):
+        pytest.skip("one probability is that of a sigmoid")
+    values = vit_tf.torch_features(net, "2", "logits")(IMAGES)
+    expected = np.pad(values["2"], ((0, 0), (1, 0))) if classes == 1 else values["2"]
+    np.testing.assert_array_equal(values["logits"], expected)
+    gradients = analysis.input_gradients(net, IMAGES, classes=[1])
+    images = as_torch(IMAGES).requires_grad_(True)
+    (of_images,) = torch.autograd.grad(net[:3](images)[:, -1 if classes == 1 else 1].sum(), images)
+    by_hand = of_images.permute(0, 2, 3, 1).numpy()
+    np.testing.assert_allclose(gradients.values[:, 0], by_hand, atol=1e-6)

@@ -1,0 +1,84 @@
+"""Models of timm, transformers and torchvision: hooks by hand, and this package's own loaders."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from archive_files import helper_or_skip
+
+import vit_tf
+from vit_tf import analysis
+
+pytest.importorskip("torch")
+NAMES = (
+    *("timm ViT", "timm DeiT", "timm EVA-02", "timm Swin", "timm ConvNeXt", "timm ResNet"),
+    *("transformers ViT", "transformers DINOv2", "transformers BEiT", "transformers CLIP"),
+    *("torchvision ViT", "torchvision ResNet"),
+)
+MOST = 1e-5
+
+
+@pytest.fixture(scope="module")
+def parity():
+    return helper_or_skip("torch_parity", "torch")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_weights_and_gradients_are_those_of_hooks_by_hand(name, parity, record_property):
+    if name.startswith("torchvision") and importlib.util.find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    errors = parity.errors(name)
+    record_property("errors", errors)
+    assert {"layers", "logits", "gradient"} <= set(errors)
+    assert max(errors.values()) < MOST, errors
+
+
+def of_loader(parity, tmp_path, name):
+    """A module, and the model that this package's loader makes of its weights."""
+    import torch
+
+    module = parity.make(name)
+    if name.startswith("timm"):
+        torch.save(module.state_dict(), tmp_path / "model.pth")
+        return module, vit_tf.load_pretrained(tmp_path / "model.pth", num_heads=3)
+    values = vit_tf.Preprocessing((20, 20))
+    module.save_pretrained(tmp_path)
+    return module, vit_tf.load_pretrained(tmp_path, preprocessing=values)
+
+
+MEASUREMENTS = {
+    "cka": lambda model, x, y: analysis.cka(model, x)["cka"],
+    "attention_distance": lambda model, x, y: analysis.attention_distance(model, x),
+    "attention_rollout": lambda model, x, y: analysis.attention_rollout(model, x),
+    "skip_ratio": lambda model, x, y: analysis.skip_ratio(model, x)["norm_ratio"],
+    "receptive_field": lambda model, x, y: analysis.receptive_field(model, x[:2]),
+    "input_gradients": lambda model, x, y: analysis.input_gradients(model, x[:2], classes=[1]),
+    "gradient_attention": lambda model, x, y: analysis.gradient_attention(
+        model, x[:2], classes=[0, 1]
+    ),
+    "head_ablation": lambda model, x, y: analysis.head_ablation(model, (x, y))["loss_change"],
+    "skip_ablation": lambda model, x, y: analysis.skip_ablation(model, (x, y))["loss_change"],
+    "token_ablation": lambda model, x, y: analysis.token_ablation(
+        model, (x, y), shares=(0.5,), replacement="mean"
+    )["loss_change"].sel(tokens=["cls", "largest", "attended"]),
+    "logit_lens": lambda model, x, y: analysis.logit_lens(model, x),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["timm ViT", "transformers ViT"])
+def test_measurements_are_those_of_the_loaded_model(name, parity, tmp_path, record_property):
+    """Of the same layers, under the same names."""
+    module, loaded = of_loader(parity, tmp_path, name)
+    images = parity.pictures(name, 8)
+    labels = np.arange(8) % 5
+    errors = {}
+    for measurement, measure in MEASUREMENTS.items():
+        ours, theirs = (measure(model, images, labels) for model in (module, loaded))
+        assert ours.dims == theirs.dims, measurement
+        for dim in set(ours.dims) & set(ours.coords):
+            assert ours[dim].values.tolist() == theirs[dim].values.tolist(), measurement
+        scale = float(np.nanmax(np.abs(theirs)))
+        errors[measurement] = float(np.nanmax(np.abs(ours.values - theirs.values))) / scale
+    record_property("errors", errors)
+    assert max(errors.values()) < MOST, errors

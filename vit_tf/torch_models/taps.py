@@ -1,0 +1,224 @@
+"""The taps of a PyTorch module: which of its values are representations, blocks and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from vit_tf.names import match, unknown_name
+from vit_tf.taps.structure import ModelGraph, spread
+from vit_tf.tokens import TokenGrid
+from vit_tf.torch_models import expectations
+from vit_tf.torch_models.execution import EMBEDDING, OUTPUT, SCORES
+from vit_tf.torch_models.features import TorchFeatures, select_layers
+from vit_tf.torch_models.module import TorchModule, Trace
+from vit_tf.torch_models.structure import is_inside
+from vit_tf.torch_models.traced import TracedModule, as_model
+
+MAX_LAYERS = 40  # of a model without blocks
+SITES = ("attention", "mlp")
+ENDS = ("skip", "branch", "sum")
+
+
+@dataclass(frozen=True)
+class ModuleTaps:
+    """What there is to read of a module, as `vit_tf.taps.submodels.ModelTaps` for Keras models."""
+
+    model: TorchModule
+    trace: Trace
+    # From the names of taps, in depth order, to those of the trace.
+    sources: dict[str, str]
+    graph: ModelGraph
+    image_shape: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all taps, in depth order."""
+        return tuple(self.sources)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the taps without the axis of examples."""
+        return {tap: self.trace.layouts[name].shape for tap, name in self.sources.items()}
+
+    @property
+    def windows(self) -> list[str]:
+        """Attention weights that are within windows of an image, not over all of it."""
+        layouts = self.trace.layouts.items()
+        return [n for n, layout in layouts if n.endswith("/weights") and not layout.has_examples]
+
+    @property
+    def patch_size(self) -> int | None:
+        """Pixels of a patch, where the first convolution cuts the image into patches."""
+        convolutions = (m for m in self.model.module.modules() if isinstance(m, torch.nn.Conv2d))
+        first = next(convolutions, None)
+        if first is None or first.kernel_size != first.stride or len(set(first.stride)) > 1:
+            return None
+        side, (height, width) = first.stride[0], self.image_shape[:2]
+        counts = [
+            self.shapes[tap][0] for tap in self.graph.representations if len(self.shapes[tap]) == 2
+        ]
+        # Where tokens are merged on the way, the last ones are larger than patches.
+        fits = height % side == 0 and width % side == 0 and counts
+        return side if fits and counts[-1] >= height // side * (width // side) else None
+
+    def features(
+        self, names: Sequence[str], patterns: Sequence[str], grid: TokenGrid | None
+    ) -> TorchFeatures:
+        """Features of some taps, by name and by patterns."""
+        select = partial(_select, self.model, tuple(names), tuple(patterns))
+        module = self.model.module
+        features = TorchFeatures(
+            self.model,
+            select,
+            preprocessing=expectations.find_preprocessing(module, self.image_shape),
+            token_grid=grid,
+            class_names=expectations.find_class_names(module),
+        )
+        scores = self.trace.layouts.get(SCORES)
+        features.num_classes = scores.shape[0] if scores else None
+        features.scores = SCORES if SCORES in names else None
+        return features
+
+
+def describe_module(module: torch.nn.Module) -> ModuleTaps:
+    """The taps of a PyTorch module, for images of the size that it is made for."""
+    model = as_model(module)
+    image_shape = model.image_shape()
+    trace = model.trace(image_shape)
+    sources = tap_sources(trace)
+    return ModuleTaps(model, trace, sources, _graph(trace, sources), image_shape)
+
+
+def tap_sources(trace: Trace) -> dict[str, str]:
+    """From the names of taps, in the order of computation, to those of a trace.
+
+    Where all blocks have attention over tokens and an MLP with a skip around each, the values of
+    blocks have the names of this package's ViTs, such as `block00/attention/weights`, and the final
+    norm is `norm`; all other values keep the paths of their submodules.
+    """
+    names = [name for name, layout in trace.layouts.items() if layout.has_examples]
+    grammar = _grammar(trace) if _has_usual_form(trace) else {}
+    return {grammar.get(name, name): name for name in names}
+
+
+def _has_usual_form(trace: Trace) -> bool:
+    """Whether each block is attention and an MLP over one sequence of tokens."""
+    if not trace.blocks:
+        return False
+    tokens = set()
+    for block in trace.blocks:
+        sums = [f"{block}/{site}/sum" for site in SITES]
+        needed = [*sums, f"{block}/attention/weights", f"{block}/attention/heads"]
+        if any(
+            name not in trace.layouts
+            or f"{name}@2" in trace.layouts
+            or not trace.layouts[name].has_examples
+            for name in needed
+        ):
+            return False
+        shapes = [trace.layouts[name].shape for name in [block, *sums]]
+        if len(set(shapes)) > 1 or len(shapes[0]) != 2:
+            return False
+        tokens |= {shapes[0][0], *trace.layouts[needed[2]].shape[1:]}
+    return len(tokens) == 1
+
+
+def _grammar(trace: Trace) -> dict[str, str]:
+    """From names of a trace to those of the tap grammar."""
+    renamed = {}
+    if trace.final_norm:
+        renamed[trace.final_norm] = "norm"
+    for number, block in enumerate(trace.blocks):
+        for site in SITES:
+            for end in (*ENDS, *(("weights", "heads") if site == "attention" else ())):
+                renamed[f"{block}/{site}/{end}"] = f"block{number:02d}/{site}/{end}"
+        renamed |= _norms(trace, block, f"block{number:02d}")
+    return renamed
+
+
+def _norms(trace: Trace, block: str, name: str) -> dict[str, str]:
+    """The normalizations before attention and before the MLP of a pre-norm block."""
+    order = list(trace.layouts)
+    ends = [order.index(f"{block}/{what}") for what in ("attention/skip", "mlp/skip")]
+    start = order.index(trace.blocks[trace.blocks.index(block) - 1]) if name != "block00" else -1
+    spans = {"attention": (start, ends[0]), "mlp": (ends[0], ends[1])}
+    norms = {}
+    for site, (first, last) in spans.items():
+        inside = [
+            path
+            for path in order[first + 1 : last]
+            if is_inside(path, block) and "norm" in trace.classes.get(path, "").lower()
+        ]
+        # With one normalization before attention and one before the MLP, and none after.
+        if len(inside) == 1:
+            norms[inside[0]] = f"{name}/{site}/norm"
+    return norms
+
+
+def _graph(trace: Trace, sources: dict[str, str]) -> ModelGraph:
+    """Which taps are representations and blocks."""
+    by_name = {name: tap for tap, name in sources.items()}
+    # The scores of a headless model are no scores, but tokens.
+    scores = by_name.get(trace.scores)
+    if not trace.blocks:
+        layers = [tap for tap in sources if tap not in (SCORES, OUTPUT, EMBEDDING)]
+        layers = [t for t in layers if not any(is_inside(o, t) for o in layers)]
+        return ModelGraph(tuple(spread(layers, MAX_LAYERS)), (), scores)
+    is_usual = _has_usual_form(trace)
+    ends = [f"{block}/mlp/sum" if is_usual else block for block in trace.blocks]
+    blocks = [EMBEDDING, *ends]
+    blocks = [by_name[name] for name in blocks if name in by_name]
+    norm = [by_name[trace.final_norm]] if trace.final_norm in by_name else []
+    return ModelGraph((*blocks, *norm), tuple(blocks), scores)
+
+
+def _select(
+    model: TorchModule, names: tuple[str, ...], patterns: tuple[str, ...], trace: Trace
+) -> dict[str, str]:
+    """Taps by name and by patterns, in the order of computation, and their names in a trace."""
+    sources = tap_sources(trace)
+    found = set()
+    for name in names:
+        if name not in sources:
+            raise unknown_name("tap", name, list(sources))
+        found.add(name)
+    layers = {name: sources[name] for name in found}
+    for pattern in patterns:
+        own = [tap for tap in sources if tap.split("/")[0] in _grammar_sites(sources)]
+        try:
+            matched = match([pattern], own) if own else []
+        except ValueError:
+            matched = []
+        layers |= (
+            {tap: sources[tap] for tap in matched}
+            if matched
+            else select_layers(model, trace, [pattern])
+        )
+    place = {name: index for index, name in enumerate(trace.layouts)}
+    return dict(sorted(layers.items(), key=lambda pair: place[pair[1]]))
+
+
+def _grammar_sites(sources: dict[str, str]) -> set[str]:
+    """First parts of the names of taps that are not those of submodules."""
+    renamed = [tap for tap, name in sources.items() if tap != name]
+    return {tap.split("/")[0] for tap in renamed} | {EMBEDDING, SCORES, OUTPUT}
+
+
+def pooled_tokens(taps: ModuleTaps, grid: TokenGrid | None) -> tuple[int, ...] | None:
+    """The positions of the tokens that the scores are computed from after the last block."""
+    last = "norm" if "norm" in taps.sources else (taps.graph.blocks or ("",))[-1]
+    shape = taps.shapes.get(last, ())
+    if grid is None or SCORES not in taps.sources or shape[:1] != (grid.num_tokens,):
+        return None
+    if isinstance(taps.model, TracedModule):
+        return None
+    features = taps.features([last, SCORES], [], grid)
+    images = np.random.default_rng(0).uniform(-1, 1, (1, *taps.image_shape)).astype(np.float32)
+    # A gradient of a sum over classes may vanish; that of one class rarely does.
+    gradient = features.gradient(images, SCORES, last, np.eye(1, features.num_classes))
+    return tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist()) or None
