@@ -28,6 +28,7 @@ from .attention.saliency import (
     attention_saliency as attention_saliency,
     saliency_statistic as saliency_statistic,
 )
+from .engine.estimates import images_needed as images_needed
 from .engine.features import (
     choose as choose,
     features_of as features_of,

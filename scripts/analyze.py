@@ -75,6 +75,13 @@ def parse(arguments=None):
     common.add_layers(add)
     common.add_values(add)
     report_commands.add_figures(parser)
+    parser.group("figures")(
+        "--untrained",
+        type=int,
+        default=2,
+        choices=(1, 2),
+        help="randomly initialized copies of each model that claims are tested on too (default: 2)",
+    )
     common.add_source(parser.group("data"))
     common.add_split(parser.group("data"), None, "test; all for images without labels")
     report_commands.add_sampling(parser)
@@ -116,7 +123,13 @@ def analyze(figures, options):
         data = report_commands.read_data(options, description, split, preprocessing=images)
         data.facts["images"] = images.to_config()
         models, rows, notes = prepare_models(
-            opened, data, options.out, description.class_names, options.seed, REMEDY
+            opened,
+            data,
+            options.out,
+            description.class_names,
+            options.seed,
+            REMEDY,
+            options.untrained,
         )
         for row, model, origin in zip(rows, opened, origins, strict=True):
             row["images"] = common.describe_values(model.expects, origin)

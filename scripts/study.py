@@ -288,8 +288,13 @@ def train_all(plans, options, progress):
     baselines = [
         baseline
         for model in models.values()
-        if model.role == "vit"
-        for baseline in baselines_of(model, untrained(model, options), options.seed)
+        if model.role in ("vit", "gap", "resnet", "mixer")
+        for baseline in baselines_of(
+            model,
+            untrained(model, options),
+            options.seed,
+            untrained(model, options, seed=options.seed + 1),
+        )
     ]
     return [*models.values(), *baselines], rows
 
@@ -322,12 +327,11 @@ def study_model(plan, facts, origin, options):
     )
 
 
-def untrained(model, options):
+def untrained(model, options, seed=None):
     """Function that makes features of a model of the study with randomly initialized weights."""
     path = options.out / "models" / f"{model.slug}.keras"
-    return lambda: partial(
-        vit_tf.submodel, vit_tf.reinitialize(vit_tf.load_model(path), options.seed)
-    )
+    seed = options.seed if seed is None else seed
+    return lambda: partial(vit_tf.submodel, vit_tf.reinitialize(vit_tf.load_model(path), seed))
 
 
 def load_data(options, batch_size, splits=("train", "validation", "test"), **changes):

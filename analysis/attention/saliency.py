@@ -42,7 +42,7 @@ def attention_saliency(
     Returns:
         Dataset of `iou` of shape (query, layer, head), `best_iou` and `best_head` of shape (query,
         layer), the head of the largest mean IoU in each layer. `other_iou` is the IoU with the mask
-        of the next image of the batch: how far attention overlaps with places where objects are.
+        of the next image of the batch: how far attention overlaps with the positions of objects.
         `leave_one_out` and `other_leave_one_out` are both without each batch of images, with the
         dim `batch` first. `query` is `"cls"`, where there is a
         prefix, and `"spatial"`. The attribute `left_out` counts images with an empty mask. The

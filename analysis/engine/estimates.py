@@ -3,12 +3,14 @@
 `alpha` is the probability of missing the truth.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+import xarray as xr
+from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 from scipy.stats import rankdata
 
 ALPHA = 0.05
@@ -273,7 +275,7 @@ def welch(first, second, over):
 def share(successes, trials, over, correct=None, pairing=""):
     """A proportion, with Wilson's interval; of a mean of proportions `successes` is no integer."""
     limits = partial(wilson, successes, trials)
-    how = f"Wilson's interval over {int(trials)} {over}"
+    how = f"Wilson's interval over {round(trials)} {over}"
     return estimate(successes / trials, limits, how, units=correct, pairing=pairing)
 
 
@@ -332,9 +334,9 @@ def contrast_over_depth(values, coefficients, over="layers"):
         sum_l c_l x_l = sum_i w_i d_i,  w_i = sum over l > i of c_l,  d_i = x_(i+1) - x_i
 
     with `x` the means of the layers, whose heads are not independent, and coefficients `c` that
-    sum to 0. Neighbouring layers are alike: the steps `d` between them are taken as independent
+    sum to 0. Neighbouring layers are similar: the steps `d` between them are taken as independent
     (a random walk over depth), and their variance is what `w` leaves of them. Student's interval is
-    exact for such layers, and wider than needed for layers that are less alike.
+    exact for such layers, and wider than needed for layers that are less similar.
     """
     layers = np.asarray(values, float)
     layers = np.nanmean(layers.reshape(len(layers), -1), axis=1)
@@ -348,7 +350,7 @@ def contrast_over_depth(values, coefficients, over="layers"):
 
 
 def means_of(count, *groups):
-    """Coefficients of the mean of the first group of places minus that of the second."""
+    """Coefficients of the mean of the first group of positions minus that of the second."""
     coefficients = np.zeros(count)
     for sign, places in zip((1, -1), groups, strict=True):
         coefficients[places] += sign / np.size(np.arange(count)[places])
@@ -546,7 +548,138 @@ def over_trainings(estimates, bounds=UNBOUNDED):
     )
     if not low + high:
         return descriptive(mean, f"all {len(values)} runs are equal")
-    return within(Estimate(mean, mean - low, mean + high, how), bounds)
+    error = tuple(map(float, mean_error(values)))
+    return within(Estimate(mean, mean - low, mean + high, how, error=error), bounds)
+
+
+def images_needed(
+    result: "Estimate | xr.DataArray | xr.Dataset",
+    *,
+    half_width: float | None = None,
+    power: float | None = None,
+    effect: float | None = None,
+    threshold: float = 0.0,
+    examples: int | None = None,
+) -> int:
+    """Number of images, or of runs, that an interval of some width or a decision needs.
+
+        half-width:  t_(n - 1) s / sqrt(n) <= half_width
+        power:       P(|T| > t_(n - 1)) >= power
+
+    with Student's quantile `t` at 2.5 % and a noncentral t variable `T` of noncentrality
+    `sqrt(n) (effect - threshold) / s`. The standard deviation `s` of one image follows from the
+    standard error of a pilot result. The power is that of a two-sided test at 5 %, whose 95 %
+    interval leaves out the threshold.
+
+    Args:
+        result: a pilot result: an `Estimate`, of a paired difference as of `minus` where two models
+            are compared; a DataArray of `knn_accuracy`, or of `ridge_probe` with a selected
+            penalty, for the accuracy of its last layer; or a Dataset of `cka` with `leave_one_out`,
+            for the mean over its pairs of layers.
+        half_width, power: one of them: half the width of the interval, or the probability that it
+            leaves out the threshold.
+        effect: true value for `power`; by default the pilot's.
+        threshold: value that the interval is to leave out.
+        examples: number of images or runs of the pilot, where the result does not state it.
+
+    Returns:
+        The number of images; of runs for an `Estimate` over runs.
+
+    Raises:
+        ValueError: unless one of `half_width` and `power` is given, for a result without an
+            interval or of unknown number, an effect at the threshold, and a power not in (0, 1).
+
+    Examples:
+        >>> accuracy = analysis.knn_accuracy(vit, (images, labels), (images, labels), k=2)
+        >>> analysis.images_needed(accuracy, half_width=0.05) > 24
+        True
+
+    See also:
+        `knn_accuracy`, `cka`; page how-sure.md.
+    """
+    pilot = _pilot(result)
+    count = images_of(pilot) if examples is None else examples
+    if (half_width is None) == (power is None):
+        raise ValueError(
+            "Expected half_width or power, one of them. "
+            f"Received: half_width={half_width}, power={power}"
+        )
+    if not (np.isfinite([pilot.low, pilot.high]).all() and np.isfinite(count) and count > 1):
+        raise ValueError(
+            "Expected a pilot result with an interval over a known number of images. "
+            f"Received: {pilot.how}; examples={count}"
+        )
+    deviation = _standard_error(pilot) * np.sqrt(count)
+    if power is None:
+        if not half_width > 0:
+            raise ValueError(f"Expected half_width above 0. Received: {half_width}")
+        return _least_count(
+            lambda n: -stdtrit(n - 1, ALPHA / 2) * deviation / np.sqrt(n) <= half_width
+        )
+    away = abs((pilot.value if effect is None else effect) - threshold)
+    if not (0 < power < 1 and away > 0):
+        raise ValueError(
+            "Expected a power in (0, 1) and an effect other than the threshold. "
+            f"Received: power={power}, effect={effect}, threshold={threshold}"
+        )
+
+    def is_enough(n):
+        critical, noncentrality = -stdtrit(n - 1, ALPHA / 2), np.sqrt(n) * away / deviation
+        reached = (
+            nctdtr(n - 1, noncentrality, critical) if n < 1000 else ndtr(critical - noncentrality)
+        )
+        return 1 - reached >= power
+
+    return _least_count(is_enough)
+
+
+MOST_IMAGES = 10**9
+
+
+def _least_count(is_enough: Callable[[int], bool]) -> int:
+    """The smallest number from 2 on that is enough, of a condition that stays true once it is."""
+    low, high = 1, 2
+    while not is_enough(high):
+        low, high = high, 2 * high
+        if high > MOST_IMAGES:
+            return MOST_IMAGES
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def _standard_error(pilot: Estimate) -> float:
+    """Of an estimate: its own, or that of a normal interval of the same width."""
+    if pilot.error:
+        return pilot.error[0]
+    return (pilot.high - pilot.low) / 2 / t_interval(0, 1, np.inf)[1]
+
+
+def images_of(estimate: Estimate) -> float:
+    """The number of images, or of other units, that an estimate is over; NaN if it is not known."""
+    if estimate.units is not None and estimate.units.dtype == bool:
+        return len(estimate.units)
+    stated = re.search(
+        r"(?:batches of |the same |over )(\d+)(?:\.0)? (?:images|runs)",
+        (f"{estimate.pairing} {estimate.how}"),
+    )
+    return float(stated[1]) if stated else np.nan
+
+
+def _pilot(result: "Estimate | xr.DataArray | xr.Dataset") -> Estimate:
+    """The number that `images_needed` is about."""
+    if isinstance(result, Estimate):
+        return result
+    if "leave_one_out" in result and "cka" in result:
+        return of_cka(np.mean, result)
+    if "correct" in getattr(result, "coords", ()):
+        last = result.isel(layer=-1, **{dim: 0 for dim in result.dims if dim != "layer"})
+        return accuracy_of(last.item(), result.attrs["examples"])
+    raise ValueError(
+        "Expected an Estimate, accuracies with what is classified correctly, or a result of cka. "
+        f"Received: {type(result).__name__} with {sorted(map(str, result.coords))}"
+    )
 
 
 # Outcomes, and the variables that hold them, as scorecards of earlier versions name them.

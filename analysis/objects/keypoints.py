@@ -281,7 +281,7 @@ def keypoint_correspondence(
     result = _labelled(distances, categories, thresholds, boxes, notes)
     same_place = {"": np.linalg.norm(points[:, 0] - points[:, 1], axis=-1)}
     in_place = _labelled(same_place, categories, thresholds, boxes, notes)["pck"].isel(layer=0)
-    words = {"long_name": "PCK of the same place in the target image"}
+    words = {"long_name": "PCK of the same position in the target image"}
     return result.assign(pck_in_place=in_place.drop_vars("layer").assign_attrs(words))
 
 

@@ -44,7 +44,7 @@ def measures_disagree(result):
     """Similarity measures often disagree about which layers are similar.
 
     Rank correlation of the similarities of all pairs of layers, mean over pairs of measures: 1 if
-    all measures rank the pairs alike.
+    all measures rank the pairs in the same order.
 
     Threshold 1/2, a convention, midway between equal and unrelated orders. Measures that do not
     give 1 for a layer with itself, such as predictions of features from few images, are left out:

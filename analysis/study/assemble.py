@@ -33,7 +33,13 @@ from ..report.page import (
     write_report,
 )
 from ..report.rendering import Processes, save_figure
-from .claims import Result, evaluate, scorecard_dataset, scorecard_of_trainings
+from .claims import (
+    Result,
+    evaluate,
+    scorecard_dataset,
+    scorecard_of_trainings,
+    untrained_measurements,
+)
 from .data import Data, make_data
 from .figure import (
     Figure,
@@ -108,8 +114,13 @@ def write_figures(
     with Processes.for_pictures(len(pictures) if is_chief() else 0) as processes:
         drawer = Drawer(folder, processes)
         start_to_draw = partial(draw_measured, by_figure(pictures), drawer=drawer)
+        nulls = untrained_measurements(figures, models, data)
         results, problems = measure_all(
-            wanted, data, folder / "results", measuring, start_to_draw if processes else None
+            [*wanted, *nulls],
+            data,
+            folder / "results",
+            measuring,
+            start_to_draw if processes else None,
         )
         pictures, failed = without_failures(pictures, results, problems)
         left_out = [*left_out, *failed, *notes, *undefined(results)]
@@ -196,6 +207,7 @@ def make_report(
     title=None,
     introduction="",
     seed=0,
+    untrained=2,
 ):
     """Writes a report on models: every figure that applies to them, and the scorecard.
 
@@ -226,6 +238,8 @@ def make_report(
             that loads them, as for the fields of `Data`.
         title, introduction: title and introduction of the page.
         seed: seed of the random baselines.
+        untrained: number of randomly initialized copies of each model, at most 2, on which every
+            claim is tested too; 1 takes less time.
 
     Returns:
         The `Report`, which a notebook shows.
@@ -258,7 +272,9 @@ def make_report(
         LoadedModel(name, model, expected(model), role=(roles or {}).get(name), **given)
         for name, model in models.items()
     ]
-    study_models, rows, notes = prepare_models(opened, data, folder, class_names, seed)
+    study_models, rows, notes = prepare_models(
+        opened, data, folder, class_names, seed, copies=untrained
+    )
     return write_figures(
         figures,
         study_models,

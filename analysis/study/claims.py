@@ -6,7 +6,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ from vit_tf.training.checkpointing import flatten
 
 from ..engine.estimates import (
     DESCRIPTIVE,
+    INCONCLUSIVE,
     LEAST_RUNS,
     NOT_TESTED,
     ONE_RUN,
@@ -29,6 +30,8 @@ from ..engine.estimates import (
     claim_outcome,
     corrected,
     current_outcomes,
+    images_needed,
+    images_of,
     is_beyond,
     minus,
     over_trainings,
@@ -40,7 +43,8 @@ from ..engine.failures import explain
 from ..engine.store import fingerprint
 from .data import UNKNOWN, Data
 from .figure import Figure, all_figures, describe, fields_of, missing_data
-from .models import ROLES, StudyModel
+from .measure import DATA, Measurement
+from .models import ROLES, UNTRAINED_ROLES, StudyModel
 
 log = logging.getLogger(__name__)
 
@@ -238,9 +242,6 @@ def scorecard(
     return rows
 
 
-UNTRAINED_ROLES = ("untrained", "copy")  # of the randomly initialized copies of each model
-
-
 def evaluate(
     figures: list[Figure],
     models: list[StudyModel],
@@ -291,6 +292,57 @@ def evaluate(
     return rows
 
 
+def untrained_measurements(
+    figures: Iterable[Figure], models: list[StudyModel], data: Data
+) -> list[Measurement]:
+    """What the claims and quantities of these figures need of untrained copies of the models."""
+    figures, wanted = list(figures), []
+    templates = [
+        name
+        for figure in figures
+        for claim in figure.claims
+        if _has_null(claim)
+        for name in claim.inputs
+    ]
+    templates += [quantity.result for figure in figures for quantity in figure.quantities]
+    needed = {name.partition(".")[0] for name in templates}
+    for untrained_role in UNTRAINED_ROLES:
+        # Figures select them as they do the trained models.
+        originals = {
+            replace(model, role="model", given_role=model.base.scorecard_role, base=None): model
+            for model in models
+            if model.role == untrained_role
+        }
+        for figure in figures if originals else []:
+            selections, _ = figure.select(list(originals))
+            absent = missing_data(selections, data)
+            wanted += [
+                _of_models(measurement, originals)
+                for selection, why in zip(selections, absent, strict=True)
+                for measurement in selection.measurements.values()
+                if not why and measurement.name.partition(".")[0] in needed
+            ]
+    return wanted
+
+
+def _of_models(measurement: Measurement, models: dict[StudyModel, StudyModel]) -> Measurement:
+    """A measurement, with all that it is made of, of other models."""
+    return replace(
+        measurement,
+        models=tuple(models.get(model, model) for model in measurement.models),
+        inputs=tuple(
+            source if source is DATA else _of_models(source, models)
+            for source in measurement.inputs
+        ),
+    )
+
+
+def _has_null(claim: Claim) -> bool:
+    """Whether a claim can be tested on untrained copies: it compares trained models alone."""
+    roles = _roles(claim)
+    return bool(roles) and set(roles) <= set(ARMS)
+
+
 def _copies_of(by_role: dict[str, StudyModel], models: list[StudyModel]) -> list[dict[str, str]]:
     """Names of the untrained copies of a set of models by role, for each initialization."""
     copies = []
@@ -309,8 +361,7 @@ def _untrained_estimates(
 
     A claim that compares with untrained models, noise or models without skips has no such null.
     """
-    roles = _roles(claim)
-    if not roles or not set(roles) <= set(ARMS):
+    if not _has_null(claim):
         return []
     measured = [_measured(claim, assignment | names, values)[0] for names in copies]
     return [estimate for estimate in measured if isinstance(estimate, Estimate)]
@@ -459,7 +510,9 @@ def _result(
         value, low, high = estimate.value, estimate.low, estimate.high
         has_interval = bool(np.isfinite([low, high]).all())
         outcome = decide(low, high, claim, untrained)
-        text = " ".join([_described(claim, estimate.how, has_interval), *_notes(claim, low, high)])
+        text = " ".join(
+            filter(None, [_described(claim, estimate.how, has_interval), *_notes(claim, estimate)])
+        )
         if claim.about == RUNS:
             outcome = ONE_RUN
     of_models = filter(None, map(assignment.get, _roles(claim) if several else ()))
@@ -501,19 +554,36 @@ def _described(claim: Claim, how: str, has_interval: bool) -> str:
     return f"{claim.explanation} {word}: {how.removeprefix('no interval: ')}."
 
 
-def _notes(claim: "Claim | Result", low: float, high: float) -> list[str]:
+def _notes(claim: Claim, estimate: Estimate) -> list[str]:
     """What else there is to know about an outcome, as sentences."""
-    notes = []
     if claim.about == RUNS:
-        notes.append(
+        return [
             "One run of each model does not show what is due to the seed: combine reports of at "
             f"least {LEAST_RUNS} seeds with vit-tf scorecard."
+        ]
+    return [_remedy(claim, estimate, "images")]
+
+
+def _remedy(claim: Claim | SimpleNamespace, estimate: Estimate, units: str) -> str:
+    """How many images or runs would decide an inconclusive claim, as a sentence; else empty."""
+    where = claim.threshold, claim.direction, claim.least
+    if claim_outcome(estimate.low, estimate.high, *where) != INCONCLUSIVE:
+        return ""
+    away = estimate.value - claim.threshold
+    if abs(away) <= claim.least:
+        return (
+            f"The value is within the smallest effect of interest, {claim.least:g}: more {units} "
+            "would hardly give it a mark."
         )
-    elif claim.least and abs(low - claim.threshold) <= claim.least >= abs(high - claim.threshold):
-        notes.append(
-            f"The whole interval is within the smallest effect of interest, {claim.least:g}."
-        )
-    return notes
+    if not np.isfinite(images_of(estimate)):
+        return ""
+    bar = claim.threshold + np.sign(away) * claim.least
+    needed = images_needed(estimate, power=POWER, threshold=bar)
+    digits = 10 ** max(len(str(needed)) - 2, 0)
+    return f"About {-(-needed // digits) * digits:,} {units} would decide (power {POWER:.0%})."
+
+
+POWER = 0.8  # with which a number of images decides
 
 
 def _corrected(measured: list[tuple], claim: Claim) -> list[tuple]:
@@ -670,6 +740,8 @@ def _over(claim: str, scorecards: dict[str, xr.Dataset]) -> dict[str, Any]:
         )
         row["outcome"] = decide(mean.low, mean.high, decision, [row["untrained_mean"]])
         row["explanation"] = f"{words} Interval: {mean.how}."
+        if remedy := _remedy(decision, mean, "runs"):
+            row["explanation"] += f" {remedy}"
         if row["about"] == RUNS and len(measured) < LEAST_RUNS:
             row["outcome"] = ONE_RUN if len(measured) == 1 else DESCRIPTIVE
             row["explanation"] += f" An outcome needs at least {LEAST_RUNS} runs of each model."

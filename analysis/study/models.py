@@ -42,9 +42,12 @@ ROLES = {
     "before": "a model before fine-tuning",
     "after": "a model after fine-tuning",
     "untrained": "the untrained ViT",
+    "copy": "a second untrained copy of a model",
     "noise": "noise instead of the ViT's features",
 }
 BASELINES = ("untrained", "noise")
+# Randomly initialized copies of a model, on which each claim is tested too; the first is drawn.
+UNTRAINED_ROLES = ("untrained", "copy")
 log = logging.getLogger(__name__)
 DESCRIBED = ("keras", "vit_tf")  # packages whose layers are what their configuration says
 PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
@@ -395,10 +398,16 @@ def prepare_models(
     class_names: Sequence[str] = (),
     seed: int = 0,
     remedy: str = "",
+    copies: int = 2,
 ) -> tuple[list[StudyModel], list[dict], list[tuple[str, list[str]]]]:
-    """Models under study with their random baselines, a table row for each, and `left_out`."""
+    """Models under study with their random baselines, a table row for each, and `left_out`.
+
+    `copies` is the number of untrained copies on which claims are tested too, at most 2.
+    """
     names = [each.name for each in loaded]
-    require_distinct([*names, *(f"{name} ({role})" for name in names for role in BASELINES)])
+    require_distinct(
+        [*names, *(f"{name} ({role})" for name in names for role in (*BASELINES, "untrained 2"))]
+    )
     few = next(iter(data.few))
     few = (few[0] if isinstance(few, tuple) else few)[:PROBES].numpy()
     models, rows, notes = [], [], {LOW_VARIATION: [], CONSTANT_LAYERS: [], OTHER_CLASSES: []}
@@ -408,7 +417,7 @@ def prepare_models(
         correct, why_not = correct_of(source, model, data, class_names, Path(folder, "results"))
         accuracy = None if correct is None else (float(correct.mean()), len(correct))
         model = replace(model, accuracy=accuracy, correct=correct)
-        models += [model, *_baselines_of_loaded(source, model, seed)]
+        models += [model, *_baselines_of_loaded(source, model, seed, copies)]
         rows.append(describe_model(source, model))
         if accuracy:
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
@@ -576,31 +585,53 @@ def _attention_of(
 
 
 def baselines_of(
-    model: StudyModel, fresh: Callable | None = None, seed: int = 0
+    model: StudyModel,
+    fresh: Callable | None = None,
+    seed: int = 0,
+    again: Callable | None = None,
 ) -> list[StudyModel]:
-    """The random baselines of a model, to compare its features with."""
-    made = cache(fresh) if fresh else None
+    """The random baselines of a model, to compare its features with.
+
+    `fresh` and `again` return features of the model with random weights, of different seeds.
+    """
     features = {"noise": lambda *taps: gaussian_like(model.features(*taps))}
-    if fresh:
-        features = {"untrained": lambda *taps: made()(*taps)} | features
+    for role, make in zip(UNTRAINED_ROLES, (fresh, again), strict=True):
+        if make:
+            features[role] = partial(_call_cached, cache(make))
+    order = (*BASELINES, "copy")
     return [
         replace(
             model,
-            name=f"{model.name} ({role})",
+            name=f"{model.name} ({'untrained 2' if role == 'copy' else role})",
             role=role,
             key=fingerprint(model.key, role, seed),
-            features=of_role,
+            features=features[role],
             detail=None,
             base=model,
             accuracy=None,
+            correct=None,
         )
-        for role, of_role in features.items()
+        for role in order
+        if role in features
     ]
 
 
-def _baselines_of_loaded(loaded: LoadedModel, model: StudyModel, seed: int) -> list[StudyModel]:
-    def fresh():
-        copy = replace(loaded, model=vit_tf.reinitialize(loaded.model, seed))
+def _call_cached(made: Callable, *taps: str) -> Callable:
+    """Features of a model that is made once, when it is first needed."""
+    return made()(*taps)
+
+
+def _baselines_of_loaded(
+    loaded: LoadedModel, model: StudyModel, seed: int, copies: int
+) -> list[StudyModel]:
+    def fresh(own_seed):
+        copy = replace(loaded, model=vit_tf.reinitialize(loaded.model, own_seed))
         return partial(copy.features, model.grid)
 
-    return baselines_of(model, fresh if loaded.is_keras else None, seed)
+    is_able = loaded.is_keras
+    return baselines_of(
+        model,
+        partial(fresh, seed) if is_able else None,
+        seed,
+        partial(fresh, seed + 1) if is_able and copies > 1 else None,
+    )

@@ -140,7 +140,7 @@ def distance_dips(distance):
     Attention distance with the image as a unit square, layers 3 to 6 of 12 minus the first two.
 
     For other depths, layers at the same relative depth. The heads of a layer are averaged, and
-    neighbouring layers are alike.
+    neighbouring layers are similar.
     """
     values = expect_array(distance, ("layer", "head")).values
     first, third, _ = phases(np.arange(len(values)))

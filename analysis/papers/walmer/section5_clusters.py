@@ -87,7 +87,7 @@ def clusters_deepen(clusters):
 
     Cluster purity of the last block minus that of the first.
 
-    Neighbouring layers are alike: the steps between them, not the layers, are the units.
+    Neighbouring layers are similar: the steps between them, not the layers, are the units.
     """
     purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values
     count = len(purity)

@@ -387,7 +387,7 @@ FIGURE_10_KEYPOINTS = FIGURE_10_VIDEOS.variant(
             "keypoint correspondence",
             "categories",
             "PCK at 0.1",
-            "the same place in the other image",
+            "the same position in the other image",
         ),
         no_single_layer,
     ],
