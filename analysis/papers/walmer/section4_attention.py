@@ -41,7 +41,7 @@ from ...study.claims import claim
 from ...study.figure import Figure, each, together
 from ...study.measure import statistic, task
 from ..chapters import LOCALITY, OBJECTS
-from ..raghu.section5_locality import ALL_HEADS, LOCAL, local_and_global
+from ..raghu.section5_locality import ALL_HEADS, LEAST_PEAK, LOCAL, local_and_global
 from . import WALMER
 
 
@@ -253,6 +253,12 @@ def _patterns_repeat(patterns, query):
     """The value of a layer is its mean over the layers of the upper half, itself included."""
     repetition = of_query(expect_variable(patterns, "repetition", MAPS), query)
     half = upper(np.arange(len(repetition)))
+    peaks = upper(of_query(expect_variable(patterns, "peak", ("query", "layer", "head")), query))
+    if np.nanmax(peaks) < LEAST_PEAK:
+        raise ValueError(
+            "Not tested: all heads of the upper half attend almost uniformly (largest peak "
+            f"{np.nanmax(peaks):.2g})."
+        )
     if np.isnan(repetition[np.ix_(half, half)]).all(axis=1).any():
         raise ValueError(
             "Expected two heads, or two layers in the upper half, to compare. "

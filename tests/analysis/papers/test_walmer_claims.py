@@ -487,6 +487,7 @@ def test_layers_of_a_foreign_model_need_no_names_of_blocks():
 
 NO_CLS = patterns(np.zeros(6), np.zeros(6)).sel(query=["spatial"])
 ONE_HEAD = patterns([np.nan] * 2, [np.nan] * 2)
+UNIFORM = patterns(np.zeros(6), np.zeros(6), peak=0.01)
 THREE_DISTANCES = xr.DataArray(np.ones((3, 2)), dims=("layer", "head"))
 THREE_CLUSTERS = clusters([0.1, 0.2, 0.3], BLOCKS[:3])
 ONE_CATEGORY = keypoints(scores(*[0] * 6, units=1))
@@ -494,6 +495,7 @@ ONE_CATEGORY = keypoints(scores(*[0] * 6, units=1))
 NOT_TESTED = [
     (NO_CLS, "patterns-repeat-cls", "Expected attention of query 'cls'. Received: spatial"),
     (ONE_HEAD, "patterns-repeat-cls", "2 layers of one head"),
+    (UNIFORM, "patterns-repeat-spatial", "attend almost uniformly (largest peak 0.01)"),
     (THREE_DISTANCES, "distance-dips", "Expected at least 4 layers. Received: 3"),
     (THREE_CLUSTERS, "objects-peak-early", "Expected at least 4 layers. Received: 3"),
     (ONE_CATEGORY, "keypoints-before-last", "Expected two categories"),
