@@ -42,6 +42,7 @@ STRATEGIES = {
     "tpu": "a TPU",
 }
 METAVARS = {int: "N", float: "X", Path: "PATH"}  # in usage and help
+LEAST_ADDRESS_SPACE = 3 * 2**30  # bytes that TensorFlow's libraries and their threads map
 LIBRARIES = ("keras_hub", "keras_cv")  # imported where a `.keras` file names their classes
 
 
@@ -257,6 +258,7 @@ def run_command(
     try:
         with _sigterm_raises():
             options = parse(arguments)
+            _require_address_space()
             if backends:
                 _require_backend(backends)
             return _run(run, options) or 0
@@ -274,6 +276,21 @@ def run_command(
             if strategies.num_workers() > 1:
                 strategies.leave(2)
         return 2
+
+
+def _require_address_space() -> None:
+    """Raises a `ValueError` for a limit that is less than the libraries take."""
+    # Before they are imported: where their memory cannot be mapped, some try again for ever.
+    with contextlib.suppress(ImportError):
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
+            raise ValueError(
+                f"Expected a limit of the address space (ulimit -v) of at least "
+                f"{LEAST_ADDRESS_SPACE / 2**30:g} GiB, which TensorFlow's libraries take. "
+                f"Received: {limit / 2**30:.1f} GiB"
+            )
 
 
 def _require_backend(backends):
@@ -321,17 +338,19 @@ def _sigterm_raises():
 
 def _is_user_error(error):
     tensorflow = sys.modules.get("tensorflow")
-    return isinstance(error, (ValueError, OSError)) or (
+    return isinstance(error, (ValueError, OSError, MemoryError)) or (
         tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
     )
 
 
 def one_line(error):
     """The message of an error on one line, without the graph that TensorFlow adds to it."""
-    text = str(error)
-    if not isinstance(error, (ValueError, OSError)):
+    text = str(error) or ("not enough memory" if isinstance(error, MemoryError) else "")
+    if not isinstance(error, (ValueError, OSError, MemoryError)):
         asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", error.message, re.DOTALL)
         text = asserted[1] if asserted else error.message.split("available>")[-1].split("[[")[0]
+        # The names of the function and of the operation that failed.
+        text = re.sub(r"\{\{[^{}]*\}\}|\[Op:\w+\]( name:)?", "", text)
     return without_password(" ".join(text.split()))
 
 

@@ -67,8 +67,8 @@ def write_whole(
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
-    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         write(partial)
         _flush(partial, os.O_RDWR)
         os.replace(partial, path)
@@ -76,7 +76,12 @@ def write_whole(
         # On a full disk the half file would take the space of the next try.
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and not error.filename:
+        is_named = isinstance(error, OSError) and error.filename not in (
+            None,
+            str(partial),
+            partial,
+        )
+        if isinstance(error, OSError) and error.errno and not is_named:
             error.filename = str(path)
         raise
     # A rename is on the disk only when its folder is; not every system can open a folder.

@@ -217,3 +217,18 @@ def test_what_an_encoding_lacks_is_printed_as_escapes():
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     result = subprocess.run(command, env=environment, capture_output=True, check=True)
     assert result.stdout.strip() == b"\\xb1 1"
+
+
+def test_a_limit_below_what_libraries_take_is_one_line_at_once():
+    command = f"ulimit -v 2000000; exec {sys.executable} -m vit_tf export vit-gap-cifar10 --list"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+    assert "ulimit -v" in result.stderr and "Received: 1.9 GiB" in result.stderr
+
+
+def test_a_lack_of_memory_is_one_line(capsys):
+    def fail(options):
+        raise MemoryError
+
+    assert common.run_command(lambda arguments: argparse.Namespace(), fail) == 2
+    assert capsys.readouterr().err == "error: not enough memory\n"

@@ -107,6 +107,20 @@ def test_what_others_have_in_an_output_folder_stays_as_it_is(tmp_path):
     assert mine.read_text() == "years of work" and os.listdir(mine.parent) == [mine.name]
 
 
+def test_an_error_of_the_system_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
+    real = os.open
+
+    def refuse(path, flags, *mode):
+        if flags & os.O_EXCL:
+            raise OSError(errno.EROFS, "Read-only file system", os.fspath(path))
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match="Read-only") as caught:
+        write_whole(tmp_path / "a.txt", lambda partial: partial.write_text("a"))
+    assert caught.value.filename == str(tmp_path / "a.txt")
+
+
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     own = f"{PARTIAL}{'0a' * 8}.npz"
     (tmp_path / "state").mkdir()

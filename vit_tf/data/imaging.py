@@ -173,7 +173,7 @@ def _other_format(contents):
     def gif():
         opaque = ~tf.strings.regex_full_match(contents, TRANSPARENT_GIF)
         with tf.control_dependencies([tf.debugging.Assert(opaque, ["a transparent GIF"])]):
-            return tf.io.decode_gif(contents)[0]
+            return tf.io.decode_gif(_first_frame(contents))[0]
 
     def webp():
         image = tf.io.decode_webp(_with_webp_size(contents))[0]
@@ -189,6 +189,42 @@ def _other_format(contents):
         (begins(PLAIN_BMP), lambda: tf.io.decode_bmp(contents, 3)),
     ]
     return tf.case(readers, default=refuse)
+
+
+def _first_frame(gif: tf.Tensor) -> tf.Tensor:
+    """A GIF up to the end of its first frame; an error of TensorFlow for too many pixels in it.
+
+    The other frames are not shown, and a small file can have any number of large ones.
+    """
+    # Behind the end follow zeros, which end what is skipped.
+    data = tf.pad(_bytes(gif), [[0, 16]])
+    last = tf.size(data) - 1
+
+    def byte(place: tf.Tensor) -> tf.Tensor:
+        return data[tf.minimum(place, last)]
+
+    def behind_palette(place: tf.Tensor, flags: tf.Tensor) -> tf.Tensor:
+        return place + tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
+
+    def skip(place: tf.Tensor, introducer: int, width: int) -> tf.Tensor:
+        """The position behind all of what begins so, in so many bytes, and goes on in blocks."""
+
+        def go_on(place: tf.Tensor, is_inside: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            # A block begins with its size; one without any bytes is the last.
+            size = byte(place)
+            return tf.where(is_inside, place + size + 1, place + width), ~is_inside | (size > 0)
+
+        def is_more(place: tf.Tensor, is_inside: tf.Tensor) -> tf.Tensor:
+            return (place < last) & (is_inside | (byte(place) == introducer))
+
+        return tf.while_loop(is_more, go_on, (place, tf.constant(False)))[0]
+
+    image = skip(behind_palette(13, byte(10)), ord("!"), 2)  # behind all extensions
+    sizes = tf.stack([[byte(n), byte(n + 1)] for n in (6, 8, image + 5, image + 7)]) @ [[1], [256]]
+    gif = _with_assertion(gif, _few_pixels(sizes[:2]) & _few_pixels(sizes[2:]), "too many pixels")
+    # Where the image's blocks begin, the byte before is the size of its codes.
+    codes = behind_palette(image + 10, byte(image + 9))
+    return tf.strings.join([tf.strings.substr(gif, 0, skip(codes, byte(codes), 1)), ";"])
 
 
 def _with_webp_size(webp: tf.Tensor) -> tf.Tensor:

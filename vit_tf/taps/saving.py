@@ -114,7 +114,11 @@ def export_whole(features, folder):
         raise ValueError(f"Expected folder to be one that does not exist yet. Received: {folder}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(folder)
-    partial.mkdir()
+    try:
+        partial.mkdir()
+    except OSError as error:
+        error.filename = str(folder)
+        raise
     try:
         features.export(partial, verbose=False)
         _require_alike(features, load_features(partial))

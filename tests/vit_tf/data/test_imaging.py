@@ -186,6 +186,23 @@ def test_what_inflates_beyond_bounds_is_refused_before_it_takes_memory(whole):
         whole(with_texts(imaging.MOST_TEXTS + 1, b"\nexif\n"))
 
 
+def test_only_the_first_frame_of_a_gif_is_inflated(rng):
+    frames = [photo(rng).quantize(colors) for colors in (3, 250, 8)]
+    content = encoded(
+        frames[0], "GIF", save_all=True, append_images=frames[1:], comment=b"!," * 300
+    )
+    single = imaging._first_frame(tf.constant(content)).numpy()
+    assert len(single) < len(content) and Image.open(io.BytesIO(content)).n_frames == 3
+    image = Image.open(io.BytesIO(single))
+    assert image.n_frames == 1
+    np.testing.assert_array_equal(image.convert("RGB"), imaging.pixels(content))
+    first_frame = tf.function(
+        imaging._first_frame, input_signature=[tf.TensorSpec((), tf.string)], autograph=False
+    )
+    for end in (*range(0, 1000, 50), len(content) - 1):  # the search ends in a cut file, too
+        first_frame(content[:end])
+
+
 def test_exif_of_64_kilobytes_still_turns_an_image(rng, whole):
     picture = photo(rng)
     exif = turned(6)
@@ -210,6 +227,7 @@ def test_declared_sizes_are_bounded_in_every_format(kinds, rng, monkeypatch):
     ]
     webps = (photo(rng), {"lossless": True}), (photo(rng), {}), (alpha, {})
     readers += [(encoded(x, "WEBP", **how), imaging._with_webp_size) for x, how in webps]
+    readers.append((encoded(photo(rng), "GIF"), imaging._first_frame))
     for content, read in readers:
         limit.assign(np.prod(Image.open(io.BytesIO(content)).size))
         read(tf.constant(content))
