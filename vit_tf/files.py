@@ -76,12 +76,13 @@ def write_whole(
         # On a full disk the half file would take the space of the next try.
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-        is_named = isinstance(error, OSError) and error.filename not in (
-            None,
-            str(partial),
-            partial,
-        )
-        if isinstance(error, OSError) and error.errno and not is_named:
+        # HDF5 reports what the system refuses, such as to fill a full disk, in words.
+        is_of_system = isinstance(error, OSError | RuntimeError)
+        if is_of_system and (found := re.search(r"errno = (\d+)", str(error))):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number), str(path)) from error
+        is_unnamed = getattr(error, "filename", "") in (None, str(partial), partial)
+        if isinstance(error, OSError) and error.errno and is_unnamed:
             error.filename = str(path)
         raise
     # A rename is on the disk only when its folder is; not every system can open a folder.

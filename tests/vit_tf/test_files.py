@@ -119,6 +119,15 @@ def test_an_error_of_the_system_names_the_file_that_was_asked_for(tmp_path, monk
     with pytest.raises(OSError, match="Read-only") as caught:
         write_whole(tmp_path / "a.txt", lambda partial: partial.write_text("a"))
     assert caught.value.filename == str(tmp_path / "a.txt")
+    monkeypatch.undo()
+
+    def write(partial):
+        raise RuntimeError("Can't close file (file write failed: errno = 28, buf = 0x5)")
+
+    with pytest.raises(OSError) as caught:
+        write_whole(tmp_path / "b.nc", write)
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(tmp_path / "b.nc")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
