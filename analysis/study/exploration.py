@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import xarray as xr
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 import vit_tf
 from vit_tf.batches import require_finite_length
@@ -400,10 +400,9 @@ def class_name(names, position):
 
 def _scores(result, subject, class_names):
     """The most probable classes of each image, and those explained that are not among them."""
+    shares_of_images = probabilities(result.values, subject.model.has_sigmoids)
     each = []
-    for shares, explained in zip(
-        probabilities(result.values), subject.explained_classes, strict=True
-    ):
+    for shares, explained in zip(shares_of_images, subject.explained_classes, strict=True):
         best = np.argsort(-shares, kind="stable")[:PREDICTIONS].tolist()
         listed = [*best, *(number for number in explained if number not in best)]
         each.append(
@@ -460,7 +459,7 @@ def _similarity(result, *_):
 
 
 def _lens(result, subject, class_names):
-    shares = probabilities(result.values)
+    shares = probabilities(result.values, subject.model.has_sigmoids)
     each = []
     for values, explained in zip(shares, subject.explained_classes, strict=True):
         best = np.argsort(-values, axis=-1, kind="stable")[:, :BEST]
@@ -497,7 +496,7 @@ def _token_norms(result, *_):
 
 def _patch_lens(result, subject, class_names):
     """The most probable class of every patch, and the probabilities of those explained."""
-    shares = probabilities(result.values)
+    shares = probabilities(result.values, subject.model.has_sigmoids)
     best = shares.argmax(axis=-1)
     classes, numbers = np.unique(best, return_inverse=True)
     each = [
@@ -515,9 +514,10 @@ def _patch_lens(result, subject, class_names):
 
 def _removals(result, subject, _):
     """Changes of the probabilities of the classes explained, in points: (class, layer, removed)."""
-    intact = probabilities(subject.scores.values)[:, None, None]
+    has_sigmoids = subject.model.has_sigmoids
+    intact = probabilities(subject.scores.values, has_sigmoids)[:, None, None]
     missing = np.isnan(result.values).any(axis=-1)
-    without = probabilities(np.where(missing[..., None], 0, result.values))
+    without = probabilities(np.where(missing[..., None], 0, result.values), has_sigmoids)
     change = np.where(missing[..., None], np.nan, 100 * (without - intact))
     shared = {"removed": [str(tap) for tap in result["removed"].values]}
     own = [
@@ -577,9 +577,11 @@ LAYERS = {
 }
 
 
-def probabilities(scores):
-    """Scores of shape (..., class) as probabilities, by a softmax unless they are such already."""
+def probabilities(scores: np.ndarray, has_sigmoids: bool = False) -> np.ndarray:
+    """Scores of shape (..., class) as probabilities, unless they are such already."""
     scores = np.asarray(scores, np.float64)
+    if has_sigmoids:
+        return expit(scores)
     if (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, atol=1e-4):
         return scores
     return softmax(scores, axis=-1)

@@ -79,7 +79,7 @@ class Subject:
     @property
     def scores_tap(self):
         """The tap that holds the scores of classes; a `NotApplicable` where there is none."""
-        tap = self.model.taps[-1]
+        tap = self.model.scores_tap
         are_scores = len(self.model.shapes[tap]) == 1 and self.model.shapes[tap][0] > 1
         self.model.require(
             are_scores and (self.foreign or tap == "logits"),

@@ -17,7 +17,8 @@ import xarray as xr
 import vit_tf
 from vit_tf.names import format_list
 from vit_tf.preprocessing import Preprocessing, interval
-from vit_tf.taps.attention_weights import attention_taps, contradictions
+from vit_tf.taps.attention_weights import attention_taps, by_own_rule, contradictions
+from vit_tf.taps.scores import Scores, find_scores
 from vit_tf.taps.structure import block_outputs, spread
 from vit_tf.taps.submodels import TapModel
 from vit_tf.tokens import TokenGrid
@@ -97,6 +98,10 @@ class StudyModel:
     configuration: dict = field(default_factory=dict, compare=False)
     # Attention weights that are no taps but follow from queries and keys; or why there are none.
     computed: tuple[str, ...] = field(default=(), compare=False)
+    # The tap of its class scores where that is not the last one, and whether the probabilities of
+    # the classes are their sigmoids instead of their softmax.
+    scores: str = ""
+    has_sigmoids: bool = False
     no_attention: str = field(default="", compare=False)
 
     def require(self, value: Any, requirement: str) -> Any:
@@ -145,6 +150,11 @@ class StudyModel:
         """Whether it has maps through its depth, as convolutions make them."""
         maps = sum(map(self.is_map, self.blocks))
         return bool(self.stages) or 2 * maps > len(self.blocks)
+
+    @property
+    def scores_tap(self) -> str:
+        """The tap of its class scores, if it has any."""
+        return self.scores or self.taps[-1]
 
     @property
     def slug(self) -> str:
@@ -292,7 +302,8 @@ def without_repeats(values: dict[str, np.ndarray]) -> list[str]:
 
 def representations(taps: Iterable[str]) -> list[str]:
     """The taps that hold representations of images, without skips: each is the sum before it."""
-    return [t for t in taps if t.rpartition("/")[2] not in ("weights", "heads", "skip", "logits")]
+    ends = ("weights", "heads", "skip", "logits", "log_odds")
+    return [t for t in taps if t.rpartition("/")[2] not in ends]
 
 
 def describe_model(loaded: Any, model: StudyModel) -> dict[str, Any]:
@@ -365,6 +376,11 @@ class LoadedModel:
     def _all_taps(self) -> Any:
         """A submodel of all taps, of which others are parts, or a model of other origin itself."""
         return self.model if self.is_foreign else vit_tf.submodel(self.model, "*")
+
+    @cached_property
+    def class_scores(self) -> Scores | None:
+        """Where a Keras model of other origin computes its class scores."""
+        return find_scores(self.model) if self.is_keras and self.is_foreign else None
 
     def submodel(self, *patterns: str) -> Callable:
         """The taps that fit the patterns, as a callable from images that the model expects."""
@@ -443,7 +459,7 @@ def correct_of(
     Truth values of shape (test image,), or None for a model whose last layer does not hold a number
     for each of these classes; and, where it names other ones, words for that.
     """
-    tap = model.taps[-1]
+    tap = model.scores_tap
     if not loaded.is_keras or len(model.shapes[tap]) != 1 or not class_names or not data.labelled:
         return None, ""
     own = getattr(loaded.model, "class_names", None)
@@ -467,6 +483,7 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
     size = images.shape[1:3]
     values, constant = values_of_taps(loaded, images)
     shapes = {tap: value.shape[1:] for tap, value in values.items()}
+    scores = loaded.class_scores
     grid = grid_of(loaded, shapes, size)
     plain = [] if loaded.is_plain else [loaded.expects.to_config()]
     names = ("patch_kernel", "position_embedding")
@@ -485,6 +502,8 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         shapes=shapes | computed,
         image_size=size,
         given_role=loaded.role,
+        scores=scores.tap if scores and scores.tap in shapes else "",
+        has_sigmoids=bool(scores) and scores.activation == "sigmoid",
         configuration=configuration,
         computed=tuple(computed),
         no_attention=why,
@@ -503,6 +522,8 @@ def values_of_taps(
     and do not repeat the layer before: at most 40 of them, unless the patterns choose.
     """
     patterns = loaded.taps if loaded.is_foreign and loaded.taps else ["*"]
+    if loaded.class_scores and loaded.class_scores.activation:
+        patterns = [*patterns, loaded.class_scores.tap]
     values = {
         tap: np.asarray(value, np.float32)
         for tap, value in loaded.features(None, *patterns)(images).items()
@@ -573,6 +594,9 @@ def _attention_of(
     inputs = attention_taps(loaded.model) if foreign else {}
     if not inputs:
         return {}, ""
+    if wrong := by_own_rule(loaded.model, inputs, ()):
+        paths = [name.removesuffix("/weights") for name in wrong]
+        return {}, CONTRADICTION.format(format_list(paths))
     needed = [*inputs, *(name for names in inputs.values() for name in names)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of masks, which `contradictions` finds too

@@ -2,9 +2,10 @@
 
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import keras
+import numpy as np
 from keras import ops
 
 from vit_tf.taps import recorder
@@ -62,6 +63,41 @@ class MaskedCalls:
             masks = {name: value for name, value in given.items() if name.endswith("_mask")}
             if masks.pop("use_causal_mask", False) or any(m is not None for m in masks.values()):
                 self.paths.add(path)
+
+
+# What `MultiHeadAttention` computes its weights with; a subclass may have a rule of its own.
+RULE = ("call", "_compute_attention", "_masked_softmax")
+
+
+def by_own_rule(model: keras.Model, names: Iterable[str], masked: Container[str]) -> list[str]:
+    """Names of attention weights that their layers compute by another rule.
+
+    `names` are among those of `computed_weights`. Layers of subclasses are run once, on random
+    images, unless their paths are `masked`.
+    """
+    base, layers, own = keras.layers.MultiHeadAttention, attention_layers(model), {}
+    for name in names:
+        path, _, call = name.partition("/weights")
+        kind = type(layers[path])
+        changed = any(getattr(kind, rule, None) is not getattr(base, rule, None) for rule in RULE)
+        if changed and path not in masked:
+            own[name] = (path, call)
+    if not own:
+        return []
+    (_, *size), dtype = recorder.input_spec(model)
+    images = np.random.default_rng(0).uniform(-1, 1, [2, *(pixels or 32 for pixels in size)])
+    records, sites = recorder.record(model, images.astype(dtype)), recorder.find_taps(model)
+
+    def follows(path, call):
+        inputs = [f"{path}/{part}{call}" for part in ("query", "key", "value")]
+        output = next((tap for tap in (path + call, f"{path}{call}/0") if tap in sites), None)
+        if output is None or any(tap not in sites for tap in inputs):
+            return False
+        query, key, value, output = (records[sites[tap]] for tap in (*inputs, output))
+        weights = AttentionWeights(dtype="float32")(query, key)
+        return not contradicts(layers[path], weights, value, output)
+
+    return [name for name, place in own.items() if not follows(*place)]
 
 
 def contradicts(layer, weights, value, output) -> bool:

@@ -212,8 +212,10 @@ def record(
 
     try:
         for position, (_, layer) in enumerate(named_operations(model)):
-            watched = _Watched(layer, position, keep, watch, position in inner)
-            replace(layer, "call", watched.call)
+            is_quantized = getattr(layer, "quantization_mode", None) is not None
+            name = "quantized_call" if is_quantized else "call"
+            watched = _Watched(layer, name, position, keep, watch, position in inner)
+            replace(layer, name, watched.call)
             if position in inner and callable(vars(layer).get("activation")):
                 replace(layer, "activation", watched.activation)
         result = model(images, training=True) if training else infer(model, images)
@@ -231,8 +233,8 @@ def record(
 class _Watched:
     """The call of a layer, and of its activation, which `keep` is shown the values of."""
 
-    def __init__(self, layer, position, keep, watch, with_inputs):
-        self._call, self._activation = layer.call, vars(layer).get("activation")
+    def __init__(self, layer, name, position, keep, watch, with_inputs):
+        self._call, self._activation = getattr(layer, name), vars(layer).get("activation")
         self._position, self._keep, self._watch = position, keep, watch
         self._with_inputs, self._number = with_inputs, 0
 

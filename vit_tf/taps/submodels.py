@@ -19,6 +19,7 @@ from vit_tf.taps.attention_weights import (
     AttentionWeights,
     MaskedCalls,
     attention_layers,
+    by_own_rule,
     computed_weights,
 )
 from vit_tf.taps.scores import LOG_ODDS, LOGITS, find_scores
@@ -180,6 +181,11 @@ def _foreign_taps(model, patterns):
             f"The taps {format_list(ignored)} are computed from queries and keys without the "
             f"mask that {model.name!r} passes to these layers: they differ from its weights",
             stacklevel=3,
+        )
+    if wrong := by_own_rule(model, [tap for tap in weights if tap in computed], masked.paths):
+        raise ValueError(
+            "Expected attention layers whose weights are the softmax of queries and keys. Received "
+            f"a subclass with a rule of its own, whose output is not given by {format_list(wrong)}"
         )
     sources = [source for tap in weights for source in computed.get(tap, (tap,))]
     inner = {}

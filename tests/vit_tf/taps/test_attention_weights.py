@@ -5,6 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from vit_tf import submodel
 from vit_tf.taps.attention_weights import attention_layers, attention_taps, contradictions
@@ -124,6 +125,38 @@ def test_the_masked_layer_is_named_and_not_the_others():
         str(warning.message) for warning in caught if "without the mask" in str(warning.message)
     ]
     assert "block1/attention/weights" in messages and "block0" not in messages
+
+
+class Cosine(keras.layers.MultiHeadAttention):
+    """Attention by the cosine of queries and keys."""
+
+    def _compute_attention(self, query, key, value, *_, **__):
+        query, key = (ops.normalize(x, axis=-1) for x in (query, key))
+        weights = ops.softmax(20 * ops.einsum("bqnh,bknh->bnqk", query, key), axis=-1)
+        return ops.einsum("bnqk,bknh->bqnh", weights, value), weights
+
+
+class Counted(keras.layers.MultiHeadAttention):
+    """Attention with code of its own, by the usual rule."""
+
+    def _masked_softmax(self, *args, **kwargs):
+        return super()._masked_softmax(*args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [Cosine, Counted])
+def test_weights_by_a_rule_of_its_own_are_refused(kind, rng):
+    images = keras.Input((6, 3))
+    layer = kind(2, 3, name="attention")
+    model = keras.Model(images, layer(images, images))
+    x = rng.normal(size=(2, 6, 3)).astype("float32")
+    if kind is Cosine:
+        with pytest.raises(ValueError, match=r"rule of its own.*attention/weights"):
+            submodel(model, "*/weights")
+        assert "attention" in submodel(model, "*")(x)
+        return
+    _, right = layer(x, x, return_attention_scores=True)
+    actual = submodel(model, "*/weights")(x)["attention/weights"]
+    np.testing.assert_allclose(actual, right, atol=1e-6)
 
 
 def test_a_subclassed_model_of_a_dict_is_refused_in_one_line():

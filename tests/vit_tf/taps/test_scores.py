@@ -208,3 +208,19 @@ def test_an_edit_before_the_activation_changes_the_probabilities():
     )
     z = np.asarray(features(IMAGES)["inside/head/logits"], np.float64)
     np.testing.assert_allclose(edited(IMAGES)["inside/head"], softmax(2 * z), atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["int8", "float8"])
+def test_quantized_models_keep_their_layers_and_scores(mode):
+    model = functional(
+        lambda x: layers.Dense(4, "softmax", name="head")(layers.Dense(6, "relu", name="mlp")(x))
+    )
+    outer = keras.Sequential([keras.Input((8, 8, 3)), model])
+    before = vit_tf.submodel(outer, "*").taps
+    outer.quantize(mode)
+    features = vit_tf.submodel(outer, "*")
+    assert features.taps == before
+    scores = find_scores(outer)
+    z = np.asarray(vit_tf.submodel(outer, scores.tap)(IMAGES)[scores.tap], np.float64)
+    np.testing.assert_allclose(softmax(z), returned(outer), atol=1e-6)
+    np.testing.assert_allclose(features(IMAGES)["functional/head"], returned(outer), atol=1e-6)
