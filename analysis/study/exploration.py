@@ -19,6 +19,7 @@ import vit_tf
 from vit_tf.batches import require_finite_length
 from vit_tf.data.any_images import as_images
 from vit_tf.files import without_password, write_whole
+from vit_tf.preprocessing import Preprocessing, require_levels
 
 from ..engine.features import name_models, own_name
 from ..engine.results import layer_names
@@ -230,8 +231,8 @@ def open_subject(
             f"Expected images of {size[0]} x {size[1]} pixels, as {name} takes. "
             f"Received: image_size={image_size}"
         )
-    resize = expects.framing(tuple(size))
-    batch = np.stack([resize(picture) for picture in pictures])
+    framing = expects.framing(tuple(size))
+    batch = np.stack([_framed(picture, framing) for picture in pictures])
     subject = Subject(
         _shared(opened, study_model(opened, _probes(batch))[0]),
         batch,
@@ -260,8 +261,18 @@ def _photo(picture, expects, size):
     visible_size = np.array(picture.shape[:2]) if expects.crop is None else min(picture.shape[:2])
     most = np.minimum(MOST_PHOTO, visible_size * (expects.crop or 1))
     times = max(1, int(np.min(most / np.array(size))))
-    framed = expects.framing(tuple(times * side for side in size))(picture)
+    framing = expects.framing(tuple(times * side for side in size))
+    framed = _framed(picture, replace(framing, mean=(0.5,) * 3, std=(0.5,) * 3))
     return np.rint((framed + 1) * 127.5).clip(0, 255).astype(np.uint8)
+
+
+def _framed(picture: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
+    """A picture of any number of channels as a preprocessing makes it."""
+    from vit_tf.data.imaging import framing_of
+
+    picture = picture[..., None] if picture.ndim == 2 else picture
+    require_levels(picture)
+    return framing_of(preprocessing, picture.shape[:2]).fit(tf.convert_to_tensor(picture)).numpy()
 
 
 def _view(opened, subject, photos, results, left_out):

@@ -17,6 +17,7 @@ import xarray as xr
 import vit_tf
 from vit_tf.names import format_list
 from vit_tf.preprocessing import Preprocessing, interval
+from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import attention_taps, by_own_rule, contradictions
 from vit_tf.taps.scores import Scores, find_scores
 from vit_tf.taps.structure import block_outputs, spread
@@ -403,7 +404,10 @@ def expected(model: Any) -> Preprocessing:
     from vit_tf.models.input_range import find_preprocessing, input_size
 
     if hasattr(model, "count_params"):
-        return find_preprocessing(model)[0] or Preprocessing(input_size(model))
+        preprocessing, _ = find_preprocessing(model)
+        channels = (recorder.input_spec(model)[0][3:] or (1,))[0] or 3
+        plain = Preprocessing(input_size(model), (0.5,) * channels, (0.5,) * channels)
+        return preprocessing or plain
     return getattr(model, "preprocessing", None) or Preprocessing(None)
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 import xarray as xr
 from oracles import randomize
 from packed_arrays import unpack
+from PIL import Image
 from sklearn.decomposition import PCA
 
 import vit_tf
@@ -422,3 +423,21 @@ def test_a_page_of_tokens_whose_grid_is_not_known_shows_the_rest(tmp_path):
     why = reasons(page)
     for subject in ("Principal components of features", "Norms of tokens"):
         assert "grid of spatial tokens" in why[subject] and "NoneType" not in why[subject]
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_images_get_the_channels_that_a_model_takes(channels, tmp_path):
+    x = images = keras.Input((16, 24, channels))
+    x = keras.layers.Conv2D(4, 3, 2)(x)
+    scores = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(images, scores)
+    rng = np.random.default_rng(0)
+    photos = [rng.integers(0, 256, (16, 24, number)).astype("uint8") for number in (1, 3, 4)]
+    page = analysis.explore(model, photos, tmp_path / "page.html", samples=1)
+    pixels = [np.asarray(Image.fromarray(photo.squeeze())) for photo in photos]
+    mode = {1: "L", 4: "RGBA"}[channels]
+    expected = [np.asarray(Image.fromarray(x).convert(mode)) for x in pixels[:2]]
+    batch = np.stack(expected).reshape(2, 16, 24, channels) / np.float32(127.5) - 1
+    scores = page.results["scores"].values
+    np.testing.assert_allclose(scores[:2], model(batch), atol=1e-5)
+    assert page.results["input_gradients"].sizes["channel"] == channels
