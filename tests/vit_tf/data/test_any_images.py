@@ -1,0 +1,125 @@
+"""Images in any form: grey, RGB and RGBA as Pillow converts them, for models of any shape."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import Input, Sequential, layers
+from PIL import Image
+
+from vit_tf import Preprocessing, analysis
+from vit_tf.data.any_images import as_images, in_known_form
+
+RNG = np.random.default_rng(0)
+RGBA = RNG.integers(0, 256, (4, 12, 10, 4)).astype(np.uint8)
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+def levels(num_channels):
+    """A preprocessing that leaves levels of 12 x 10 pixels as they are."""
+    return Preprocessing.from_range((12, 10), 0, 255, num_channels)
+
+
+def as_array(images):
+    """Images that `as_images` returns, as an array."""
+    if isinstance(images, tf.data.Dataset):
+        batches = [x[0] if isinstance(x, tuple) else x for x in images.as_numpy_iterator()]
+        return np.concatenate(batches)
+    return np.asarray(images)
+
+
+def converted(given_mode, channels):
+    """Images of a mode in the channels of a model, by Pillow: with alpha on white where it goes."""
+    images = []
+    for array in RGBA:
+        image = Image.fromarray(array).convert(given_mode)
+        if given_mode == "RGBA" and channels < 4:
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+            image = image.convert("RGB")
+        images.append(np.asarray(image.convert(MODES[channels])).reshape(12, 10, channels))
+    return np.stack(images).astype(np.float32)
+
+
+@pytest.mark.parametrize("channels", MODES)
+@pytest.mark.parametrize("mode", MODES.values())
+def test_images_have_the_channels_of_the_model_as_pillow_converts_them(channels, mode, tmp_path):
+    expected, preprocessing = converted(mode, channels), levels(channels)
+    images = [Image.fromarray(array).convert(mode) for array in RGBA]
+    arrays = np.stack([np.asarray(image).reshape(12, 10, -1) for image in images])
+    for number, image in enumerate(images):
+        image.save(tmp_path / f"{number}.png")
+    forms = {
+        "PIL images": images,
+        "arrays": arrays,
+        "a data set": tf.data.Dataset.from_tensor_slices(arrays).batch(4),
+        "a folder": tmp_path,
+        "paths": sorted(tmp_path.iterdir()),
+    }
+    for name, form in forms.items():
+        result = as_array(as_images(form, preprocessing))
+        # A folder has splits of its own, one after the other.
+        np.testing.assert_allclose(in_order(result), in_order(expected), atol=1e-4, err_msg=name)
+
+
+def in_order(images):
+    return images[np.argsort(images.reshape(len(images), -1).sum(axis=1))]
+
+
+def test_files_of_other_formats_are_read_by_pillow(tmp_path):
+    for suffix in ("ppm", "tga", "avif"):
+        path = tmp_path / f"image.{suffix}"
+        Image.fromarray(RGBA[0, ..., :3]).save(path)
+        expected = np.asarray(Image.open(path).convert("RGB"), np.float32)[None]
+        np.testing.assert_allclose(as_array(as_images([path], levels(3))), expected, atol=1e-4)
+
+
+def test_channels_that_come_first_are_moved():
+    first = np.moveaxis(RGBA[..., :3], -1, 1)
+    for form in (first, {"pixel_values": first}, list(RGBA[..., :3]), _objects(RGBA[..., :3])):
+        np.testing.assert_array_equal(np.stack(in_known_form(form)), RGBA[..., :3])
+    assert in_known_form(RGBA[:3, ..., 0]).shape == (3, 12, 10)  # three grey images
+
+
+def _objects(images):
+    array = np.empty(len(images), object)
+    array[:] = list(images)
+    return array
+
+
+def test_an_undecodable_file_raises_where_images_are_measured(tmp_path):
+    path = tmp_path / "cut.png"
+    Image.fromarray(RGBA[0, ..., :3]).save(path)
+    path.write_bytes(path.read_bytes()[:60])
+    model = Sequential([Input((12, 10, 3)), layers.Flatten(), layers.Dense(2)])
+    model.preprocessing = levels(3)
+    with pytest.raises(ValueError, match=r"undecodable .*cut\.png"):
+        analysis.input_gradients(model, path, 1)
+
+
+def test_models_without_an_axis_of_channels_take_grey_images():
+    images = RNG.integers(0, 256, (8, 12, 10)).astype(np.uint8)
+    stack = [layers.Rescaling(1 / 255), layers.Flatten(), layers.Dense(4), layers.Dense(3)]
+    flat = Sequential([Input((12, 10)), *stack])
+    hidden = (images.reshape(8, -1) / 255) @ np.asarray(stack[2].kernel) + np.asarray(stack[2].bias)
+    forms = {
+        "8 bits": images,
+        "floats": images.astype(np.float32),
+        "with channels": images[..., None].astype(np.float32),
+        "PIL images": [Image.fromarray(image) for image in images],
+        "a data set": tf.data.Dataset.from_tensor_slices(images).batch(8),
+    }
+    final = hidden @ np.asarray(stack[3].kernel) + np.asarray(stack[3].bias)
+    expected = analysis.cka({"hidden": hidden, "final": final}).cka.values
+    names = [layer.name for layer in stack[2:]]
+    for name, form in forms.items():
+        result = analysis.cka(flat, form, layers=names).cka.values
+        np.testing.assert_allclose(result, expected, atol=1e-4, err_msg=name)
+
+
+def test_models_of_vectors_take_rows():
+    rows = RNG.normal(size=(8, 20)).astype(np.float32)
+    model = Sequential([Input((20,)), layers.Dense(4, "relu"), layers.Dense(3)])
+    hidden = np.maximum(rows @ np.asarray(model.layers[0].kernel), 0)
+    scores = hidden @ np.asarray(model.layers[1].kernel)
+    result = analysis.cka(model, rows, layers=[layer.name for layer in model.layers])
+    expected = analysis.cka({"hidden": hidden, "scores": scores})
+    np.testing.assert_allclose(result.cka, expected.cka, atol=1e-4)
