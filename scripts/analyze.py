@@ -166,7 +166,7 @@ def analyze(figures, options):
 
 def open_models(options):
     """The models of files, folders and public names, and the images that all of them are shown."""
-    from vit_tf.analysis.study.models import LoadedModel, distinct, slug
+    from vit_tf.analysis.study.models import LoadedModel, distinct, shared_framing, slug
 
     sources = options.models
     for flag, values in (("--names", options.names), ("--roles", options.roles)):
@@ -198,18 +198,16 @@ def open_models(options):
             )
         )
         shape = input_shape(opened[-1])
-        if len(shape) != 4 or shape[3] not in (3, None):
+        if len(shape) != 4 or shape[3] not in (1, 3, 4, None):
             raise ValueError(
-                "Expected models of images of shape (example, height, width, 3). "
+                "Expected models of images of shape (example, height, width, channel), of 1, 3 or "
+                "4 channels. "
                 f"Received: {source} of input shape {shape}"
             )
         origins.append(origin)
     check_use(opened, options)
     size = common_size(opened, options.image_size)
-    first = opened[0].expects
-    # All models see the same part of an image: all of it if they expect different parts.
-    parts = {(model.expects.crop, model.expects.aspect) for model in opened}
-    return opened, origins, (first if len(parts) == 1 else first.squeezed()).framing(size)
+    return opened, origins, shared_framing([model.expects for model in opened], size)
 
 
 def check_use(opened, options):

@@ -16,7 +16,6 @@ import xarray as xr
 import vit_tf
 from vit_tf.data.any_images import as_images
 from vit_tf.names import format_list, join_words, renamed_arguments
-from vit_tf.preprocessing import Preprocessing
 
 from ..engine.estimates import NOT_TESTED, OUTCOMES, REPLICATES, accuracy_of
 from ..engine.features import name_models
@@ -52,7 +51,14 @@ from .figure import (
     without_failures,
 )
 from .measure import measure_all
-from .models import LoadedModel, StudyModel, expected, prepare_models, require_distinct
+from .models import (
+    LoadedModel,
+    StudyModel,
+    expected,
+    prepare_models,
+    require_distinct,
+    shared_framing,
+)
 
 log = logging.getLogger(__name__)
 
@@ -216,8 +222,9 @@ def make_report(
 
     Args:
         models: a built Keras model, the path of one or the name of a pretrained one, or a callable
-            from images to `{tap: tensor}`; a list of these, or a dict from name to each. Images are
-            converted to the range that each model expects.
+            from images to `{tap: tensor}`; a list of these, or a dict from name to each. All are
+            shown the same images, in the range that each expects: cropped and resized as the models
+            expect if they agree, otherwise whole images, bilinearly.
         images: images for all measurements: floats in [-1, 1], 8-bit values or files, as in
             `vit_tf.analysis`, with labels or without.
         folder: folder of the report, its figures and its results. Results of the same arrays and
@@ -257,10 +264,9 @@ def make_report(
         if isinstance(model, str | os.PathLike)
     }
     models = _named(models)
-    sizes = [expected(model).size for model in models.values()]
-    plain = Preprocessing(next((size for size in sizes if size), None))
+    framing = shared_framing([expected(model) for model in models.values()])
     images, train = (
-        given_images if given_images is None else as_images(given_images, plain)
+        given_images if given_images is None else as_images(given_images, framing)
         for given_images in (images, train)
     )
     data = make_data(images, train, num_classes, optional or {})

@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 import vit_tf
-from vit_tf.names import format_list
+from vit_tf.names import format_list, join_words
 from vit_tf.preprocessing import Preprocessing, interval
 from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import attention_taps, by_own_rule, contradictions
@@ -409,6 +409,26 @@ def expected(model: Any) -> Preprocessing:
         plain = Preprocessing(input_size(model), (0.5,) * channels, (0.5,) * channels)
         return preprocessing or plain
     return getattr(model, "preprocessing", None) or Preprocessing(None)
+
+
+def shared_framing(
+    expected_images: Sequence[Preprocessing], size: tuple[int, int] | None = None
+) -> Preprocessing:
+    """How the images that all models of a report are shown are resized, whatever their order.
+
+    As the models expect where they agree; otherwise whole images, bilinearly.
+    """
+    size = size or next((images.size for images in expected_images if images.size), None)
+    framings = {images.framing(size) for images in expected_images}
+    if len(framings) == 1:
+        return framings.pop()
+    channels = {framing.num_channels for framing in framings}
+    if len(channels) > 1:
+        raise ValueError(
+            "Expected models of images of equally many channels. "
+            f"Received: models of {join_words(map(str, sorted(channels)))}"
+        )
+    return Preprocessing(size, *[(0.5,) * channels.pop()] * 2)
 
 
 def prepare_models(

@@ -7,9 +7,14 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
-from vit_tf import analysis
+from vit_tf import Preprocessing, analysis
 from vit_tf.analysis.study.data import make_data
-from vit_tf.analysis.study.models import LoadedModel, expected, prepare_models
+from vit_tf.analysis.study.models import (
+    LoadedModel,
+    expected,
+    prepare_models,
+    shared_framing,
+)
 
 NAMES = ("cat", "dog", "owl")
 
@@ -99,3 +104,16 @@ def test_names_of_classes_are_those_of_the_data_or_else_of_the_model(images, tmp
     disagree = {"ViT": vit, "other": small_vit(1, class_names=["ant", "bee", "fly"])}
     report = analysis.make_report(disagree, images, figures=["1"], folder=tmp_path / "disagree")
     assert "test accuracy" not in report.path.read_text("utf-8")
+
+
+def test_models_of_a_report_are_shown_the_same_images_whatever_their_order():
+    bicubic = Preprocessing((8, 8), (0.1,) * 3, (0.2,) * 3, "bicubic", crop=0.5)
+    others = [Preprocessing((8, 8), interpolation="bicubic", crop=0.5), Preprocessing((8, 8))]
+    assert shared_framing([bicubic]) == shared_framing([bicubic, others[0]]) == others[0]
+    assert shared_framing([bicubic, *others]) == shared_framing([*others, bicubic])
+    assert shared_framing([bicubic, *others]) == Preprocessing((8, 8))
+    grey = Preprocessing((8, 8), (0.0,), (1.0,))
+    assert shared_framing([grey]).num_channels == 1
+    assert shared_framing([Preprocessing(None)], (4, 6)).size == (4, 6)
+    with pytest.raises(ValueError, match="channels"):
+        shared_framing([grey, bicubic])
