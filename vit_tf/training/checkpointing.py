@@ -221,8 +221,7 @@ def check_configuration(configuration, directory):
 
 def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=None):
     """Write what is needed to resume a run, then remove all but the last `keep` states."""
-    # What `numpy` returns may share the memory that the next step overwrites.
-    arrays = {f"v{i:05d}": np.array(v.numpy()) for i, v in enumerate(_variables(model))}
+    arrays = {f"v{i:05d}": _own_array(v.numpy()) for i, v in enumerate(_variables(model))}
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
@@ -242,6 +241,12 @@ def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=Non
         write() if writer is None else writer.submit(write)
     if writer is None:
         wait_for_workers()
+
+
+def _own_array(array: np.ndarray) -> np.ndarray:
+    """An array that does not share memory, as that of JAX, which the next step overwrites."""
+    # TensorFlow's are copies already. Copying those of a large state again takes seconds.
+    return array if array.flags.owndata else array.copy()
 
 
 def state_path(directory, history, step=0):

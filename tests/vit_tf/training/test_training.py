@@ -134,6 +134,27 @@ def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, 
     assert sorted(os.listdir(tmp_path / "state")) == ["epoch-0004.npz", "epoch-0005.npz"]
 
 
+def test_a_state_holds_the_values_at_its_time_though_it_is_written_later(tmp_path):
+    model = make_model()
+    RECIPE.compile(model, 3)
+    model.optimizer.build(model.trainable_variables)
+    writer, gate = checkpointing.BackgroundWriter(), threading.Event()
+    writer.submit(gate.wait)
+    expected = [np.array(v.numpy()) for v in [*model.variables, *model.optimizer.variables]]
+    checkpointing.save_state(model, {"loss": [1.0]}, tmp_path, writer=writer)
+    for variable in [*model.variables, *model.optimizer.variables]:
+        value = keras.ops.convert_to_numpy(variable.value)
+        variable.assign(value + np.ones((), value.dtype))
+        variable.assign_add(np.ones(variable.shape, value.dtype))
+    gate.set()
+    writer.finish()
+    _, saved, _ = checkpointing._read_state(tmp_path / "state" / newest_state(tmp_path))
+    for one, other in zip(saved, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    shared = np.arange(4.0)
+    assert not np.shares_memory(checkpointing._own_array(shared[:]), shared)
+
+
 def test_a_deflated_state_is_corrupt(tmp_path):
     path = tmp_path / "epoch-0001.npz"
     np.savez_compressed(path, meta=np.zeros(2**20, np.uint8))
