@@ -164,7 +164,10 @@ def test_images_are_read_once_and_labels_checked_as_they_come(model, tmp_path, m
     monkeypatch.setattr(data, "load", load)
     assert evaluate.main(line) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(r"error: Expected labels of the test data to be in \[0, 10\).*: 10$", error)
+    expected = (
+        r"error: Expected labels of the test data to be in \[0, 10\).*: 10: if they are numbered"
+    )
+    assert re.match(expected, error)
 
 
 def least_squares_model():

@@ -13,7 +13,7 @@ import tensorflow as tf
 from vit_tf import distribute
 from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.batches import ResumableDataset, as_shard, is_shard, require_finite_length, skip_batches
-from vit_tf.data.labels import FROM_ONE, require_label_type
+from vit_tf.data.labels import require_label_type
 from vit_tf.distribute.strategies import explained_failures, is_chief, num_workers, wait_for_workers
 from vit_tf.files import only_process, without_password
 from vit_tf.models.model import VisionModel
@@ -398,7 +398,7 @@ def checked_labels(
         wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= num_classes))
         received = tf.strings.reduce_join(tf.strings.as_string(wrong[:5]), separator=", ")
         from_one = tf.reduce_all(wrong == num_classes) & tf.reduce_all(labels > 0)
-        received += tf.where(from_one, FROM_ONE, "")
+        received += tf.where(from_one, ": if they are numbered from 1, use labels - 1", "")
         right = tf.debugging.Assert(tf.equal(tf.size(wrong), 0), [expected + received])
         with tf.control_dependencies([right]):
             return inputs, tf.identity(labels), *weights
