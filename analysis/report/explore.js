@@ -427,7 +427,7 @@
         const values = example()[`token_norms${index}`]();
         const own = example().prefix_norms[index];
         const [low, high] = [smallest(values), biggest(values)];
-        draw(one.canvas, values, data.token_sizes[index], scaled(0, high));
+        draw(one.canvas, values, data.token_sizes[index], scaled(low, high));
         const prefix = own.map((size, token) => `; ${data.prefix_names[token]} ${shown(size)}`).join("");
         one.caption.textContent = `${short(layers.tokens[index])}: ${shown(low)} to ${shown(high)}${prefix}`;
       });

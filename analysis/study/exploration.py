@@ -287,10 +287,24 @@ def _view(opened, subject, photos, results, left_out):
         "name": opened.name,
         "payload": make_payload(subject, results, photos, classes, packed),
         "shown": _shown(subject, results),
-        "left_out": left_out,
+        "left_out": _by_reason(left_out),
         "facts": {key: value for key, value in row.items() if value is not None}
         | {"expects": opened.expects.describe()},
     }
+
+
+def _by_reason(left_out: list[tuple[str, list[str]]]) -> list[tuple[str, str]]:
+    """Each reason once, with the titles of all that it keeps from being shown, in words."""
+    titles = {}
+    for title, reasons in left_out:
+        titles.setdefault(" ".join(reasons), []).append(title)
+    return [
+        (
+            reason,
+            ", ".join([first, *(x if x[:2].isupper() else x[0].lower() + x[1:] for x in more)]),
+        )
+        for reason, (first, *more) in titles.items()
+    ]
 
 
 def _shown(subject, results):
