@@ -31,6 +31,7 @@ ROLLOUT = Figure(
     name="rollout-{model}",
     call="analysis.attention_rollout({model}, images)",
     title="Attention rollout",
-    caption="Each panel shows from which image positions the content of a token comes after that "
-    "layer, assuming that attention and skip connection contribute half each.",
+    caption="Each panel shows from which image positions the content of the CLS token, or of the "
+    "mean token where there is none, comes after that layer, assuming that attention and skip "
+    "connection contribute half each.",
 )

@@ -304,7 +304,7 @@ HEADS = Figure(
     show="analysis.plots.plot_head_ablation",
     title="Head ablation by attention distance",
     caption="Each point is a head: its attention distance, and the change of the output without "
-    "it.",
+    "it, with its 95 % CI over images.",
     claims=[heads_are_dispensable],
     quantities=[global_heads_matter],
 )

@@ -429,6 +429,9 @@ def plot_attention_saliency(
     return ax
 
 
+LEAST_PATTERN = 0.2  # repetition at the bright end of the colours, at least
+
+
 def plot_attention_patterns(
     result: xr.Dataset, ax: "Axes | None" = None, query: str = SPATIAL
 ) -> "Axes":
@@ -440,7 +443,8 @@ def plot_attention_patterns(
         query: `"cls"` or `"spatial"`.
 
     Returns:
-        The axes: a matrix with depth rightwards and upwards, whose colours span its values.
+        The axes: a matrix with depth rightwards and upwards. Colours go from 0 to at least 0.2, so
+        that a repetition of 0.02, which is none, is dark.
 
     Raises:
         ValueError: for a result of another measurement, or a query that it does not have.
@@ -455,8 +459,9 @@ def plot_attention_patterns(
     repetition = expect_variable(result, "repetition", ("query", "layer", "layer_other"))
     values = select_labels(repetition, query=query)
     gaps = "\n(grey: a single head)" if np.isnan(values.values).any() else ""
-    look = {"cmap": style.colours("magma"), **style.span(values.values)}
-    look["bar"] = f"repetition, {QUERIES[query]}{gaps}\n{style.SPANNED}"
+    ends = [np.nanmin(values.values, initial=0.0), np.nanmax(values.values, initial=LEAST_PATTERN)]
+    look = {"cmap": style.colours("magma"), "vmin": ends[0], "vmax": ends[1]}
+    look["bar"] = f"repetition, {QUERIES[query]}{gaps}"
     title = style.titled("Repetition of attention patterns", result)
     return draw_matrix(values, ax, title=title, **look)[0]
 

@@ -483,7 +483,7 @@ def plot_head_effects(
         change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
 
     Returns:
-        The axes: a point for each head.
+        The axes: a point for each head, with its 95 % interval where standard errors are known.
 
     Raises:
         ValueError: for a result of another measurement, or an unknown change, or an empty dict.
@@ -498,12 +498,20 @@ def plot_head_effects(
     """
     effects = style.labelled(results, ("layer", "head"), _effect(change))
     distances = style.labelled(results, ("layer", "head"), "distance")
+    datasets = results if isinstance(results, dict) else dict.fromkeys(effects, results)
+    errors = {label: dataset.get(f"{change}_stderr") for label, dataset in datasets.items()}
     ax = style.new_axes(7, 4.2) if ax is None else ax
     colours = style.line_colours(effects)
     for label, effect in effects.items():
         distance, colour = distances[label].reindex_like(effect), colours[label]
         points = distance.values.ravel(), effect.values.ravel()
         ax.scatter(*points, s=18, color=colour, label=label)
+        error = errors[label]
+        if error is not None:
+            reach = 1.96 * error.reindex_like(effect).values.ravel()
+            x, y = points
+            bars = np.stack([y - reach, y + reach, np.full_like(y, np.nan)], axis=1).ravel()
+            ax.plot(np.repeat(x, 3), bars, color=colour, alpha=0.5, linewidth=1)
     units = next(iter(distances.values())).attrs.get("units", "no unit")
     title = style.titled("Head ablation and attention distance", results)
     xlabel = f"mean attention distance ({units})"

@@ -193,6 +193,7 @@ def _signed(value):
     return f"{rounded:+.2f}".replace("-", "\N{MINUS SIGN}") if rounded else "0.00"
 
 
+RELATIVE = "relative to uniform"  # unit of values that are compared with uniform ones
 WIDTH, HEIGHT = 1.93, 1.62  # inches: five panels stand in a row
 
 
@@ -273,4 +274,6 @@ def _draw_lines(ax, lines, colours, unit):
     ax.set_ylabel(unit, fontsize=7, labelpad=2)
     ax.tick_params(labelsize=6.5, length=2, pad=1.5)
     ax.margins(y=0.12)
+    if unit == RELATIVE:  # 0 is none of it, 1 is uniform: small differences look small
+        ax.set_ylim(0, max(1.1, *ax.get_ylim()))
     style.tidy(ax)

@@ -376,8 +376,9 @@ FIGURE_11 = FIGURE_2.variant(
     name="cls-attention-{model}",
     call="analysis.attention_maps(analysis.mean_attention({model}, images))",
     title="Mean CLS attention",
-    caption="Each panel is a head: its attention to each position, averaged over images. A single "
-    "bright spot is a position that it attends to in every image.",
+    caption="Each panel is a head: its attention to each position, averaged over images, each "
+    "panel on its own scale. A mean does not show whether a head attends to the same position in "
+    "every image or to objects that are mostly there.",
     claims=[patterns_vary],
 )
 

@@ -167,7 +167,9 @@ def blocks_of(result):
 def _purity(clusters, part=slice(None)):
     """Mean purity of some blocks: errors of layers on the same objects do not average out."""
     purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values[part].mean()
-    return accuracy_of(purity, clusters.attrs.get("objects", np.nan), over="objects")
+    over = "objects" if "objects" in clusters.attrs else "images"
+    count = clusters.attrs.get("objects", clusters.attrs.get("examples", np.nan))
+    return accuracy_of(purity, count, over=over)
 
 
 def read_of(models):

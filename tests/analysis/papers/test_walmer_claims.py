@@ -17,6 +17,7 @@ from vit_tf.analysis.papers.walmer import WALMER
 from vit_tf.analysis.papers.walmer.section4_attention import offset_heads as one_sided, phases
 from vit_tf.analysis.papers.walmer.section5_clusters import (
     _last_quarter_over_last as peak,
+    _purity as purity_of,
     blocks_of,
 )
 from vit_tf.analysis.papers.walmer.section6_tasks import (
@@ -184,7 +185,7 @@ DEEPEN = {1: DEEPEN, -1: DEEPEN[::-1], 0: [0.5, 0.3, 0.6, 0.4, 0.6, 0.4]}
 
 def clusters(purity, layers=BLOCKS, objects=400):
     """A result of `cluster_scores`."""
-    attrs = {"objects": objects, "examples": objects}
+    attrs = {"examples": objects}  # of images, or with "objects" of these
     return xr.Dataset({"purity": ("layer", purity)}, coords={"layer": layers}, attrs=attrs)
 
 
@@ -195,6 +196,13 @@ def spatial_first(side):
     layers = ["embedding", *BLOCKS]
     rest = clusters([0.0 if side > 0 else 1.0, *spatial], layers, objects=2000)
     return {"clustering_first.vit": clusters(cls, objects=2000), "clustering_rest.vit": rest}
+
+
+def test_purity_of_images_and_of_objects_has_an_interval_over_them():
+    of_images = clusters([0.5] * 6, objects=100)
+    of_objects = of_images.assign_attrs(objects=400)
+    widths = [x.high - x.low for x in map(purity_of, (of_images, of_objects))]
+    assert widths[0] == pytest.approx(2 * widths[1], rel=0.05)
 
 
 def above_chance(kind, side):

@@ -122,7 +122,8 @@ def test_aligned_maps_are_in_pixels_from_the_query():
 REPETITION = R.attention_patterns.repetition.values[0]
 CHANGE = R.head_ablation.accuracy_change.where(R.head_ablation["head"] > 0)
 ABLATED, CHANGES = R.head_ablation.assign(accuracy_change=CHANGE), {"change": "accuracy_change"}
-SPAN, LABEL = (REPETITION.min(), REPETITION.max()), f"repetition, CLS\n{plots.style.SPANNED}"
+# From 0 to at least 0.2: no repetition is dark, however small the largest is.
+SPAN, LABEL = (min(REPETITION.min(), 0), max(REPETITION.max(), 0.2)), "repetition, CLS"
 # Result, values (layer, other), limits of the colours, label of the colour bar, and options.
 MATRICES = [
     case(ABLATED, CHANGE.values, None, "change in accuracy", **CHANGES),
@@ -291,7 +292,11 @@ def test_heads_are_points_of_their_distance_and_effect():
     expected = np.stack([distance, result.accuracy_change], axis=-1).reshape(-1, 2)
     for points in ax.collections:
         np.testing.assert_array_equal(points.get_offsets(), expected)
-    assert ax.get_xlabel() == "mean attention distance (pixels)"
+    reach = 1.96 * result.accuracy_change_stderr.values.ravel()
+    for bars in ax.lines:
+        low, high = bars.get_ydata()[::3], bars.get_ydata()[1::3]
+        np.testing.assert_allclose([low, high], [expected[:, 1] - reach, expected[:, 1] + reach])
+    assert len(ax.lines) == 2 and ax.get_xlabel() == "mean attention distance (pixels)"
 
 
 def ablation(values, tokens=("cls", "random")):
