@@ -13,6 +13,10 @@ Args that the measurements share, unless their docstrings say otherwise:
     layers: which layers are measured, a shell pattern, a name or a list of them; by default those
         that the measurement is about: the representations of the model (the embedding, the output
         of each block or stage, the final norm), its attention weights, or its skips and branches.
+    detail: a subset of these layers: `"blocks"`, without the final norm and what is pooled;
+        `"grid"`, those blocks on the grid of the last; `"lower"`, the lower half; `"sums"` or
+        `"sublayers"`, the sums, or all layers, inside of blocks too, where sublayers have known
+        names; or how many of the layers, evenly spaced.
     images: array of shape (example, height, width, channel), or one image; PIL images, paths, a
         list of these, or a folder; or a `tf.data.Dataset`, batched or not, of images, of (images,
         labels) with or without weights, or of dicts. Files, PIL images and 8-bit values are
@@ -77,7 +81,7 @@ _SOURCES = {
 }
 # Subpackages whose names were flat here, and still can be imported for one release.
 _GROUPED = ("plots", "engine")
-_FLAT = {"features_of", "plot"}
+_FLAT = {"Recorder", "features_of", "plot"}
 
 
 def _place_of(name):

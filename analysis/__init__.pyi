@@ -45,6 +45,7 @@ from .engine.stream import (
     collect as collect,
     one_pass as one_pass,
 )
+from .engine.training_recorder import Recorder as Recorder
 from .flow.ablation import (
     activation_patching as activation_patching,
     head_ablation as head_ablation,

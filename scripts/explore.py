@@ -102,6 +102,7 @@ def run(options):
     """Explore the models on one page."""
     from vit_tf.analysis.study.exploration import explore_models
     from vit_tf.analysis.study.models import distinct, slug
+    from vit_tf.models.class_names import find_class_names
 
     start = time.perf_counter()
     models, lines = {}, []
@@ -114,7 +115,7 @@ def run(options):
         names = ("image_size", "patch_size", "prefix", "samples", "noise", "seed")
         settings = {setting: getattr(options, setting) for setting in names}
         settings |= {"preprocessing": preprocessing, "taps": options.taps or ()}
-        classes = class_numbers(options.explain, getattr(model, "class_names", None))
+        classes = class_numbers(options.explain, find_class_names(model))
         models[name] = model, settings | {"classes": classes}
     page = explore_models(models, options.images, options.out)
     for name, left_out in page.left_out.items():

@@ -149,8 +149,6 @@ def make_recorder(options, validation, data):
         validation: data set of validation images.
         data: arguments of `vit_tf.data.load`.
     """
-    from vit_tf.taps.structure import block_outputs
-
     description = common.describe_data(options)
     num_probe_images = min(
         IMAGES_PER_CLASS * description.num_classes, description.num_examples["train"] // 2
@@ -168,7 +166,7 @@ def make_recorder(options, validation, data):
     images = examples.batch(max(len(first[1]), 1), drop_remainder=True)
     images = images.take(FORMATION["batches"])
     return vit_tf.analysis.FormationRecorder(
-        lambda model: vit_tf.submodel(model, *block_outputs(model.taps)),
+        lambda model: vit_tf.analysis.features_of(model, detail="blocks"),
         images,
         every=options.record_formation,
         probes=(train, images, description.num_classes),

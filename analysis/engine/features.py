@@ -27,6 +27,7 @@ from vit_tf.data.labels import (
     require_label_type,
     require_labels,
 )
+from vit_tf.models.class_names import find_class_names
 from vit_tf.names import as_patterns, format_list, join_words, match, unknown_name
 from vit_tf.preprocessing import (
     JointPreprocessing,
@@ -543,7 +544,7 @@ def _features_of_model(
         grid = own or grid_of_shapes([t for t in features.taps if t not in scores], shapes, size)
     else:
         shapes, graph = described.shapes, described.graph
-        grid = own or grid_of_shapes([*graph.representations, *shapes], shapes, size)
+        grid = own or grid_of_shapes(described.names, shapes, size, graph)
         chosen = layers_of(kind, described.names, shapes, graph, grid, detail=detail, block=block)
         if not [*chosen, *scores]:
             raise ValueError(
@@ -554,7 +555,7 @@ def _features_of_model(
         features = vit_tf.submodel(described.source, *dict.fromkeys([*chosen, *scores]))
     features.token_grid = grid
     features.num_classes = getattr(model, "num_classes", None)
-    features.class_names = getattr(model, "class_names", None)
+    features.class_names = find_class_names(model)
     return features
 
 

@@ -21,6 +21,7 @@ Detail: TypeAlias = str | int | None
 # What a call's `detail` can ask for, where layers are chosen among the representations.
 DETAILS = {
     "blocks": "outputs of blocks, without the final norm and what is pooled",
+    "grid": "blocks whose tokens or positions lie on the grid of the last",
     "lower": "lower half of the blocks",
     "middle": "the block at half depth",
     "sums": "sums of skip and branch of all sublayers",
@@ -46,9 +47,11 @@ class _Model:
     def representations(self) -> list[str]:
         """The representations, or the subset that the detail names."""
         graph = self.graph
-        if self.detail in ("blocks", "lower"):
+        if self.detail in ("blocks", "grid", "lower"):
             blocks = [tap for tap in graph.blocks if len(self.shapes.get(tap, (1, 1))) > 1]
             blocks = blocks or list(graph.blocks)
+            if self.detail == "grid":
+                return self.on_grid(blocks)
             return blocks[: (len(blocks) + 1) // 2] if self.detail == "lower" else blocks
         if self.detail in ("sums", "sublayers") and has_tap_grammar(self.names):
             return self.matching("*/sum") if self.detail == "sums" else sublayers(self.names)
@@ -69,6 +72,10 @@ class _Model:
             return not grid.prefix and shape[:2] == (grid.rows, grid.columns)
         return len(shape) == 2 and shape[0] == grid.num_tokens
 
+    def holds_tokens(self, tap: str) -> bool:
+        """Whether a tap on the grid is a sequence of tokens and no map."""
+        return len(self.shapes[tap]) == 2 if self.shapes else not tap.startswith("stage")
+
     def of_one_width(self, taps: Sequence[str]) -> list[str]:
         """Those of some taps that are tokens, or maps, of as many channels as the last of them."""
         shapes = [self.shapes.get(tap, (None,)) for tap in taps]
@@ -88,7 +95,8 @@ def _lies_on_last_grid(tap: str, taps: Sequence[str]) -> bool:
 
 def sublayers(taps: Iterable[str]) -> list[str]:
     """The taps that hold representations of images, without skips: each is the sum before it."""
-    return [t for t in taps if t.rpartition("/")[2] not in ("weights", "heads", "skip", "logits")]
+    ends = ("weights", "heads", "skip", "logits", "log_odds")
+    return [t for t in taps if t.rpartition("/")[2] not in ends]
 
 
 def _outputs(model: _Model) -> list[str]:
@@ -96,9 +104,11 @@ def _outputs(model: _Model) -> list[str]:
 
 
 def _without_constant_cls(model: _Model, taps: list[str]) -> list[str]:
-    """The taps without an embedding whose CLS token is the same for all images."""
-    is_constant = model.grid and model.grid.prefix and len(taps) > 1 and "embed" in taps[0]
-    return taps[1:] if is_constant else taps
+    """The taps without an embedding whose CLS token is missing, or the same for all images."""
+    if not model.grid or not model.grid.prefix or len(taps) < 2:
+        return taps
+    is_map = len(model.shapes.get(taps[0], ())) == 3
+    return taps[1:] if is_map or "embed" in taps[0] else taps
 
 
 def _tokens(model: _Model) -> list[str]:
@@ -115,7 +125,7 @@ def _lens(model: _Model) -> list[str]:
 
 
 def _patching(model: _Model) -> list[str]:
-    return [tap for tap in _lens(model) if len(model.shapes.get(tap, (1, 1))) == 2]
+    return [tap for tap in _lens(model) if model.holds_tokens(tap)]
 
 
 def _maps(model: _Model) -> list[str]:
@@ -132,7 +142,7 @@ def _maps(model: _Model) -> list[str]:
 def _replaced_tokens(model: _Model) -> list[str]:
     """One layer of tokens, the first or that at half depth, and the attention weights after it."""
     taps = model.on_grid(model.graph.blocks)
-    taps = [tap for tap in taps if len(model.shapes.get(tap, (1, 1))) == 2]
+    taps = [tap for tap in taps if model.holds_tokens(tap)]
     if model.detail == "middle":
         taps = [tap for tap in taps if "embed" not in tap] or taps
         taps = taps[max(len(taps) // 2 - 1, 0) :]
@@ -281,17 +291,21 @@ def grid_of_shapes(
     taps: Iterable[str],
     shapes: Mapping[str, Shape],
     image_size: tuple[int | None, int | None],
+    graph: ModelGraph | None = None,
     patch_size: int | None = None,
     prefix: int | None = None,
 ) -> TokenGrid | None:
-    """`infer_grid` of some taps, whose attention weights show the number of tokens too."""
+    """`infer_grid` of the representations, or of all `taps` where no graph shows which these are.
+
+    Where they show none, attention weights show the number of tokens.
+    """
     taps = [tap for tap in taps if tap in shapes]
-    held = [shapes[tap] for tap in taps if not tap.endswith(("/weights", "/heads", "/value"))]
+    held = taps if graph is None else [tap for tap in graph.representations if tap in shapes]
+    held = [shapes[tap] for tap in held if not tap.endswith(("/weights", "/heads", "/value"))]
     weights = [shapes[tap][:0:-1] for tap in taps if tap.endswith("/weights")]
     weights = [shape for shape in weights if len(shape) == 2]
-    return infer_grid(held, image_size, patch_size, prefix) or infer_grid(
-        weights, image_size, patch_size, prefix
-    )
+    own = infer_grid(held, image_size, patch_size, prefix)
+    return own or infer_grid(weights, image_size, patch_size, prefix)
 
 
 def warn_of_missed_blocks(name: str, graph: ModelGraph) -> None:
@@ -328,7 +342,7 @@ def infer_grid(
         extra = count - grid.num_spatial if prefix is None else prefix
         if extra < 0 or extra + grid.num_spatial != count:
             raise ValueError(
-                f"Expected a patch size and a prefix that give {count} tokens. "
+                f"Expected a patch size and a prefix that give the {count} tokens of the layers. "
                 f"Received: {max(extra, 0)} + {grid.rows} x {grid.columns}"
             )
         return TokenGrid.of_patches(image_size, patch_size, extra)
@@ -340,10 +354,14 @@ def infer_grid(
         tiles = not height % rows and height * columns == width * rows
         return TokenGrid(rows, columns, 0, height // rows) if tiles else None
     strides = [s for s in range(1, min(height, width) + 1) if not height % s and not width % s]
-    fits = []
-    for stride in strides:
-        rows, columns = height // stride, width // stride
-        extra = counts[-1] - rows * columns
-        if 0 <= extra <= min(MOST_PREFIX_TOKENS, rows * columns - 1) and prefix in (None, extra):
-            fits.append(TokenGrid(rows, columns, extra, stride))
-    return min(fits, key=lambda grid: grid.prefix, default=None)
+    # What pools the tokens at the end may return a few, which are on no grid.
+    for count in dict.fromkeys(count for count in reversed(counts) if count > 1):
+        fits = []
+        for stride in strides:
+            rows, columns = height // stride, width // stride
+            extra, most = count - rows * columns, min(MOST_PREFIX_TOKENS, rows * columns - 1)
+            if 0 <= extra <= most and prefix in (None, extra):
+                fits.append(TokenGrid(rows, columns, extra, stride))
+        if fits:
+            return min(fits, key=lambda grid: grid.prefix)
+    return None

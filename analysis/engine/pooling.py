@@ -1,6 +1,7 @@
 """Taps as sequences of tokens on a grid, pooled to one vector for each image."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from vit_tf import TokenGrid
 from vit_tf.data.labels import require_label_type
 from vit_tf.tokens import as_grid, as_pair
 
-from .features import Derived
+from .features import Derived, Model, measurement
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
 from .stream import Statistic
 
@@ -154,7 +155,10 @@ def _grid_of_tap(tap, values, own, size):
     return grid
 
 
-def match_maps(features, channels, grid=None):
+@measurement()
+def match_maps(
+    features: Model, channels: int | None = None, grid: TokenGrid | tuple[int, int] | None = None
+) -> Callable:
     """Features resampled to the rows and columns of the last stage, with about as many channels.
 
     Each map is split into patches that are flattened, so that early layers with few channels are
@@ -168,9 +172,9 @@ def match_maps(features, channels, grid=None):
     differently in every stage.
 
     Args:
-        features: callable from images to `{layer: tensor of shape (example, row, column,
-            channel)}`.
-        channels: number of channels of the last stage.
+        features: a model, or a callable from images to `{layer: tensor of shape (example, row,
+            column, channel)}`.
+        channels: number of channels of the last stage; by default that of the last layer.
         grid: `TokenGrid` of the last stage's map; by default the features' own.
 
     Returns:
@@ -186,9 +190,9 @@ def match_maps(features, channels, grid=None):
     def matched(taps):
         for tap, values in taps.items():
             _require_divisible(tap, values.shape, grid)
+        width = channels or list(taps.values())[-1].shape[-1]
         return {
-            tap: _match_map(values, grid.rows, grid.columns, channels)
-            for tap, values in taps.items()
+            tap: _match_map(values, grid.rows, grid.columns, width) for tap, values in taps.items()
         }
 
     return Derived(features, matched, grid)

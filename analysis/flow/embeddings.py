@@ -15,6 +15,8 @@ from vit_tf.tokens import as_grid
 
 from ..engine.features import Grid, Model
 
+MOST_COMPONENTS = 28  # in the figure of the paper
+
 
 def _weight_of(model, name):
     """A weight of a model, or of its path or name, by its attribute; an array as it is."""
@@ -22,7 +24,7 @@ def _weight_of(model, name):
     return getattr(model, name, None) if callable(model) else model
 
 
-def patch_filters(kernel: Model | np.ndarray, count: int = 28) -> xr.DataArray:
+def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.DataArray:
     """The first principal components of the patch-embedding filters (figure 7, left).
 
     The filters of the hidden units are the observations: with the row f_u - mean(f) for each unit u
@@ -33,7 +35,7 @@ def patch_filters(kernel: Model | np.ndarray, count: int = 28) -> xr.DataArray:
     Args:
         kernel: a model that embeds patches of the image, its path or name; or an array of shape
             (row, column, channel, hidden unit), such as `model.patch_kernel`.
-        count: number of components.
+        count: number of components; by default 28, as in the paper, or all of a small kernel.
 
     Returns:
         DataArray of dims (component, row, column, channel), with the share of the variance as the
@@ -61,6 +63,7 @@ def patch_filters(kernel: Model | np.ndarray, count: int = 28) -> xr.DataArray:
     kernel = np.asarray(kernel, "float64")
     filters = kernel.reshape(-1, kernel.shape[-1]).T
     most = min(filters.shape[1], filters.shape[0] - 1)
+    count = min(MOST_COMPONENTS, most) if count is None else count
     if not 1 <= count <= most:
         raise ValueError(
             f"Expected count from 1 to {most}, which a kernel of shape {kernel.shape} has. "

@@ -11,9 +11,8 @@ ABNAR = Paper("Abnar and Zuidema (2020)", "https://arxiv.org/abs/2005.00928", pr
 
 def rollout_of(model):
     """Attention rollout: attention and identity skips, multiplied through the layers."""
-    model.require(model.weights, "attention weights")
+    taps = model.layers("rollout")
     model.require_grid()
-    taps = model.rollout_taps
     sites = dict.fromkeys(tap.rpartition("/")[0] for tap in taps)
     missing = [f"{s}/{end}" for s in sites for end in ("skip", "sum") if f"{s}/{end}" not in taps]
     model.require(not missing, f"{''.join(missing[:1])}, which would show that it has that skip")

@@ -23,83 +23,72 @@ from ..plots.flow_plots import (
     plot_token_ablation,
 )
 from ..study.claims import claim
+from ..study.data import first_images, labels_of
 from ..study.figure import Figure, Paper, group, variants, with_roles
 from ..study.measure import DATA, quantity, task
 from .chapters import CAUSES
 from .walmer.section4_attention import unit_distance_of
+from .walmer.section5_clusters import blocks_of
 
-SCORES = "logits"
 MOST_IMAGES = 256  # of the user's models, unless the first batch alone is larger
 MOST_FOR_HEADS = 512  # whose effects are small
 
 
-def _intervention(analysis, model, taps, measure, most=None):
+def _intervention(measure, model, taps, most=None, detail=None, name="", call=""):
     """A measurement of many forward passes over the labelled test images, with interventions."""
-    is_users = model.role == "model"
-    has_scores = SCORES in model.taps and not (is_users and model.accuracy is None)
-    model.require(has_scores, "class scores for these images")
+    name, is_users = name or measure.__name__, model.role == "model"
+    most = most or MOST_IMAGES
+    scores = model.require_scores()
+    model.require(not is_users or model.accuracy is not None, "class scores for these images")
 
     def make(data):
-        test = data.test
-        if is_users:
-            images, _ = next(iter(test))
-            test = test.take(max(1, (most or MOST_IMAGES) // len(images)))
-        return measure(model.features(*taps, SCORES), test)
+        test = first_images(data.test, most) if is_users else data.test
+        return measure(model.features(*taps, scores), test, scores=scores)
 
-    return task(analysis, model, make, reads="test", inputs=(DATA,), labelled=True)
+    detailed = f", detail={detail!r}".replace("'", '"') if detail else ""
+    call = call or f"analysis.{name}({{model}}, @images@{detailed})"
+    call = call.replace("@images@", f"first_images(images, {most})" if is_users else "images")
+    return task(name, model, make, reads="test", inputs=(DATA,), labelled=True, call=call)
 
 
 def head_ablation_of(model):
     """Effect of ablating each head."""
-    heads = [tap for tap in model.taps if tap.endswith("/heads")]
-    heads = model.require(heads, "outputs of heads")
-    return _intervention("head_ablation", model, heads, head_ablation, MOST_FOR_HEADS)
+    return _intervention(head_ablation, model, model.layers("heads"), MOST_FOR_HEADS)
 
 
 def head_effects_of(model):
     """The same, with the attention distance of each head."""
 
-    def by_site(result):
-        return result.assign_coords(
-            layer=[tap.rpartition("/")[0] for tap in result["layer"].values]
-        )
-
     def make(effects, distance):
-        return by_site(effects).assign(distance=by_site(distance))
+        sites = {tap.rpartition("/")[0]: tap for tap in effects["layer"].values}
+        taps = [sites[tap.rpartition("/")[0]] for tap in distance["layer"].values]
+        return effects.assign(distance=distance.assign_coords(layer=taps))
 
-    inputs = (head_ablation_of(model), unit_distance_of(model))
-    return task("head_effects", model, make, inputs=inputs)
+    ablation = head_ablation_of(model)
+    inputs = (ablation, unit_distance_of(model))
+    return task("head_effects", model, make, inputs=inputs, call=ablation.call)
 
 
 def skip_ablation_of(model):
     """Effect of removing the skips, and the branches, of each block."""
-    taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
-    taps = model.require(taps, "separate skips and branches")
-    return _intervention("skip_ablation", model, taps, skip_ablation)
+    return _intervention(skip_ablation, model, model.layers("ablated_skips"))
 
 
 def token_ablation_of(model):
     """Effect of ablating tokens at half depth."""
     model.require_grid()
-    sums = [tap for tap in model.on_grid(model.blocks) if tap.endswith("/sum")]
-    model.require(sums and not model.has_maps, "blocks of tokens")
-    middle = sums[len(sums) // 2 - 1]
-    weights = f"{middle.split('/')[0]}/attention/weights"
-    taps = [middle, *([weights] if weights in model.taps else [])]
-    return _intervention("token_ablation", model, taps, token_ablation)
+    taps = model.layers("embedding", "middle")
+    return _intervention(token_ablation, model, taps, detail="middle")
 
 
 def lens_of(model):
     """Logit-lens accuracy of each block."""
 
-    def measure(features, test):
-        labels = np.concatenate([labels for _, labels in test.as_numpy_iterator()])
-        return lens_accuracy(logit_lens(features, test, SCORES), labels)
+    def measure(features, test, scores):
+        return lens_accuracy(logit_lens(features, test, scores), labels_of(test))
 
-    blocks = [tap for tap in model.blocks if tap.startswith("block") and tap.endswith("/sum")]
-    return _intervention(
-        "lens_accuracy", model, model.require(blocks, "blocks of one width"), measure
-    )
+    call = "analysis.lens_accuracy(analysis.logit_lens({model}, @images@), labels_of(@images@))"
+    return _intervention(measure, model, model.layers("lens"), name="lens_accuracy", call=call)
 
 
 def over_seeds(measure):
@@ -155,7 +144,8 @@ def _beside_trained(intact, without):
             [effects, trained], "path", data_vars="minimal", join="outer"
         ).assign_attrs(effects.attrs)
 
-    return task("removal", (intact, *without), make, inputs=(skip_ablation_of(intact),))
+    ablation = skip_ablation_of(intact)
+    return task("removal", (intact, *without), make, inputs=(ablation,), call=ablation.call)
 
 
 MICHEL = Paper("Michel et al. (2019)", "https://arxiv.org/abs/1905.10650", prefix="Mi.", rank=5)
@@ -274,7 +264,7 @@ def classes_emerge(lens):
     quarter of the depth, is a convention. The interval follows from Wilson's over images for the
     accuracy of each block.
     """
-    accuracy = expect_variable(lens, "accuracy", ("layer",)).values
+    accuracy = blocks_of(expect_variable(lens, "accuracy", ("layer",))).values
     require_above_chance(accuracy[-1], lens.attrs, "the ViT")
     examples, last = lens.attrs["examples"], max(len(accuracy) - 1, 1)
     half = (accuracy[-1] + 1 / lens.attrs["num_classes"]) / 2
@@ -300,7 +290,6 @@ HEADS = Figure(
     measure=over_seeds(head_effects_of),
     draw=plot_head_effects,
     name="head-effects-{model}",
-    call="analysis.head_ablation({model}, images)",
     show="analysis.plots.plot_head_ablation",
     title="Head ablation by attention distance",
     caption="Each point is a head: its attention distance, and the change of the output without "
@@ -318,7 +307,6 @@ BLOCKS = Figure(
     measure=removal_of_blocks,
     draw=plot_skip_ablation,
     name="without-blocks",
-    call="analysis.skip_ablation({model}, images)",
     title="Accuracy without the skips or branches of a block",
     caption="Each point is the change in accuracy of the trained model with one block ablated. "
     "Without its branches a block is removed; without its skips it has no identity path. Models "
@@ -335,7 +323,6 @@ TOKENS = Figure(
     measure=over_seeds(token_ablation_of),
     draw=plot_token_ablation,
     name="without-tokens-{model}",
-    call="analysis.token_ablation({model}, images)",
     title="Token ablation at half depth",
     caption="Accuracy over the share of tokens removed; each line is an order of removal. Where a "
     "line falls before that of random tokens, these tokens carry more information.",
@@ -351,7 +338,6 @@ LENS = Figure(
     measure=over_seeds(lens_of),
     draw=plot_lens_accuracy,
     name="logit-lens-{model}",
-    call="analysis.lens_accuracy(analysis.logit_lens({model}, images), labels)",
     title="Logit-lens accuracy",
     caption="Each point is the accuracy of the final norm and head applied to the output of a "
     "block. Where the line rises, the block writes the class in the space of the head.",

@@ -33,7 +33,7 @@ def measures_of(model):
         if model.detail != 1:  # one picture of each model, for any number of seeds
             return None
         model = model.base
-    taps = model.blocks
+    taps = model.layers("representations", "blocks")
     model.require(len(taps) >= LEAST_LAYERS, f"{LEAST_LAYERS} blocks to compare")
     make = partial(similarities_statistic, measures=MEASURES)
     return statistic("similarities", model, taps, make)
@@ -96,7 +96,9 @@ AGREEMENT = Figure(
     measure=measures_of,
     draw=plot_similarities,
     name="measures-{base}",
-    call="analysis.similarities({model}, images)",
+    call=f'analysis.similarities({{model}}, images, measures={MEASURES}, detail="blocks")'.replace(
+        "'", '"'
+    ),
     title="Similarity of layers by several measures",
     caption="Each panel shows the similarity of all pairs of blocks by one measure, on a common "
     "scale. The last shows disagreement: bright pairs are among the most similar by one measure "

@@ -1,7 +1,5 @@
 """Dosovitskiy et al. 2020: "An Image is Worth 16x16 Words", the first layer of the ViT."""
 
-import numpy as np
-
 from ..flow.embeddings import patch_filters, position_similarity
 from ..plots.flow_plots import plot_patch_filters, plot_position_similarity
 from ..study.figure import Figure, Paper, each
@@ -11,19 +9,13 @@ from .chapters import EMBEDDINGS
 DOSOVITSKIY = Paper(
     "Dosovitskiy et al. (2020)", "https://arxiv.org/abs/2010.11929", prefix="V.", rank=4
 )
-FILTERS = 28  # in the paper's figure, at most
 
 
 def filters_of(model):
     """The principal components of the patch embedding's filters."""
     model.require(model.patch_kernel is not None, "known patch embedding")
 
-    def make():
-        kernel = model.patch_kernel()
-        most = min(FILTERS, np.prod(kernel.shape[:-1]), kernel.shape[-1] - 1)
-        return patch_filters(kernel, int(most))
-
-    return task("patch_filters", model, make, reads="")
+    return task("patch_filters", model, lambda: patch_filters(model.patch_kernel()), reads="")
 
 
 def positions_of(model):

@@ -50,7 +50,7 @@ from .figure import (
     plan,
     without_failures,
 )
-from .measure import measure_all
+from .measure import Measurement, measure_all
 from .models import (
     LoadedModel,
     StudyModel,
@@ -444,69 +444,100 @@ def undefined(results):
     return [("Layers without a similarity, as they do not vary", sentences)] if sentences else []
 
 
+# Functions of the study that the code of a figure calls: what it imports them from.
+HELPERS = ("split_train", "few_images", "first_images", "labels_of")
+
+
 def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = "") -> str:
     """The code of one figure from its panels, or no text where its definition has none."""
     figure = pictures[0].figure
-    if not figure.call:
+    templates = [
+        measurement.call or figure.call
+        for picture in pictures
+        for measurement in picture.selection.measurements.values()
+    ]
+    if not all(templates):
         return ""
     show = figure.show or f"analysis.plots.{figure.draw.__name__}"
-    uses_train = "train" in figure.call
+    text = " ".join(templates)
+    uses_train = "train" in text or "fitted" in text
     lines = [line for line in setup.splitlines() if uses_train or not line.startswith("train")]
-    if "labels" in figure.call:
-        lines.append("labels = np.concatenate([labels for _, labels in images])")
+    if "fitted" in text:
+        lines.append("fitted, validation = split_train(train)")
     lines += _calls(pictures, figure, sources, show)
     packages = "analysis" + (", data" if "data.load(" in setup else "")
     head = [f"from vit_tf import {packages}"]
     if any("vit_tf." in line for line in lines):
         head.insert(0, "import vit_tf")
-    if "labels" in figure.call:
-        head.insert(0, "import numpy as np")
+    if helpers := [name for name in HELPERS if any(f"{name}(" in line for line in lines)]:
+        head.append(f"from vit_tf.analysis.study.data import {', '.join(helpers)}")
     return "\n".join([*head, *lines])
 
 
 def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) -> list[str]:
     """The lines that measure and plot."""
-    kind, call = figure.models.panel, figure.call
-    names = [model.name for picture in pictures for model in picture.selection.models]
-    names = list(dict.fromkeys(names))
 
-    def expression(name):
+    def name_expression(name: str) -> str:
         return repr(sources[name]) if name in sources else f"models[{name!r}]"
 
-    if "{other}" in call:
-        pairs = [
-            (picture.selection.models[0], picture.selection.models[-1]) for picture in pictures
-        ]
-        return [
-            _plotted(show, call.format(model=expression(first.name), other=expression(other.name)))
-            for first, other in dict.fromkeys(pairs)
-        ]
-    if "{models}" in call:
-        items = ", ".join(f"{name!r}: {expression(name)}" for name in names)
-        return [_plotted(show, call.format(models=f"{{{items}}}"))]
-    if kind and len(names) == 1:
-        model = expression(names[0])
-        loaded = f"vit_tf.load({model})" if names[0] in sources else model
-        labels = dict.fromkeys(picture.selection.label for picture in pictures)
-        return [
-            _plotted(show, call.format(model=model, loaded=loaded, label=label)) for label in labels
-        ]
-    head, models, key = [], "name, model in models.items()", "name"
-    if all(sources.get(name) == name for name in names):
-        models, key = f"model in ({', '.join(map(repr, names))},)", "model"
-        models = models if len(names) == 1 else models.replace(",)", ")")
-    elif all(name in sources for name in names):
-        items = ", ".join(f"{name!r}: {sources[name]!r}" for name in names)
-        head = [f"models = {{{items}}}"]
-    loaded = "vit_tf.load(model)" if head or key == "model" else "model"
-    call, _, loop = call.partition(" for ")
-    if loop:
-        key, loop = f'f"{{{key}}}: {{{loop.split()[0]}}}"', f" for {loop}"
-    call = call.format(model="model", loaded=loaded, label=pictures[0].selection.label)
-    head.append(f"results = {{{key}: {call} for {models}{loop}}}")
-    if not kind:
-        return [*head, _plotted(show, "results")]
-    return [*head, "for result in results.values():", f"    {_plotted(show, 'result')}"]
+    def expression(picture: Picture, measurement: Measurement) -> str:
+        template = _template(figure, measurement)
+        models = measurement.models
+        if "{other}" in template and len(models) == 1:
+            models = picture.selection.models[::-1]
+        items = ", ".join(f"{m.name!r}: {name_expression(m.name)}" for m in models)
+        return template.format(
+            model=name_expression(models[0].name),
+            other=name_expression(models[-1].name),
+            models=f"{{{items}}}",
+        )
+
+    measured = [
+        (picture, label, measurement)
+        for picture in pictures
+        for label, measurement in picture.selection.measurements.items()
+        if label not in picture.selection.baselines
+    ]
+    names = list(dict.fromkeys(measurement.models[0].name for _, _, measurement in measured))
+    templates = {_template(figure, measurement) for _, _, measurement in measured}
+    is_alone = all(picture.selection.alone for picture in pictures)
+    is_each = all(len(measurement.models) == 1 for _, _, measurement in measured)
+    of_each = {(measurement.models[0].name, measurement.name) for _, _, measurement in measured}
+    (template, *others) = templates
+    is_loop = is_each and not others and len(of_each) == len(names) and "{other}" not in template
+    if is_loop and not (is_alone and len(names) == 1):
+        head, models, key = [], "name, model in models.items()", "name"
+        if all(sources.get(name) == name for name in names):
+            models, key = f"model in ({', '.join(map(repr, names))},)", "model"
+            models = models if len(names) == 1 else models.replace(",)", ")")
+        elif all(name in sources for name in names):
+            items = ", ".join(f"{name!r}: {sources[name]!r}" for name in names)
+            head = [f"models = {{{items}}}"]
+        head.append(f"results = {{{key}: {template.format(model='model')} for {models}}}")
+        if not is_alone:
+            return [*head, _plotted(show, "results")]
+        return [*head, "for result in results.values():", f"    {_plotted(show, 'result')}"]
+    if is_alone:
+        calls = (expression(picture, measurement) for picture, _, measurement in measured)
+        return list(dict.fromkeys(_plotted(show, call) for call in calls))
+    lines = {}
+    for picture in pictures:
+        items = ", ".join(
+            f"{label!r}: {expression(picture, measurement)}"
+            for own, label, measurement in measured
+            if own is picture
+        )
+        lines[_plotted(show, f"{{{items}}}")] = None
+    return list(lines)
+
+
+def _template(figure: Figure, measurement: Measurement) -> str:
+    """The expression of a measurement; of a model whose layers were chosen, with these."""
+    template = measurement.call or figure.call
+    chosen = next((model.chosen for model in measurement.models if model.chosen), ())
+    # Braces of a pattern are no fields.
+    layers = f"layers={list(chosen)!r}".replace("{", "{{").replace("}", "}}")
+    return re.sub(r'detail="\w+"', lambda _: layers, template) if chosen else template
 
 
 def _plotted(show: str, result: str) -> str:

@@ -117,7 +117,7 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
     Probes are fitted on every other batch of the labelled images, their penalty on the rest.
     """
     test = _batched(images)
-    few = test.unbatch().batch(num_field_images(test)).take(1)
+    few = few_images(test)
     optional_facts = {name: {name: _digest(made)} for name, made in optional.items()}
     optional = {
         name: made if callable(made) else lambda made=made: made for name, made in optional.items()
@@ -128,18 +128,14 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
         found = {"facts": facts, "optional": optional, "optional_facts": optional_facts}
         return Data(test, few, labelled=has_labels, **found)
     require_labelled("train", train)
-    labelled = _batched(train, fewest=2, smallest=1)
-    if labelled.cardinality() == 1:  # of a small folder, half of which is one batch
-        (labels,) = (labels for _, labels in labelled.as_numpy_iterator())
-        labelled = labelled.unbatch().batch(-(-len(labels) // 2))
+    labelled = batch_train(train)
     if num_classes is None:
         batches = [labels for _, labels in labelled.as_numpy_iterator()]
         num_classes = count_classes(np.concatenate(batches))
     return Data(
         test,
         few,
-        labelled.shard(2, 0),
-        labelled.shard(2, 1),
+        *split_train(labelled),
         num_classes,
         facts | {"train": _digest(train), "classes": num_classes},
         {"gallery": lambda: labelled, **optional},
@@ -160,6 +156,37 @@ def _has_classes(images: Any, spec: Any) -> bool:
         return True  # which a measurement checks when it reads them
     require_labels(np.asarray(images[1]))
     return len(np.unique(images[1])) > 1
+
+
+def batch_train(train: Any) -> tf.data.Dataset:
+    """Labelled images in at least two batches: those that probes are fitted on."""
+    labelled = _batched(train, fewest=2, smallest=1)
+    if labelled.cardinality() == 1:  # of a small folder, half of which is one batch
+        (labels,) = (labels for _, labels in labelled.as_numpy_iterator())
+        labelled = labelled.unbatch().batch(-(-len(labels) // 2))
+    return labelled
+
+
+def split_train(train: Any) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    """The labelled images that probes are fitted on, and those that choose their penalty."""
+    labelled = batch_train(train)
+    return labelled.shard(2, 0), labelled.shard(2, 1)
+
+
+def first_images(images: tf.data.Dataset, most: int) -> tf.data.Dataset:
+    """As many whole batches as hold at most so many images, and at least one."""
+    batch = tf.nest.flatten(next(iter(images)))[0]
+    return images.take(max(1, most // len(batch)))
+
+
+def labels_of(images: tf.data.Dataset) -> np.ndarray:
+    """The labels of a data set of (images, labels), of shape (example,)."""
+    return np.concatenate([labels for _, labels in images.as_numpy_iterator()])
+
+
+def few_images(images: tf.data.Dataset) -> tf.data.Dataset:
+    """The first images of a data set in one batch, for what costs a gradient each."""
+    return images.unbatch().batch(num_field_images(images)).take(1)
 
 
 def num_field_images(test: tf.data.Dataset) -> int:

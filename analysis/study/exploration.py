@@ -19,6 +19,7 @@ import vit_tf
 from vit_tf.batches import require_finite_length
 from vit_tf.data.any_images import as_images
 from vit_tf.files import without_password, write_whole
+from vit_tf.models.class_names import find_class_names
 from vit_tf.preprocessing import Preprocessing, require_levels
 
 from ..engine.features import name_models, own_name
@@ -277,7 +278,7 @@ def _framed(picture: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
 
 def _view(opened, subject, photos, results, left_out):
     """What the page shows of a model: name, numbers, panels, what is left out, and facts."""
-    classes = getattr(opened.model, "class_names", None)
+    classes = find_class_names(opened.model)
     row = describe_model(opened, subject.model)
     packed, failed = keep_possible(
         results, lambda name: PACKERS[name](results[name], subject, classes), opened.name

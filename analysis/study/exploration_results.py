@@ -12,6 +12,7 @@ import xarray as xr
 
 from vit_tf import edits
 from vit_tf.names import join_words
+from vit_tf.taps.structure import spread
 from vit_tf.tokens import prefix_names
 
 from ..attention.attention_distance import attention_rows
@@ -25,7 +26,6 @@ from ..flow.logit_lens import logit_lens, token_lens
 from ..flow.receptive_field import position_attribution
 from ..flow.skips import branch_norms
 from ..objects.keypoints import token_similarity
-from .models import spread
 
 MOST_LAYERS = 13  # whose tokens are compared
 MOST_CELLS = 49  # whose receptive fields are taken
@@ -79,13 +79,7 @@ class Subject:
     @property
     def scores_tap(self):
         """The tap that holds the scores of classes; a `NotApplicable` where there is none."""
-        tap = self.model.scores_tap
-        are_scores = len(self.model.shapes[tap]) == 1 and self.model.shapes[tap][0] > 1
-        self.model.require(
-            are_scores and (self.foreign or tap == "logits"),
-            "scores of classes, as a last layer of one number for each class",
-        )
-        return tap
+        return self.model.require_scores()
 
     @cached_property
     def scores(self):
@@ -150,7 +144,7 @@ class Subject:
     @cached_property
     def _placed(self):
         """Sequences of tokens, (example, token, channel), of some layers on the grid."""
-        values = self._values(spread(self.model.require_grid_layers(), MOST_LAYERS))
+        values = self._values(spread(self.model.layers("tokens"), MOST_LAYERS))
         return {tap: x.reshape(len(x), -1, x.shape[-1]) for tap, x in values.items()}
 
     def _values(self, taps):
@@ -165,11 +159,7 @@ class Subject:
     @property
     def maps(self):
         """The last map of each size, in depth order: taps; `NotApplicable` where there are none."""
-        model = self.model
-        model.require(model.has_maps, "maps through its depth, as convolutions make them")
-        held = [tap for tap in model.blocks if model.is_map(tap)]
-        last = {model.shapes[tap][:2]: tap for tap in held}
-        return list(last.values())
+        return self.model.layers("maps")
 
 
 def attention(subject):
@@ -187,15 +177,14 @@ def attention(subject):
 def rollout(subject):
     """Attention followed through all layers."""
     model = subject.model
-    model.require(model.weights, "attention weights and skips among its layers")
-    grid = model.require_grid()
-    return rollout_of_images(model.features(*model.rollout_taps), subject.images, grid)
+    taps = model.layers("rollout")
+    return rollout_of_images(model.features(*taps), subject.images, model.require_grid())
 
 
 def relevance(subject):
     """Gradient-weighted attention of each class that is explained."""
     model, scores = subject.model, subject.scores_tap
-    weights = model.require(model.weights, "attention weights among its layers")
+    weights = model.layers("class_attention")
     features = model.features(*weights, scores)
     grid = model.require_grid()
     return subject.explain(
@@ -218,7 +207,7 @@ def similarity(subject):
     model = subject.model
     pairs = (len(subject.images) * model.require_grid().num_spatial) ** 2
     most = max(2, min(MOST_LAYERS, MOST_COSINES // pairs))
-    taps = spread(model.require_grid_layers(), most)
+    taps = spread(model.layers("tokens"), most)
     result = token_similarity(model.features(*taps), subject.images, model.grid)
     is_nonzero = result.notnull().all([dim for dim in result.dims if dim != "layer"]).values
     model.require(is_nonzero.any(), "layer on the grid that is nonzero at all positions")
@@ -228,20 +217,15 @@ def similarity(subject):
 def lens(subject):
     """Class scores from the model's own head, applied to each block."""
     model, scores = subject.model, subject.scores_tap
-    blocks = [tap for tap in model.blocks if tap != scores]
-    width = model.shapes[model.require(blocks, "blocks that are known")[-1]][-1]
-    same_width = [tap for tap in blocks if model.shapes[tap][-1] == width]
-    rank = len(model.shapes[blocks[-1]])
-    layers = [tap for tap in same_width if len(model.shapes[tap]) == rank]
-    return logit_lens(model.features(*layers, scores), subject.images, scores)
+    return logit_lens(model.features(*model.layers("lens"), scores), subject.images, scores)
 
 
 def patch_lens(subject):
     """Class scores from the model's own head, applied to single patches of each block."""
     model, scores = subject.model, subject.scores_tap
-    blocks = [tap for tap in model.with_positions(model.blocks) if tap != scores]
-    last = model.shapes[model.require(blocks, "blocks on a grid")[-1]]
-    same_shape = [tap for tap in blocks if model.shapes[tap] == last]
+    taps = model.layers("lens")
+    last = model.shapes[taps[-1]]
+    same_shape = [tap for tap in taps if model.shapes[tap] == last]
     numbers = len(subject.images) * int(np.prod(last[:-1])) * model.shapes[scores][0]
     layers = spread(same_shape, max(2, min(MOST_LAYERS, MOST_SCORES // numbers)))
     lens = token_lens(model.features(*layers, scores), subject.images, scores)
@@ -294,9 +278,7 @@ def _removal_edits(features):
 def norms(subject):
     """Norms of skip and branch at each sum."""
     model = subject.model
-    taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
-    taps = model.require(taps, "skips and branches that are known")
-    return branch_norms(model.features(*taps), subject.images)
+    return branch_norms(model.features(*model.layers("skips")), subject.images)
 
 
 def fields(subject):

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any
@@ -47,6 +47,9 @@ class Measurement:
     reads: str | None
     saved: bool  # whether it is a result of its own, or only an input of others, which may be large
     labelled: bool  # whether it needs the labels of the images that it goes through
+    # Python expression of public calls that makes it, with the models in braces; empty where that
+    # of the figure does.
+    call: str = field(default="", kw_only=True)
 
     @property
     def before(self):
@@ -56,13 +59,14 @@ class Measurement:
     @property
     def functions(self):
         """The functions that make it."""
-        values = (getattr(self, field.name) for field in fields(self))
+        values = (getattr(self, each.name) for each in fields(self))
         return [value for value in values if callable(value)]
 
     @cached_property
     def identity(self):
         """`fingerprint` of what it is, of which models: all but its data and its code."""
-        parameters = {field.name: getattr(self, field.name) for field in fields(self)}
+        parameters = {each.name: getattr(self, each.name) for each in fields(self)}
+        del parameters["call"]  # words
         inputs = [
             source if source is DATA else source.identity for source in parameters.pop("inputs")
         ]
@@ -99,7 +103,17 @@ class OwnPasses(Measurement):
 
 
 def statistic(
-    analysis, models, taps, make, *, reads="test", inputs=(), saved=True, labelled=False, view=None
+    analysis,
+    models,
+    taps,
+    make,
+    *,
+    reads="test",
+    inputs=(),
+    saved=True,
+    labelled=False,
+    view=None,
+    call="",
 ):
     """A measurement that rides in a pass with others.
 
@@ -107,7 +121,7 @@ def statistic(
         analysis: what is measured; with the models' names it makes the result's.
         models: a `StudyModel`, or a tuple of several.
         taps: names of the taps that are looked at; of several models a list for each.
-        make, inputs, reads, saved, labelled, view: as the attributes of `SharedPass`.
+        make, inputs, reads, saved, labelled, view, call: as the attributes of `SharedPass`.
     """
     if isinstance(models, StudyModel):
         models, taps = (models,), (taps,)
@@ -121,14 +135,15 @@ def statistic(
         tuple(map(tuple, taps)),
         make,
         view,
+        call=call,
     )
 
 
-def task(analysis, models, make, *, reads=None, inputs=(), saved=True, labelled=False):
+def task(analysis, models, make, *, reads=None, inputs=(), saved=True, labelled=False, call=""):
     """A measurement with passes of its own over the data; without `reads`, with none."""
     models = (models,) if isinstance(models, StudyModel) else tuple(models)
     name = name_of(analysis, *models)
-    return OwnPasses(name, models, tuple(inputs), reads, saved, labelled, make)
+    return OwnPasses(name, models, tuple(inputs), reads, saved, labelled, make, call=call)
 
 
 def name_of(analysis, *models):

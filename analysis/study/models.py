@@ -15,22 +15,29 @@ import numpy as np
 import xarray as xr
 
 import vit_tf
-from vit_tf.names import format_list, join_words
+from vit_tf.names import format_list, join_words, match
 from vit_tf.preprocessing import Preprocessing, interval
 from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import attention_taps, by_own_rule, contradictions
 from vit_tf.taps.scores import Scores, find_scores
-from vit_tf.taps.structure import block_outputs, spread
-from vit_tf.taps.submodels import TapModel
+from vit_tf.taps.structure import MAX_LAYERS, ModelGraph, has_tap_grammar, spread
+from vit_tf.taps.submodels import ModelTaps, TapModel, describe_taps
 from vit_tf.tokens import TokenGrid
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, match_classes
 
 from ..engine.features import Normalised, Selected, gaussian_like
+from ..engine.layers import (
+    KINDS,
+    Detail,
+    attended,
+    grid_of_shapes,
+    layers_of,
+    sublayers,
+    warn_of_missed_blocks,
+)
 from ..engine.store import base_code, fingerprint, keep, load
 from .data import Data
-
-MOST_PANELS = 8  # of a model whose blocks are not known, where each layer is a panel of its own
 
 # The parts that models play in a study, in the words for what plays them.
 ROLES = {
@@ -53,7 +60,6 @@ UNTRAINED_ROLES = ("untrained", "copy")
 log = logging.getLogger(__name__)
 DESCRIBED = ("keras", "vit_tf")  # packages whose layers are what their configuration says
 PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
-MOST_TAPS = 40  # of a model whose layers were not chosen
 CONSTANT = 1e-6  # share of the squares that is left around the mean, as for CKA
 MIN_VARIATION = 1e-3  # the same of scores or layers that hardly vary
 LOW_VARIATION = "Models that hardly move"
@@ -104,6 +110,10 @@ class StudyModel:
     scores: str = ""
     has_sigmoids: bool = False
     no_attention: str = field(default="", compare=False)
+    # Which taps are representations, blocks and scores; None where their names show it.
+    graph: ModelGraph | None = field(default=None, compare=False)
+    # Patterns of the layers that the user chose, where they did.
+    chosen: tuple[str, ...] = field(default=(), compare=False)
 
     def require(self, value: Any, requirement: str) -> Any:
         """The value; where it is empty, a `NotApplicable`: this model has no `requirement`."""
@@ -117,21 +127,50 @@ class StudyModel:
             self.grid, "grid of spatial tokens or positions that is known and tiles the images"
         )
 
-    def require_grid_layers(self) -> list[str]:
-        """The `grid_layers` taps; a `NotApplicable` where there are none."""
-        self.require_grid()
-        return self.require(
-            self.grid_layers, "layers on the grid of its spatial tokens or positions"
+    def layers(self, kind: str, detail: Detail = None, block: str = "block00") -> list[str]:
+        """The layers that a measurement of a kind reads; a `NotApplicable` where there are none."""
+        names = [*self.taps, *self.computed]
+        found = layers_of(
+            kind, names, self.shapes, self.structure, self.grid, detail=detail, block=block
         )
+        if "attention" in kind and not found:
+            hidden = self.has_tokens and not self.has_sums
+            within = (
+                " among its layers: a layer that has any keeps them to itself" if hidden else ""
+            )
+            return self.require(found, self._no_attention or f"attention weights{within}")
+        return self.require(found, KINDS[kind].lacks)
+
+    @property
+    def structure(self) -> ModelGraph:
+        """Which taps are representations, blocks and scores."""
+        if self.graph or has_tap_grammar(self.taps):
+            return self.graph or ModelGraph.of_names(self.taps)
+        ranks = {tap: len(shape) for tap, shape in self.shapes.items()}
+        held = [tap for tap in sublayers(self.taps) if ranks.get(tap, 2) in (1, 2, 3)]
+        held = tuple(spread(held, MAX_LAYERS))
+        return ModelGraph(held, held, "logits" if "logits" in self.taps else None)
+
+    @property
+    def _no_attention(self) -> str:
+        weights = {tap: self.shapes[tap] for tap in self.weights if tap in self.shapes}
+        return self.no_attention or attended(weights, self.grid)[1]
 
     def require_attention(self) -> list[str]:
         """Its attention weights over a known grid, taps or computed; a `NotApplicable` for none."""
-        hidden = self.has_tokens and not self.has_sums
-        within = " among its layers: a layer that has any keeps them to itself" if hidden else ""
-        weights = self.weights or list(self.computed)
-        self.require(weights, self.no_attention or f"attention weights{within}")
+        weights = self.layers("attention")
         self.require_grid()
         return weights
+
+    def require_scores(self) -> str:
+        """The tap that holds scores of classes; a `NotApplicable` where there is none."""
+        tap = self.scores or self.structure.scores
+        shape = self.shapes.get(tap, (2,) if tap == "logits" and not self.shapes else ())
+        are_scores = len(shape) == 1 and shape[0] > 1
+        return self.require(
+            tap if are_scores else "",
+            "scores of classes, as a last layer of one number for each class",
+        )
 
     @property
     def scorecard_role(self) -> str | None:
@@ -149,13 +188,12 @@ class StudyModel:
     @property
     def has_maps(self) -> bool:
         """Whether it has maps through its depth, as convolutions make them."""
-        maps = sum(map(self.is_map, self.blocks))
-        return bool(self.stages) or 2 * maps > len(self.blocks)
+        return bool(self.stages) or 2 * sum(map(self.is_map, self.blocks)) > len(self.blocks)
 
     @property
     def scores_tap(self) -> str:
         """The tap of its class scores, if it has any."""
-        return self.scores or self.taps[-1]
+        return self.scores or self.structure.scores or self.taps[-1]
 
     @property
     def slug(self) -> str:
@@ -168,16 +206,9 @@ class StudyModel:
         return [tap for tap in self.taps if tap.endswith("/weights")]
 
     @property
-    def rollout_taps(self) -> list[str]:
-        """The taps that attention rollout follows: weights, skips, branches and their sums."""
-        blocks = tuple(tap.split("/")[0] + "/" for tap in self.weights)
-        ends = ("/weights", "/skip", "/branch", "/sum")
-        return [tap for tap in self.taps if tap.startswith(blocks) and tap.endswith(ends)]
-
-    @property
     def has_cls(self) -> bool:
-        """Whether a prefix token comes first, in blocks that are known."""
-        return bool(self.has_sums and self.grid and self.grid.prefix)
+        """Whether a prefix token comes first."""
+        return bool(self.grid and self.grid.prefix)
 
     @property
     def stages(self) -> list[str]:
@@ -190,44 +221,25 @@ class StudyModel:
     @property
     def has_tokens(self) -> bool:
         """Whether the shapes show sequences of tokens on its grid."""
-        return any(len(self.shapes.get(tap, ())) == 2 for tap in self.on_grid(self.blocks))
+        return any(len(self.shapes.get(tap, ())) == 2 for tap in self.structure.representations)
 
     @property
     def has_sums(self) -> bool:
         """Whether the taps show where blocks end, as the tap grammar does."""
-        return any(re.match(r"(block|stage)\d+/(.+/)?sum$", tap) for tap in self.taps)
-
-    @property
-    def grid_layers(self) -> list[str]:
-        """The block outputs whose tokens lie on its grid; of a ResNet those of the last stage."""
-        if self.stages:
-            return [tap for tap in self.blocks if tap.startswith(f"{self.stages[-1]}/")]
-        on_grid = self.on_grid(self.blocks)
-        return on_grid if self.has_sums else spread(on_grid, MOST_PANELS)
+        return has_tap_grammar(self.taps)
 
     @property
     def blocks(self) -> list[str]:
-        """The taps at the end of each block; where that is not known, all that hold tokens."""
-        if self.has_sums:
-            return block_outputs(self.taps)
-        ranks = {tap: len(shape) for tap, shape in self.shapes.items()}
-        return [t for t in representations(self.taps) if ranks.get(t, 2) in (1, 2, 3)]
+        """The taps at the end of each block, and the embedding."""
+        return list(self.structure.blocks)
 
-    def on_grid(self, taps: Iterable[str]) -> list[str]:
-        """Those of `taps` with one token for each of the grid's; all if no shapes are known."""
-        if not self.shapes or self.stages:  # stages of a ResNet have a grid each
-            return list(taps)
-        return [tap for tap in taps if self.grid is not None and self._fits(self.shapes[tap])]
-
-    def _fits(self, shape: tuple[int, ...]) -> bool:
-        if len(shape) == 3:
-            return not self.grid.prefix and shape[:2] == (self.grid.rows, self.grid.columns)
-        return len(shape) == 2 and shape[0] == self.grid.num_tokens
-
-    def with_positions(self, taps: Iterable[str]) -> list[str]:
-        """Those of `taps` that are maps, in the proportions of the image, or lie on the grid."""
-        grid = set(self.on_grid(taps))
-        return [tap for tap in taps if tap in grid or self.is_map(tap)]
+    def map_size(self, tap: str) -> tuple[int, int]:
+        """Rows and columns of the map of a ResNet's stage, each of which halves the one before."""
+        if tap in self.shapes:
+            return self.shapes[tap][:2]
+        grid = self.require_grid()
+        times = 2 ** (len(self.stages) - 1 - self.stages.index(tap.split("/")[0]))
+        return grid.rows * times, grid.columns * times
 
     def is_map(self, tap: str) -> bool:
         """Whether a tap of known shape is a map in the proportions of the image."""
@@ -272,39 +284,6 @@ def require_distinct(names: Iterable[str]) -> None:
                 f"they are used in file names. Received: {first[slug(name)]!r} and {name!r}"
             )
         first[slug(name)] = name
-
-
-def attended(weights: dict[str, tuple], grid: TokenGrid | None) -> tuple[list[str], str]:
-    """Names of attention weights over a grid of tokens; otherwise words for `StudyModel.require`.
-
-    `weights` is a dict from name to shape (head, query, key); all fit an unknown grid.
-    """
-    over = grid and (grid.num_tokens,) * 2
-    fit = [name for name, shape in weights.items() if not grid or shape[1:] == over]
-    if not fit:
-        name, (_, queries, keys) = next(iter(weights.items()))
-        counts = f"{name} has {queries} queries and {keys} keys"
-        return [], f"attention over the {grid.num_tokens} tokens of its grid: {counts}"
-    if len({weights[name][0] for name in fit}) > 1:
-        return [], "equally many heads in all its layers of attention"
-    return fit, ""
-
-
-def without_repeats(values: dict[str, np.ndarray]) -> list[str]:
-    """Names of the layers that differ from the one before, as a dropout does not when it is off."""
-    names = []
-    for tap, value in values.items():
-        if names and np.array_equal(values[names[-1]], value):
-            names[-1] = min(names[-1], tap, key=lambda name: name.count("/"))
-        else:
-            names.append(tap)
-    return names
-
-
-def representations(taps: Iterable[str]) -> list[str]:
-    """The taps that hold representations of images, without skips: each is the sum before it."""
-    ends = ("weights", "heads", "skip", "logits", "log_odds")
-    return [t for t in taps if t.rpartition("/")[2] not in ends]
 
 
 def describe_model(loaded: Any, model: StudyModel) -> dict[str, Any]:
@@ -484,7 +463,8 @@ def correct_of(
     for each of these classes; and, where it names other ones, words for that.
     """
     tap = model.scores_tap
-    if not loaded.is_keras or len(model.shapes[tap]) != 1 or not class_names or not data.labelled:
+    is_vector = len(model.shapes.get(tap, ())) == 1
+    if not loaded.is_keras or not is_vector or not class_names or not data.labelled:
         return None, ""
     own = getattr(loaded.model, "class_names", None)
     try:
@@ -505,10 +485,15 @@ def correct_of(
 def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, list[str], float]:
     """A loaded model as one under study, from a few of the images, with values in [-1, 1]."""
     size = images.shape[1:3]
-    values, constant = values_of_taps(loaded, images)
+    described = describe_taps(loaded.model) if loaded.is_foreign else None
+    values, constant = values_of_taps(loaded, images, described)
     shapes = {tap: value.shape[1:] for tap, value in values.items()}
     scores = loaded.class_scores
-    grid = grid_of(loaded, shapes, size)
+    graph = graph_of_values(loaded, shapes, described)
+    grid = getattr(loaded.model, "token_grid", None)
+    if grid is None:
+        known = shapes if described is None else described.shapes | shapes
+        grid = grid_of_shapes(known, known, size, graph, loaded.patch_size, loaded.prefix)
     plain = [] if loaded.is_plain else [loaded.expects.to_config()]
     names = ("patch_kernel", "position_embedding")
     present = [name for name in names if getattr(loaded.model, name, None) is not None]
@@ -531,6 +516,8 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         configuration=configuration,
         computed=tuple(computed),
         no_attention=why,
+        graph=graph,
+        chosen=loaded.taps if loaded.is_foreign else (),
         **{name: partial(getattr, loaded.model, name) for name in present},
     )
     variations = map(variation, reversed(values.values()))  # none where a head is still zero
@@ -538,16 +525,13 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
 
 
 def values_of_taps(
-    loaded: LoadedModel, images: np.ndarray
+    loaded: LoadedModel, images: np.ndarray, described: ModelTaps | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """The values of the taps to read, and the names of layers that do not vary between the images.
 
-    Of a model whose layers have no names of ours, those that hold floating values for each example,
-    and do not repeat the layer before: at most 40 of them, unless the patterns choose.
+    Of a model whose layers have no names of ours, those that some measurement reads.
     """
-    patterns = loaded.taps if loaded.is_foreign and loaded.taps else ["*"]
-    if loaded.class_scores and loaded.class_scores.activation:
-        patterns = [*patterns, loaded.class_scores.tap]
+    patterns = ["*"] if described is None else readable_taps(described, loaded.taps)
     values = {
         tap: np.asarray(value, np.float32)
         for tap, value in loaded.features(None, *patterns)(images).items()
@@ -562,49 +546,39 @@ def values_of_taps(
             "Expected layers with floating-point values that vary between images. "
             f"Received: {loaded.source or loaded.name} with none"
         )
-    if loaded.is_foreign and not loaded.taps:
-        taps = spread(without_repeats({tap: values[tap] for tap in taps}), MOST_TAPS)
     return {tap: values[tap] for tap in taps}, constant
+
+
+def readable_taps(described: ModelTaps, patterns: Sequence[str]) -> list[str]:
+    """The taps of a foreign model that measurements read, without computed attention weights."""
+    graph = described.graph
+    representations = match(patterns, described.names) if patterns else graph.representations
+    wanted = {*representations, *(() if patterns else graph.blocks), graph.scores}
+    wanted |= {*layers_of("heads", described.names, described.shapes, graph, None)}
+    taps = recorder.find_taps(described.source)
+    return [tap for tap in taps if tap in wanted or tap.endswith("/weights")]
+
+
+def graph_of_values(
+    loaded: LoadedModel, shapes: dict[str, tuple[int, ...]], described: ModelTaps | None
+) -> ModelGraph | None:
+    """Which of the taps that are read are representations; None where their names show it."""
+    if described is None:
+        return None
+    graph = described.graph
+    if loaded.taps:
+        chosen = tuple(tap for tap in match(loaded.taps, described.names) if tap in shapes)
+        return replace(graph, representations=chosen, blocks=chosen, num_repeated=0)
+    warn_of_missed_blocks(loaded.name, graph)
+    representations = tuple(tap for tap in graph.representations if tap in shapes)
+    blocks = tuple(tap for tap in graph.blocks if tap in shapes)
+    return replace(graph, representations=representations, blocks=blocks)
 
 
 def variation(values: np.ndarray) -> float:
     """Share of the squares of an array of shape (example, ...) that is left around the mean."""
     values = np.asarray(values, np.float64)
     return np.sum((values - values.mean(axis=0)) ** 2) / (np.sum(values**2) or 1)
-
-
-def grid_of(
-    loaded: LoadedModel, shapes: dict[str, tuple[int, ...]], size: tuple[int, int]
-) -> TokenGrid | None:
-    """A model's own grid; else that of the patch size and its last tokens, or of its last maps."""
-    own = getattr(loaded.model, "token_grid", None)
-    held = [shapes[tap] for tap in representations(tuple(shapes))]
-    spatial = [shape for shape in held if len(shape) in (2, 3) and np.prod(shape[:-1]) > 1]
-    if own is not None or not spatial:
-        return own
-    counts = [shape[0] for shape in spatial if len(shape) == 2]
-    if loaded.patch_size and counts:
-        return _grid_of_patches(loaded, counts, size)
-    last = spatial[-1]
-    if len(last) == 2:
-        return None
-    stride = size[0] // last[0]
-    tiles = (last[0] * stride, last[1] * stride) == tuple(size)
-    return TokenGrid(last[0], last[1], 0, stride) if tiles else None
-
-
-def _grid_of_patches(loaded: LoadedModel, counts: list[int], size: tuple[int, int]) -> TokenGrid:
-    """The grid of a patch size, of the last layer that has tokens enough for it."""
-    grid = TokenGrid.of_patches(size, loaded.patch_size)
-    enough = [count for count in counts if count >= grid.num_spatial]
-    count = (enough or counts)[-1]
-    prefix = count - grid.num_spatial if loaded.prefix is None else loaded.prefix
-    if prefix < 0 or prefix + grid.num_spatial != count:
-        raise ValueError(
-            f"Expected a patch size and a prefix that give the {count} tokens of {loaded.name}. "
-            f"Received: {max(prefix, 0)} + {grid.rows} x {grid.columns}"
-        )
-    return TokenGrid.of_patches(size, loaded.patch_size, prefix)
 
 
 def _attention_of(

@@ -1,6 +1,5 @@
 """The analysis of any models, from files to a report, on models that are made in a moment."""
 
-import dataclasses
 import re
 
 import keras
@@ -15,9 +14,10 @@ from study_parts import cka_result
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import features as derived, stream
+from vit_tf.analysis.engine.layers import grid_of_shapes
 from vit_tf.analysis.study import assemble, models
 from vit_tf.analysis.study.data import batch_size_of
-from vit_tf.analysis.study.models import LoadedModel, distinct, slug
+from vit_tf.analysis.study.models import distinct, slug
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import analyze, common, report_commands
 from vit_tf.taps.submodels import FACTS
@@ -184,11 +184,13 @@ def test_the_grid_of_tokens_is_found_before_what_pools_them():
         "head/attention": (1, 8),
         "probes": (3, 8),
     }
-    opened = LoadedModel("m", object(), Preprocessing((32, 32)), patch_size=8)
-    assert models.grid_of(opened, shapes, (32, 32)) == TokenGrid(4, 4, 0, 8)
-    opened = dataclasses.replace(opened, patch_size=16)
+    for patch_size in (8, None):
+        grid = grid_of_shapes(shapes, shapes, (32, 32), patch_size=patch_size)
+        assert grid == TokenGrid(4, 4, 0, 8)
     with_prefix = {"block_0": (5, 8), "head/value": (5, 2, 4), "head": (1, 8)}
-    assert models.grid_of(opened, with_prefix, (32, 32)) == TokenGrid(2, 2, 1, 16)
+    for patch_size in (16, None):
+        grid = grid_of_shapes(with_prefix, with_prefix, (32, 32), patch_size=patch_size)
+        assert grid == TokenGrid(2, 2, 1, 16)
 
 
 def test_there_are_at_least_eight_batches_where_the_images_allow():
@@ -219,7 +221,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([vit, "--taps", "block*"], "--taps applies only to models"),
         ([cnn, "--taps", "conf*"], "near matches: conv"),
         ([cnn, vit, "--names", "one"], "Expected --names for each of the 2 models"),
-        ([saved, "--patch-size", "4"], "the 5 tokens of exported. Received: 0 + 4 x 4"),
+        ([saved, "--patch-size", "4"], "the 5 tokens of the layers. Received: 0 + 4 x 4"),
         ([saved, "--patch-size", "8", "--prefix", "2"], "Received: 2 + 2 x 2"),
         ([saved, "--prefix", "1"], "--prefix needs --patch-size"),
         ([vit, "--patch-size", "8"], "--patch-size applies only to models"),
@@ -242,12 +244,6 @@ def test_models_of_one_name_get_distinct_names():
     assert distinct("vit 2", taken) == "vit 2 (2)"
     with pytest.raises(ValueError, match=r"Expected names of models \(--names\)"):
         distinct("数字", taken)
-
-
-def test_layers_that_repeat_the_one_before_are_left_out():
-    item, other = np.ones((3, 2)), np.zeros((3, 2))
-    values = {"a/dense": item, "a/dropout": item, "a": item, "b": other, "c/d": item, "e/f": item}
-    assert models.without_repeats(values) == ["a", "b", "c/d"]
 
 
 def test_constant_layers_are_those_with_nothing_but_rounding(rng):

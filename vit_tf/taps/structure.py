@@ -32,7 +32,7 @@ class ModelGraph:
         """The structure that names of the tap grammar show."""
         blocks = block_outputs(taps)
         representations = tuple(tap for tap in taps if tap in blocks or tap == "norm")
-        return cls(representations, tuple(blocks), taps[-1] if taps else None)
+        return cls(representations, tuple(blocks), "logits" if "logits" in taps else None)
 
 
 @dataclass(frozen=True)

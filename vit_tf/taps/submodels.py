@@ -5,7 +5,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import keras
 from keras import tree
@@ -297,7 +297,8 @@ def describe_taps(model: keras.Model) -> ModelTaps:
     if hasattr(model, "intermediates"):
         source = submodel(model, "*")
         shapes = {tap: tuple(x.shape[1:]) for tap, x in source.output.items()}
-        return ModelTaps(source.taps, shapes, ModelGraph.of_names(source.taps), source)
+        graph = replace(ModelGraph.of_names(source.taps), scores=source.taps[-1])
+        return ModelTaps(source.taps, shapes, graph, source)
     traced = recorder.trace_taps(model)
     shapes = {tap: shape[1:] for tap, (_, _, shape) in traced.items()}
     for weights, (query, key) in computed_weights(model, list(traced)).items():

@@ -12,7 +12,6 @@ from ...similarity.cka import cka_statistic, layer_match_accuracy
 from ...study.claims import RUNS, claim
 from ...study.figure import Figure, Overview, each, pairs
 from ...study.measure import quantity, statistic
-from ...study.models import representations
 from ..chapters import STRUCTURE
 from . import RAGHU
 
@@ -21,14 +20,14 @@ LEAST_SIMILARITY = 0.5  # CKA of two layers that correspond, half of that of equ
 
 def cka_of(model):
     """Similarity of all representations of a model."""
-    taps = representations(model.taps)
+    taps = model.layers("representations", "sublayers")
     model.require(len(taps) >= 2, "two layers to compare")
     return statistic("cka", model, taps, cka_statistic)
 
 
 def cka_of_two(first, second):
     """Similarity of all representations of two models."""
-    taps = [representations(model.taps) for model in (first, second)]
+    taps = [model.layers("representations", "sublayers") for model in (first, second)]
     return statistic("cka", (first, second), taps, cka_statistic)
 
 
@@ -153,7 +152,7 @@ FIGURE_1 = Figure(
     draw=plot_cka,
     interactive=cka_heatmap,
     name="cka-{model}",
-    call="analysis.cka({model}, images)",
+    call='analysis.cka({model}, images, detail="sublayers")',
     title="CKA between layers",
     caption="Each cell is the CKA between two layers on the same images; the input is at the lower "
     "left. Bright blocks are groups of similar layers; the representation changes at dark bands "
@@ -173,7 +172,7 @@ FIGURE_2 = Figure(
     draw=plot_cka,
     interactive=cka_heatmap,
     name="cka-{model}-{other}",
-    call="analysis.cka({model}, images, {other})",
+    call='analysis.cka({model}, images, {other}, detail="sublayers")',
     title="CKA between the layers of two models",
     caption="Each cell is the CKA between a layer of the first model (column) and one of the "
     "second (row). The brightest cell of a column is the best-matching layer of the second model.",
@@ -202,7 +201,7 @@ SANITY = Figure(
     measure=lambda seed: cka_of_two(seed.base, seed),
     draw=plot_layer_match_accuracy,
     name="seeds-{model}",
-    call="analysis.cka({other}, images, {model})",
+    call='analysis.cka({model}, images, {other}, detail="sublayers")',
     title="Best-matching layers over two seeds",
     caption=count_matches,
 )

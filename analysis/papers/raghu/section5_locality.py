@@ -20,11 +20,8 @@ from ...similarity.heads import head_statistic
 from ...study.claims import RUNS, claim
 from ...study.figure import Figure, Overview, each, pairs, together
 from ...study.measure import DATA, quantity, statistic, task
-from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALITY
 from . import RAGHU
-
-FIRST_HEADS = ("block00/attention/weights", "block00/attention/heads")
 
 
 def attention_distance_of(model):
@@ -34,10 +31,10 @@ def attention_distance_of(model):
 
 def head_similarity_of(vit, other):
     """Similarity of subsets of first-block heads and the lower half of another model."""
-    vit.require(set(FIRST_HEADS) <= set(vit.taps), " and no ".join(FIRST_HEADS))
+    heads = vit.layers("block_heads")
     vit.require_grid()
     other.require(other.has_maps, "maps of convolutions")
-    taps = (FIRST_HEADS, other.blocks[: (len(other.blocks) + 1) // 2])
+    taps = (heads, other.layers("representations", "lower"))
     return statistic(
         "head_similarity", (vit, other), taps, lambda *both: head_statistic(*both, block="block00")
     )
@@ -205,7 +202,7 @@ FIGURE_5 = Figure(
     measure=head_similarity_of,
     draw=plot_head_similarity,
     name="head-similarity-{model}-{other}",
-    call="analysis.head_similarity({model}, {other}, images)",
+    call='analysis.head_similarity({model}, {other}, images, detail="lower")',
     title="CKA between heads and lower layers of another model",
     caption="Each point is a subset of the heads of block 0, which grows from the most local "
     "or from the most global head; the axes are its mean attention distance and its CKA. Where a "
@@ -218,16 +215,14 @@ FIGURE_5 = Figure(
 CHANNELS = 8
 
 
-def field_taps(model, path):
-    """The taps with positions after each sum, or before it, of each `"branch"`."""
-    if path == "sum" and not model.has_sums:  # some layers through its depth
-        return spread(model.with_positions(model.blocks), MOST_PANELS)
-    return model.with_positions([tap for tap in model.taps if tap.endswith(f"/{path}")])
+def branches(model):
+    """The taps of the branches before each sum."""
+    return [tap for tap in model.taps if tap.endswith("/branch")]
 
 
 def fields_of(model):
     """Effective receptive fields of all of these taps, which others are parts of."""
-    taps = dict.fromkeys([*field_taps(model, "sum"), *field_taps(model, "branch")])
+    taps = dict.fromkeys([*model.layers("representations", "sums"), *branches(model)])
 
     def make(data):
         features = model.features(*taps)
@@ -238,13 +233,15 @@ def fields_of(model):
 
 def receptive_field_of(model):
     """Effective receptive fields after each sum."""
-    taps = model.require(field_taps(model, "sum"), "maps, and no tokens on a known grid")
+    taps = model.layers("representations", "sums")
+    if model.has_tokens:
+        model.require_grid()
     return _part(model, "receptive_field", taps)
 
 
 def branch_field_of(model):
     """Effective receptive fields before each sum."""
-    taps = model.require(field_taps(model, "branch"), "branches on the grid, separate from skips")
+    taps = model.require(branches(model), "branches separate from skips")
     return _part(model, "receptive_field_branch", taps)
 
 
@@ -369,7 +366,7 @@ FIGURE_6 = Figure(
     measure=receptive_field_of,
     draw=plot_receptive_field,
     name="receptive-field-{model}",
-    call="analysis.receptive_field({model}, images, channels=8)",
+    call='analysis.receptive_field({model}, few_images(images), channels=8, detail="sums")',
     title="Effective receptive fields",
     caption=fields_caption,
     claims=[early_fields],
@@ -383,7 +380,7 @@ FIGURE_C4 = FIGURE_6.variant(
     shows="effective receptive fields before the residual connection",
     measure=branch_field_of,
     name="receptive-field-branch-{model}",
-    call='analysis.receptive_field(vit_tf.submodel({loaded}, "*/branch"), images, channels=8)',
+    call='analysis.receptive_field({model}, few_images(images), channels=8, layers="*/branch")',
     title="Effective receptive fields before the residual connection",
     caption="Each panel is the gradient of a branch's output at the centre position, before it is "
     "added to the skip, with respect to the pixels. Where the centre patch is not the brightest, "

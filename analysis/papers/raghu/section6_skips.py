@@ -32,12 +32,8 @@ from .section4_structure import cka_of, expect_cka
 
 def skip_ratio_of(model):
     """Skip-to-branch norm ratio and cosine at every sum."""
-    sites = [tap.removesuffix("/skip") for tap in model.taps if tap.endswith("/skip")]
-    model.require(
-        any(f"{site}/branch" in model.taps for site in sites), "separate skips and branches"
-    )
+    taps = model.layers("skips")
     model.require_grid()
-    taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
     return statistic("skip_ratio", model, taps, skip_statistic)
 
 
@@ -241,7 +237,7 @@ FIGURE_8 = Figure(
     measure=cka_without_skips,
     draw=plot_cka,
     name="without-skips-{model}",
-    call="analysis.cka({model}, images)",
+    call='analysis.cka({model}, images, detail="sublayers")',
     title="CKA between layers without the skips of a block",
     caption="CKA within the intact model and within models trained without the skips of one block. "
     "Two separate bright squares, before and after the block, show that these skips matter.",

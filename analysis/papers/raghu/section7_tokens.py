@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import tensorflow as tf
 
 from ...engine.estimates import (
     accuracy_of,
@@ -17,7 +16,6 @@ from ...engine.estimates import (
 )
 from ...engine.pooling import match_maps
 from ...engine.results import expect_array, layer_names, unpack_correct
-from ...engine.stream import first_batch
 from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
@@ -25,26 +23,15 @@ from ...similarity.localization import last_maps, localization_statistic, own_sh
 from ...study.claims import RUNS, claim
 from ...study.figure import Figure, Overview, each, split, together
 from ...study.measure import DATA, quantity, statistic, task
-from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALIZATION, PROBES
 from . import RAGHU
 
 
 def localization_of(model):
-    """Similarity of single tokens, of all blocks or of a ResNet's last stage, and image patches."""
+    """Similarity of single tokens of all blocks on the grid and image patches."""
     model.require_grid()
-    make = localization_statistic
-    if model.stages:
-        taps = model.grid_layers[-1:]
-    elif model.has_sums:
-        taps = [tap for tap in model.on_grid(model.blocks) if "/" in tap]
-    else:  # early tokens may encode only their position, or a patch that is blank in all images
-        taps = model.on_grid(model.blocks)
-        taps = spread(taps[len(taps) // 2 :], MOST_PANELS)
-        tokens = range(model.grid.prefix, model.grid.num_tokens)
-        make = partial(localization_statistic, tokens=tokens)
-    taps = model.require(taps, "layers on the grid of its spatial tokens or positions")
-    return statistic("localization", model, taps, make)
+    taps = model.layers("output_tokens", "blocks")
+    return statistic("localization", model, taps, localization_statistic)
 
 
 def localization_by_depth(model):
@@ -58,25 +45,21 @@ def localization_of_stages(model):
     if not model.stages:
         return None
     model.require_grid()
-    size = tuple(side * model.grid.stride for side in (model.grid.rows, model.grid.columns))
-    make = partial(_localization_of_some, size=size)
-    return {
-        stage: statistic(
+    measurements = {}
+    for stage in model.stages[:-1]:
+        tap = [tap for tap in model.blocks if tap.startswith(f"{stage}/")][-1]
+        rows, columns = model.map_size(tap)
+        # Positions at the quarters of the map's height and width.
+        at_rows, at_columns = ([side * n // 4 for n in (1, 2, 3)] for side in (rows, columns))
+        tokens = sorted({row * columns + column for row in at_rows for column in at_columns})
+        measurements[stage] = statistic(
             f"localization_{stage}",
             model,
-            [tap for tap in model.blocks if tap.startswith(f"{stage}/")][-1:],
-            make,
+            [tap],
+            partial(localization_statistic, tokens=tuple(tokens)),
+            call=f"analysis.localization({{model}}, images, layers={tap!r}, tokens={tokens})",
         )
-        for stage in model.stages[:-1]
-    }
-
-
-def _localization_of_some(features, size):
-    """The statistic for positions at the quarters of a map's height and width; images of `size`."""
-    (values,) = features(tf.zeros((1, *size, 3))).values()
-    rows, columns = ([side * n // 4 for n in (1, 2, 3)] for side in values.shape[1:3])
-    tokens = sorted({row * values.shape[2] + column for row in rows for column in columns})
-    return localization_statistic(features, tokens=tokens)
+    return measurements
 
 
 @claim("localization.{vit}", "7", "9", "share of tokens", above=0.5, least=0.05)
@@ -237,7 +220,7 @@ FIGURE_9 = Figure(
     draw=plot_localization,
     scale="CKA of tokens and patches",
     name="localization-{model}",
-    call="analysis.localization({model}, images)",
+    call='analysis.localization({model}, images, detail="blocks")',
     title="Localization of last-layer tokens",
     caption=localization_caption,
     claims=[own_patch, cls_localizes_more, vit_localizes_more],
@@ -256,7 +239,6 @@ FIGURE_9_STAGES = FIGURE_9.variant(
     models=split("resnet"),
     measure=localization_of_stages,
     name="localization-{label}-{model}",
-    call='analysis.localization(vit_tf.submodel({loaded}, "{label}/*"), images)',
     title="Localization of positions in earlier stages",
 )
 
@@ -274,14 +256,13 @@ SUMMARIES = {"cls": "first token", "all": "mean of all", "spatial": "mean withou
 
 def ridge_probe_of(model, tokens="all"):
     """Accuracy of ridge probes on each block's output, shown `tokens` as for `ridge_probe`."""
-    taps = model.blocks
     if tokens != "all":
         model.require_grid()
-        taps = model.on_grid(taps)
-        taps = taps if model.has_sums else spread(taps, MOST_PANELS)
-        taps = model.require(taps, "layers on the grid of its spatial tokens or positions")
-    analysis, view = RESULTS[tokens], at_last_stage if model.stages else None
-    probe = partial(statistic, view=view)
+    # The maps of all stages of a ResNet are brought to one grid.
+    view, detail = (at_last_stage, "blocks") if model.stages else (None, "grid")
+    taps = model.layers("representations", "blocks" if tokens == "all" else detail)
+    analysis = RESULTS[tokens]
+    probe = partial(statistic, view=view, call=probe_call(model, tokens))
     fitted = probe(
         f"{analysis}_fitted",
         model,
@@ -303,6 +284,18 @@ def ridge_probe_of(model, tokens="all"):
     return probe(analysis, model, taps, _tested, inputs=(fitted, selected), labelled=True)
 
 
+def probe_call(model, tokens):
+    """The expression that gives the accuracy of ridge probes on a model, with public calls."""
+    read = "{model}"
+    detail = "blocks" if tokens == "all" else "grid"
+    arguments = f", detail={detail!r}" if not model.stages else ""
+    if model.stages:
+        read = 'analysis.engine.match_maps({model}, detail="blocks")'
+    arguments += f", tokens={tokens!r}" if tokens != "all" else ""
+    fitted = f"analysis.fit_ridge_probe({read}, fitted{arguments})".replace("'", '"')
+    return f"analysis.select_l2(*map({fitted}, (validation, images)))"
+
+
 def _tested(features, fitted, selected):
     """The statistic of the test images, which finishes with the accuracy at the chosen penalty."""
     scores = score_statistic(features, fitted)
@@ -311,14 +304,20 @@ def _tested(features, fitted, selected):
 
 def at_last_stage(model, features, data):
     """The maps of a ResNet at the size of its last stage, as a view of its features."""
-    *_, last = features(first_batch(data.train)[:1]).values()
-    return match_maps(features, last.shape[-1], model.grid)
+    return match_maps(features, grid=model.grid)
 
 
 def first_token_probe_of(model):
     """The probe on the first spatial token of a model without CLS (figure F.3)."""
     probes = ridge_probe_of(model, "each")
-    return task(RESULTS["cls"], model, lambda each: each.isel(token=0, drop=True), inputs=(probes,))
+    call = f"{probe_call(model, 'each')}.isel(token=0, drop=True)"
+    return task(
+        RESULTS["cls"],
+        model,
+        lambda each: each.isel(token=0, drop=True),
+        inputs=(probes,),
+        call=call,
+    )
 
 
 def summary_probes_of(model):
@@ -478,7 +477,6 @@ FIGURE_11_LEFT = Figure(
     measure=partial(ridge_probe_of, tokens="each"),
     draw=plot_token_probes,
     name="ridge-probe-tokens",
-    call='analysis.ridge_probe({model}, train, images, tokens="each").max("l2")',
     show="analysis.plots.plot_token_probes",
     title="Linear-probe accuracy on single tokens",
     caption=tokens_caption,
@@ -499,8 +497,6 @@ FIGURE_11_RIGHT = FIGURE_11_LEFT.variant(
     measure=summary_probes_of,
     draw=plot_summary_probes,
     name="ridge-probe-variants",
-    call='analysis.ridge_probe({model}, train, images, tokens=tokens).max("l2") '
-    'for tokens in ("cls", "all", "spatial")',
     show="analysis.plots.plot_summary_probes",
     title="Linear-probe accuracy by token pooling",
     caption=summaries_caption,
@@ -533,7 +529,6 @@ FIGURE_13 = Figure(
     measure=mean_probe_of,
     draw=plot_probes,
     name="ridge-probe",
-    call="analysis.ridge_probe({model}, train, images)",
     show="analysis.plots.plot_ridge_probe",
     title="Linear-probe accuracy by layer",
     caption=depth_caption,

@@ -20,7 +20,8 @@ from .section4_structure import expect_cka
 
 def block_cka_of(model, other):
     """Similarity of the block outputs of two models."""
-    return statistic("block_cka", (model, other), (model.blocks, other.blocks), cka_statistic)
+    taps = [each.layers("representations", "blocks") for each in (model, other)]
+    return statistic("block_cka", (model, other), taps, cka_statistic)
 
 
 def counterparts_of(model, other, analysis="counterparts"):
@@ -107,7 +108,7 @@ FIGURE_12 = Figure(
     draw=plot_data_scale,
     name="data-scale-{model}",
     show="analysis.plots.plot_best_matching_layer",
-    call="analysis.best_matching_layer(analysis.cka({other}, images, {model}))",
+    call='analysis.best_matching_layer(analysis.cka({other}, images, {model}, detail="blocks"))',
     title="CKA between blocks trained on less data and on all",
     caption="CKA between each block of a model trained on a fraction of the images and the same "
     "block of the model trained on all. A falling line means that higher blocks need more data. "
@@ -124,7 +125,7 @@ FIGURE_G = Figure(
     measure=fine_tuning_of,
     draw=plot_best_matching_layer,
     name="fine-tuning",
-    call="analysis.best_matching_layer(analysis.cka({other}, images, {model}))",
+    call='analysis.best_matching_layer(analysis.cka({model}, images, {other}, detail="blocks"))',
     title="CKA between blocks before and after fine-tuning",
     caption="CKA between each block before and after fine-tuning on the other half of the classes. "
     "Blocks with high values changed little.",

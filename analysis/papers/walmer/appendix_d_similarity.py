@@ -33,15 +33,12 @@ def last_layers_of(models):
 def last_tokens(model):
     """The last tap of tokens or positions."""
     model.require_grid()
-    norm = [tap for tap in model.taps if tap == "norm"]
-    on_grid = model.on_grid(norm or model.blocks)
-    return model.require(on_grid, "layers on the grid of its spatial tokens or positions")[-1]
+    return model.layers("tokens")[-1]
 
 
 def norm_cka_of(model):
     """Similarity of the normalized inputs of all sublayers."""
-    norms = [tap for tap in model.taps if f"/{tap}".endswith("/norm")]
-    model.require(len(norms) >= 2, "known norms")
+    norms = model.layers("norms")
 
     def make(result):
         """Of the layers that vary, those after a norm."""
@@ -53,8 +50,8 @@ def norm_cka_of(model):
 
 def residual_cka_of(model):
     """Similarity of skips and branches of all attention sites."""
-    taps = [tap for tap in model.taps if tap.endswith(("attention/skip", "attention/branch"))]
-    taps = model.require(taps, "known attention skips")
+    taps = model.layers("skips")
+    model.require(any("attention/" in tap for tap in taps), "known attention skips")
     return statistic("residual_cka", model, taps, residual_statistic)
 
 
@@ -112,7 +109,7 @@ FIGURE_20 = Figure(
     draw=plot_cka,
     interactive=cka_heatmap,
     name="norm-cka-{model}",
-    call='analysis.cka(vit_tf.submodel({loaded}, "*norm"), images)',
+    call="analysis.depth_cka({model}, images)",
     title="CKA between sublayer inputs",
     caption="Each cell is the CKA between the normalized inputs of two sublayers. A bright "
     "diagonal from the upper left to the lower right means that the last layers return to the "

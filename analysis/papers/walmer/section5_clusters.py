@@ -13,7 +13,7 @@ from ...probes.clustering import cluster_scores, object_statistic
 from ...study.claims import claim
 from ...study.figure import Figure, together
 from ...study.measure import statistic, task
-from ...study.models import BASELINES, MOST_PANELS, spread
+from ...study.models import BASELINES
 from ..chapters import CLASSES, OBJECTS
 from . import WALMER
 
@@ -24,10 +24,8 @@ def summary(model):
 
 
 def summarised(model, tokens):
-    """Block outputs; for CLS without the embedding, which is equal for all images."""
-    taps = model.blocks if tokens == "all" else model.on_grid(model.blocks)
-    taps = taps if model.has_sums else spread(taps, MOST_PANELS)
-    return [tap for tap in taps if "/" in tap] if tokens == "cls" else taps
+    """Block outputs; of models with CLS without the embedding, which is equal for all images."""
+    return model.layers("outputs", "grid" if tokens == "spatial" else "blocks")
 
 
 def pooled_of(model, tokens, reads="test"):
@@ -72,13 +70,14 @@ def spatial_clustering_of(model):
 def objects_of(model):
     """Agreement of clusters of objects with their classes."""
     return statistic(
-        "objects", model, model.require_grid_layers(), object_statistic, reads="objects"
+        "objects", model, model.layers("tokens", "blocks"), object_statistic, reads="objects"
     )
 
 
 def parts_of(model):
     """Agreement of clusters of parts of objects with their names."""
-    return statistic("parts", model, model.require_grid_layers(), object_statistic, reads="parts")
+    taps = model.layers("tokens", "blocks")
+    return statistic("parts", model, taps, object_statistic, reads="parts")
 
 
 @claim("clustering_first.{vit}", "5.2", "7 left", "difference in purity", above=0, least=0.05)
@@ -197,7 +196,7 @@ FIGURE_7 = Figure(
     measure=clustering_of,
     draw=plot_clustering,
     name="clusters",
-    call="analysis.clustering({model}, images)",
+    call='analysis.clustering({model}, images, detail="blocks")',
     title="Cluster purity of images by layer",
     caption=caption_of_features(
         "Cluster purity: the share of images in the majority class of their cluster, for k-means "
@@ -209,7 +208,7 @@ FIGURE_7 = Figure(
 FIGURE_7_SPATIAL = FIGURE_7.variant(
     measure=spatial_clustering_of,
     name="clusters-spatial",
-    call='analysis.clustering({model}, images, tokens="spatial")',
+    call='analysis.clustering({model}, images, tokens="spatial", detail="grid")',
     title="Cluster purity of the mean spatial token by layer",
     caption="As in the previous figure, for the mean spatial token of models with a CLS token. "
     "Where the purity is higher than for CLS, the spatial tokens carry more class information.",
@@ -225,7 +224,7 @@ FIGURE_8_OBJECTS = Figure(
     measure=objects_of,
     draw=plot_clustering,
     name="clusters-objects",
-    call="analysis.object_clustering({model}, objects)",
+    call='analysis.object_clustering({model}, objects, detail="blocks")',
     title="Cluster purity of objects by layer",
     caption="Cluster purity: the share of objects in the majority class of their cluster, for "
     "k-means with as many clusters as classes on the mean of the tokens within each mask.",
@@ -237,7 +236,7 @@ FIGURE_8_PARTS = FIGURE_8_OBJECTS.variant(
     shows="cluster purity of parts of objects",
     measure=parts_of,
     name="clusters-parts",
-    call="analysis.object_clustering({model}, parts)",
+    call='analysis.object_clustering({model}, parts, detail="blocks")',
     title="Cluster purity of parts by layer",
     caption="Cluster purity: the share of parts in the majority class of their cluster, for "
     "k-means with as many clusters as classes on the mean of the tokens within each mask.",

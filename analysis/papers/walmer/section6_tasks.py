@@ -149,7 +149,7 @@ FIGURE_9 = Figure(
     measure=knn_accuracy_of,
     draw=plot_knn_accuracy,
     name="knn-top-1",
-    call="analysis.knn_accuracy({model}, train, images)",
+    call='analysis.knn_accuracy({model}, train, images, detail="blocks")',
     title="Top-1 k-NN accuracy by layer",
     caption=caption_of_features(
         "Each point is the test accuracy of k-NN classification with k = 20 and cosine similarity "
@@ -175,7 +175,7 @@ TABLE_6 = Figure(
     measure=linear_probe_of,
     draw=plot_linear_probe,
     name="linear-probe",
-    call="analysis.linear_probe({model}, train, images)",
+    call='analysis.linear_probe({model}, train, images, detail="blocks")',
     title="Accuracy by layer of linear probes trained by gradient descent",
     caption=probe_caption,
 )
@@ -189,7 +189,7 @@ FIGURE_29 = Figure(
     measure=retrieval_of,
     draw=plot_retrieval,
     name="retrieval",
-    call="analysis.retrieval({model}, queries, database, truth)",
+    call='analysis.retrieval({model}, queries, database, truth, detail="blocks")',
     title="Image retrieval by layer",
     caption=caption_of_features(
         "Each point is the mean average precision of retrieval by the similarity of features "
@@ -200,7 +200,7 @@ FIGURE_29 = Figure(
 
 def _task_on_square_grid(model, analysis, measure, reads):
     """A measurement of tokens that correspond, for models with a square grid."""
-    taps = model.require_grid_layers()
+    taps = model.layers("tokens", "blocks")
     model.require(model.grid.rows == model.grid.columns, "square grid")
 
     def make(data):
@@ -354,7 +354,7 @@ FIGURE_10_VIDEOS = Figure(
     measure=propagation_of,
     draw=plot_label_propagation,
     name="propagation",
-    call="analysis.label_propagation({model}, videos)",
+    call='analysis.label_propagation({model}, videos, detail="blocks")',
     title="Video object segmentation by layer",
     caption="Each point is the J&F score (mean of region overlap J and contour accuracy F) of "
     "masks propagated from the first frame to all others by token similarity alone.",
@@ -375,7 +375,7 @@ FIGURE_10_KEYPOINTS = FIGURE_10_VIDEOS.variant(
     measure=keypoints_of,
     draw=plot_keypoint_correspondence,
     name="keypoints",
-    call="analysis.keypoint_correspondence({model}, pairs)",
+    call='analysis.keypoint_correspondence({model}, pairs, detail="blocks")',
     title="Keypoint correspondence by layer",
     caption="Each point is PCK at 0.1: the share of keypoints whose most similar position in "
     "another image lies within a tenth of its side from the same keypoint.",

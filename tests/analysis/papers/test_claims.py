@@ -13,6 +13,7 @@ from study_parts import cka_result, model_like
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import estimates
 from vit_tf.analysis.engine.estimates import OUTCOMES, claim_outcome, is_beyond
+from vit_tf.analysis.engine.layers import sublayers
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section5_locality import extent
 from vit_tf.analysis.papers.raghu.section6_skips import skips_partition as without_skips
@@ -20,7 +21,6 @@ from vit_tf.analysis.papers.walmer.appendix_d_similarity import FIGURE_23, skips
 from vit_tf.analysis.similarity.localization import input_patches
 from vit_tf.analysis.study.claims import decide, evaluate, scorecard, scorecard_dataset
 from vit_tf.analysis.study.figure import all_figures
-from vit_tf.analysis.study.models import representations
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
 COPIES = [{"vit": "fresh-vit", "resnet": "fresh-bit", "gap": "fresh-gap"}]  # untrained
@@ -153,7 +153,7 @@ def skip_influence(side):
 
 
 def skips_partition(side):
-    taps = representations([f"block{b:02}/mlp/{w}" for b in range(3) for w in ("norm", "sum")])
+    taps = sublayers([f"block{b:02}/mlp/{w}" for b in range(3) for w in ("norm", "sum")])
     intact = cka_result(np.full((6, 6), 0.6), taps, stderr=0.02)
     without = cka_result(np.full((6, 6), 0.6 - 0.3 * side), taps, stderr=0.02)
     return {"cka.vit": intact, "cka.bare": without}

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import vit_tf
+from vit_tf.analysis.engine.layers import sublayers
 from vit_tf.analysis.engine.stream import evaluate
 from vit_tf.analysis.papers.raghu.section4_structure import cka_of, cka_of_two
 from vit_tf.analysis.papers.raghu.section5_locality import (
@@ -18,7 +19,8 @@ from vit_tf.analysis.papers.raghu.section7_tokens import (
     ridge_probe_of,
 )
 from vit_tf.analysis.papers.raghu.section8_scale import data_scale_of
-from vit_tf.analysis.study.models import StudyModel, block_outputs, representations, slug
+from vit_tf.analysis.study.models import StudyModel, slug
+from vit_tf.taps.structure import block_outputs
 
 
 def subject(name, role, model):
@@ -38,14 +40,14 @@ def bit():
 
 def test_taps_chosen_for_comparison(bit):
     taps = vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3, without_skips=["block01/mlp"]).taps
-    assert representations(taps)[:5] == [
+    assert sublayers(taps)[:5] == [
         "embedding",
         "block00/attention/norm",
         "block00/attention/branch",
         "block00/attention/sum",
         "block00/mlp/norm",
     ]
-    assert representations(taps)[-3:] == ["block01/mlp/sum", "norm", "pooled"]
+    assert sublayers(taps)[-3:] == ["block01/mlp/sum", "norm", "pooled"]
     assert block_outputs(taps) == ["embedding", "block00/mlp/sum", "block01/mlp/sum"]
     assert block_outputs(bit.taps) == [
         "root",
@@ -77,7 +79,7 @@ def test_models_with_and_without_stages(vit, bit):
     assert vit.stages == [] and bit.stages == ["stage1", "stage2"]
     assert vit.weights and not bit.weights
     assert localization_of(vit).taps == (("block00/mlp/sum", "block01/mlp/sum"),)
-    assert localization_of(bit).taps == (("stage2/unit02/sum",),)
+    assert localization_of(bit).taps == (("stage2/unit01/sum", "stage2/unit02/sum"),)
     assert localization_of_stages(bit)["stage1"].taps == (("stage1/unit01/sum",),)
     heads = head_similarity_of(vit, bit)
     assert heads.taps == (

@@ -247,7 +247,7 @@ def cnn_page(tmp_path_factory):
     x = images = keras.Input((16, 24, 3))
     for number, width in enumerate((4, 6), start=1):
         x = keras.layers.Conv2D(width, 3, strides=2, padding="same", name=f"conv{number}")(x)
-        x = keras.layers.ReLU(name=f"relu{number}")(x)
+        x = keras.layers.LeakyReLU(name=f"relu{number}")(x)
     x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
     x = keras.layers.Dense(3, activation="softmax", name="classes")(x)
     path = tmp_path_factory.mktemp("cnn") / "page.html"

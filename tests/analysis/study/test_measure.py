@@ -20,7 +20,8 @@ from vit_tf.analysis.study import measure as measuring
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, plan
 from vit_tf.analysis.study.measure import OwnPasses, SharedPass, measure_all, with_inputs
-from vit_tf.analysis.study.models import StudyModel, block_outputs
+from vit_tf.analysis.study.models import StudyModel
+from vit_tf.taps.structure import block_outputs
 
 
 @pytest.fixture(scope="module")

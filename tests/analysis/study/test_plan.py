@@ -10,7 +10,8 @@ from vit_tf import TokenGrid
 from vit_tf.analysis.papers.raghu.section7_tokens import localization_of, ridge_probe_of
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, lookup_figures, plan, without_failures
-from vit_tf.analysis.study.models import StudyModel, spread
+from vit_tf.analysis.study.models import NotApplicable, StudyModel
+from vit_tf.taps.structure import spread
 
 IMAGES_ONLY = Data(*["there"] * 4, 10)
 
@@ -61,33 +62,41 @@ def test_spread_keeps_both_ends_and_even_steps():
     assert len(steps) == 39 and set(steps) <= {3, 4, 5}
 
 
-def test_taps_of_models_whose_blocks_are_not_known():
-    assert CNN.blocks == list(CNN_SHAPES)
-    assert CNN.on_grid(CNN.blocks) == ["down", "relu"]
-    assert CNN.with_positions(CNN.blocks) == ["conv", "down", "relu"]
-    assert not CNN.has_tokens
+def test_taps_of_models_whose_structure_is_not_known():
+    assert CNN.layers("representations", "blocks") == ["conv", "split", "down", "relu"]
+    assert CNN.layers("tokens") == ["down", "relu"] and not CNN.has_tokens
     layers = [f"layer{i}" for i in range(6)]
-    assert TOKENS.on_grid(TOKENS.blocks) == layers and TOKENS.has_tokens
-    assert TOKENS.with_positions(TOKENS.blocks) == ["patches", *layers]
-    assert PLACELESS.on_grid(PLACELESS.blocks) == []
-    assert PLACELESS.with_positions(PLACELESS.blocks) == ["patches"]
+    assert TOKENS.layers("tokens") == layers and TOKENS.has_tokens
+    assert TOKENS.layers("outputs") == [*layers, "pooled"]  # a map has no CLS
+    assert TOKENS.layers("representations", 2) == ["patches", "pooled"]
+    with pytest.raises(NotApplicable, match="Placeless has no representations on a known grid"):
+        PLACELESS.layers("tokens")
 
 
 def test_taps_of_the_grammar_end_blocks_where_it_says():
     assert VIT.blocks == ["embedding", "block00/attention/sum"]
+    assert VIT.layers("representations", "sublayers") == [
+        "embedding",
+        "block00/attention/branch",
+        "block00/attention/sum",
+        "pooled",
+    ]
+    assert VIT.layers("embedding", "middle") == ["block00/attention/sum", VIT.weights[0]]
+    assert VIT.layers("embedding") == ["embedding", VIT.weights[0]]
     hybrid = {"root": (16, 16, 4), "stage1/unit01/sum": (8, 8, 4), "block00/mlp/sum": (65, 4)}
     stem = model("Hybrid", hybrid, TokenGrid(8, 8, 1, 4))
     assert stem.stages == []
-    assert stem.on_grid(stem.blocks) == ["block00/mlp/sum"]
     assert localization_of(stem).taps == (("block00/mlp/sum",),)
-    assert stem.with_positions(stem.blocks) == list(hybrid)
+    assert stem.layers("representations", "sums") == list(hybrid)[1:]
+    with pytest.raises(ValueError, match="near matches: blocks"):
+        VIT.layers("tokens", "block")
+    with pytest.raises(ValueError, match="Received: 'lower'"):
+        VIT.layers("attention", "lower")
 
 
-def test_localization_of_unknown_blocks_takes_the_second_half_at_spatial_tokens():
-    item = localization_of(TOKENS)
-    assert item.taps == (("layer3", "layer4", "layer5"),)
-    assert list(item.make.keywords["tokens"]) == list(range(1, 65))
-    assert ridge_probe_of(TOKENS).taps[0] == tuple(TOKEN_SHAPES)
+def test_figures_of_tokens_read_the_layers_on_the_grid():
+    assert localization_of(TOKENS).taps == (tuple(f"layer{i}" for i in range(6)),)
+    assert ridge_probe_of(TOKENS).taps[0] == tuple(TOKEN_SHAPES)[:-1]
     assert ridge_probe_of(TOKENS, "each").taps[0][0] == "layer0"
 
 
@@ -121,27 +130,27 @@ def why_not(models, number, data=EVERYTHING):
                 "trains."
             ],
         ),
-        ([CNN], "9", ["localization-cnn"], []),
+        ([CNN], "9", ["localization-cnn", "localization-depth-cnn"], []),
         ([PLACELESS], "9", [], None),
         ([CNN], "11", ["ridge-probe-tokens", "ridge-probe-map-cnn"], []),
         ([PLACELESS], "13", ["ridge-probe"], []),
         ([TOKENS, PLACELESS], "G.1", ["counterparts"], []),
         ([VIT], "W.15", ["attention-distance-depth"], []),
         ([FIRST], "V.7", ["attention-distance-depth", "patch-filters-first"], NO_POSITIONS),
-        ([CNN], "rollout", [], ["CNN has no attention weights."]),
+        ([CNN], "rollout", [], ["CNN has no attention weights and skips."]),
         ([VIT], "rollout", ["rollout-vit"], []),
         ([NO_SKIPS], "rollout", [], None),
         ([VIT], "W.6", [], ["It compares two models; one is given."]),
         ([CNN, VIT, PLACELESS], "W.19", ["last-layers"], None),
-        ([VIT], "W.20", [], ["ViT has no known norms."]),
+        ([VIT], "W.20", [], ["ViT has no norms of blocks."]),
         ([VIT], "W.23", ["residual-cka-vit"], []),
-        ([CNN], "W.23", [], ["CNN has no known attention skips."]),
+        ([CNN], "W.23", [], ["CNN has no separate skips and branches."]),
         ([OBLONG], "W.30", [], ["Oblong has no square grid."]),
         ([OBLONG], "W.8", ["clusters-objects", "clusters-parts"], []),
         ([CNN, VIT], "W.29", ["retrieval"], []),
         ([PLACELESS], "W.T6", ["linear-probe"], []),
         ([VIT], "W.7", ["clusters", "clusters-spatial"], []),
-        ([TOKENS], "W.7", ["clusters"], []),
+        ([TOKENS], "W.7", ["clusters", "clusters-spatial"], []),
         ([TOKENS, CNN], "G.1", [], None),
     ],
 )

@@ -5,7 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from keras import layers, ops
+from functional_models import functional_vit
 
 import vit_tf
 from vit_tf.taps.structure import LayerEntry, graph_of_entries
@@ -14,21 +14,8 @@ from vit_tf.taps.submodels import graph_of
 applications = keras.applications
 
 
-def functional_vit(num_blocks=2, dim=8):
-    """A ViT written with the functional API, whose sums and pooling are operations."""
-    images = keras.Input((16, 16, 3))
-    x = ops.reshape(layers.Conv2D(dim, 4, 4, name="patches")(images), (-1, 16, dim))
-    for _ in range(num_blocks):
-        y = layers.LayerNormalization()(x)
-        x = x + layers.MultiHeadAttention(2, dim // 2)(y, y)
-        y = layers.Dense(2 * dim, activation="gelu")(layers.LayerNormalization()(x))
-        x = x + layers.Dense(dim)(y)
-    x = ops.mean(layers.LayerNormalization(name="final_norm")(x), axis=1)
-    return keras.Model(images, layers.Dense(3, name="head")(x))
-
-
 def test_sums_of_a_functional_vit_are_its_blocks_and_have_their_values(rng, tmp_path):
-    model = functional_vit()
+    model = functional_vit(num_blocks=2, dim=8, size=16, patch_size=4)
     graph = graph_of(model)
     first, *sums, norm, pooled = graph.representations
     assert (first, len(sums), norm) == ("patches", 4, "final_norm")

@@ -1,0 +1,148 @@
+"""A Keras callback that measures a model while it is trained."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf.names import unknown_name
+
+# From a model and images to a labelled result.
+Measure: TypeAlias = Callable[..., xr.DataArray | xr.Dataset]
+LAYER_DIMS = ("layer", "layer_x")
+
+
+class Recorder(keras.callbacks.Callback):
+    """Measures a model before its training and after every few epochs of it.
+
+    Any measurement that takes a model and images, of any Keras model, subclassed ones included:
+    each is called as `measure(model, images)`. Weights, optimizer and random numbers of the
+    training are not touched.
+
+    Args:
+        measurements: names of measurements such as `"cka"`, or the functions, or a dict from a name
+            to a function of the model and the images, for other arguments.
+        images: images, or images and labels, for all of the measurements.
+        every: number of epochs between two measurements; the last epoch is measured too.
+        folder: folder for `NAME.nc` of each result, written after each measurement; or None.
+        log_dir: folder for TensorBoard's scalars, the mean of each variable in each layer; or None.
+
+    Attributes:
+        results: dict from name to a DataArray or Dataset with the dim `epoch`, the number of
+            epochs that the model was trained for.
+
+    Raises:
+        ValueError: for an unknown measurement, or `every` below 1; from `fit`, what a measurement
+            raises.
+
+    Examples:
+        >>> recorder = analysis.Recorder(["cka", "attention_distance"], images, every=2)
+        >>> vit.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        >>> history = vit.fit(images, labels, epochs=2, verbose=0, callbacks=[recorder])
+        >>> recorder.results["attention_distance"].epoch.values.tolist()
+        [0, 2]
+
+    See also:
+        `FormationRecorder`, which follows the representations of every few steps; page
+        guides/training.md.
+    """
+
+    def __init__(
+        self,
+        measurements: Sequence[str | Measure] | Mapping[str, Measure],
+        images: Any,
+        every: int = 1,
+        folder: str | os.PathLike | None = None,
+        log_dir: str | os.PathLike | None = None,
+    ):
+        super().__init__()
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"Expected every to be at least one epoch. Received: {every!r}")
+        self._measures = _measures_by_name(measurements)
+        self._images, self._every = images, every
+        self._folder = None if folder is None else Path(folder)
+        self._log_dir = None if log_dir is None else os.fspath(log_dir)
+        self._recorded: dict[str, dict[int, xr.DataArray | xr.Dataset]] = {}
+
+    @property
+    def results(self) -> dict[str, xr.DataArray | xr.Dataset]:
+        """Each measurement over the epochs, by name."""
+        return {
+            name: xr.concat(
+                list(of_epochs.values()),
+                xr.DataArray(list(of_epochs), dims="epoch", name="epoch"),
+                combine_attrs="override",
+            )
+            for name, of_epochs in self._recorded.items()
+        }
+
+    def on_train_begin(self, logs: Mapping | None = None) -> None:
+        """Measures the model as it is before training, unless it is resumed."""
+        self._recorded, self._last = {name: {} for name in self._measures}, 0
+        self._measure(0)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping | None = None) -> None:
+        """Measures the model after every few epochs."""
+        self._last = epoch + 1
+        if self._last % self._every == 0:
+            self._measure(self._last)
+
+    def on_train_end(self, logs: Mapping | None = None) -> None:
+        """Measures the trained model, unless its last epoch was measured."""
+        if any(self._last not in of_epochs for of_epochs in self._recorded.values()):
+            self._measure(self._last)
+
+    def _measure(self, epoch: int) -> None:
+        for name, measure in self._measures.items():
+            self._recorded[name][epoch] = measure(self.model, self._images)
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for name, result in self.results.items():
+                result.to_netcdf(self._folder / f"{name}.nc", engine="h5netcdf")
+        if self._log_dir is not None:
+            writer = tf.summary.create_file_writer(self._log_dir)
+            with writer.as_default(step=epoch):
+                for name, of_epochs in self._recorded.items():
+                    for tag, value in scalars_of(of_epochs[epoch]).items():
+                        tf.summary.scalar(f"{name}/{tag}", value)
+            writer.close()
+
+
+def _measures_by_name(measurements: Any) -> dict[str, Measure]:
+    from vit_tf import analysis
+
+    if isinstance(measurements, Mapping):
+        return dict(measurements)
+    measurements = [measurements] if isinstance(measurements, str) else list(measurements)
+    measures = {}
+    for measure in measurements:
+        if isinstance(measure, str):
+            known = [name for name in dir(analysis) if hasattr(getattr(analysis, name), "kind")]
+            if measure not in known:
+                raise unknown_name("measurement", measure, known)
+            measure = getattr(analysis, measure)
+        measures[measure.__name__] = measure
+    return measures
+
+
+def scalars_of(result: xr.DataArray | xr.Dataset) -> dict[str, float]:
+    """The mean of each variable of a result in each of its layers, by `"variable/layer"`."""
+    dataset = result if isinstance(result, xr.Dataset) else result.to_dataset(name="value")
+    scalars = {}
+    for name, values in dataset.data_vars.items():
+        if values.dtype.kind not in "fiu":
+            continue
+        prefix = "" if name == "value" else f"{name}/"
+        layer_dim = next((dim for dim in LAYER_DIMS if dim in values.dims), None)
+        if layer_dim is None:
+            scalars[f"{prefix}mean"] = float(np.nanmean(values))
+            continue
+        means = values.mean([dim for dim in values.dims if dim != layer_dim])
+        for layer, value in zip(means[layer_dim].values, means.values, strict=True):
+            scalars[f"{prefix}{layer}"] = float(value)
+    return scalars

@@ -1,0 +1,78 @@
+"""A recorder measures a model during `fit` as a call does, and leaves the training as it is."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf import analysis
+
+
+@keras.saving.register_keras_serializable("recorder")
+class Small(keras.Model):
+    """A subclassed model of two blocks with dropout, whose random numbers a fit uses."""
+
+    def __init__(self):
+        super().__init__()
+        block = [keras.layers.Conv2D(4, 3, 2, activation="relu"), keras.layers.Dropout(0.5)]
+        self.first = keras.Sequential(block, name="first")
+        self.second = keras.Sequential([keras.layers.Conv2D(4, 3, 2)], name="second")
+        self.head = keras.layers.Dense(2)
+
+    def call(self, images):
+        return self.head(keras.ops.mean(self.second(self.first(images)), axis=(1, 2)))
+
+
+def fitted(images, labels, *callbacks):
+    keras.utils.set_random_seed(0)
+    model = Small()
+    model(images[:1])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    model.fit(images, labels, batch_size=8, epochs=3, verbose=0, callbacks=list(callbacks))
+    return model
+
+
+def test_what_it_records_is_what_the_calls_give_and_the_training_is_the_same(rng, tmp_path):
+    images = rng.uniform(-1, 1, (16, 16, 16, 3)).astype("float32")
+    labels = np.arange(16) % 2
+    half = {"half": lambda model, images: analysis.cka(model, images[:8])}
+    recorder = analysis.Recorder(
+        {"cka": analysis.cka} | half, images, every=2, folder=tmp_path, log_dir=tmp_path / "logs"
+    )
+    model = fitted(images, labels, recorder)
+    plain = fitted(images, labels)
+    for ours, theirs in zip(model.weights, plain.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+    result = recorder.results["cka"]
+    assert result.cka.dims == ("epoch", "layer_x", "layer_y")
+    assert result.epoch.values.tolist() == [0, 2, 3]
+    now = analysis.cka(model, images)
+    np.testing.assert_allclose(result.cka.sel(epoch=3), now.cka, atol=1e-6)
+    assert not np.allclose(result.cka.sel(epoch=0), now.cka, atol=1e-3)
+    np.testing.assert_allclose(
+        recorder.results["half"].cka.sel(epoch=3), analysis.cka(model, images[:8]).cka, atol=1e-6
+    )
+    saved = xr.load_dataset(tmp_path / "cka.nc")
+    np.testing.assert_array_equal(saved.cka, result.cka)
+
+    layer = str(result.layer_x.values[0])
+    logged = {
+        event.step: tf.make_ndarray(value.tensor)
+        for path in sorted((tmp_path / "logs").iterdir())
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == f"cka/cka/{layer}"
+    }
+    means = result.cka.sel(layer_x=layer).mean("layer_y")
+    assert list(logged) == [0, 2, 3]
+    np.testing.assert_allclose(list(logged.values()), means, rtol=1e-6)
+
+
+def test_mistakes_are_raised_before_training():
+    with pytest.raises(ValueError, match="near matches: cka"):
+        analysis.Recorder(["ckaa"], None)
+    with pytest.raises(ValueError, match="at least one epoch"):
+        analysis.Recorder("cka", None, every=0)

@@ -1,0 +1,65 @@
+"""Every figure's printed code gives the results of the figure, on models of any origin."""
+
+import keras
+import numpy as np
+import pytest
+from functional_models import functional_vit
+from printed_calls import compare, compare_layers
+
+import vit_tf
+
+applications = keras.applications
+SIZES = {"num_layers": 4, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32, "num_classes": 5}
+
+
+def hub_vit():
+    hub = pytest.importorskip("keras_hub")
+    sizes = {"patch_size": 8, "num_layers": 4, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}
+    backbone = hub.models.ViTBackbone(image_shape=(32, 32, 3), **sizes)
+    return hub.models.ViTImageClassifier(backbone=backbone, num_classes=5)
+
+
+MAKERS = {
+    "ViT": lambda: vit_tf.ViT((32, 32, 3), 8, **SIZES),
+    "GAP ViT": lambda: vit_tf.ViT((32, 32, 3), 8, **SIZES, pooling="gap"),
+    "BiT": lambda: vit_tf.BiT((32, 32, 3), (1, 2, 2), 0.5, 5, stem="small"),
+    "Mixer": lambda: vit_tf.Mixer((32, 32, 3), 8, 3, 16, 8, 32, 5),
+    "functional ViT": functional_vit,
+    "KerasHub ViT": hub_vit,
+    "MobileNetV2": lambda: applications.MobileNetV2((64, 64, 3), 0.35, weights=None, classes=5),
+    "ResNet50": lambda: applications.ResNet50(input_shape=(64, 64, 3), weights=None, classes=5),
+    "ConvNeXtTiny": lambda: applications.ConvNeXtTiny(
+        input_shape=(64, 64, 3), weights=None, classes=5
+    ),
+    "EfficientNetB0": lambda: applications.EfficientNetB0(
+        input_shape=(64, 64, 3), weights=None, classes=5
+    ),
+}
+
+
+def filled(name):
+    """A model whose head is not zero, as it is at first."""
+    keras.utils.set_random_seed(0)
+    model, rng = MAKERS[name](), np.random.default_rng(0)
+    for weight in model.weights:
+        if weight.path.endswith("kernel") and not np.any(weight.numpy()):
+            weight.assign(0.1 * rng.normal(size=weight.shape))
+    return model
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_code_of_every_figure_reads_the_layers_of_the_figure(name, tmp_path):
+    unequal, count = compare_layers(MAKERS[name](), tmp_path)
+    assert unequal == {} and count >= 8
+
+
+def test_the_code_of_some_figures_gives_their_results(tmp_path):
+    found = compare({"ViT": filled("ViT")}, tmp_path, numbers=("1", "9", "13", "W.7"))
+    assert len(found) >= 6 and not any(found.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_code_of_every_figure_gives_its_results(name, tmp_path):
+    found = compare({name: filled(name)}, tmp_path)
+    assert not any(found.values()), found

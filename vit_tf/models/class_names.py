@@ -1,0 +1,57 @@
+"""The names of the classes that a Keras model predicts, where they are known."""
+
+import importlib.util
+import json
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import keras
+
+NUM_IMAGENET = 1000
+# Of keras.applications, where `decode_predictions` has stored it, and of timm's package.
+KERAS_INDEX = Path("models", "imagenet_class_index.json")
+TIMM_FOLDER = Path("data", "_info")
+
+
+def find_class_names(model: object) -> tuple[str, ...] | None:
+    """The names of a model's classes, or None.
+
+    They are `model.class_names`, or, for a model of `keras.applications` with 1,000 classes, those
+    of ImageNet, if they are on this computer: as `keras.applications` stores them, or in timm.
+    """
+    if own := getattr(model, "class_names", None):
+        return tuple(own)
+    is_classifier = isinstance(model, keras.Model) and _num_outputs(model) == NUM_IMAGENET
+    return imagenet_names() if is_classifier and _is_application(model) else None
+
+
+def _num_outputs(model: keras.Model) -> int | None:
+    shape = getattr(model, "output_shape", None) if hasattr(model, "_nodes_by_depth") else None
+    return shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
+
+
+def _is_application(model: keras.Model) -> bool:
+    """Whether a model has the name that a function of `keras.applications` gives it."""
+    name = re.sub(r"[^a-z0-9]", "", model.name.lower())
+    functions = (name for name in dir(keras.applications) if name[0].isupper())
+    return any(name.startswith(function.lower()) for function in functions)
+
+
+@cache
+def imagenet_names() -> tuple[str, ...] | None:
+    """The names of the 1,000 classes of ImageNet in their usual order, or None: no download."""
+    home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
+    if (home / KERAS_INDEX).is_file():
+        index = json.loads((home / KERAS_INDEX).read_text("utf-8"))
+        return tuple(index[str(number)][1].replace("_", " ") for number in range(NUM_IMAGENET))
+    timm = importlib.util.find_spec("timm")
+    for location in timm.submodule_search_locations or () if timm else ():
+        folder = Path(location) / TIMM_FOLDER
+        synsets, lemmas = folder / "imagenet_synsets.txt", folder / "imagenet_synset_to_lemma.txt"
+        if synsets.is_file() and lemmas.is_file():
+            lines = (line.split("\t") for line in lemmas.read_text("utf-8").splitlines())
+            words = {synset: names.split(",")[0] for synset, names in lines}
+            return tuple(words[synset] for synset in synsets.read_text("utf-8").split())
+    return None
