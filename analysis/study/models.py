@@ -556,7 +556,9 @@ def readable_taps(described: ModelTaps, patterns: Sequence[str]) -> list[str]:
     wanted = {*representations, *(() if patterns else graph.blocks), graph.scores}
     wanted |= {*layers_of("heads", described.names, described.shapes, graph, None)}
     taps = recorder.find_taps(described.source)
-    return [tap for tap in taps if tap in wanted or tap.endswith("/weights")]
+    read = [tap for tap in taps if tap in wanted or tap.endswith("/weights")]
+    # Scores before a last softmax are no output of a layer.
+    return read if graph.scores in taps else [*read, graph.scores]
 
 
 def graph_of_values(

@@ -304,7 +304,8 @@ def describe_taps(model: keras.Model) -> ModelTaps:
     for weights, (query, key) in computed_weights(model, list(traced)).items():
         if len(shapes[query]) == 3:
             shapes[weights] = (shapes[query][1], shapes[query][0], shapes[key][0])
-    return ModelTaps(tuple(shapes), shapes, graph_of_entries(_entries(model, traced)), model)
+    graph = replace(graph_of_entries(_entries(model, traced)), scores=find_scores(model).tap)
+    return ModelTaps(tuple(shapes), shapes, graph, model)
 
 
 def graph_of(model: keras.Model) -> ModelGraph:
