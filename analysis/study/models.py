@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import xarray as xr
 
 import vit_tf
@@ -26,6 +27,7 @@ from vit_tf.tokens import TokenGrid
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, match_classes
 
+from ..engine.failures import explain
 from ..engine.features import Normalised, Selected, gaussian_like
 from ..engine.layers import (
     KINDS,
@@ -37,6 +39,7 @@ from ..engine.layers import (
     warn_of_missed_blocks,
 )
 from ..engine.store import base_code, fingerprint, keep, load
+from ..engine.stream import this_worker
 from .data import Data
 
 # The parts that models play in a study, in the words for what plays them.
@@ -64,6 +67,7 @@ CONSTANT = 1e-6  # share of the squares that is left around the mean, as for CKA
 MIN_VARIATION = 1e-3  # the same of scores or layers that hardly vary
 LOW_VARIATION = "Models that hardly move"
 CONSTANT_LAYERS = "Layers that do not vary between images"
+NO_ACCURACY = "Test accuracy"
 OTHER_CLASSES = "Models of other classes than those of the data"
 LOW_VARIATION_MESSAGE = (
     "The last layers of {model} hardly differ between images, which it got with values in {values}."
@@ -429,11 +433,20 @@ def prepare_models(
     )
     few = next(iter(data.few))
     few = (few[0] if isinstance(few, tuple) else few)[:PROBES].numpy()
-    models, rows, notes = [], [], {LOW_VARIATION: [], CONSTANT_LAYERS: [], OTHER_CLASSES: []}
+    titles = (LOW_VARIATION, CONSTANT_LAYERS, OTHER_CLASSES, NO_ACCURACY)
+    models, rows, notes = [], [], {title: [] for title in titles}
     for source in loaded:
         model, constant, variation_of_last = study_model(source, few)
         log.info("%s: %d layers are measured", source.name, len(model.taps))
-        correct, why_not = correct_of(source, model, data, class_names, Path(folder, "results"))
+        correct, why_not = None, ""
+        try:
+            correct, why_not = correct_of(source, model, data, class_names, Path(folder, "results"))
+        except Exception as error:
+            # One of several workers must not go on without the others, nor any on a full disk.
+            if isinstance(error, OSError) or this_worker(tf.distribute.get_strategy())[1] > 1:
+                raise
+            reason = explain(error, f"The test accuracy of {source.name}")
+            notes[NO_ACCURACY].append(f"{source.name}: {reason}")
         accuracy = None if correct is None else (float(correct.mean()), len(correct))
         model = replace(model, accuracy=accuracy, correct=correct)
         models += [model, *_baselines_of_loaded(source, model, seed, copies)]

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import Preprocessing, analysis
+from vit_tf.analysis.study import models as study_models
 from vit_tf.analysis.study.data import make_data
 from vit_tf.analysis.study.models import (
     LoadedModel,
@@ -55,6 +56,18 @@ def test_the_accuracy_is_how_often_the_largest_score_is_right(images, tmp_path):
     message = dict(notes)["Models of other classes than those of the data"]
     assert len(message) == 1 and message[0].startswith("other: Expected data of the 3 classes")
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["accuracy.vit.nc"]
+
+
+def test_an_accuracy_that_fails_is_explained(images, tmp_path, monkeypatch):
+    def fail(*_):
+        raise tf.errors.InvalidArgumentError(None, None, "Incompatible shapes: [1] vs. [2]")
+
+    monkeypatch.setattr(study_models, "correct_answers", fail)
+    data = make_data(images, None, None, {})
+    models, _, notes = prepare_models([opened("ViT", small_vit(0))], data, tmp_path, NAMES)
+    (sentence,) = dict(notes)["Test accuracy"]
+    assert sentence.startswith("ViT: ") and "Incompatible shapes" in sentence
+    assert models[0].accuracy is None
 
 
 def test_without_names_of_classes_nothing_is_said_of_accuracy(images, tmp_path):
