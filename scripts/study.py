@@ -181,12 +181,18 @@ class ModelPlan:
 
         return slug(self.name)
 
+    @property
+    def repeats(self):
+        """How often each training image is seen in an epoch: less data gives as many updates."""
+        return round(1 / self.fraction)
+
     @cached_property
     def facts(self):
         """All that the trained model depends on, besides the data and the study's seed."""
         start = self.start and self.start.facts
         recipe = dataclasses.asdict(self.recipe)
-        changes = [self.seed, self.fraction, self.half, start]
+        data = self.fraction if self.fraction == 1 else [self.fraction, self.repeats]
+        changes = [self.seed, data, self.half, start]
         return [self.model.__name__, self.config, recipe, *changes]
 
 
@@ -253,7 +259,7 @@ def expected_seconds(plans, options):
     pixels = (options.image_size / 32) ** 2
     stages = {}
     for plan in plans:
-        images = plan.fraction**0.5 * options.sizes["train"] * (1 if plan.half is None else 0.5)
+        images = options.sizes["train"] * (1 if plan.half is None else 0.5)
         each = PER_THOUSAND.get(plan.model.__name__, PER_THOUSAND_OTHERS) * pixels
         stages[plan.name] = COMPILING + plan.recipe.epochs * images / 1000 * each
     return stages | {"measuring": MEASURING * len(plans), "drawing": DRAWING * len(plans)}
@@ -447,8 +453,8 @@ def _train_model(plan, options, key, callbacks):
 def training_data(plan, options):
     """The images that a plan is trained, validated and tested on.
 
-    A fraction f of the images is repeated 1 / sqrt(f) times in an epoch: more often than the whole
-    set, since there are fewer, but for fewer steps, to avoid overfitting.
+    A fraction f of the images is repeated 1 / f times in an epoch: models trained on less data get
+    as many updates as those trained on all, so that a difference is due to the data.
     """
     count = max(1, round(plan.fraction * options.sizes["train"]))
     take = options.sizes | {"train": count}
@@ -456,7 +462,7 @@ def training_data(plan, options):
     if plan.half is not None:
         data = [_half_of_classes(split, plan, options.batch_size) for split in data]
     train, *others = data
-    return [train.repeat(round(plan.fraction**-0.5)), *others]
+    return [train.repeat(plan.repeats), *others]
 
 
 def _half_of_classes(data, plan, batch_size):
