@@ -9,7 +9,6 @@ from torch_hooks import caught
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "patch_size": 4}
 PLAIN = SIZES | {"intermediate_size": 40, "image_size": [16, 24], "layer_norm_eps": 1e-3}
 DINO = SIZES | {"mlp_ratio": 2, "image_size": 20, "layer_norm_eps": 1e-5}
-AIM = PLAIN | {"image_size": 20, "use_head": False, "rms_norm_eps": 1e-4}
 CLASSES = {"num_labels": 5}
 ROTARY = PLAIN | {"image_size": 20, "num_register_tokens": 4, "layer_norm_eps": 1e-5}
 VISION = SIZES | {"intermediate_size": 40, "image_size": 20, "projection_dim": 7}
@@ -53,7 +52,6 @@ MODELS = {
     "deit-pooler": ("DeiTModel", "DeiTConfig", PLAIN),
     "ijepa": ("IJepaForImageClassification", "IJepaConfig", PLAIN | CLASSES),
     "ijepa-bare": ("IJepaModel", "IJepaConfig", PLAIN | {"image_size": 20}),
-    "aimv2": ("Aimv2VisionModel", "Aimv2VisionConfig", AIM),
     "dinov2": ("Dinov2Model", "Dinov2Config", DINO),
     "dinov2-swiglu": ("Dinov2Model", "Dinov2Config", DINO | {"use_swiglu_ffn": True}),
     "dinov2-linear": ("Dinov2ForImageClassification", "Dinov2Config", DINO | CLASSES),

@@ -10,20 +10,16 @@ from without_torchvision import import_or_skip
 timm = import_or_skip("timm")
 SIZES = {"embed_dim": 24, "depth": 2, "num_heads": 3, "patch_size": 4, "img_size": 20}
 DINO = {"num_reg_tokens": 4, "global_pool": "token"}
-EVA = {"num_classes": 5, "ref_feat_shape": (16, 16)}
 # The released model that each is of, and what makes it tiny.
 MODELS = {
     "dinov3": ("vit_small_patch16_dinov3", DINO),
     "dinov3-qkvb": ("vit_small_patch16_dinov3_qkvb", DINO),
     "dinov3-plus": ("vit_small_plus_patch16_dinov3_qkvb", DINO),
-    "eva02-small": ("eva02_small_patch14_224", EVA),
-    "eva02-base": ("eva02_base_patch14_224", EVA),
     "clip": ("vit_base_patch16_clip_224", {"num_classes": 10}),
     "clip-quick": ("vit_base_patch16_clip_quickgelu_224", {"num_classes": 10}),
     "mae": ("vit_base_patch16_224", {"num_classes": 0}),
     "mae-tuned": ("vit_base_patch16_224", {"num_classes": 5, "global_pool": "avg"}),
     "rpn": ("vit_base_patch16_rpn_224", {"num_classes": 5}),
-    "eva02-clip": ("eva02_base_patch16_clip_224", EVA),
 }
 
 

@@ -122,12 +122,6 @@ class CheckpointFile:
                 return array.astype(np.float32)
             return array.astype(array.dtype.newbyteorder("="), copy=False)
 
-    def add(self, other: "CheckpointFile", names: dict):
-        """Adds tensors of another open file, `names` from there to here, closed with this one."""
-        self.tensors |= {new: other.tensors[old] for old, new in names.items()}
-        self._loads |= {new: other._loads[old] for old, new in names.items()}
-        self._stack.callback(other.close)
-
     def close(self):
         """Closes the file; arrays that were read stay as they are."""
         self._loads = {}

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from numbers import Real
 
-from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, MOST_LAYERS
+from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, MOST_LAYERS, measured_as_module
 from vit_tf.names import lookup
 
 # Names of transformers' `ACT2FN`, and the forms that they stand for.
@@ -112,8 +112,6 @@ TIMM_HEADS |= {"so150m": 14, "so150m2": 13}
 _VIT = {"global_pool": "token", "act_layer": "gelu", "epsilon": 1e-6}
 _GAP = _VIT | {"global_pool": "avg"}
 _PLAIN_GAP = _GAP | {"fc_norm": False}
-_PE = {"global_pool": "map", "act_layer": "gelu", "epsilon": 1e-5}
-_AIMV2 = _PLAIN_GAP | {"epsilon": 1e-5}
 _MAP = _VIT | {"global_pool": "map"}
 _CLIP = _VIT | {"epsilon": 1e-5}
 _TANH, _QUICK, _WIDE = {"act_layer": "gelu_tanh"}, {"act_layer": "quick_gelu"}, {"num_heads": 24}
@@ -141,19 +139,7 @@ ARCHITECTURES = {
     r"vit_SIZE_patch\d+_clip_quickgelu_\d+": _CLIP | _QUICK,
     r"vit_SIZE_patch\d+_plus_clip_\d+": _CLIP | {"num_heads": 14},
     r"beit(v2)?_SIZE_patch\d+_\d+": _EVA,
-    r"eva02_SIZE_patch\d+(_clip)?_\d+": _EVA,
-    r"eva02_SIZE_patch\d+_clip_\d+": _EVA | {"global_pool": "token"},
     r"vit_SIZE_patch\d+_dinov3(_qkvb)?": _DINO3,
-    r"vit_SIZE_patch\d+_rope_(ape_)?\d+": _VIT | {"rotation": "axial"},
-    r"vit_SIZE_patch\d+_rope_mixed_(ape_)?\d+": _VIT | {"rotation": "mixed"},
-    r"vit_SIZE_patch\d+_rope_reg\d_gap_\d+": _EVA | {"rotation": "eva"},
-    r"aimv2_large_patch\d+_\d+": _AIMV2 | {"num_heads": 8},
-    r"aimv2_huge_patch\d+_\d+": _AIMV2 | {"num_heads": 12},
-    r"aimv2_1b_patch\d+_\d+": _AIMV2 | {"num_heads": 16},
-    r"aimv2_3b_patch\d+_\d+": _AIMV2 | {"num_heads": 24},
-    r"vit_pe_core_base_patch16_224": _PE | {"rotary_side": (14, 14)},
-    r"vit_pe_core_(tiny|small|large)_patch\d+_\d+": _PE | {"rotary_side": (24, 24)},
-    r"vit_pe_core_gigantic_patch14_448": _PE | {"rotary_side": (32, 32)},
     r"mixer_[bls]\d+_\d+": _EVA | {"fc_norm": False},
     r"resnetv2_\d+x\d_bit": _EVA,
 }
@@ -166,7 +152,7 @@ SHOWN += "proj_drop_rate attn_drop_rate drop_path_rate weight_init fix_init head
 SHOWN += "dynamic_img_size strict_img_size use_post_transformer_norm"
 USED = ("num_heads", "global_pool", "act_layer", "fc_norm", "use_fc_norm", "img_size")
 # Arguments with the only value that is computed here.
-ONLY = {"pool_include_prefix": False, "dynamic_img_pad": False, "ref_feat_shape": [16, 16]}
+ONLY = {"pool_include_prefix": False, "dynamic_img_pad": False}
 ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu")}
 POOLINGS = {"token": "cls", "avg": "gap", "map": "map"}
 
@@ -207,8 +193,6 @@ def read_timm_config(config: dict) -> dict:
         "pooling": pooling,
         "fc_norm": fc_norm,
         "epsilon": arguments["epsilon"],
-        "rotation": arguments.get("rotation"),
-        "rotary_side": arguments.get("rotary_side"),
         "explicit": "act_layer" in more,
         "input_size": size and fields.pair("input_size"),
         "image_shape": fields.pair("img_size") if "img_size" in arguments else None,
@@ -216,11 +200,11 @@ def read_timm_config(config: dict) -> dict:
 
 
 def config_from_name(checkpoint):
-    """The same for a known name whose tensors do not state its rotary positions; {} for others."""
+    """The same for the name of a public checkpoint in timm's names; {} for others."""
     name, size = checkpoint.name.removeprefix("timm/"), checkpoint.resolution
-    if "_rope_" not in name:
+    if name == checkpoint.name:
         return {}
-    images = {"input_size": [3, size, size]}
+    images = {"input_size": [3, size, size]} if size else {}
     return read_timm_config({"architecture": name.partition(".")[0], "pretrained_cfg": images})
 
 
@@ -236,7 +220,8 @@ def _arguments(architecture):
             arguments = {"num_heads": TIMM_HEADS.get(size)} | row
     if arguments is None:
         raise ValueError(
-            f"Expected a supported architecture of timm. Received: architecture={architecture!r}"
+            f"Expected a supported architecture of timm. Received: architecture={architecture!r}, "
+            f"which {measured_as_module(architecture)}"
         )
     return arguments
 
@@ -276,7 +261,6 @@ PROCESSORS = {
     "dinov2_with_registers": ("Bit", _CROPPED),
     "dinov3_vit": ("DINOv3ViT", None),
     "beit": ("Beit", None),
-    **dict.fromkeys(("aimv2", "aimv2_vision_model"), ("CLIP", None)),
     **dict.fromkeys(("clip", "clip_vision_model"), ("CLIP", _SHORTER_SIDE)),
     **dict.fromkeys(("metaclip_2", "metaclip_2_vision_model"), ("CLIP", _SHORTER_SIDE)),
     **dict.fromkeys(("siglip", "siglip_vision_model"), ("Siglip", _SQUEEZED)),

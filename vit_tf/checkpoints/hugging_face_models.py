@@ -25,10 +25,8 @@ from vit_tf.checkpoints.weight_maps import (
     dims,
     embedding_map,
     ends_map,
-    file_grid,
     head_map,
-    linear_head,
-    pixels,
+    new_head_map,
     prefix_map,
     read_blocks,
     without_prefix,
@@ -162,7 +160,10 @@ def _with_vit_head(mapping, tensors, width, options, kind):
         return mapping | head | other | {"distillation": "heads"}
     if kind in CLASSIFIERS:
         return mapping | head_map(tensors, read, options, CLASSIFIERS[kind])
-    return mapping | linear_head(tensors, read, options, "classifier")
+    if "classifier.bias" not in tensors:
+        return mapping | head_map({}, read, options, "none")
+    reads = "the class token and the mean of the patches"
+    return mapping | new_head_map(read, options, reads) | WeightMap(unused=("classifier.*",))
 
 
 # DINOv3 (`modeling_dinov3_vit.py`). Its positions are rotary: images may be of any size.
@@ -411,69 +412,15 @@ def convert_bit(folder, options):
     return Conversion("BiT", mapping, any_size=True, **images)
 
 
-# AIMv2 (`modeling_aimv2.py`).
-
-AIM_TYPES = {"aimv2": True, "aimv2_vision_model": False}
-AIM_BLOCK = """
-    rms_norm1                  attention_norm  rms            D
-    attention.q_proj           query           unbiased       D D
-    attention.k_proj           key             unbiased       D D
-    attention.v_proj           value           unbiased       D D
-    attention.out_proj         out             unbiased       D D
-    rms_norm2                  mlp_norm        rms            D
-    ffn.gate_proj,ffn.up_proj  expand          gate_unbiased  D M
-    ffn.down_proj              contract        unbiased       M D
-"""
-AIM_ENDS = """
-    embeddings.patch_embed  embedding/patches     patches  C D P
-    embeddings.rms_norm     embedding/patch_norm  rms      D
-    rms_norm                norm                  rms      D
-"""
-# Those of `Aimv2VisionConfig`.
-AIM_DEFAULTS = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 24}
-AIM_DEFAULTS |= {"num_attention_heads": 8, "num_channels": 3, "image_size": 224, "patch_size": 14}
-AIM_DEFAULTS |= {"rms_norm_eps": 1e-5, "qkv_bias": False, "mlp_bias": False, "hidden_act": "silu"}
-AIM_DEFAULTS |= {"use_head": True, "is_native": False}
-AIM_UNUSED = ("text_model.*", "text_projection.*", "visual_projection.*", "logit_scale")
-
-
-def convert_aimv2(folder, options):
-    """An AIMv2."""
-    config = Config(AIM_DEFAULTS | image_fields(folder, AIM_TYPES))
-    for name, value in (("hidden_act", "silu"), ("qkv_bias", False), ("mlp_bias", False)):
-        config.require(name, value)
-    for name, feature in (("use_head", "a head of attention"), ("is_native", "any size of images")):
-        if config.flag(name, AIM_DEFAULTS[name]):
-            raise ValueError(
-                f"Expected {name} of config.json to be false: an AIMv2 with {feature} is not "
-                f"supported. Received: {name}=true"
-            )
-    width, patch, channels, heads, image_shape = _sizes(config, options)
-    timm.refuse_class_token(options)
-    outer = "vision_model." if AIM_TYPES[folder.config["model_type"]] else ""
-    name = "embeddings.position_embedding.weight"
-    num_positions = dims(folder.tensors, outer + name, 2)[0]
-    grid = file_grid(num_positions, (0,), patch, own=image_shape)
-    as_batch = partial(np.reshape, shape=(1, num_positions, width))
-    weights = {"embedding/positions": Transform({name: (num_positions, width)}, as_batch)}
-    layers, hidden = config.integer("num_hidden_layers"), config.integer("intermediate_size")
-    arguments = {"num_layers": layers, "mlp_dim": hidden, "num_heads": heads, "pooling": "gap"}
-    arguments |= {"image_shape": pixels(grid, channels), "epsilon": config.number("rms_norm_eps")}
-    mapping = ends_map(AIM_ENDS, width, patch, channels)
-    mapping |= WeightMap(arguments | timm.AIM_ARGUMENTS, weights)
-    mapping |= read_blocks(AIM_BLOCK, TORCH, {"D": width, "M": hidden}, "encoder.layers.#.", layers)
-    mapping = mapping.under(outer) | WeightMap(unused=AIM_UNUSED)
-    mapping |= head_map({}, width, options, "none")
-    images = preprocessing_from_config(folder, image_shape, False, options)
-    return Conversion("ViT", mapping, positions="torch", **images)
-
-
 TYPES = dict.fromkeys(VIT_TYPES, convert_vit)
 TYPES |= {"dinov3_vit": convert_dinov3, "beit": convert_beit, "bit": convert_bit}
 TYPES |= dict.fromkeys(CLIP_TYPES, convert_clip) | dict.fromkeys(SIGLIP_TYPES, convert_siglip)
-TYPES |= dict.fromkeys(AIM_TYPES, convert_aimv2)
 # Types of models that differ from those here in what no option expresses.
+_MODULE = "it is measured as transformers' module, "
+_MODULE += "vit_tf.analysis.cka(transformers.AutoModel.from_pretrained(FOLDER), images)"
 DIFFERENT = {
+    "aimv2": _MODULE,
+    "aimv2_vision_model": _MODULE,
     "vit_hybrid": "its ResNet has group normalisations with an epsilon of 1e-5 and adds 1e-8 to "
     "the variance of kernels, where Google's, of whose .npz a hybrid opens, has 1e-6 and adds 1e-5 "
     "to their deviation",

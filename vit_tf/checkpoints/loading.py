@@ -12,7 +12,14 @@ import vit_tf
 from vit_tf.checkpoints import configs, google, hugging_face_models, open_clip, released, timm
 from vit_tf.checkpoints.archives import open_archive
 from vit_tf.checkpoints.folders import OPEN_CLIP, Folder, open_folder
-from vit_tf.checkpoints.weight_maps import LoadOptions, at_most, check, fill, first_names
+from vit_tf.checkpoints.weight_maps import (
+    LoadOptions,
+    at_most,
+    check,
+    fill,
+    first_names,
+    measured_as_module,
+)
 from vit_tf.models.model import VisionModel, name_after, weights_by_name
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import ACTIVATIONS, check_pooling
@@ -27,15 +34,20 @@ FAMILIES = timm.FAMILIES + open_clip.FAMILIES + google.FAMILIES
 # Models that no class here computes, though their files have names of these families: what they do
 # otherwise, and a pattern of their tensors' names, sorted and with a line for each.
 OTHERS = {
-    "AIMv2 in its authors' names": (
-        "is read in those of timm and transformers",
-        r"patchifier\.norm\.",
+    "an AIMv2": (
+        measured_as_module("aimv2_..."),
+        r"patchifier\.norm\.|^patch_embed\.norm\.weight$",
+    ),
+    "an EVA": (
+        measured_as_module("eva02_..."),
+        r"(?s)\A(?=.*^pos_embed$)(?=.*^blocks\.0\.attn\.(q_bias|q_proj\.weight)$)",
     ),
     "a CaiT": ("adds its class token after the patches' blocks", r"^(module\.)?blocks_token_only"),
     "a Hiera": ("merges tokens between blocks", r"^(model\.)?blocks\.\d+\.proj\.weight$"),
     "a Perception Encoder": (
-        "is read in timm's names alone, and if it is a PE-Core",
+        measured_as_module("vit_pe_..."),
         r"(?s)\A(?!.*^(fc_)?norm\.weight$).*^norm_pre\."
+        r"|\A(?=.*^norm_pre\.weight$)(?=.*^attn_pool\.latent$)"
         r"|^visual\.attn_pool\..*^visual\.transformer\.resblocks\.",
     ),
 }
@@ -44,7 +56,7 @@ OTHERS = {
 # name of their file.
 NAMED_OTHERS = {
     "_rpn_": "normalizes after attention and MLP, not before them",
-    "_lingbot": "is measured as the module of timm",
+    "_lingbot": measured_as_module("vit_base_patch16_lingbot"),
 }
 
 
@@ -79,14 +91,13 @@ def load_pretrained(
     positions=None,
     preprocessing=None,
     activation=None,
-    head=None,
 ):
     """Loads a model with the weights of a checkpoint, in the format that its authors released.
 
     Small bundled models open by their names: `list_pretrained("*cifar10")`. A `.keras` file opens
     as with `vit_tf.load_model`. Other formats are: Google's `.npz` of ViT (vision_transformer and
     big_vision), of its hybrids, of BiT, Mixer and SigLIP; `.safetensors` or PyTorch files of ViT
-    with timm's tensor names (supervised, DeiT, DeiT-3, DINO, DINOv2, MAE, MoCo-v3, RoPE-ViT), of
+    with timm's tensor names (supervised, DeiT, DeiT-3, DINO, DINOv2, MAE, MoCo-v3), of
     CLIP with OpenAI's or timm's, of SigLIP and of BEiT; folders of open_clip with
     `open_clip_config.json`; folders of timm, built from their `architecture` and `model_args`; and
     folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP, with `model.safetensors` or
@@ -129,10 +140,8 @@ def load_pretrained(
         activation: form of the GELU in a CLIP file, `"quick_gelu"` or `"gelu"`, which cannot be
             inferred from its tensors. None selects that of a known name or of the configuration in
             a folder, and `"quick_gelu"` for a file with the sizes of OpenAI's own models; it is
-            required for other files.
-        head: file of a linear classifier from DINOv2's authors, such as
-            `dinov2_vits14_linear4_head.pth`, to add to a file of its encoder (`head_blocks` of
-            `ViT`).
+            required for other files, and for a ViT without a class token in timm's names, where it
+            is `"gelu"` or `"gelu_tanh"`.
 
     Raises:
         ValueError: for an unknown name, or a file that cannot be downloaded, is corrupt, is of an
@@ -148,8 +157,6 @@ def load_pretrained(
         lookup("activation", activation, ACTIVATIONS)
     bundled = path_or_name in released.bundled_models()
     if bundled or os.fspath(path_or_name).endswith(".keras"):
-        if head is not None:
-            raise ValueError(f"Expected head to be None for a saved model. Received: head={head!r}")
         return _open_saved(path_or_name, options, positions)
     path, public = released.fetch(os.fspath(path_or_name))
     if public is not None:
@@ -161,8 +168,6 @@ def load_pretrained(
             config=configs.config_from_name(public),
         )
     with open_folder(path) if os.path.isdir(path) else open_archive(path) as archive:
-        if head is not None:
-            _add_head(archive, head)
         conversion = _convert(archive, options)
         mapping = conversion.mapping
         # Before a model is built, so that a file cannot ask for more memory than it has data.
@@ -221,25 +226,6 @@ def _open_saved(name, options, positions):
     return name_after(model, name)
 
 
-def _add_head(archive, path):
-    """Adds the tensors of a file of a linear classifier to those of an encoder."""
-    if isinstance(archive, Folder) or timm.vit_prefix(archive.tensors) is None:
-        raise ValueError(
-            "Expected head only for a DINOv2 file with its authors' or timm's tensor names. "
-            f"Received: {archive.path!r}"
-        )
-    other = open_archive(path)
-    ends = {name.rpartition(".")[2]: name for name in other.tensors}
-    if sorted(ends) != ["bias", "weight"] or len(other.tensors) != 2:
-        names = first_names(other.tensors)
-        other.close()
-        raise ValueError(
-            "Expected head to be a file of a linear classifier, with a weight and a bias. "
-            f"Received: {os.fspath(path)!r} of {names}"
-        )
-    archive.add(other, {name: f"{timm.LINEAR}.{end}" for end, name in ends.items()})
-
-
 def _image_shape(image_shape):
     if image_shape is None:
         return None
@@ -273,6 +259,9 @@ def _convert(archive, options):
         options.refuse("a folder with its configuration", "activation")
         module = open_clip if archive.file == OPEN_CLIP else hugging_face_models
         return _located(lambda: module.convert_folder(archive, options), archive)
+    if timms:
+        # Which names the architecture, if it is none of ours.
+        _located(lambda: configs.read_timm_config(archive.config), archive)
     names = "\n".join(sorted(archive.tensors))
     for model, (reason, pattern) in OTHERS.items():
         if re.search(pattern, names, re.MULTILINE):
@@ -317,7 +306,7 @@ def _convert_family(family, archive, options, timms):
     if options.activation is None:
         # That of the training, which a CLIP's name has, unless it is an argument of its own.
         activation = config["activation"] if config["explicit"] else None
-        if family.activation and activation is None:
+        if "_clip_" in str(archive.config["architecture"]) and activation is None:
             images = archive.config["pretrained_cfg"]
             tag = images.get("tag") if isinstance(images, dict) else None
             activation = released.timm_activation(f"{archive.config['architecture']}.{tag}")

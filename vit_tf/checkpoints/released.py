@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vit_tf.checkpoints.downloads import from_other_machines
 from vit_tf.checkpoints.folders import HUB, not_fetched, snapshot
-from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET
+from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, measured_as_module
 from vit_tf.files import without_password
 from vit_tf.names import unknown_name
 
@@ -18,8 +18,8 @@ EXTENSIONS = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".tar")
 _PAPERS = """
 VIT 2010.11929 AUGREG 2106.10270 SAM 2106.01548 BIT 1912.11370 DISTILLED 2106.05237
 MIXER 2105.01601 DEIT 2012.12877 DINO 2104.14294 MAE 2111.06377 BEIT 2106.08254 BEIT2 2208.06366
-DEIT3 2204.07118 DINO2 2304.07193 REGISTERS 2309.16588 DINO3 2508.10104 EVA02 2303.11331
-ROPE 2403.13298 AIMV2 2411.14402 OPENAI 2103.00020 SIGLIP 2303.15343 SIGLIP2 2502.14786
+DEIT3 2204.07118 DINO2 2304.07193 REGISTERS 2309.16588 DINO3 2508.10104
+OPENAI 2103.00020 SIGLIP 2303.15343 SIGLIP2 2502.14786
 LAION 2212.07143 DATACOMP 2304.14108 DFN 2309.17425 METACLIP 2309.16671
 """
 PAPERS = dict(re.findall(r"(\w+) (\d+\.\d+)", _PAPERS))
@@ -144,17 +144,7 @@ DINO3 family=DINOv3- resolution=256 values=imagenet
     vit_{small,small_plus,base,large,huge_plus}_patch16_dinov3{,_qkvb}.lvd1689m
 DINO3 family=DINOv3- resolution=256 values=satellite
     vit_large_patch16_dinov3{,_qkvb}.sat493m
-EVA02 family=EVA02- values=clip
-    eva02_{tiny,small,base,large}_patch14_224.mim_in22k eva02_large_patch14_224.mim_m38m
-    eva02_{tiny_patch14_336,small_patch14_336,base_patch14_448}.mim_in22k_ft_in1k
-    eva02_large_patch14_448.{mim_in22k,mim_m38m}_ft_in1k
-EVA02 family=EVA02- values=clip crop=squeezed
-    eva02_{base,large}_patch14_448.mim_in22k_{ft_in22k,ft_in22k_in1k}
-    eva02_large_patch14_448.mim_m38m_{ft_in22k,ft_in22k_in1k}
-ROPE values=imagenet
-    vit_{small,base,large}_patch16_{rope,rope_ape,rope_mixed,rope_mixed_ape}_224.naver_in1k
 REGISTERS crop=0.95
-    vit_{medium,mediumd,base}_patch16_rope_reg1_gap_256.sbb_in1k
     vit_{wee,betwixt}_patch16_reg1_gap_256.sbb_in1k
     vit_{little,medium,betwixt}_patch16_reg4_gap_256.sbb_in1k
     vit_{little_patch16_reg1,medium_patch16_reg4}_gap_256.sbb_in12k{,_ft_in1k}
@@ -166,11 +156,6 @@ REGISTERS crop=1
     vit_so150m_patch16_reg4_gap_384.sbb_e250_in12k_ft_in1k
     vit_so150m2_patch16_reg1_gap_256.sbb_e200_in12k{,_ft_in1k}
     vit_so150m2_patch16_reg1_gap_384.sbb_e200_in12k_ft_in1k
-REGISTERS crop=0.95 values=clip
-    vit_betwixt_patch16_rope_reg4_gap_256.sbb_in1k
-AIMV2 family=AIMv2- values=clip crop=1
-    aimv2_{large,huge,1b,3b}_patch14_{224,336,448}.apple_pt
-    aimv2_large_patch14_{224,336}.apple_pt_dist
 OPENAI values=clip crop=1 file=open_clip_model.safetensors
     vit_{base_patch32,base_patch16,large_patch14}_clip_224.openai
 LAION values=clip crop=0.9
@@ -241,6 +226,8 @@ DFN resolution=224 activation=quick_gelu crop=squeezed
 DFN resolution=378 activation=quick_gelu crop=squeezed
     apple/DFN5B-CLIP-ViT-H-14-378
 """
+# Names of timm's that no model here computes, which are measured as its modules.
+MODULES = r"timm/((eva|aimv2|vit_pe_|vit_.*(_rope_|_lingbot|_rpn_)).*)"
 # Training data with quick GELU, which timm's own code has only in its models `*_clip_quickgelu_*`;
 # encoders fine-tuned on labels have the exact one.
 QUICK_DATA = ("openai", "dfn2b", "dfn5b", "metaclip_400m", "metaclip_2pt5b")
@@ -323,6 +310,11 @@ def fetch(path_or_name: str) -> tuple:
     refuse_other_formats(path_or_name)
     if path := bundled_models().get(path_or_name):
         return str(path), None
+    if name := re.fullmatch(MODULES, path_or_name):
+        raise ValueError(
+            "Expected the name of a checkpoint that opens as a model of this package. "
+            f"Received: {path_or_name!r}, which {measured_as_module(name[1])}"
+        )
     if path_or_name not in CHECKPOINTS:
         if not os.path.exists(path_or_name) and not path_or_name.endswith(EXTENSIONS):
             error = unknown_name("path_or_name", path_or_name, [*bundled_models(), *CHECKPOINTS])

@@ -15,7 +15,6 @@ from vit_tf.checkpoints.weight_maps import (
     HALF,
     HEADS,
     IMAGENET,
-    QKV,
     TORCH,
     Conversion,
     Family,
@@ -30,10 +29,10 @@ from vit_tf.checkpoints.weight_maps import (
     embedding_map,
     ends_map,
     file_grid,
-    halves_apart,
     head_map,
     infer_num_heads,
-    linear_head,
+    measured_as_module,
+    new_head_map,
     patch_dims,
     patch_positions_map,
     pixels,
@@ -80,13 +79,6 @@ PREFIXES = {
 }
 # MAE's decoder, which a whole checkpoint holds as well.
 VIT_UNUSED = ("decoder_*", "mask_token")
-# Of timm's models with patches alone, among them SigLIP's with the mean in place of its pooling:
-# heads by width and layers, and (width, layers, patch[, positions]) with the tanh form of GELU.
-BARE = {(1152, 27): 16, (1408, 40): 16, (1536, 40): 16}
-TANH = {(1536, 40, 16), (1152, 27, 16), (768, 12, 32), (1024, 24, 16, 1024)}
-# Heads of timm's models with registers, by width and layers.
-REGISTERED = {(256, 14): 4, (320, 14): 5, (512, 20): 8, (640, 12): 10, (896, 18): 14, (832, 21): 13}
-ROTARY_TOKENS = 14  # along a side of the images of RoPE-ViT, of 224 pixels
 LINEAR = "linear_head"  # of the classifier of DINOv2's hub, next to its encoder
 
 
@@ -97,7 +89,7 @@ def vit_prefix(tensors):
 
 
 def convert_vit(tensors, options):
-    """A supervised ViT, DeiT, DINO, DINOv2, MAE, MoCo-v3 or RoPE-ViT."""
+    """A supervised ViT, DeiT, DINO, DINOv2, MAE or MoCo-v3."""
     prefix = vit_prefix(tensors)
     inside, config = without_prefix(tensors, prefix), options.config
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
@@ -120,25 +112,27 @@ def convert_vit(tensors, options):
         )
     norm = "fc_norm" if averaged else "norm"
     mapping = ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
-    mapping |= _vit_tokens(inside, width, patch, channels, options, "gap" if averaged else None)
+    mapping |= _vit_tokens(inside, patch, channels, options, "gap" if averaged else None)
     blocks = _vit_blocks(inside, width)
     mapping |= blocks
     size = (width, mapping.arguments["num_layers"], patch)
-    num_positions = dims(inside, "pos_embed", 3)[1] if "pos_embed" in inside else None
-    tanh = bare and (size in TANH or (*size, num_positions) in TANH)
-    gelu = config.get("activation") or ("gelu_tanh" if tanh else "gelu")
+    gelu = config.get("activation", "gelu")
+    if bare and not config:
+        gelu = options.activation
+        if gelu is None:
+            raise ValueError(
+                "Expected activation='gelu' or 'gelu_tanh' (some of timm's SigLIP), which a file "
+                "without a class token does not specify. Received: activation=None"
+            )
+    elif options.activation not in (None, gelu):
+        options.refuse("a ViT in timm's names with a class token or config.json", "activation")
     heads = _vit_heads(inside, size, prefix, options, bare)
     arguments = {"num_heads": heads, "fc_norm": averaged, "epsilon": config.get("epsilon", 1e-6)}
     mapping = WeightMap({"activation": gelu}, unused=VIT_UNUSED) | mapping | arguments
-    if config.get("rotation"):
-        options.check_heads(heads, width)
-        mapping |= {"rotation": config["rotation"]}
-        mapping |= halves_apart(blocks, width, heads)
-    if config.get("rotation") == "mixed":
-        sizes = {"L": size[1], "H": heads, "Q": width // heads // 2}
-        mapping |= read_table("rope.freqs rotation/frequencies same 2 L H Q", TORCH, sizes)
-    linear = f"{LINEAR}.bias" in tensors
-    mapping |= {} if linear else _vit_head(inside, width, options, prefix)
+    if f"{LINEAR}.bias" in tensors:
+        mapping |= new_head_map(width, options, "the class token and the mean of the patches")
+    else:
+        mapping |= _vit_head(inside, width, options, prefix)
     # Self-supervised encoders come without a head, and are trained on ImageNet's mean and std, as
     # are DeiT, which alone has a token of distillation, and DeiT-3, with scales and a head.
     plain = "dist_token" not in inside and "layer_scale" not in mapping.arguments
@@ -146,22 +140,17 @@ def convert_vit(tensors, options):
     half = "head.bias" in inside and ("cls_token" not in inside or (plain and not averaged))
     # The code of DINOv2 antialiases for its models with registers only.
     positions = "dino" if "mask_token" in inside and not registers and not plain else None
-    mapping = mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix])
-    mapping |= linear_head(tensors, width, options, LINEAR) if linear else {}
-    more = {"positions": positions, "any_size": num_positions is None}
-    return Conversion("ViT", mapping, "bicubic", HALF if half else IMAGENET, **more)
+    mapping = mapping.under(prefix) | WeightMap(unused=(*PREFIXES[prefix], f"{LINEAR}.*"))
+    values = HALF if half else IMAGENET
+    return Conversion("ViT", mapping, "bicubic", values, positions=positions)
 
 
-def _vit_tokens(tensors, width, patch, channels, options, pooling):
-    """Prefix tokens and positions, which may be rotary alone."""
+def _vit_tokens(tensors, patch, channels, options, pooling):
+    """Prefix tokens and positions."""
     registers = next((name for name in REGISTERS if name in tensors), None)
     names = TokenNames("pos_embed", "cls_token", "dist_token", registers)
     image = options.config.get("image_shape")
-    if "pos_embed" in tensors:
-        return embedding_map(tensors, names, patch, channels, options, image, pooling)
-    image = image or options.config.get("input_size") or (ROTARY_TOKENS * patch,) * 2
-    mapping = prefix_map(tensors, names, width, options, pooling)
-    return mapping | {"image_shape": (*image, channels), "position_type": "rotary"}
+    return embedding_map(tensors, names, patch, channels, options, image, pooling)
 
 
 def _vit_blocks(tensors, width):
@@ -190,17 +179,13 @@ def blocks_map(tensors, width, table=BLOCK):
 
 
 def _refuse_rotary(tensors, options):
-    """Raises a ValueError for tensors whose rotary positions only a configuration states."""
-    if options.config.get("rotation"):
-        return
+    """Raises a ValueError for tensors that may be those of a ViT with rotary positions."""
     scaled = "blocks.0.gamma_1" in tensors and not options.config and options.container != "model"
     if "rope.freqs" in tensors or "pos_embed" not in tensors or scaled:
         raise ValueError(
             "Expected a ViT with position embeddings that are added to its tokens. Received: "
-            "tensors of a "
-            "ViT with rotary positions (timm's vit_*_rope_*), or those of DeiT-3 in a file other "
-            "than its authors' .pth: open a folder of timm with config.json, which specifies "
-            "the positions"
+            "tensors of a ViT with rotary positions (timm's vit_*_rope_*), or those of DeiT-3 in a "
+            f"file other than its authors' .pth; the former {measured_as_module()}"
         )
 
 
@@ -216,8 +201,7 @@ def _vit_heads(tensors, size, prefix, options, bare):
     other = 12 if small and not certain else None
     if bare and size == (768, 12, 16) and not options.known_name:
         other = 16
-    published = HEADS | (BARE if bare else REGISTERED)
-    return infer_num_heads(width, layers, options, other, published)
+    return infer_num_heads(width, layers, options, other)
 
 
 def _vit_head(tensors, width, options, prefix):
@@ -242,31 +226,26 @@ def _vit_head(tensors, width, options, prefix):
     return before | {"representation_dim": inner} | head
 
 
-# DINOv3 and EVA-02, in timm's names and DINOv3 also in its authors'. timm rotates neighbouring
-# channels of EVA-02. timm pools a DINOv3 by the mean of its patches, its authors pool by the class
-# token.
+# DINOv3, in timm's names and its authors'. timm pools it by the mean of its patches, its authors by
+# the class token.
 
 # The registers of DINOv3 by the name of timm and of its authors.
 DINO_REGISTERS = ("reg_token", "storage_tokens")
 PERIODS = "rope_embed.periods"
-EVA_UNUSED = ("mask_token",)
+DINO_UNUSED = ("mask_token",)
 DINO_TOKENS = 16  # of images of 256 pixels, as timm and the code of DINOv3 evaluate
 DINO_BASE = 100.0  # of the periods of its rotary positions
 DINO_HEADS = HEADS | {(1280, 32): 20, (4096, 40): 32}
-EVA_BLOCK = """
+DINO_BLOCK = """
     norm1      attention_norm  norm    D
     attn.proj  out             linear  D D
     norm2      mlp_norm        norm    D
 """
 # The MLP as one layer, as a gate and what it gates, and the same in the names of the authors.
-EVA_MLPS = {
+DINO_MLPS = {
     "mlp.fc1": "mlp.fc1 expand linear D E \n mlp.fc2 contract linear M D",
     "mlp.fc1_g": "mlp.fc1_g,mlp.fc1_x expand gate D M \n mlp.fc2 contract linear M D",
     "mlp.w1": "mlp.w1,mlp.w2 expand gate D M \n mlp.w3 contract linear M D",
-}
-EVA_NORMS = {
-    "attention": "attn.norm heads_norm norm D",
-    "mlp": "mlp.norm hidden_norm norm M",
 }
 
 
@@ -276,24 +255,17 @@ def _is_dinov3(tensors):
     return "blocks.0.norm1.weight" in tensors and "pos_embed" not in tensors and registers
 
 
-def _is_eva02(tensors):
-    separate = any(f"blocks.0.attn.{name}" in tensors for name in ("q_bias", "q_proj.weight"))
-    return {"pos_embed", "blocks.0.norm1.weight"} <= set(tensors) and separate
-
-
 def convert_dinov3(tensors, options):
     """A DINOv3."""
     prefix = vit_prefix(tensors)
     tensors = without_prefix(tensors, prefix)
-    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
-    config, averaged = options.config, "fc_norm.weight" in tensors
-    if averaged != (config.get("rotation") == "eva"):
+    if "fc_norm.weight" in tensors:
         raise ValueError(
-            "Expected a DINOv3, whose last normalisation precedes pooling, or a folder of "
-            "timm with config.json, of a ViT with rotary positions and mean pooling. "
-            f"Received: {'' if averaged else 'no '}tensors 'fc_norm.*', "
-            f"rotation={config.get('rotation')}"
+            "Expected a DINOv3, whose last normalisation precedes pooling. Received: tensors "
+            f"'fc_norm.*' of another ViT with rotary positions, which {measured_as_module()}"
         )
+    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
+    config = options.config
     layers = count_layers(tensors)
     if PERIODS in tensors:
         heads = _heads_of_periods(dims(tensors, PERIODS, 1)[0], width, options)
@@ -301,18 +273,12 @@ def convert_dinov3(tensors, options):
         heads = infer_num_heads(width, layers, options, published=DINO_HEADS)
     arguments = {"key_bias": False, "position_type": "rotary", "layer_scale": 1e-5}
     arguments |= {"num_heads": heads, "epsilon": 1e-5}
-    image = (DINO_TOKENS * patch,) * 2
-    if averaged:
-        image = config.get("image_shape") or config.get("input_size") or image
-        options.require_pooling("gap", True)
-        arguments |= {"fc_norm": True, "rotation": "eva", "epsilon": config["epsilon"]}
-    arguments["image_shape"] = (*image, channels)
-    norm = "fc_norm" if averaged else "norm"
-    mapping = ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
-    mapping |= WeightMap(arguments, unused=EVA_UNUSED)
+    arguments["image_shape"] = (*(DINO_TOKENS * patch,) * 2, channels)
+    mapping = ends_map(f"{PATCHES}\nnorm norm norm D", width, patch, channels)
+    mapping |= WeightMap(arguments, unused=DINO_UNUSED)
     registers = next(name for name in DINO_REGISTERS if name in tensors)
     timms = registers == DINO_REGISTERS[0]
-    if timms and not averaged and not (config or options.known_name or options.pooling):
+    if timms and not (config or options.known_name or options.pooling):
         raise ValueError(
             "Expected pooling, 'gap' as timm's DINOv3 or 'cls' as its authors' and LingBot-Vision, "
             "as files in timm's names do not show it. Received: pooling=None"
@@ -321,9 +287,8 @@ def convert_dinov3(tensors, options):
     mapping |= prefix_map(tensors, names, width, options, "gap" if timms else "cls")
     mapping |= _dinov3_constants(tensors, width, heads)
     scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), "gamma_1")
-    blocks = _eva_blocks(tensors, width, layers, SCALES[scale])
-    mapping |= halves_apart(blocks, width, heads) if averaged else blocks
-    mapping |= head_map(tensors if averaged else {}, width, options, "head")
+    mapping |= _dinov3_blocks(tensors, width, layers, SCALES[scale])
+    mapping |= head_map({}, width, options, "head")
     mapping = mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix])
     images = ("bicubic", IMAGENET, 1.0) if timms else ("bilinear", IMAGENET, None)
     return Conversion("ViT", mapping, *images, any_size=True)
@@ -349,29 +314,6 @@ def _heads_of_periods(periods, width, options):
     return width // (4 * periods)
 
 
-def convert_eva02(tensors, options):
-    """An EVA-02."""
-    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
-    layers = count_layers(tensors)
-    heads = infer_num_heads(width, layers, options)
-    options.check_heads(heads, width)
-    num_positions = dims(tensors, "pos_embed", 3)[1]
-    image = options.config.get("image_shape")
-    grid = file_grid(num_positions, (1, 0), patch, options.image_shape, image)
-    blocks = halves_apart(_eva_blocks(tensors, width, layers), width, heads)
-    if blocks.arguments["activation"] != "swiglu" or not grid.prefix:
-        raise ValueError(
-            "Expected an EVA-02, whose MLP is gated and whose class token has a position. "
-            "Received: tensors of another EVA, which is not supported"
-        )
-    table = f"{PATCHES}\n{CLASS_TOKEN}\npos_embed embedding/positions same 1 N D"
-    mapping = ends_map(table, width, patch, channels, N=num_positions) | blocks
-    arguments = {"num_heads": heads, "position_type": "rotary", "layer_scale": None}
-    arguments |= {"image_shape": pixels(grid, channels)}
-    mapping |= WeightMap(arguments, unused=EVA_UNUSED)
-    return Conversion("BEiT", mapping | _beit_end(tensors, width, options), "bicubic", CLIP, 1.0)
-
-
 def _beit_end(tensors, width, options):
     averaged = "fc_norm.weight" in tensors
     options.require_pooling("gap" if averaged else "cls", averaged)
@@ -379,33 +321,28 @@ def _beit_end(tensors, width, options):
     return beit_end(tensors, width, options, norm, averaged, "head")
 
 
-def _eva_blocks(tensors, width, layers, scales=""):
+def _dinov3_blocks(tensors, width, layers, scales):
     """All blocks; keys have no bias, and queries and values none where the file has none."""
     first = "blocks.0."
-    mlp = next((name for name in EVA_MLPS if f"{first}{name}.weight" in tensors), "mlp.fc1")
+    mlp = next((name for name in DINO_MLPS if f"{first}{name}.weight" in tensors), "mlp.fc1")
     last = "mlp.w3" if mlp == "mlp.w1" else "mlp.fc2"
     expanded = dims(tensors, f"{first}{mlp}.weight", 2)[0]
     hidden = dims(tensors, f"{first}{last}.weight", 2)[1]
     gated = mlp != "mlp.fc1" or expanded == 2 * hidden
-    inner = [site for site in EVA_NORMS if f"{first}{EVA_NORMS[site].split()[0]}.weight" in tensors]
-    rows = [EVA_BLOCK, EVA_MLPS[mlp], scales, *(EVA_NORMS[site] for site in inner)]
+    rows = [DINO_BLOCK, DINO_MLPS[mlp], scales]
     if f"{first}attn.qkv.bias" in tensors:
         rows.append("attn.qkv query,key,value fused_keyless D")
     else:
-        if f"{first}attn.qkv.weight" in tensors:
-            rows.append("attn.qkv query,key,value fused_kernels D")
-        else:
-            rows += [f"attn.{path[0]}_proj {path} kernel D D" for path in QKV]
+        rows.append("attn.qkv query,key,value fused_kernels D")
         for path in ("query", "value"):
-            names = (f"attn.{path[0]}_{end}" for end in ("bias", "proj.bias"))
-            stored = next((name for name in names if first + name in tensors), None)
-            rows.append(f"{stored} {path}/bias {'same' if stored else 'zeros'} D")
+            name = f"attn.{path[0]}_bias"
+            stored = first + name in tensors
+            rows.append(f"{name} {path}/bias {'same' if stored else 'zeros'} D")
     arguments = {"num_layers": layers, "mlp_dim": hidden}
     arguments |= {"activation": "swiglu" if gated else "gelu"}
-    arguments |= {"sub_norm": tuple(inner)} if inner else {}
     sizes = {"D": width, "M": hidden, "E": 2 * hidden if gated else hidden}
-    table = "\n".join(row for row in rows if row)
-    return WeightMap(arguments) | read_blocks(table, TORCH, sizes, "blocks.#.", layers)
+    mapping = read_blocks("\n".join(rows), TORCH, sizes, "blocks.#.", layers)
+    return WeightMap(arguments) | mapping
 
 
 # BEiT and BEiT v2, in the names of their releases (unilm's `modeling_finetune.py`) and timm's.
@@ -453,47 +390,6 @@ def convert_beit(tensors, options):
         mapping |= read_blocks(row, TORCH, sizes, "blocks.#.", layers, "block#_bias/")
     mapping |= _beit_end(tensors, width, options)
     return Conversion("BEiT", mapping, "bicubic", positions="bilinear")
-
-
-# AIMv2 (Fini et al. 2024): a ViT of patches alone without biases, whose MLP is gated and whose
-# tokens, and patches before positions are added, are divided by their root mean square.
-
-# Heads by width and layers, which differ from those of other ViTs.
-AIM_HEADS = {(1024, 24): 8, (1536, 24): 12, (2048, 24): 16, (3072, 24): 24}
-AIM_ARGUMENTS = {"activation": "swiglu", "norm": "rms", "patch_norm": True}
-AIM_BLOCK = """
-    norm1                attention_norm   rms             D
-    attn.qkv             query,key,value  fused_unbiased  D
-    attn.proj            out              unbiased        D D
-    norm2                mlp_norm         rms             D
-    mlp.fc1_g,mlp.fc1_x  expand           gate_unbiased   D M
-    mlp.fc2              contract         unbiased        M D
-"""
-
-
-def convert_aimv2(tensors, options):
-    """An AIMv2."""
-    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
-    options.require_pooling("gap")
-    refuse_class_token(options)
-    layers, image = count_layers(tensors), options.config.get("image_shape")
-    heads = infer_num_heads(width, layers, options, published=AIM_HEADS)
-    hidden = dims(tensors, "blocks.0.mlp.fc1_g.weight", 2)[0]
-    ends = f"{PATCHES}\npatch_embed.norm embedding/patch_norm rms D\nnorm norm rms D"
-    mapping = ends_map(ends, width, patch, channels)
-    names = TokenNames("pos_embed", "cls_token")
-    mapping |= embedding_map(tensors, names, patch, channels, options, image)
-    arguments = {"num_layers": layers, "mlp_dim": hidden, "num_heads": heads, "epsilon": 1e-5}
-    mapping |= arguments | AIM_ARGUMENTS
-    mapping |= read_blocks(AIM_BLOCK, TORCH, {"D": width, "M": hidden}, "blocks.#.", layers)
-    mapping |= head_map(tensors, width, options, "head")
-    return Conversion("ViT", mapping, "bicubic", CLIP, 1.0)
-
-
-def refuse_class_token(options):
-    """Raises a ValueError where an AIMv2 is to have a class token."""
-    if options.pooling == "cls":
-        raise ValueError("Expected pooling to be 'gap', without a class token. Received: 'cls'")
 
 
 # MLP-Mixer, which has the exact GELU here, and BiT.
@@ -558,9 +454,8 @@ def bit_map(tensors: dict, root: str, unit: str, size: tuple) -> tuple:
     return ends | mapping | google.bit_arguments(units, width, (*size, channels)), last
 
 
-# Image encoders of CLIP, whose projection timm writes as a head with a bias of zero, of PE-Core
-# (Bolya et al. 2025), whose queries and keys are rotated and whose tokens a learned query pools,
-# and of SigLIP, which were all trained with the tanh form of GELU.
+# Image encoders of CLIP, whose projection timm writes as a head with a bias of zero, and of SigLIP,
+# which were all trained with the tanh form of GELU.
 
 # Channels of the embeddings of released encoders, by those of a token: no head of a classifier has
 # so many units (those of timm's have 1,000 or 11,821).
@@ -575,7 +470,6 @@ POOLING = """
     mlp.fc1  expand     linear      D M
     mlp.fc2  contract   linear      M D
 """
-PE_POOLING_HEADS = 8  # of all sizes
 PROBE = "attn_pool.latent"
 # Where timm's SigLIP lies, and what may lie next to it: in open_clip's files that for texts.
 SIGLIP_PREFIXES = {"": (), "visual.trunk.": ("text.*", "logit_scale", "logit_bias")}
@@ -652,39 +546,6 @@ def _clip_projection(tensors, width, options):
     return embedding_head(tensors, width, options, "head") | identity_projection(width)
 
 
-def convert_pe(tensors, options):
-    """A PE-Core."""
-    options.refuse("PE-Core in timm's names", "pooling")
-    options.require_pooling("map")
-    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
-    layers, config = count_layers(tensors), options.config
-    heads = infer_num_heads(width, layers, options, published=HEADS | {(1536, 50): 16})
-    options.check_heads(heads, width)
-    prefix, num_positions = int("cls_token" in tensors), dims(tensors, "pos_embed", 3)[1]
-    image = config.get("image_shape")
-    grid = file_grid(num_positions, (prefix,), patch, options.image_shape, image)
-    blocks = blocks_map(tensors, width)
-    hidden = dims(tensors, "attn_pool.mlp.fc1.weight", 2)[0]
-    table = f"{CLIP_ENDS}\npos_embed embedding/positions same 1 N D"
-    table += f"\n{CLASS_TOKEN}" if prefix else ""
-    mapping = ends_map(table, width, patch, channels, N=num_positions)
-    mapping |= blocks | halves_apart(blocks, width, heads)
-    mapping |= read_table(POOLING, TORCH, {"D": width, "M": hidden}, "attn_pool.{}", "pooling/{}")
-    arguments = {"image_shape": pixels(grid, channels), "num_heads": heads, "activation": "gelu"}
-    arguments |= {"class_token": bool(prefix)}
-    arguments |= {"rotary_side": config.get("rotary_side") or (grid.rows, grid.columns)}
-    arguments |= {"pooling_heads": PE_POOLING_HEADS, "pooling_mlp_dim": hidden}
-    units = dims(tensors, HEAD[1], 1)[0] if HEAD[1] in tensors else None
-    if units is None or options.num_classes == 0:
-        arguments |= {"num_classes": options.num_classes or None}
-        mapping |= identity_projection(width) | WeightMap(unused=HEAD)
-    else:
-        arguments |= {"num_classes": options.num_classes}
-        mapping |= _stored_projection(width, units)
-    mapping |= WeightMap(arguments, new=("head/*",))
-    return Conversion("CLIPViT", mapping, "bicubic", HALF, 1.0)
-
-
 def _siglip_prefix(tensors):
     return next((prefix for prefix in SIGLIP_PREFIXES if f"{prefix}{PROBE}" in tensors), None)
 
@@ -717,21 +578,21 @@ def convert_siglip(tensors, options):
 
 
 # Names that files of a family hold, and no others; only BiT has a bare convolution as its stem.
-PE_NAMES = {"norm_pre.weight", PROBE, "blocks.0.attn.qkv.weight"}
-AIM_NAMES = {"patch_embed.norm.weight", "blocks.0.mlp.fc1_g.weight"}
 CLIP_NAMES = {"norm_pre.weight", "patch_embed.proj.weight", "blocks.0.norm1.weight"}
 BIT_NAMES = {BIT_ROOT, "stages.0.blocks.0.downsample.conv.weight"}
 MIXER_NAMES = {"blocks.0.mlp_tokens.fc1.weight", "stem.proj.weight"}
-# In this order: files of SigLIP, BEiT, DINOv3 and EVA-02 have all names that a ViT of timm has.
+# In this order: files of SigLIP, BEiT and DINOv3 have all names that a ViT of timm has.
 FAMILIES = (
-    Family("PE-Core in timm's names", PE_NAMES.issubset, convert_pe),
     Family("SigLIP", is_siglip, convert_siglip),
     Family("BEiT", _is_beit, convert_beit),
     Family("DINOv3 in timm's names", _is_dinov3, convert_dinov3),
-    Family("EVA-02 in timm's names", _is_eva02, convert_eva02),
-    Family("AIMv2 in timm's names", AIM_NAMES.issubset, convert_aimv2),
     Family("CLIP in timm's names", CLIP_NAMES.issubset, convert_clip, activation=True),
-    Family("Vision Transformers in timm's names", lambda t: vit_prefix(t) is not None, convert_vit),
+    Family(
+        "Vision Transformers in timm's names",
+        lambda t: vit_prefix(t) is not None,
+        convert_vit,
+        activation=True,
+    ),
     Family("BiT in timm's names", BIT_NAMES.issubset, convert_bit),
     Family("MLP-Mixer in timm's names", MIXER_NAMES.issubset, convert_mixer),
 )

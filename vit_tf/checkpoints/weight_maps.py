@@ -241,7 +241,6 @@ TORCH = {
     "same": _same,
     "zeros": lambda name, path, width: {path: no_bias(width)},
     "norm": _layer(("gamma", "weight", "A"), ("beta", "bias", "A")),
-    "rms": _layer(("scale", "weight", "A")),
     "kernel": _layer(_KERNEL),
     "linear": _layer(_KERNEL, _BIAS),
     "unbiased": _layer(_KERNEL, ("bias", None, "B")),
@@ -340,33 +339,6 @@ def unstack(mapping: WeightMap, index: int, layers: int) -> WeightMap:
     return WeightMap(weights=weights)
 
 
-def halves_apart(mapping: WeightMap, width: int, heads: int) -> WeightMap:
-    """The map with channels of queries and keys reordered, of a file that rotates neighbours.
-
-    Rotary positions turn channels here that are half the channels of a head apart: of each head,
-    the first of each pair of neighbours come before the second.
-    """
-    size = width // heads
-    if size % 4 or width % heads:
-        raise ValueError(
-            "Expected num_heads for which the channels of a head are a multiple of 4, as "
-            "rotary positions require. "
-            f"Received: num_heads={heads} of {width} channels"
-        )
-    inside = np.arange(size).reshape(-1, 2).T.reshape(-1)
-    order = (np.arange(heads)[:, None] * size + inside).reshape(-1)
-
-    def reordered(convert):
-        return lambda *arrays: convert(*arrays)[..., order]
-
-    moved = {
-        name: Transform(made.tensors, reordered(made.convert))
-        for name, made in mapping.weights.items()
-        if name.split("/")[-2] in ("query", "key")
-    }
-    return mapping | WeightMap(weights=moved)
-
-
 def head_map(
     tensors: dict, width: int, options: LoadOptions, name: str, kinds=TORCH, kind: str = "linear"
 ) -> WeightMap:
@@ -385,6 +357,12 @@ def head_map(
     )
 
 
+def measured_as_module(architecture: str = "NAME") -> str:
+    """The words that name the line by which a model of timm is measured."""
+    call = f"timm.create_model({architecture!r}, pretrained=True)"
+    return f"is measured as timm's module, vit_tf.analysis.cka({call}, images)"
+
+
 def embedding_head(*args, **kwargs) -> WeightMap:
     """The same of a model that returns its embedding where there is no head."""
     head = head_map(*args, **kwargs)
@@ -393,19 +371,15 @@ def embedding_head(*args, **kwargs) -> WeightMap:
     return WeightMap({"num_classes": None}, unused=head.unused, new=head.new)
 
 
-def linear_head(tensors, width, options, name) -> WeightMap:
-    """A head as DINOv2's, of class tokens and the mean of the patches."""
-    kernel = f"{name}.weight"
-    read = dims(tensors, kernel, 2)[1] if kernel in tensors else width
-    part = head_map(tensors, read, options, name)
-    if not part.weights:
-        return head_map(tensors, width, options, name)
-    if read % width or read < 2 * width:
+def new_head_map(width: int, options: LoadOptions, reads: str) -> WeightMap:
+    """A new head in place of a file's, which reads what no `ViT` pools."""
+    if options.num_classes is None:
         raise ValueError(
-            f"Expected {kernel!r} to take class tokens of {width} channels and the mean of the "
-            f"patches. Received: {read} channels"
+            "Expected num_classes for a new head, or 0 for features: the head of the file reads "
+            f"{reads}, and is measured with its PyTorch module, vit_tf.analysis.cka(module, "
+            "images). Received: num_classes=None"
         )
-    return part | WeightMap({"head_blocks": read // width - 1})
+    return head_map({}, width, options, "none")
 
 
 def beit_end(tensors, width, options, norm, averaged, head) -> WeightMap:

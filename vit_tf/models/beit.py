@@ -1,4 +1,4 @@
-"""BEiT (Bao et al. 2021, https://arxiv.org/abs/2106.08254), BEiT v2 (2208.06366) and EVA-02.
+"""BEiT (Bao et al. 2021, https://arxiv.org/abs/2106.08254) and BEiT v2 (2208.06366).
 
 And other encoders with a class token whose head reads the normalised mean of their patches.
 """
@@ -10,21 +10,18 @@ from keras import ops
 from vit_tf.models.model import SignatureLayer, signature_config, zero_head
 from vit_tf.models.transformer import (
     LayerNormalization,
-    Rotation,
     TransformerModel,
     check_pooling,
-    encoder_size,
     make_blocks,
-    variants,
 )
-from vit_tf.models.vit import ROTARY_SIDE, SIZES
+from vit_tf.models.vit import SIZES
 from vit_tf.names import as_image_shape, as_names, lookup
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
-# Whether positions are added to the tokens, and whether queries and keys are rotated.
-_POSITIONS = {"relative": (False, False), "learned": (True, False), "rotary": (True, True)}
+# Whether positions are added to the tokens.
+_POSITIONS = {"relative": False, "learned": True}
 
 
 def relative_index(rows: int, columns: int) -> np.ndarray:
@@ -86,14 +83,9 @@ class BEiT(TransformerModel):
         without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
         dropout_rate: dropout rate after the embedding and each projection.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
-        position_type: `"relative"`; `"rotary"`, as in EVA-02 (Fang et al. 2023,
-            https://arxiv.org/abs/2303.11331): learned position embeddings, and rotary embeddings of
-            the patches' queries and keys in each block; or `"learned"`, learned position embeddings
-            only, as in the fine-tuned ViT of MAE (He et al. 2021, https://arxiv.org/abs/2111.06377,
-            appendix A.1).
-        activation: as for `ViT`; `"swiglu"` in EVA-02.
-        sub_norm: sites, of `("attention", "mlp")`, with a normalisation before the last projection
-            of their branch; `("mlp",)` in EVA-02, except for its small sizes.
+        position_type: `"relative"`; or `"learned"`, learned position embeddings, as in the
+            fine-tuned ViT of MAE (He et al. 2021, https://arxiv.org/abs/2111.06377, appendix A.1).
+        activation: as for `ViT`.
         epsilon: added to the variance by all normalisations.
         key_bias: whether projections to keys have a bias.
 
@@ -118,28 +110,23 @@ class BEiT(TransformerModel):
         preprocessing=None,
         position_type="relative",
         activation="gelu",
-        sub_norm=(),
         epsilon=1e-6,
         key_bias=False,
         **kwargs,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        sub_norm = tuple(sub_norm)
         config, omitted = signature_config(BEiT, locals(), later="position_type")
         super().__init__(config, preprocessing, omitted, **{"name": "beit"} | kwargs)
         self.pooling, self.fc_norm = pooling, pooling == "gap"
         check_pooling(pooling)
         self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
-        added, rotary = lookup("position_type", position_type, _POSITIONS)
+        added = lookup("position_type", position_type, _POSITIONS)
         self.add_embedding(config, use_positions=added)
         self.blocks = make_blocks(config, dtype=policy)
         names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
         names = [] if added else names
         self.biases = [RelativeBias(grid, num_heads, dtype=policy, name=name) for name in names]
-        if rotary:
-            width = hidden_dim // num_heads
-            self.rotation = Rotation(grid, width, ROTARY_SIDE, dtype=policy, name="rotation")
         name = "fc_norm" if self.fc_norm else "norm"
         self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name=name)
         self.head = zero_head(num_classes)
@@ -158,16 +145,7 @@ class BEiT(TransformerModel):
 
 
 # Bao et al. 2021, section 3.1, with the first scales of the released code.
-VARIANTS = {
+BEiT.variants = {
     f"{size}/16": {**SIZES[size], "patch_size": 16, "layer_scale": scale}
     for size, scale in (("B", 0.1), ("L", 1e-5))
 }
-# Fang et al. 2023 (EVA-02), table 1.
-_EVA02 = {
-    "Ti": encoder_size(12, 3, 192, 512) | {"sub_norm": ()},
-    "S": encoder_size(12, 6, 384, 1024) | {"sub_norm": ()},
-    "B": encoder_size(12, 12, 768, 2048) | {"sub_norm": ("mlp",)},
-    "L": encoder_size(24, 16, 1024, 2730) | {"sub_norm": ("mlp",)},
-}
-_ROTARY = {"position_type": "rotary", "activation": "swiglu", "layer_scale": None}
-BEiT.variants = VARIANTS | variants(_EVA02, (14,), "EVA02-", **_ROTARY)

@@ -3,9 +3,9 @@
 import keras
 from keras import layers
 
-from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
+from vit_tf.models.image_encoder import ImageEncoder
 from vit_tf.models.model import signature_config
-from vit_tf.models.transformer import LayerNormalization, Rotation, encoder_size, make_blocks
+from vit_tf.models.transformer import LayerNormalization, encoder_size, make_blocks
 from vit_tf.models.vit import SIZES
 from vit_tf.names import as_image_shape, as_names
 from vit_tf.tokens import TokenGrid
@@ -35,13 +35,6 @@ class CLIPViT(ImageEncoder):
         without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
         dropout_rate: dropout rate after the embedding and each projection.
         activation: form of the GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
-        class_token: whether there is a class token; without one, `pooling_heads` are needed.
-        rotary_side: side of the token grid to which rotary positions are scaled; they start at 1
-            where there is a class token (Bolya et al. 2025, PE-Core,
-            https://arxiv.org/abs/2504.13181). None disables rotary positions.
-        pooling_heads: number of heads of the `AttentionPooling` of all tokens, which replaces
-            pooling by the class token (PE-Core), with the taps of `SigLIPViT`; None for none.
-        pooling_mlp_dim: hidden units of its MLP; None for `mlp_dim`.
         text_head: whether the head compares images with texts, see `vit_tf.with_text_head`.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
@@ -64,34 +57,16 @@ class CLIPViT(ImageEncoder):
         activation="quick_gelu",
         text_head=False,
         preprocessing=None,
-        class_token=True,
-        rotary_side=None,
-        pooling_heads=None,
-        pooling_mlp_dim=None,
         **kwargs,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        rotary_side = None if rotary_side is None else tuple(rotary_side)
         config, omitted = signature_config(CLIPViT, locals(), later="text_head")
         super().__init__(config, preprocessing, omitted, **{"name": "clip"} | kwargs)
-        if not class_token and pooling_heads is None:
-            raise ValueError(
-                "Expected pooling_heads for a model without a class token. "
-                f"Received: class_token={class_token}, pooling_heads=None"
-            )
-        prefix = int(class_token)
-        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=prefix)
+        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
         self.add_embedding(config, use_bias=False)
         self.pre_norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="pre_norm")
         self.blocks = make_blocks(config, epsilon=1e-5, dtype=policy)
-        if rotary_side is not None:
-            sizes = (self.token_grid, hidden_dim // num_heads, rotary_side)
-            options = {"offset": prefix, "columns_first": True, "dtype": policy}
-            self.rotation = Rotation(*sizes, **options, name="rotation")
-        if pooling_heads is not None:
-            sizes = (pooling_heads, hidden_dim, pooling_mlp_dim or mlp_dim, activation, 1e-5)
-            self.attention_pooling = AttentionPooling(*sizes, dtype=policy, name="pooling")
         self.norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
         options = {"use_bias": False, "dtype": "float32", "name": "projection"}
         self.projection = layers.Dense(projection_dim, **options)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -236,6 +236,20 @@ def signature_config(cls, values: dict, later: str | None = None) -> tuple[dict,
 
 class SignatureLayer(keras.layers.Layer):
     """A layer whose configuration is its constructor's arguments: attributes of the same names."""
+
+    # Arguments of older versions, and the values at which they changed nothing.
+    retired: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def from_config(cls, config):
+        for name, off in cls.retired.items():
+            value = config.get(name, off)
+            if (tuple(value) if isinstance(value, list) else value) != off:
+                raise ValueError(
+                    f"Expected {name} of a {cls.__name__} to be {off!r}; others open in the "
+                    f"version that saved them. Received: {name}={value!r}"
+                )
+        return cls(**{name: x for name, x in config.items() if name not in cls.retired})
 
     def keep_arguments(self, values: dict) -> None:
         """Sets the attributes from the constructor's local variables."""

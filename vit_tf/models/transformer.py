@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -115,9 +116,6 @@ def _layer_norm(epsilon: float) -> Callable:
     return normalize
 
 
-NORMS = {"layer": LayerNormalization, "rms": layers.RMSNormalization}
-
-
 def join_paths(site: str, skips: tuple, skip, branch, taps: Taps):
     """Records skip, where it is kept, branch and sum of a site in `taps`; returns the sum."""
     if site in skips:
@@ -134,14 +132,12 @@ class Block(SignatureLayer):
     add to the attention scores where there is one, and on the factors of a `Rotation` of queries
     and keys where there is one; returns a dict of every intermediate, named `"attention/..."` and
     `"mlp/..."`, of which `"mlp/sum"` goes on to the next block. Arguments are as for `ViT`, but
-    for `skips`, the sites that keep theirs, `stochastic_depth`, the block's own, `layer_scale`
-    (Touvron et al. 2021, CaiT, equation 4), `norm="rms"` (Zhang and Sennrich 2019,
-    https://arxiv.org/abs/1910.07467), and `sub_norm`, the sites with a normalisation before the
-    last projection of their branch, of what the taps `heads` and `hidden` hold (Wang et al. 2022,
-    https://arxiv.org/abs/2210.06423, sub-LayerNorm).
+    for `skips`, the sites that keep theirs, `stochastic_depth`, the block's own, and `layer_scale`
+    (Touvron et al. 2021, CaiT, equation 4).
     """
 
     sites = ("attention", "mlp")
+    retired: ClassVar = {"sub_norm": (), "norm": "layer"}
 
     def __init__(
         self,
@@ -154,8 +150,6 @@ class Block(SignatureLayer):
         epsilon=1e-6,
         key_bias=True,
         layer_scale=None,
-        sub_norm=(),
-        norm="layer",
         stochastic_depth=0.0,
         **kwargs,
     ):
@@ -168,7 +162,7 @@ class Block(SignatureLayer):
         self.keep_arguments(locals())
         lookup("activation", activation, ACTIVATIONS | GATES)
         self.gate, gelu = GATES.get(activation), ACTIVATIONS.get(activation)
-        norm = partial(self.make, lookup("norm", norm, NORMS), epsilon=epsilon)
+        norm = partial(self.make, LayerNormalization, epsilon=epsilon)
         dense = partial(self.make, TokenDense)
         self.attention_norm = norm(name="attention_norm")
         self.query = dense(hidden_dim, name="query")
@@ -181,8 +175,6 @@ class Block(SignatureLayer):
         units = 2 * mlp_dim if self.gate else mlp_dim
         self.expand = dense(units, name="expand", activation=gelu, bias_initializer=small)
         self.contract = dense(hidden_dim, name="contract", bias_initializer=small.clone())
-        self.heads_norm = norm(name="heads_norm") if "attention" in self.sub_norm else None
-        self.hidden_norm = norm(name="hidden_norm") if "mlp" in self.sub_norm else None
         self.dropout = self.make(layers.Dropout, dropout_rate, name="dropout")
         self.drop_branch = None
         if stochastic_depth:
@@ -196,12 +188,10 @@ class Block(SignatureLayer):
         return site_taps(sites, self.skips)
 
     def build(self, input_shape):
-        hidden = (self.contract, self.hidden_norm)
         inputs = (self.attention_norm, self.query, self.key, self.value, self.out)
-        for layer in filter(None, (*inputs, self.mlp_norm, self.expand, self.heads_norm)):
+        for layer in (*inputs, self.mlp_norm, self.expand):
             layer.build(input_shape)
-        for layer in filter(None, hidden):
-            layer.build((*input_shape[:-1], self.mlp_dim))
+        self.contract.build((*input_shape[:-1], self.mlp_dim))
         self.attention_scale = self._add_scale("attention_scale")
         self.mlp_scale = self._add_scale("mlp_scale")
 
@@ -225,8 +215,7 @@ class Block(SignatureLayer):
         weights = taps("attention/weights", ops.softmax(scores))
         heads = ops.matmul(ops.cast(weights, value.dtype), value)
         heads = taps("attention/heads", ops.swapaxes(heads, 1, 2))
-        x = ops.reshape(heads, (-1, *tokens.shape[1:]))
-        x = self.out(self.heads_norm(x) if self.heads_norm else x)
+        x = self.out(ops.reshape(heads, (-1, *tokens.shape[1:])))
         branch = self._end_branch(x, self.attention_scale, training)
         x = join_paths("attention", self.skips, tokens, branch, taps)
 
@@ -234,7 +223,7 @@ class Block(SignatureLayer):
         y = self.expand(y)
         y = taps("mlp/hidden", self.gate(y) if self.gate else y)
         y = self.dropout(y, training=training)
-        y = self.contract(self.hidden_norm(y) if self.hidden_norm else y)
+        y = self.contract(y)
         branch = self._end_branch(y, self.mlp_scale, training)
         join_paths("mlp", self.skips, x, branch, taps)
         return taps.values
@@ -314,11 +303,9 @@ class TransformerModel(VisionModel):
         """The tokens after all blocks, whose taps are added to `taps`."""
         biases = [bias(x) for bias in self.biases] or [None]
         rotation = self.rotation(x) if self.rotation else None
-        mixed = isinstance(self.rotation, MixedRotation)
         for i, block in enumerate(self.blocks):
-            turned = rotation[i] if mixed else rotation
             bias = biases[i % len(biases)]
-            x = run_inner(block, x, taps, bias, turned, training=training)["mlp/sum"]
+            x = run_inner(block, x, taps, bias, rotation, training=training)["mlp/sum"]
         return x
 
     def pool(self, x, taps: dict):
@@ -360,6 +347,7 @@ def check_pooling(pooling):
 
 
 TEMPERATURE = 10_000
+ROTARY_BASE = 100.0  # of DINOv3
 
 
 @register
@@ -389,12 +377,13 @@ class Embedding(SignatureLayer):
     """Patches as tokens, prefix tokens in front, and positions added.
 
     `use_positions` is `"learned"` (or True), `"sincos"` or False; the first `num_prefix_positions`
-    prefix tokens have one, all by default. `patch_norm` is the epsilon of a normalisation of the
-    patches by their root mean square, before positions are added. `patch_size` is in pixels of the
-    map that is embedded, by default the stride of the grid, the map being the image. Called with
-    `corrupt`, a function of the embedded patches, of shape (example, patch, channel), it goes on
-    with what that returns, of the same shape.
+    prefix tokens have one, all by default. `patch_size` is in pixels of the map that is embedded,
+    by default the stride of the grid, the map being the image. Called with `corrupt`, a function of
+    the embedded patches, of shape (example, patch, channel), it goes on with what that returns, of
+    the same shape.
     """
+
+    retired: ClassVar = {"patch_norm": None}
 
     def __init__(
         self,
@@ -405,15 +394,10 @@ class Embedding(SignatureLayer):
         use_bias=True,
         use_positions=True,
         num_prefix_positions=None,
-        patch_norm=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
-        self.patch_normalization = None
-        if patch_norm is not None:
-            options = {"epsilon": patch_norm, "name": "patch_norm"}
-            self.patch_normalization = self.make(NORMS["rms"], **options)
         self.patch_size = patch_size or self.grid.stride
         if num_prefix_positions is None:
             self.num_prefix_positions = self.grid.prefix
@@ -423,8 +407,6 @@ class Embedding(SignatureLayer):
 
     def build(self, input_shape):
         self.patches.build(input_shape)
-        if self.patch_normalization:
-            self.patch_normalization.build((None, None, self.hidden_dim))
         self.prefix = self.positions = None
         if self.grid.prefix:
             shape = (1, self.grid.prefix, self.hidden_dim)
@@ -450,8 +432,6 @@ class Embedding(SignatureLayer):
 
     def call(self, images, training=None, corrupt=None):
         tokens = ops.reshape(self.patches(images), (-1, self.grid.num_spatial, self.hidden_dim))
-        if self.patch_normalization:
-            tokens = self.patch_normalization(tokens)
         if corrupt is not None:
             tokens = corrupt(tokens)
         if self.prefix is not None:
@@ -465,20 +445,20 @@ class Embedding(SignatureLayer):
     @classmethod
     def from_config(cls, config):
         # The name of the argument in files of older versions.
-        return cls(**{"num_prefix_positions" if k == "placed" else k: config[k] for k in config})
+        names = {"placed": "num_prefix_positions"}
+        return super().from_config({names.get(name, name): x for name, x in config.items()})
 
 
 @register
 class Rotation(SignatureLayer):
     """Cosines and sines of `rotary_angles`, (2, token, channel of a head), for `rotate`."""
 
-    def __init__(
-        self, grid, head_dim, side=None, base=None, offset=0, columns_first=False, **kwargs
-    ):
+    retired: ClassVar = {"side": None, "base": None, "offset": 0, "columns_first": False}
+
+    def __init__(self, grid, head_dim, **kwargs):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
-        angles = rotary_angles(self.grid, head_dim, side, base, offset, columns_first)
-        angles = np.tile(angles, 2)
+        angles = np.tile(rotary_angles(self.grid, head_dim), 2)
         self.factors = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
 
     def call(self, tokens):
@@ -486,89 +466,23 @@ class Rotation(SignatureLayer):
         return ops.convert_to_tensor(self.factors, tokens.dtype)
 
 
-@register
-class MixedRotation(SignatureLayer):
-    """The same of learned frequencies of each block and head (Heo et al. 2024, RoPE-Mixed).
+def rotary_angles(grid: TokenGrid, head_dim: int) -> np.ndarray:
+    """Angles of rotary positions on two axes: float64 of shape (token, D / 2), in radians.
 
-    Called on the tokens, returns a tensor of shape (block, 2, head, token, channel of a head),
-    whose items are what `rotate` takes: the angles of a token at `(y, x)` are `x f_k + y g_k`
-    (https://arxiv.org/abs/2403.13298, equation 10), of weights `f` and `g`.
+    The angles of a token at `(y, x)` are `w_k y`, then `w_k x`, for `k` in [0, D / 4), with
+    `w_k = 2 pi 100 ** (-4 k / D)` (Siméoni et al. 2025, DINOv3, section 3.2). The position is that
+    of the token's centre, -1 and 1 being the edges of the image on either axis; prefix tokens have
+    zeros.
     """
-
-    def __init__(self, grid, num_layers, num_heads, head_dim, **kwargs):
-        super().__init__(**kwargs)
-        self.keep_arguments(locals())
-        check_head_dim(head_dim)
-        spatial = np.indices((self.grid.rows, self.grid.columns))[::-1].reshape(2, -1)
-        none = np.zeros((2, self.grid.prefix))
-        self.positions = np.concatenate([none, spatial], axis=1).astype("float32")
-
-    def build(self, input_shape):
-        self.frequencies = self.add_weight(
-            shape=(2, self.num_layers, self.num_heads, self.head_dim // 2),
-            initializer=mixed_frequencies,
-            autocast=False,
-            name="frequencies",
-        )
-
-    def call(self, tokens):
-        along, down = self.frequencies[0][..., None, :], self.frequencies[1][..., None, :]
-        angles = along * self.positions[0][:, None] + down * self.positions[1][:, None]
-        angles = ops.concatenate([angles, angles], axis=-1)
-        return ops.cast(ops.stack([ops.cos(angles), ops.sin(angles)], axis=1), tokens.dtype)
-
-
-def mixed_frequencies(shape, dtype=None):
-    """Initial frequencies: `10 ** (-4 k / D)` in two directions, turned at random for each head."""
-    _, num_layers, num_heads, half = shape
-    turn = keras.random.uniform((num_layers, num_heads, 1), maxval=2 * np.pi)
-    size = np.tile(10.0 ** (-np.arange(half // 2) * 2 / half), 2)
-    turn = turn + np.repeat([0, np.pi / 2], half // 2).astype("float32")
-    size = ops.convert_to_tensor(size, "float32")
-    return ops.cast(ops.stack([size * ops.cos(turn), size * ops.sin(turn)]), dtype or "float32")
-
-
-def check_head_dim(head_dim):
-    """Raises a ValueError unless the channels of a head can be rotated on two axes."""
     if head_dim % 4:
         raise ValueError(
             "Expected hidden_dim / num_heads to be a multiple of 4, for rotary positions. "
             f"Received: {head_dim} channels of a head"
         )
-
-
-def rotary_angles(
-    grid: TokenGrid,
-    head_dim: int,
-    side=None,
-    base: float | None = None,
-    offset: int = 0,
-    columns_first: bool = False,
-) -> np.ndarray:
-    """Angles of rotary positions on two axes: float64 of shape (token, D / 2), in radians.
-
-    The angles of a token at `(y, x)` are `w_k y`, then `w_k x`, for `k` in [0, D / 4); prefix
-    tokens have zeros. Without `side`, as in DINOv3 (Siméoni et al. 2025, section 3.2), the
-    position is that of the token's centre, -1 and 1 being the edges of the image on either axis,
-    and `w_k = 2 pi 100 ** (-4 k / D)`. With it, as in EVA-02 (Fang et al. 2023,
-    https://arxiv.org/abs/2303.11331), it is its row and column, stretched to those of a grid of so
-    many tokens a side, with which it was pretrained, and `w_k = 10000 ** (-4 k / D)`. RoPE-Axial
-    (Heo et al. 2024, https://arxiv.org/abs/2403.13298) has the `base` 100, columns before rows and
-    nothing stretched, the Perception Encoder (Bolya et al. 2025) rows and columns with an `offset`
-    of 1.
-    """
-    check_head_dim(head_dim)
-    exponents = -np.arange(head_dim // 4) * 4 / head_dim
     positions = np.indices((grid.rows, grid.columns)).reshape(2, -1, 1)
-    size = np.array([grid.rows, grid.columns]).reshape(2, 1, 1)
-    if side is None:
-        positions = 2 * (positions + 0.5) / size - 1
-        waves = 2 * np.pi * (base or 100.0) ** exponents
-    else:
-        side = np.reshape(np.broadcast_to(side, 2), (2, 1, 1))
-        positions, waves = (positions + offset) * side / size, (base or 10_000.0) ** exponents
-    angles = list(positions * waves)
-    angles = np.concatenate(angles[::-1] if columns_first else angles, axis=1)
+    positions = 2 * (positions + 0.5) / np.array([grid.rows, grid.columns]).reshape(2, 1, 1) - 1
+    waves = 2 * np.pi * ROTARY_BASE ** (-np.arange(head_dim // 4) * 4 / head_dim)
+    angles = np.concatenate(list(positions * waves), axis=1)
     return np.concatenate([np.zeros((grid.prefix, head_dim // 2)), angles])
 
 

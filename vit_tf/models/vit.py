@@ -1,15 +1,14 @@
 """Vision Transformer (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929)."""
 
 import keras
-from keras import layers, ops
+from keras import layers
 
 from vit_tf.models.bit import UNITS, unit_sites
 from vit_tf.models.hybrid import ResNetStem, stem_stride
 from vit_tf.models.model import signature_config, zero_head
 from vit_tf.models.transformer import (
     KINDS,
-    NORMS,
-    MixedRotation,
+    LayerNormalization,
     Rotation,
     TransformerModel,
     block_sites,
@@ -24,20 +23,6 @@ from vit_tf.tokens import TokenGrid
 register = keras.saving.register_keras_serializable("vit_tf")
 
 DISTILLATION = "distillation"
-# Tokens along a side of the images that EVA-02 was pretrained on: of 224 pixels, by 14.
-ROTARY_SIDE = 16
-
-
-# Layers of rotary positions, by arguments of a grid of tokens, the numbers of layers and heads and
-# the channels of a head.
-ROTATIONS = {
-    "dinov3": lambda grid, layers, heads, size, **o: Rotation(grid, size, **o),
-    "eva": lambda grid, layers, heads, size, **o: Rotation(grid, size, ROTARY_SIDE, **o),
-    "axial": lambda grid, layers, heads, size, **o: Rotation(
-        grid, size, (grid.rows, grid.columns), base=100.0, columns_first=True, **o
-    ),
-    "mixed": MixedRotation,
-}
 
 
 @register
@@ -87,19 +72,6 @@ class ViT(TransformerModel):
         class_token: whether there is a class token; None adds one only if the head uses it.
         fc_norm: whether the mean of the patches is normalized, instead of each token (tap
             `fc_norm` after `pooled`; there is no tap `norm`).
-        rotation: form of the rotary embeddings, which may be combined with any `position_type`:
-            `"dinov3"`; `"eva"`, by rows and columns scaled to the 16 of EVA-02's pre-training;
-            `"axial"`, by rows and columns (Heo et al. 2024, RoPE-ViT); `"mixed"`, by learned
-            frequencies of both axes for each head of each block (RoPE-ViT). None is `"dinov3"` if
-            `position_type` is `"rotary"`, else no rotation.
-        norm: `"layer"`, or `"rms"` for normalisations by the root mean square alone, as in AIMv2
-            (Fini et al. 2024, https://arxiv.org/abs/2411.14402).
-        patch_norm: whether patch embeddings are normalized in this way before positions are added
-            (AIMv2).
-        head_blocks: number of last blocks whose normalized class tokens the head takes,
-            concatenated with the mean of the last block's patch tokens, as in the linear
-            classifiers of DINOv2 (1 or 4 blocks); the tap `pooled` is this concatenation. None
-            follows `pooling`.
 
     Raises:
         ValueError: for inconsistent sizes or an unknown name.
@@ -130,10 +102,6 @@ class ViT(TransformerModel):
         key_bias=True,
         class_token=None,
         fc_norm=False,
-        rotation=None,
-        norm="layer",
-        patch_norm=False,
-        head_blocks=None,
         stochastic_depth=0.0,
         **kwargs,
     ):
@@ -142,7 +110,7 @@ class ViT(TransformerModel):
             stem_units = as_sizes("stem_units", stem_units, UNITS)
         config, omitted = signature_config(ViT, locals(), later="activation")
         super().__init__(config, preprocessing, omitted, **{"name": "vit"} | kwargs)
-        self.pooling, self.fc_norm, self.head_blocks = pooling, fc_norm, head_blocks
+        self.pooling, self.fc_norm = pooling, fc_norm
         _check_tokens(config)
         policy = self.dtype_policy
         stride, sites = 1, [] if stem_units is None else unit_sites(stem_units)
@@ -161,15 +129,13 @@ class ViT(TransformerModel):
             patch_size=patch_size,
             use_positions=lookup("position_type", position_type, kinds),
             num_prefix_positions=positions,
-            patch_norm=epsilon if patch_norm else None,
         )
         self.blocks = make_blocks(config, removed, dtype=policy)
-        if position_type == "rotary" or rotation is not None:
-            kind = lookup("rotation", rotation or "dinov3", ROTATIONS)
-            sizes = (num_layers, num_heads, hidden_dim // num_heads)
-            self.rotation = kind(self.token_grid, *sizes, dtype=policy, name="rotation")
+        if position_type == "rotary":
+            width = hidden_dim // num_heads
+            self.rotation = Rotation(self.token_grid, width, dtype=policy, name="rotation")
         name = "fc_norm" if fc_norm else "norm"
-        self.norm = NORMS[norm](epsilon=epsilon, dtype=policy, name=name)
+        self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name=name)
         self.pre_logits = None
         if representation_dim is not None:
             options = {"activation": "tanh", "kernel_initializer": "lecun_normal"}
@@ -189,8 +155,6 @@ class ViT(TransformerModel):
     def pooled_tokens(self):
         if self.distillation_head:
             return (0, self.prefix_names.index(DISTILLATION))
-        if self.head_blocks:
-            return (0, *range(self.token_grid.prefix, self.token_grid.num_tokens))
         return super().pooled_tokens
 
     @property
@@ -220,17 +184,11 @@ class ViT(TransformerModel):
             x = inside["features"]
         taps["embedding"] = x = self.embedding(x, training=training, corrupt=corrupt)
         x = self.pool(self.run_blocks(x, taps, training), taps)
-        tokens = taps.get("norm")
-        if self.head_blocks:
-            grid, blocks = self.token_grid, self.blocks[-self.head_blocks : -1]
-            earlier = [self.norm(grid.first(taps[f"{block.name}/mlp/sum"])) for block in blocks]
-            mean = ops.mean(grid.spatial(tokens), axis=1)
-            taps["pooled"] = x = ops.concatenate([*earlier, x, mean], axis=-1)
         if self.pre_logits:
             taps["pre_logits"] = x = self.pre_logits(x)
         logits = self.head(x)
         if self.distillation_head:
-            taps["distilled"] = x = tokens[:, self.prefix_names.index(DISTILLATION)]
+            taps["distilled"] = x = taps["norm"][:, self.prefix_names.index(DISTILLATION)]
             logits = (logits + self.distillation_head(x)) / 2
         taps["logits"] = logits
         return taps
@@ -240,7 +198,7 @@ class ViT(TransformerModel):
             self.stem.build(input_shape)
             input_shape = (None, None, None, self.stem.channels)
         super().build(input_shape)
-        width = self.embedding.hidden_dim * (1 + (self.head_blocks or 0))
+        width = self.embedding.hidden_dim
         if self.pre_logits:
             self.pre_logits.build((None, width))
             width = self.pre_logits.units
@@ -270,14 +228,6 @@ def _check_tokens(config):
         raise ValueError(
             "Expected a class token and no fc_norm with pooling='cls', which distillation needs. "
             f"Received: {', '.join(f'{name}={config[name]!r}' for name in names)}"
-        )
-    blocks = config["head_blocks"]
-    plain = pooling == "cls" and not config["distillation"]
-    if blocks is not None and not (plain and 1 <= blocks <= config["num_layers"]):
-        raise ValueError(
-            "Expected head_blocks to be from 1 to num_layers, with pooling='cls' and no "
-            f"distillation. Received: head_blocks={blocks!r}, pooling={pooling!r}, "
-            f"num_layers={config['num_layers']}, distillation={config['distillation']!r}"
         )
     if config["distillation"] == "heads" and config["representation_dim"] is not None:
         raise ValueError(
@@ -329,16 +279,6 @@ _ROTARY = {"position_type": "rotary", "registers": 4, "key_bias": False}
 _ROTARY |= {"layer_scale": 1e-5, "epsilon": 1e-5}
 RELEASED |= variants(_sizes("S", "B", "L"), (16,), "DINOv3-", **_ROTARY)
 RELEASED |= variants(_GATED, (16,), "DINOv3-", activation="swiglu", **_ROTARY)
-
-# Fini et al. 2024 (AIMv2), table 1.
-_AIMV2 = {
-    "L": encoder_size(24, 8, 1024, 2816),
-    "H": encoder_size(24, 12, 1536, 4096),
-    "1B": encoder_size(24, 16, 2048, 5632),
-    "3B": encoder_size(24, 24, 3072, 8192),
-}
-_PATCHES = {"pooling": "gap", "activation": "swiglu", "epsilon": 1e-5, "norm": "rms"}
-RELEASED |= variants(_AIMV2, (14,), "AIMv2-", **_PATCHES, patch_norm=True)
 
 # timm's ViTs with registers and the mean of their patches (`vit_*_reg4_gap_*` of timm 1.0.31).
 _MEANS = {

@@ -14,8 +14,7 @@ from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET, LoadOptions
 
 NAMES = ["vit", "vit-pooler", "vit-bare", "deit", "deit-teacher", "deit-pooler"]
 NAMES += ["dinov2", "dinov2-swiglu", "registers", "registers-swiglu"]
-NAMES += ["dinov2-linear", "registers-linear"]
-NAMES += ["aimv2", "ijepa", "ijepa-bare", "dinov3", "dinov3-gated", "dinov3-biased"]
+NAMES += ["ijepa", "ijepa-bare", "dinov3", "dinov3-gated", "dinov3-biased"]
 ENCODERS = ("clip", "clip-vision", "clip-projected", "beit", "beit-plain", "beit-shared")
 ENCODERS += ("bit", "bit-bare", "mae", "metaclip2", "metaclip2-vision", "metaclip2-projected")
 ENCODERS += ("siglip", "siglip-whole")
@@ -74,7 +73,6 @@ def expected_count(name, reference, model):
     classes = model.num_classes
     own = 0 if "classifier" in str(reference) else (model.head.kernel.shape[0] + 1) * classes
     # Biases that it does not have, which are zero here: of q, v, out, and the gated MLP.
-    own += 2 * (5 * 24 + 2 * 40) if name == "aimv2" else 0
     own += 2 * (3 * 24 + 2 * 40 + 24) if name == "dinov3-gated" else 0
     return count + own
 
@@ -169,18 +167,6 @@ def test_a_pooler_of_an_i_jepa_is_refused(models, tmp_path):
         vit_tf.load_pretrained(folder)
 
 
-def test_the_image_encoder_of_a_whole_aimv2(models, tmp_path):
-    text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 9}
-    text |= {"num_attention_heads": 2, "max_position_embeddings": 5}
-    fields = {"text_config": text, "vision_config": models.AIM, "projection_dim": 7}
-    models.torch.manual_seed(0)
-    unsharded = models.transformers.Aimv2Model(models.transformers.Aimv2Config(**fields)).eval()
-    folder = models.write(unsharded, tmp_path / "whole", models.processor("aimv2"))
-    model = vit_tf.load_pretrained(folder)
-    images = pictures(model.image_shape)
-    assert_matches(model, models.taps(unsharded.vision_model, images), images, 5)
-
-
 def test_distillation_and_registers_are_inferred(written):
     teacher = vit_tf.load_pretrained(written("deit-teacher")[1])
     assert teacher.prefix_names == ("CLS", "distillation")
@@ -236,7 +222,6 @@ def change(folder, file="config.json", **fields):
         ("beit", {"id2label": {"0": "a", "1": "b", "2": 3}}, "id2label.*0 to 2"),
         ("beit", {"id2label": ["a", "b", "c"]}, "id2label.*0 to 2"),
         ("beit", {"image_size": 24}, r"\(24, 24\) pixels.*\(20, 20\)"),
-        *(("aimv2", {name: True}, name) for name in ("use_head", "is_native", "mlp_bias")),
         ("bit", {"layer_type": "bottleneck"}, "layer_type.*'preactivation'.*'bottleneck'"),
         ("bit", {"global_padding": "SAME"}, "global_padding.*None.*'SAME'"),
         ("bit", {"num_groups": 16}, "num_groups.*32.*16"),
@@ -434,3 +419,27 @@ def test_a_classifier_of_siglip_reads_the_mean(tmp_path):
     assert vit_tf.load_pretrained(folder, num_classes=4).num_classes == 4
     with refuses("pooling='gap'"):
         vit_tf.load_pretrained(folder, pooling="gap")
+
+
+@pytest.mark.parametrize("name", ["dinov2-linear", "registers-linear"])
+def test_a_classifier_of_dinov2_reads_the_mean_too(name, models, written):
+    reference, folder = written(name)
+    with refuses("num_classes for a new head.*mean of the patches.*PyTorch module"):
+        vit_tf.load_pretrained(folder)
+    model = vit_tf.load_pretrained(folder, num_classes=3)
+    assert model.num_classes == 3 and not np.any(model.head.kernel)
+    images = pictures(model.image_shape)
+    expected = models.taps(reference, images)
+    actual = model.intermediates(images)
+    np.testing.assert_allclose(
+        actual["norm"], expected["norm"], atol=1e-5 * np.abs(expected["norm"]).max()
+    )
+
+
+@pytest.mark.parametrize("kind", ["aimv2", "aimv2_vision_model"])
+def test_an_aimv2_is_measured_as_the_module(kind, written):
+    _, folder = written("vit")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": kind}))
+    with refuses(r"analysis.cka\(transformers.AutoModel.from_pretrained\(FOLDER\), images\)"):
+        vit_tf.load_pretrained(folder)

@@ -103,7 +103,7 @@ def test_what_is_no_plain_data_is_still_refused(tensors, tmp_path):
 
 
 OTHERS = {
-    "AIMv2 in its authors' names": ("preprocessor.patchifier.norm.weight",),
+    "an AIMv2": ("preprocessor.patchifier.norm.weight",),
     "a CaiT": ("blocks_token_only.0.gamma_1",),
     "a Hiera": ("blocks.1.proj.weight", "blocks.1.proj.bias"),
     "a Perception Encoder": (
@@ -160,31 +160,32 @@ def test_a_file_of_googles_is_of_the_shape_that_is_given(rows, columns, tmp_path
 # Architectures of timm's of patches alone, and what their tensors do not show.
 BARE = {
     "vit_giantopt_patch16_siglip_gap_256": (16, "gelu_tanh"),
-    "vit_so400m_patch16_siglip_gap_256": (16, "gelu_tanh"),
     "vit_so400m_patch14_siglip_gap_224": (16, "gelu"),
     "vit_base_patch32_siglip_gap_256": (12, "gelu_tanh"),
     "vit_large_patch16_siglip_gap_512": (16, "gelu_tanh"),
     "vit_large_patch16_siglip_gap_256": (16, "gelu"),
     "vit_huge_patch14_gap_224": (16, "gelu"),
-    "vit_base_patch16_gap_224": None,
-    "vit_base_patch16_siglip_gap_224": None,
+    "vit_base_patch16_gap_224": (16, "gelu"),
+    "vit_base_patch16_siglip_gap_224": (12, "gelu"),
 }
 
 
 @pytest.mark.parametrize("name", BARE)
-def test_files_of_patches_alone_determine_or_require_heads(name):
-    """Those of a base model may be of either of the last two, of 16 heads or 12."""
+def test_files_of_patches_alone_require_what_an_architecture_carries(name):
+    """Two have the tensors of a third with the other form of GELU, or with other heads."""
     torch = torch_or_skip()
     import timm_models
 
-    from vit_tf.checkpoints import timm
+    from vit_tf.checkpoints import configs, timm
     from vit_tf.checkpoints.weight_maps import LoadOptions
 
     with torch.device("meta"):
         state = timm_models.timm.create_model(name, depth=None).state_dict()
-    if BARE[name] is None:
-        with refuses(r"num_heads \(12 or 16\)"):
-            timm.convert_vit(state, LoadOptions())
-    else:
-        actual = timm.convert_vit(state, LoadOptions()).mapping.arguments
+    heads, gelu = BARE[name]
+    with refuses("activation='gelu' or 'gelu_tanh'"):
+        timm.convert_vit(state, LoadOptions(num_heads=heads))
+    stated = LoadOptions(num_heads=heads, activation=gelu)
+    config = configs.read_timm_config({"architecture": name, "pretrained_cfg": {}})
+    for options in (stated, LoadOptions(config=config)):
+        actual = timm.convert_vit(state, options).mapping.arguments
         assert (actual["num_heads"], actual["activation"]) == BARE[name]

@@ -33,7 +33,6 @@ DEIT3 |= {"H/14": 632_126_440}
 DINOV2 = {"S": 22_056_192, "B": 86_579_712, "L": 304_367_616, "g": 1_136_479_232}
 # timm's CLS has no position here.
 REGISTERS = {"S": 22_057_344, "B": 86_582_016, "L": 304_370_688, "g": 1_136_483_840}
-AIMV2 = {"L": 309_197_824, "H": 680_851_968, "1B": 1_234_958_336, "3B": 2_720_658_432}
 # In millions. Hybrids: timm's vit_tiny_r_s16_p8_224 and so on. Mixer without its head: table 1 of
 # Tolstikhin et al. 2021. DINOv3 without its head: table 14 of Siméoni et al. 2025.
 HYBRID = {"R+Ti/16": 6.34, "R26+S/32": 36.43, "R50+ViT-B/16": 98.66, "R50+L/32": 328.99}
@@ -59,8 +58,6 @@ TABLES = [
         *("ViT", {f"DINOv2-{size}/14": n for size, n in REGISTERS.items()}, HEAD),
         SIZE_518 | {"registers": 4, "class_position": False},
     ),
-    # Its projections have no biases, which are zero here.
-    ("ViT", {f"AIMv2-{size}/14": n for size, n in AIMV2.items()}, (*HEAD, "block*/bias"), {}),
     ("ViT", {f"DINOv3-{size}/16": n for size, n in DINOV3.items()}, HEAD, {}),
 ]
 ROWS = [(c, v, n, *rest) for c, variants, *rest in TABLES for v, n in variants.items()]
@@ -92,9 +89,7 @@ def test_every_variant_is_counted_and_its_heads_are_those_of_its_papers():
     for model in {row[0] for row in ROWS}:
         variants = getattr(vit_tf, model).variants
         named = {variant for name, variant, *_ in ROWS if name == model}
-        others = {
-            name for name in variants if name.startswith("EVA02") or "registers" in variants[name]
-        }
+        others = {name for name in variants if "registers" in variants[name]}
         assert named | others == set(variants), model
     for name, fields in (vit_tf.CLIPViT.variants | vit_tf.ViT.variants).items():
         width = {"H": 80, "g": 88, "bigG": 104}.get(name.partition("/")[0], 64)
