@@ -623,6 +623,11 @@ def measurement(kind="representations", any_size=False, **kinds):
     def decorate(function):
         @functools.wraps(function)
         def measure(*args, layers=None, detail=None, **kwargs):
+            if tf.inside_function():
+                raise ValueError(
+                    f"Expected {function.__name__} to be called outside of a tf.function: it makes "
+                    "several passes over images, and returns arrays. Received: a call inside of one"
+                )
             # Not kept in the closure, of which `fingerprint` makes a key.
             signature = inspect.signature(function)
             try:

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 from tensorflow.python.framework.func_graph import FuncGraph
 
@@ -123,3 +124,12 @@ def test_what_is_kept_is_bounded(vit):
         traces.keep(vit, ("number", seed), lambda: object())
     single, _ = vars(vit)[traces.ATTRIBUTE]
     assert len(single._values) <= traces.MAX_KEPT
+
+
+def test_a_call_inside_a_function_of_tensorflow_is_refused():
+    @tf.function(autograph=False)
+    def inside():
+        return tf.constant(analysis.cka(lambda images: {"a": images}, np.eye(8)[None]).cka.values)
+
+    with pytest.raises(ValueError, match=r"outside of a tf\.function"):
+        inside()
