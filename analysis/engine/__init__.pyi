@@ -17,3 +17,4 @@ from .stream import (
     collect as collect,
     one_pass as one_pass,
 )
+from .training_recorder import Recorder as Recorder

@@ -48,8 +48,8 @@ class Recorder(keras.callbacks.Callback):
         [0, 2]
 
     See also:
-        `FormationRecorder`, which follows the representations of every few steps; page
-        guides/training.md.
+        `FormationRecorder`, which compares every epoch with the last one; page
+        measurements/similarity/formation.md.
     """
 
     def __init__(
