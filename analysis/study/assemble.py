@@ -164,7 +164,7 @@ def write_figures(
         folder / "report.html",
         introduction=introduction or _introduction(results, data),
         summary=_summaries(compared, models_table),
-        sentences=main_results(differences),
+        sentences=[*main_results(differences), *_enough_images(claims, results)],
         overview=overview,
         differences=differences,
         scorecard=claims,
@@ -296,6 +296,20 @@ def make_report(
 
 
 SETUP = "# models, images, train: the arguments of make_report"
+
+
+def _enough_images(claims: list[Result], results: dict[str, Any]) -> list[str]:
+    """How many images were measured, and whether that is enough for the claims, as a sentence."""
+    counts = [result.attrs["examples"] for result in results.values() if "examples" in result.attrs]
+    tested = [claim for claim in claims if claim.outcome != NOT_TESTED]
+    if not counts or not tested:
+        return []
+    needed = [claim.needed for claim in tested if np.isfinite(claim.needed)]
+    measured = f"Measured on {max(counts):,} images"
+    if not needed:
+        return [f"{measured}: more would not decide further claims."]
+    number = f"{len(needed)} inconclusive claim{'s' if len(needed) > 1 else ''}"
+    return [f"{measured}: too few for {number}, which about {max(needed):,.0f} would decide."]
 
 
 def _introduction(results, data):

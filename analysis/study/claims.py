@@ -171,8 +171,9 @@ class Result:
         source: name and address of the paper.
         models: names of the models that it was tested on.
         least, about: as those of a `Claim`.
-        untrained: values of the same statistic for randomly initialized copies of the models; for a
-            claim about what training adds, the values that are subtracted.
+        untrained: values of the same statistic for randomly initialized copies of the models; none
+            for a claim about what training adds, which subtracts them.
+        needed: number of images that would decide an inconclusive claim; NaN for others.
     """
 
     name: str
@@ -193,6 +194,7 @@ class Result:
     least: float = 0.0
     about: str = MODEL
     untrained: tuple[float, ...] = ()
+    needed: float = np.nan
 
 
 @renamed_arguments(fresh="untrained")
@@ -502,7 +504,7 @@ def _result(
 ) -> Result:
     """A claim with its outcome, from what `_measured` and `_untrained_estimates` return."""
     estimate, used = measured
-    value = low = high = np.nan
+    value = low = high = needed = np.nan
     untrained = () if claim.learned else tuple(null.value for null in nulls)
     if isinstance(estimate, str):
         outcome, text = NOT_TESTED, estimate
@@ -515,6 +517,8 @@ def _result(
         )
         if claim.about == RUNS:
             outcome = ONE_RUN
+        else:
+            needed = _needed(claim, estimate)
     of_models = filter(None, map(assignment.get, _roles(claim) if several else ()))
     return Result(
         ".".join([claim.name, *of_models]),
@@ -535,6 +539,7 @@ def _result(
         claim.least,
         claim.about,
         untrained,
+        needed,
     )
 
 
@@ -564,23 +569,36 @@ def _notes(claim: Claim, estimate: Estimate) -> list[str]:
     return [_remedy(claim, estimate, "images")]
 
 
-def _remedy(claim: Claim | SimpleNamespace, estimate: Estimate, units: str) -> str:
-    """How many images or runs would decide an inconclusive claim, as a sentence; else empty."""
+def _needed(claim: Claim | SimpleNamespace, estimate: Estimate) -> float:
+    """How many images or runs would decide an inconclusive claim; NaN where it is not known.
+
+    Infinity for a value within the smallest effect of interest: more of them give it no mark.
+    """
     where = claim.threshold, claim.direction, claim.least
     if claim_outcome(estimate.low, estimate.high, *where) != INCONCLUSIVE:
-        return ""
+        return np.nan
     away = estimate.value - claim.threshold
     if abs(away) <= claim.least:
+        return np.inf
+    if not np.isfinite(images_of(estimate)):
+        return np.nan
+    bar = claim.threshold + np.sign(away) * claim.least
+    needed = images_needed(estimate, power=POWER, threshold=bar)
+    digits = 10 ** max(len(str(needed)) - 2, 0)
+    return float(-(-needed // digits) * digits)
+
+
+def _remedy(claim: Claim | SimpleNamespace, estimate: Estimate, units: str) -> str:
+    """How many images or runs would decide an inconclusive claim, as a sentence; else empty."""
+    needed = _needed(claim, estimate)
+    if np.isinf(needed):
         return (
             f"The value is within the smallest effect of interest, {claim.least:g}: more {units} "
             "would hardly give it a mark."
         )
-    if not np.isfinite(images_of(estimate)):
+    if np.isnan(needed):
         return ""
-    bar = claim.threshold + np.sign(away) * claim.least
-    needed = images_needed(estimate, power=POWER, threshold=bar)
-    digits = 10 ** max(len(str(needed)) - 2, 0)
-    return f"About {-(-needed // digits) * digits:,} {units} would decide (power {POWER:.0%})."
+    return f"About {needed:,.0f} {units} would decide (power {POWER:.0%})."
 
 
 POWER = 0.8  # with which a number of images decides

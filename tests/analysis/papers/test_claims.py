@@ -491,6 +491,21 @@ def test_claims_on_several_sets_of_models_are_corrected_for_their_number():
     assert list(outcomes.values()) == ["replicates", "inconclusive", "inconclusive"]
 
 
+def test_an_inconclusive_claim_states_how_many_images_would_decide_it():
+    """Twice the images of a gap that is beyond the least of interest by its half-width or so."""
+    models, cka = [model_like("vit", "vit")], residual(0.0)
+    for gap, is_known in ((0.07, True), (0.02, False), (0.6, False)):
+        result = residual(gap)
+        noise = 0.02 * NOISE[4, :10, None, None] * np.sign(np.arange(4) - 1.5)[:, None]
+        rest = result["cka"].values + noise
+        result = result.drop_vars("stderr").assign(
+            leave_one_out=(("batch", *cka["cka"].dims), rest)
+        )
+        (claim,) = evaluate([FIGURE_23], models, {"residual_cka.vit": result})
+        assert np.isfinite(claim.needed) == is_known == ("would decide" in claim.explanation)
+        assert not is_known or claim.needed > 1000
+
+
 def test_what_untrained_copies_do_as_well_is_not_learned():
     """The same difference in the copies: no mark; the other way round, or a small one: a mark."""
     models = [model_like("vit", "vit")]
