@@ -189,7 +189,7 @@ def open_models(options):
                 name,
                 model,
                 expects,
-                digest(source),
+                model.digest() if hasattr(model, "digest") else digest(source),
                 source,
                 tuple(options.taps or ()),
                 options.patch_size,
@@ -242,7 +242,10 @@ def digest(source):
 def input_shape(opened):
     """Shape (example, height, width, channel) of a model's images, None for what is free."""
     if not opened.is_keras:
-        return opened.model.input_shape or ()
+        shape = opened.model.input_shape or ()
+        size = opened.expects.size
+        # Of a PyTorch module that takes images of any size, those that it was made for.
+        return (shape[0], *size, shape[3]) if None in shape[1:3] and size else shape
     if hasattr(opened.model, "image_shape") and not opened.is_foreign:
         return (None, *opened.model.image_shape)
     return tuple(opened.model.input_shape)

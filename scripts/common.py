@@ -478,13 +478,23 @@ def open_model(name):
 
 
 def open_features(source):
-    """The Keras model or SavedModel of a path, or of a public name."""
+    """The Keras model or SavedModel of a path, or of a public name, or the layers of timm's."""
+    from vit_tf.torch_models.timm_names import PREFIX, open_timm
+
+    if source.startswith(PREFIX):
+        module = open_timm(source)
+        # PyTorch is there only now.
+        from vit_tf.torch_models.taps import study_features
+
+        features = study_features(module)
+        features.token_grid = vit_tf.analysis.features_of(module).token_grid
+        return features
     return (vit_tf.load_features if is_saved_model(source) else open_model)(source)
 
 
 def model_name(source):
     """The name of a model: its path without folders and suffix."""
-    path = Path(source)
+    path = Path(source.removeprefix("timm:"))
     return path.stem if path.is_file() else path.name
 
 

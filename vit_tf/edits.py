@@ -7,6 +7,7 @@ same shape and dtype; those here use only `keras.ops`. `intervene` runs a model 
 
 import itertools
 from collections.abc import Mapping
+from functools import partial
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ from vit_tf.names import as_patterns, lookup, match
 from vit_tf.taps.recorder import find_taps
 from vit_tf.taps.submodels import TapModel, submodel
 from vit_tf.tokens import TokenGrid, prefix_names
+from vit_tf.torch_models import is_torch_module
 
 
 def zero(value):
@@ -170,6 +172,11 @@ def intervene(model, edits, *patterns):
             features are called, an edit that returns another shape or dtype.
     """
     _require_edits(edits)
+    if is_torch_module(model):
+        from vit_tf.torch_models.taps import IntervenedModule  # which imports PyTorch
+
+        of_tap = {pattern: partial(_checked_call, pattern, edit) for pattern, edit in edits.items()}
+        return IntervenedModule(model, of_tap, as_patterns(patterns) or ["logits"])
     if isinstance(model, TapModel):
         features, tap_names = model, model.taps
     else:
@@ -323,6 +330,10 @@ def _require_edits(edits):
             "Expected edits to be a dict from tap patterns to functions of a value, such as "
             f"{{'block03/attention/branch': vit_tf.edits.zero}}. Received: {edits!r}"
         )
+
+
+def _checked_call(tap, edit, value):
+    return _checked(tap, edit)(value)
 
 
 def _checked(tap, edit):

@@ -441,9 +441,15 @@ class Normalised:
         self._turned = preprocessing.channel_order == "bgr"
         if hasattr(features, "segments"):
             self.segments, self.taps, self.output = self._segments, features.taps, features.output
+        if hasattr(features, "run_interventions"):  # of a PyTorch module
+            self.taps, self.output, self.after = features.taps, features.output, features.after
+            self.run_interventions, self.scores = self._run_interventions, features.scores
 
     def __call__(self, images):
         return self._features(self.prepared(images))
+
+    def _run_interventions(self, interventions, tap, images):
+        return self._features.run_interventions(interventions, tap, self.prepared(images))
 
     def _segments(self):
         """Those of the features, of which the first takes images in [-1, 1]."""

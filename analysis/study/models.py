@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import xarray as xr
+from keras import backend
 
 import vit_tf
 from vit_tf.names import format_list, join_words, match
@@ -368,6 +369,8 @@ class LoadedModel:
 
     def submodel(self, *patterns: str) -> Callable:
         """The taps that fit the patterns, as a callable from images that the model expects."""
+        if hasattr(self.model, "selected"):  # of a PyTorch module
+            return self.model.selected(*patterns)
         if not self.is_keras:
             return Selected(self.model, patterns)
         return vit_tf.submodel(self._all_taps, *patterns)
@@ -477,7 +480,8 @@ def correct_of(
     """
     tap = model.scores_tap
     is_vector = len(model.shapes.get(tap, ())) == 1
-    if not loaded.is_keras or not is_vector or not class_names or not data.labelled:
+    has_scores = loaded.is_keras or getattr(loaded.model, "scores", None)
+    if not has_scores or not is_vector or not class_names or not data.labelled:
         return None, ""
     own = getattr(loaded.model, "class_names", None)
     try:
@@ -548,7 +552,9 @@ def values_of_taps(
     values = {
         tap: np.asarray(value, np.float32)
         for tap, value in loaded.features(None, *patterns)(images).items()
-        if value.dtype.is_floating and len(value.shape) > 1 and len(value) == len(images)
+        if backend.is_float_dtype(backend.standardize_dtype(value.dtype))
+        and len(value.shape) > 1
+        and len(value) == len(images)
     }
     constant = [
         t for t, value in values.items() if loaded.is_foreign and variation(value) <= CONSTANT

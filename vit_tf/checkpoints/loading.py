@@ -26,6 +26,7 @@ from vit_tf.models.transformer import ACTIVATIONS, check_pooling
 from vit_tf.names import lookup
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps.saving import load_features, load_model
+from vit_tf.torch_models.timm_names import PREFIX, open_timm
 
 # An image processor's size is at most so many times that of the weights: its file could say any.
 LARGEST_RESIZE = 8
@@ -64,8 +65,9 @@ def load(source):
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 
     Args:
-        source: a `.keras` file; the folder of a SavedModel; or what `load_pretrained` opens: a
-            checkpoint file or folder, or a name of `list_pretrained`.
+        source: a `.keras` file; the folder of a SavedModel; what `load_pretrained` opens: a
+            checkpoint file or folder, or a name of `list_pretrained`; or `timm:NAME`, a PyTorch
+            module of timm, which measurements take like any other model.
 
     Raises:
         ValueError: for a path that does not exist or an unknown name (near matches are listed), and
@@ -74,6 +76,8 @@ def load(source):
     Examples:
         model = vit_tf.load("vit-cls-cifar10")
     """
+    if os.fspath(source).startswith(PREFIX):
+        return open_timm(os.fspath(source))
     path = os.path.expanduser(os.fspath(source))
     if path.endswith(".keras"):
         return load_model(path)

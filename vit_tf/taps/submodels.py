@@ -25,6 +25,7 @@ from vit_tf.taps.attention_weights import (
 from vit_tf.taps.scores import LOG_ODDS, LOGITS, find_scores
 from vit_tf.taps.structure import LayerEntry, ModelGraph, graph_of_entries
 from vit_tf.tokens import TokenGrid
+from vit_tf.torch_models import is_torch_module
 
 FACTS = "features.json"  # next to a SavedModel
 
@@ -131,7 +132,8 @@ def submodel(model, *patterns):
     model that ends in one sigmoid.
 
     Args:
-        model: a built Keras model of one input, functional or subclassed.
+        model: a built Keras model of one input, functional or subclassed; or a PyTorch module, of
+            which the same features are returned as a function.
         *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of them. Without any, the
             representations: the embedding, the output of each block or stage, and the final norm
             (`find_representations` documents the rule for other models).
@@ -140,6 +142,10 @@ def submodel(model, *patterns):
         ValueError: for a pattern that matches no tap (near matches are listed), an unbuilt model,
             or one with channels-first layers.
     """
+    if is_torch_module(model):
+        from vit_tf.torch_models.taps import module_features  # which imports PyTorch
+
+        return module_features(model, as_patterns(patterns))
     if not isinstance(model, keras.Model):
         raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")
     if not patterns:

@@ -20,13 +20,20 @@ FILTERS = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicu
 
 def image_size(module: torch.nn.Module) -> tuple[int, int] | None:
     """(height, width) that a module was made for, or None where it does not specify them."""
+    if size := fixed_size(module):
+        return size
+    config = pretrained_config(module)
+    return tuple(config["input_size"][1:]) if config.get("input_size") else None
+
+
+def fixed_size(module: torch.nn.Module) -> tuple[int, int] | None:
+    """(height, width) of a module that takes no other images, as its layers declare it."""
     for submodule in module.modules():
         for holder in (submodule, getattr(submodule, "config", None)):
             for name in SIZE_ATTRIBUTES:
                 if size := _pair(getattr(holder, name, None)):
                     return size
-    config = pretrained_config(module)
-    return tuple(config["input_size"][1:]) if config.get("input_size") else None
+    return None
 
 
 def pretrained_config(module: torch.nn.Module) -> dict[str, Any]:

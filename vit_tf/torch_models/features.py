@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +16,7 @@ from vit_tf.names import format_list, lookup, match
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.tokens import TokenGrid
 from vit_tf.torch_models.execution import EMBEDDING, LOCK, OUTPUT, SCORES, as_inference
+from vit_tf.torch_models.expectations import fixed_size, num_image_channels
 from vit_tf.torch_models.module import Array, TorchModule, Trace, as_array, is_inside_a_module
 
 if TYPE_CHECKING:
@@ -54,6 +58,28 @@ class TorchFeatures:
     def taps(self) -> tuple[str, ...]:
         """The names of the layers, for images of the size that the model is made for."""
         return tuple(self.layers(self.model.image_shape()))
+
+    @property
+    def input_shape(self) -> tuple[int | None, ...]:
+        """Shape of a batch of images, with None for sides that may vary."""
+        size = fixed_size(self.model.module)
+        return (None, *(size or (None, None)), num_image_channels(self.model.module))
+
+    def selected(self, *patterns: str) -> TorchFeatures:
+        """The layers that fit patterns."""
+        features = copy(self)
+        features._graph = None
+        features._select = partial(_selected_layers, self._select, patterns)
+        return features
+
+    def digest(self) -> str:
+        """SHA-256 of the module's structure and weights."""
+        total = hashlib.sha256(str(self.model.module).encode())
+        for name, tensor in self.model.module.state_dict().items():
+            total.update(name.encode())
+            if isinstance(tensor, torch.Tensor):
+                total.update(as_array(tensor).tobytes())
+        return total.hexdigest()
 
     def layers(self, image_shape: Sequence[int]) -> dict[str, str]:
         """The names of the layers for images of a shape, and what they are called in its trace."""
@@ -290,6 +316,13 @@ def _numpy_function(
 
     results = tf.numpy_function(function, arguments, [tf.float32] * num_results, stateful=False)
     return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def _selected_layers(
+    select: Callable[[Trace], dict[str, str]], patterns: Sequence[str], trace: Trace
+) -> dict[str, str]:
+    layers = select(trace)
+    return {name: layers[name] for name in match(patterns, tuple(layers))}
 
 
 def _before(name: str, leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

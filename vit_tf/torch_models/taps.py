@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from vit_tf.torch_models.features import TorchFeatures, select_layers
 from vit_tf.torch_models.module import TorchModule, Trace
 from vit_tf.torch_models.structure import is_inside
 from vit_tf.torch_models.traced import TracedModule, as_model
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 MAX_LAYERS = 40  # of a model without blocks
 SITES = ("attention", "mlp")
@@ -92,6 +96,60 @@ def describe_module(module: torch.nn.Module) -> ModuleTaps:
     trace = model.trace(image_shape)
     sources = tap_sources(trace)
     return ModuleTaps(model, trace, sources, _graph(trace, sources), image_shape)
+
+
+def module_features(module: torch.nn.Module, patterns: Sequence[str]) -> TorchFeatures:
+    """The layers of a module that fit patterns; without any, its representations."""
+    described = describe_module(module)
+    names = [] if patterns else described.graph.representations
+    return described.features(names, patterns, None)
+
+
+class IntervenedModule:
+    """A module that runs with edits, functions by layer, and returns some of its layers."""
+
+    def __init__(
+        self, module: torch.nn.Module, edits: Mapping[str, Callable], patterns: Sequence[str]
+    ):
+        self._features = module_features(module, [*edits, *patterns])
+        layers = self._features.taps
+        self.name, self.preprocessing = self._features.name, self._features.preprocessing
+        self.token_grid, self.input_shape = None, self._features.input_shape
+        self.taps = module_features(module, patterns).taps
+        self._edits = {}
+        for pattern, edit in edits.items():
+            for layer in module_features(module, [pattern]).taps:
+                self._edits.setdefault(layer, []).append(edit)
+        self._edits = {layer: self._edits[layer] for layer in layers if layer in self._edits}
+
+    def __call__(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        import tensorflow as tf
+
+        edits = {layer: partial(_in_turn, of_layer) for layer, of_layer in self._edits.items()}
+        values = self._features.edited(tf.cast(images, tf.float32), edits)
+        return {layer: values[layer] for layer in self.taps}
+
+
+def _in_turn(edits: Sequence[Callable], value: tf.Tensor) -> tf.Tensor:
+    for edit in edits:
+        value = edit(value)
+    return value
+
+
+def study_features(module: torch.nn.Module) -> TorchFeatures:
+    """What a report reads of a module: the values of blocks, or the representations and scores.
+
+    Where all blocks are attention and an MLP, all that the tap grammar names.
+    """
+    described = describe_module(module)
+    names = [tap for tap, name in described.sources.items() if tap != name]
+    names += [*described.graph.representations, *described.graph.blocks]
+    names += [SCORES] if SCORES in described.sources else []
+    tokens = described.shapes.get(described.graph.representations[-1], ())
+    if not _has_usual_form(described.trace) and len(tokens) == 2:
+        weights = [name for name in described.names if name.endswith("/weights")]
+        names += [n for n in weights if described.shapes[n][1:] == (tokens[0], tokens[0])]
+    return described.features(list(dict.fromkeys(names)), [], None)
 
 
 def tap_sources(trace: Trace) -> dict[str, str]:

@@ -337,3 +337,23 @@ def test_scores_are_those_before_probabilities(activation, classes):
     (of_images,) = torch.autograd.grad(net[:3](images)[:, -1 if classes == 1 else 1].sum(), images)
     by_hand = of_images.permute(0, 2, 3, 1).numpy()
     np.testing.assert_allclose(gradients.values[:, 0], by_hand, atol=1e-6)
+
+
+def test_submodels_and_interventions_of_a_module(vit):
+    """An edit by hooks, by hand and by `intervene`; later edits see what earlier ones changed."""
+    features = vit_tf.submodel(vit, "block*/mlp/sum", "logits")
+    assert features.taps == (*(f"block0{i}/mlp/sum" for i in range(3)), "logits")
+    edits = {"block00/attention/branch": vit_tf.edits.zero, "blocks.1": lambda x: 2 * x}
+    edited = vit_tf.intervene(vit, edits, "block02/mlp/sum", "logits")(tf.constant(IMAGES))
+    hooks = [
+        vit.blocks[0].attn.register_forward_hook(lambda _, inputs, output: 0 * output),
+        vit.blocks[1].register_forward_hook(lambda _, inputs, output: 2 * output),
+    ]
+    expected = by_hand(vit, "blocks.2", IMAGES)
+    logits = by_hand(vit, "head", IMAGES)
+    for hook in hooks:
+        hook.remove()
+    np.testing.assert_allclose(edited["block02/mlp/sum"], expected, atol=1e-5)
+    np.testing.assert_allclose(edited["logits"], logits, atol=1e-5)
+    with pytest.raises(ValueError, match="shape"):
+        vit_tf.intervene(vit, {"blocks.1": lambda x: x[:, :1]})(tf.constant(IMAGES))
