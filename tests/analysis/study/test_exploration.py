@@ -441,3 +441,20 @@ def test_images_get_the_channels_that_a_model_takes(channels, tmp_path):
     scores = page.results["scores"].values
     np.testing.assert_allclose(scores[:2], model(batch), atol=1e-5)
     assert page.results["input_gradients"].sizes["channel"] == channels
+
+
+def test_a_functional_vit_without_a_class_token_shows_its_grid(tmp_path):
+    x = images = keras.Input((16, 24, 3))
+    x = keras.layers.Reshape((6, 8))(keras.layers.Conv2D(8, 8, 8)(x))
+    for _ in range(2):
+        y = keras.layers.LayerNormalization()(x)
+        x = x + keras.layers.MultiHeadAttention(2, 4)(y, y)
+    scores = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(x))
+    model = keras.Model(images, scores)
+    page = analysis.explore(model, PHOTOS, tmp_path / "page.html", samples=1)
+    attention = page.results["attention"].attention
+    assert attention.sizes["query"] == attention.sizes["key"] == 6
+    rows = analysis.attention_rows(model, IMAGES).attention
+    np.testing.assert_allclose(attention, rows, atol=1e-5)
+    for norms in page.results["token_norms"].values():
+        assert norms.sizes["row"] == 2 and norms.sizes["column"] == 3
