@@ -374,7 +374,7 @@ def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> 
 
 
 def _aliases(model: TorchModule, trace: Trace) -> dict[str, str]:
-    """Layers of dropout that do not run beside attention weights, and the name of these."""
+    """Layers of dropout that fused attention leaves out, and the names of the weights."""
     aliases = {}
     for path, module in model.module.named_modules():
         weights = trace.attention_sites.get(path.rpartition(".")[0])
