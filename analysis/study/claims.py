@@ -607,10 +607,12 @@ POWER = 0.8  # with which a number of images decides
 def _corrected(measured: list[tuple], claim: Claim) -> list[tuple]:
     """The same estimates with intervals that allow for how many sets of models there are."""
     estimates = [estimate for estimate, _ in measured if not isinstance(estimate, str)]
-    # What an interval has to exclude for an outcome: the smallest effect on the value's own side.
+    # What an interval has to exclude for an outcome: the smallest effect on the value's own side. A
+    # value within it has no outcome, however narrow its interval: it excludes nothing of itself.
+    gaps = [estimate.value - claim.threshold for estimate in estimates]
     nulls = [
-        claim.threshold + np.sign(estimate.value - claim.threshold) * claim.least
-        for estimate in estimates
+        claim.threshold + (np.sign(gap) * claim.least if abs(gap) > claim.least else gap)
+        for gap in gaps
     ]
     estimates = iter(corrected(estimates, nulls))
     return [(x if isinstance(x, str) else next(estimates), names) for x, names in measured]
