@@ -190,7 +190,8 @@ def one_pass(requests, images, description=None, checked=()):
     # The graph of several statistics is of use in this pass only.
     is_reusable = len(statistics) == 1 and isinstance(statistics[0].step, Reusable)
     graphs = statistics[0].step.graphs if is_reusable else Kept(MAX_COMPILED)
-    results = _results(step, images, with_labels, description, min_batch, checked, graphs)
+    key = with_labels, *requests
+    results = _results(step, images, with_labels, description, min_batch, checked, graphs, key)
     for number, size, result in results:
         result = {
             name: _without_remainder(part, size, requests[name][0].min_batch)
@@ -332,7 +333,7 @@ def first_batch(data):
     raise ValueError("Expected at least one batch of images. Received none")
 
 
-def _results(step, data, with_labels, description, min_batch, checked, graphs):
+def _results(step, data, with_labels, description, min_batch, checked, graphs, key):
     """Yields number, size and result, as arrays, of each batch of this worker, in order."""
     dataset = _batches_of(data, with_labels)
     for features in checked:
@@ -343,7 +344,7 @@ def _results(step, data, with_labels, description, min_batch, checked, graphs):
     for features in checked:
         signature[0] = spec_of_images(features, signature[0])
     compiled = step
-    key = strategy, with_labels, *tf.nest.flatten(signature)
+    key = strategy, *key, *tf.nest.flatten(signature)
     if not _run_eagerly.get():
         graph = tf.function(step, input_signature=signature, autograph=False)
         compiled = graphs.get(("batch", *key), graph.get_concrete_function)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,9 +47,28 @@ def pairwise_hsic(kernels_x, kernels_y):
     return tf.matmul(x, y, transpose_b=True) / (n * (n - 3.0))
 
 
-def unbiased_kernels(values):
-    """The U-centred linear kernels of representations (..., example, channel), as `unbiased`."""
-    return unbiased(*gram(values))
+def unbiased_kernels(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The U-centred linear kernels of representations (..., example, channel), as `unbiased`.
+
+    The scales are float64.
+    """
+    scaled, square_of_unit = in_units(values)
+    kernels, scales = unbiased(*gram(scaled))
+    return kernels, tf.cast(scales, tf.float64) * square_of_unit
+
+
+def in_units(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Activations in a unit of their own, in float32, and the square of the unit, float64.
+
+    The unit is the power of two below the largest value, so that dividing is exact, and squares of
+    activations of 1e-20 and 1e+20 are within float32.
+    """
+    x = tf.cast(values, tf.float32)
+    largest = tf.reduce_max(tf.abs(x))
+    exponent = tf.floor(tf.math.log(tf.cast(largest, tf.float64)) / np.log(2.0))
+    exponent = tf.maximum(exponent, -126.0)  # the smallest normal number
+    unit = tf.where(largest > 0, tf.pow(tf.constant(2.0, tf.float64), exponent), 1.0)
+    return x / tf.cast(unit, tf.float32), unit**2
 
 
 def gram(values):
@@ -204,9 +223,11 @@ def cka_statistic(features_x, features_y=None):
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
 
-def layer_kernels(layers):
-    """U-centred kernels (layer, n, n) and scales of layers (example, ...), as `unbiased`."""
-    return unbiased(*map(tf.stack, zip(*map(layer_gram, layers), strict=True)))
+def layer_kernels(layers: Iterable[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """`unbiased_kernels` of layers (example, ...): kernels (layer, n, n) and scales (layer, 3)."""
+    scaled, squares_of_units = zip(*map(in_units, layers), strict=True)
+    kernels, scales = unbiased(*map(tf.stack, zip(*map(layer_gram, scaled), strict=True)))
+    return kernels, tf.cast(scales, tf.float64) * tf.stack(squares_of_units)[:, None]
 
 
 def hsic_terms(images, kernels, scales):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.results import require_word
-from .cka import layer_gram, pairwise_hsic, ratio, unbiased, unbiased_kernels
+from .cka import in_units, layer_gram, pairwise_hsic, ratio, unbiased, unbiased_kernels
 
 # Channels of a layer up to which its kernel is made in float64: CCA looks at small directions.
 NARROW = 4096
@@ -30,7 +30,9 @@ class Layers:
     """
 
     def __init__(self, values, tokens=None):
-        self.values, self.tokens = values, tokens
+        scaled, squares_of_units = zip(*map(in_units, values), strict=True)
+        self.values, self.tokens = scaled, tokens
+        self._squares_of_units = tf.stack(squares_of_units)
         self.examples = tf.shape(values[0])[0]
 
     @cached_property
@@ -41,7 +43,8 @@ class Layers:
     @cached_property
     def unbiased(self):
         """U-centred kernels, float32, and scales of shape (layer, 3), as `unbiased` makes them."""
-        return unbiased(*map(tf.stack, zip(*self._grams, strict=True)))
+        kernels, scales = unbiased(*map(tf.stack, zip(*self._grams, strict=True)))
+        return kernels, tf.cast(scales, tf.float64) * self._squares_of_units[:, None]
 
     @cached_property
     def hsic(self):
@@ -61,12 +64,13 @@ class Layers:
     def size(self):
         """The sizes of the kernels before they were divided, float64 of shape (layer,)."""
         own = tf.linalg.trace(self._parts[0]) / tf.cast(self.examples, tf.float64)
-        return tf.maximum(own, 1e-37)
+        return tf.maximum(own * self._squares_of_units, 1e-100)
 
     @cached_property
     def kernels(self):
         """Centred linear kernels of size 1, float64."""
-        kernels = self._parts[0] / self.size[:, None, None]
+        size_in_units = self.size / self._squares_of_units
+        kernels = self._parts[0] / size_in_units[:, None, None]
         return tf.where(tf.math.is_finite(kernels), kernels, tf.zeros_like(kernels))
 
     @cached_property
@@ -326,8 +330,8 @@ def _token_hsic(layers: Layers):
 def _token_kernels(tokens):
     """U-centred kernels of all tokens (token, example, example) of mean size 1, and that size."""
     kernels, scales = unbiased_kernels(tf.transpose(tokens, (1, 0, 2)))
-    size = tf.maximum(tf.reduce_mean(scales[:, 0]), 1e-37)
-    return kernels * (scales[:, 0] / size)[:, None, None], tf.cast(size, tf.float64)
+    size = tf.maximum(tf.reduce_mean(scales[:, 0]), 1e-100)
+    return kernels * tf.cast(scales[:, 0] / size, tf.float32)[:, None, None], size
 
 
 # Share of the largest variance below which a direction is rounding.

@@ -25,9 +25,9 @@ def count_flops(model, image_shape=None):
         image_shape: (height, width, channels); the model's own if None.
 
     Raises:
-        ValueError: for an operation of an unknown kind, such as a loop or a call of another graph,
-            or with a data-dependent shape; the error names it. Also for a model that takes images
-            of any size, if `image_shape` is None.
+        ValueError: for an operation of an unknown kind, such as a loop or a call of another graph
+            with products in it, or with a data-dependent shape; the error names it. Also for a
+            model that takes images of any size, if `image_shape` is None.
     """
     require_tensorflow("counting operations")
     shape = image_shape or getattr(model, "image_shape", None) or model.input_shape[1:]
@@ -39,7 +39,8 @@ def count_flops(model, image_shape=None):
         )
     forward = tf.function(lambda images: infer(model, images), autograph=False)
     graph = forward.get_concrete_function(tf.TensorSpec((1, *shape), tf.float32)).graph
-    return sum(_cost(op) for op in _needed(graph.outputs))
+    functions = {each.signature.name: each for each in graph.as_graph_def().library.function}
+    return sum(_cost(op, functions) for op in _needed(graph.outputs))
 
 
 def training_flops(forward, images):
@@ -62,8 +63,9 @@ def _needed(outputs):
     return operations.values()
 
 
-def _cost(op):
-    if op.type in _FREE:
+def _cost(op: tf.Operation, functions: dict) -> int:
+    """The cost of an operation of a graph with these functions, by name."""
+    if op.type in _FREE or (op.type in _CALLS and _is_free(functions[op.get_attr("f").name])):
         return 0
     if op.type not in _COSTS:
         raise ValueError(
@@ -73,6 +75,11 @@ def _cost(op):
     if not all(tensor.shape.is_fully_defined() for tensor in (*op.inputs, *op.outputs)):
         raise ValueError(f"Expected static shapes. Received: {op.type} at {op.name!r}")
     return _COSTS[op.type](op)
+
+
+def _is_free(function) -> bool:
+    """Whether a function, such as a normalization with its own gradient, costs nothing."""
+    return all(node.op in _FREE for node in function.node_def)
 
 
 def _of_product(transposed):
@@ -145,3 +152,4 @@ _NAMES = """
     ResizeBicubic ResizeNearestNeighbor
 """
 _FREE = frozenset(_NAMES.split())
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
