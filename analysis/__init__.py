@@ -14,9 +14,9 @@ Args that the measurements share, unless their docstrings say otherwise:
         that the measurement is about: the representations of the model (the embedding, the output
         of each block or stage, the final norm), its attention weights, or its skips and branches.
     detail: a subset of these layers: `"blocks"`, without the final norm and what is pooled;
-        `"grid"`, those blocks on the grid of the last; `"lower"`, the lower half; `"sums"` or
-        `"sublayers"`, the sums, or all layers, inside of blocks too, where sublayers have known
-        names; or how many of the layers, evenly spaced.
+        `"grid"`, those blocks on the grid of the last; `"lower"`, the lower half;
+        `"sums"`, the residual stream after each sublayer; `"sublayers"`, layers inside of blocks
+        too, where these have known names; or how many of the layers, evenly spaced.
     images: array of shape (example, height, width, channel), or one image; PIL images, paths, a
         list of these, or a folder; or a `tf.data.Dataset`, batched or not, of images, of (images,
         labels) with or without weights, or of dicts. Files, PIL images and 8-bit values are

@@ -30,6 +30,7 @@ REGISTERED_MODULES = (
     "vit_tf.models.vit",
     "vit_tf.taps.attention_weights",
     "vit_tf.taps.recorder",
+    "vit_tf.taps.scores",
     "vit_tf.taps.submodels",
     "vit_tf.training.masked_patches",
     "vit_tf.training.objectives",

@@ -775,7 +775,7 @@ def _scores_of_function(features, images, scores):
         if not activation:
             return features, scores
         warnings.warn(
-            f"{scores!r} of {model_name(features)!r} is taken for probabilities: gradients are "
+            f"{scores!r} of {model_name(features)!r} holds probabilities: gradients are "
             f"those of their logarithms. Return the scores before the {activation} instead",
             stacklevel=4,
         )

@@ -43,8 +43,8 @@ def keep(
 
     Args:
         owner: a Keras model; for other features nothing is kept.
-        key: what `make` depends on beside models. Where a part of it is neither a number, a string,
-            a `TokenGrid` nor a tuple of these, nothing is kept.
+        key: what `make` depends on in addition to models. Where a part of it is neither a number,
+            a string, a `TokenGrid` nor a tuple of these, nothing is kept.
         make: function of nothing to the value.
         others: further models that it depends on.
     """
@@ -64,7 +64,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def state_of(model: keras.Model) -> Hashable:
-    """What the graph of a model depends on, beside the values of its variables.
+    """What the graph of a model depends on, except for the values of its variables.
 
     These are the attributes of its layers: numbers and strings by value, and other objects, such
     as an activation, by identity.

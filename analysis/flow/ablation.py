@@ -58,8 +58,8 @@ def effects(
     with `accuracy` and `loss` of the model as it is; the attribute `remainder` counts the images of
     a last batch of fewer than `least`, which are left out with a warning. `averaged` is a function
     of the taps to a dict from the name of an attribute to values of shape (example,), whose mean
-    that is. `key` names all that the interventions depend on beside the features: calls of equal
-    keys share a graph; None where they hold activations of the images.
+    that is. `key` names all that the interventions depend on in addition to the features: calls of
+    equal keys share a graph; None where they hold activations of the images.
     """
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 

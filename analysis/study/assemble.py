@@ -632,7 +632,7 @@ def _read_scorecard(path: Path) -> xr.Dataset:
         )
     try:
         return xr.load_dataset(path)
-    except Exception as error:  # whatever a reader of netCDF makes of an arbitrary file
+    except Exception as error:  # a reader of netCDF may raise anything for an arbitrary file
         raise ValueError(
             f"Expected {path} to be the scorecard that a report wrote. Received: a file that is "
             f"not netCDF, or cut off; {again}"

@@ -13,7 +13,7 @@ from keras import tree
 
 
 def infer(model: Callable, *args, **kwargs) -> Any:
-    """Calls a model, a layer or a function as inference: the one place that decides it.
+    """Calls a model, a layer or a function as inference; all calls of models go through it.
 
     Layers that Keras or users define with `training=True` by default, such as augmentations, would
     otherwise be active. A model inside a function, and a layer inside a model that does not take

@@ -88,7 +88,7 @@ def test_the_activation_that_is_named(twins):
 
 def test_a_function_that_hides_its_softmax_is_named(twins):
     hidden = tf.function(lambda images: twins[0](images))
-    with pytest.warns(UserWarning, match="taken for probabilities"):
+    with pytest.warns(UserWarning, match="holds probabilities"):
         ours = MEASURES["input_gradients"](lambda images: {"logits": hidden(images)})
     images = tf.constant(IMAGES[:2])
     with tf.GradientTape() as tape:
