@@ -518,8 +518,20 @@ def features_of(
     Examples:
         features = analysis.features_of("vit-cls-cifar10", layers="block*/mlp/sum")
     """
+    return _features_of(model, kind, layers, block, detail, lambda owner, key, make: make())
+
+
+def _features_of(
+    model: Model,
+    kind: str,
+    layers: str | Sequence[str] | None,
+    block: str,
+    detail: Detail,
+    keep: Callable[[Any, tuple, Callable], Any] = keep,
+) -> Callable:
+    """`features_of`, which a measurement keeps with the model for its next call."""
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
-        return features_of(vit_tf.load(model), kind, layers, block, detail)
+        return _features_of(vit_tf.load(model), kind, layers, block, detail, keep)
     require_model(model)
     patterns = () if layers is None else as_patterns([layers])
     if patterns and detail is not None:
@@ -690,7 +702,7 @@ def _prepare(given, parameters, kind, kinds, layers, detail, any_size):
         if name not in at_hand:
             # Of a kind that has no subsets, next to another that has, all layers are read.
             own_detail = detail if KINDS[own_kind].is_detailed or not kinds else None
-            models[name] = features_of(given[name], own_kind, layers, block, own_detail)
+            models[name] = _features_of(given[name], own_kind, layers, block, own_detail)
     if "models" in parameters and "models" in given:
         for name, model in _named(given["models"]):
             models["models", name] = features_of(model, kind, layers, detail=detail)

@@ -1,18 +1,22 @@
 """Graphs that repeated calls share: the features and steps of a model are kept with the model."""
 
 import functools
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import keras
+import numpy as np
 
 from vit_tf.tokens import TokenGrid
 
 Made = TypeVar("Made")
 MAX_KEPT = 8  # of a model: features, and steps of features
 MAX_PAIRED = 1  # of these, those that hold another model too, whose weights stay in memory
-MAX_COMPILED = 4  # graphs of a step: of one batch and of all replicas, for two shapes of images
+# Graphs of a step: of one batch and of all replicas, for the last shape of images only, as a step
+# may note facts of the images when it is traced.
+MAX_COMPILED = 2
 PLAIN = (bool, int, float, str, bytes, type(None))
 ATTRIBUTE = "_vit_tf_kept"
 
@@ -52,7 +56,7 @@ def keep(
     if not all(isinstance(model, keras.Model) for model in (owner, *others)) or not _is_plain(key):
         return make()
     stores = vars(owner).setdefault(ATTRIBUTE, (Kept(MAX_KEPT), Kept(MAX_PAIRED)))
-    states = tuple((id(model), state_of(model)) for model in (owner, *others))
+    states = tuple((Same(model), state_of(model)) for model in (owner, *others))
     return stores[bool(others)].get((key, states), make)
 
 
@@ -66,18 +70,44 @@ def _is_plain(value: Any) -> bool:
 def state_of(model: keras.Model) -> Hashable:
     """What the graph of a model depends on, except for the values of its variables.
 
-    These are the attributes of its layers: numbers and strings by value, and other objects, such
-    as an activation, by identity.
+    These are the attributes of its layers: numbers, strings, arrays, lists and dicts by value, and
+    other objects, such as an activation, by identity.
     """
     state = []
     ignored = {ATTRIBUTE, *_private_attributes()}
     for layer in model._flatten_layers():
-        state.append((type(layer), id(layer.dtype_policy)))
+        state.append((type(layer), Same(layer.dtype_policy)))
         for name, value in vars(layer).items():
             if name not in ignored:
-                state.append((name, value if type(value) in PLAIN else id(value)))
-        state.extend(id(variable) for variable in layer.variables)
-    return hash(tuple(state))
+                state.append((name, _content(value)))
+        state.extend(Same(variable) for variable in layer.variables)
+    return tuple(state)
+
+
+def _content(value: Any) -> Hashable:
+    """An attribute as a part of a state."""
+    if type(value) in PLAIN:
+        return type(value), value
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return value.shape, value.dtype.str, hashlib.sha256(value.tobytes()).digest()
+    if isinstance(value, list | tuple):
+        return tuple(map(_content, value))
+    if isinstance(value, dict):
+        return tuple((_content(key), _content(item)) for key, item in value.items())
+    return Same(value)
+
+
+class Same:
+    """An object by identity; it is held, so that no other object gets its address."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
 @functools.cache

@@ -68,6 +68,7 @@ class Recorder(keras.callbacks.Callback):
         self._folder = None if folder is None else Path(folder)
         self._log_dir = None if log_dir is None else os.fspath(log_dir)
         self._recorded: dict[str, dict[int, xr.DataArray | xr.Dataset]] = {}
+        self._last: int | None = None
 
     @property
     def results(self) -> dict[str, xr.DataArray | xr.Dataset]:
@@ -82,9 +83,21 @@ class Recorder(keras.callbacks.Callback):
         }
 
     def on_train_begin(self, logs: Mapping | None = None) -> None:
-        """Measures the model as it is before training, unless it is resumed."""
-        self._recorded, self._last = {name: {} for name in self._measures}, 0
-        self._measure(0)
+        """Begins anew, unless the first epoch of this `fit` goes on from what is recorded."""
+        self._last = None
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping | None = None) -> None:
+        """Measures the model as it is before its first epoch."""
+        if self._last is not None:
+            return
+        self._last = epoch
+        earlier = {
+            name: {done: result for done, result in of_epochs.items() if done <= epoch and epoch}
+            for name, of_epochs in self._recorded.items()
+        }
+        self._recorded = {name: earlier.get(name, {}) for name in self._measures}
+        if any(epoch not in of_epochs for of_epochs in self._recorded.values()):
+            self._measure(epoch)
 
     def on_epoch_end(self, epoch: int, logs: Mapping | None = None) -> None:
         """Measures the model after every few epochs."""
@@ -94,6 +107,8 @@ class Recorder(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Mapping | None = None) -> None:
         """Measures the trained model, unless its last epoch was measured."""
+        if self._last is None:  # there was no epoch
+            return
         if any(self._last not in of_epochs for of_epochs in self._recorded.values()):
             self._measure(self._last)
 

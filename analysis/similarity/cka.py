@@ -195,6 +195,11 @@ def cka(
 @statistic_of(cka)
 def cka_statistic(features_x, features_y=None):
     """The `Statistic` of `cka`, of one or two models; `finish` needs a pass in the same process."""
+    return _statistic(features_x, features_y)
+
+
+def _statistic(features_x, features_y=None):
+    """`cka_statistic` with a list of layers of its own, for statistics that are kept themselves."""
     layers = []  # of each model, which show in its taps
 
     def step(images, *taps):
@@ -457,7 +462,7 @@ def residual_statistic(features, site="attention"):
 
 def _cka_of_endings(names, *features):
     """The `Statistic` of `cka` of the taps of one model that have each name in any block."""
-    statistic = cka_statistic(*features)
+    statistic = _statistic(*features)
 
     def step(images, taps):
         named = [

@@ -16,7 +16,7 @@ LOGITS, LOG_ODDS = "/logits", "/log_odds"
 PASSED = ("Identity", "Cast", "StopGradient")
 ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
 # After these, values are not probabilities by construction.
-LINEAR = ("BiasAdd", "MatMul", "BatchMatMulV2", "Einsum", "Conv2D", "Mean")
+LINEAR = ("BiasAdd", "MatMul", "BatchMatMulV2", "Einsum", "Conv2D", "Mean", "Max", "Relu")
 SMALLEST = 1e-30  # probability, below which float32 has few digits
 ROUNDING = 1e-3  # by which the sum of probabilities may differ from 1, in half precision
 

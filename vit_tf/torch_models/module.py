@@ -66,6 +66,7 @@ class Trace:
 NOTHING = Trace({}, {})
 # Of each module its structure and its traces: the same model is measured many times.
 TRACES: WeakKeyDictionary = WeakKeyDictionary()
+SHAPES: WeakKeyDictionary = WeakKeyDictionary()  # of the images that each module is made for
 
 
 class TorchModule:
@@ -77,10 +78,15 @@ class TorchModule:
         self._traces = _traces_of(self.module)
 
     def image_shape(self) -> tuple[int, ...]:
-        """(height, width, channel) of the images that it was last traced for, or is made for."""
-        if self._traces:
-            return next(reversed(self._traces))
-        return find_image_shape(self)
+        """(height, width, channel) of the images that it is made for, or was first traced for."""
+        if self.module not in SHAPES:
+            try:
+                SHAPES[self.module] = find_image_shape(self)
+            except ValueError:
+                if not self._traces:
+                    raise
+                return next(iter(self._traces))
+        return SHAPES[self.module]
 
     def trace(self, image_shape: Sequence[int]) -> Trace:
         """What it computes for images of shape (height, width, channel)."""
@@ -130,12 +136,30 @@ class TorchModule:
 
 def _traces_of(module: torch.nn.Module) -> dict[tuple, Trace]:
     """The traces of a module by shape of images, kept while it lives and has its submodules."""
-    structure = tuple((path, type(submodule)) for path, submodule in module.named_modules())
+    structure = tuple(
+        (path, type(submodule), _settings_of(submodule))
+        for path, submodule in module.named_modules()
+    )
     kept, traces = TRACES.get(module, (None, {}))
     if kept != structure:
         traces = {}
+        SHAPES.pop(module, None)
         TRACES[module] = structure, traces
     return traces
+
+
+def _settings_of(module: torch.nn.Module) -> tuple:
+    """Numbers and strings among a module's attributes, and the shapes of its own parameters."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return ()
+    plain = (bool, int, float, str, tuple, type(None))
+    settings = [
+        (name, str(value))
+        for name, value in vars(module).items()
+        if isinstance(value, plain) and name != "training"
+    ]
+    shapes = [tuple(parameter.shape) for parameter in module.parameters(recurse=False)]
+    return (*settings, *shapes)
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:

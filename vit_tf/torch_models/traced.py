@@ -36,10 +36,11 @@ class TracedModule(TorchModule):
     def trace(self, image_shape: Sequence[int]) -> Trace:
         shape = tuple(image_shape)
         if shape not in self._traces:
-            first, second = (
-                self._outputs(self.as_tensor(np.zeros((size, *shape), np.float32)))
-                for size in BATCH_SIZES
-            )
+            with LOCK, torch.no_grad(), as_inference(self.module):
+                first, second = (
+                    self._outputs(self.as_tensor(np.zeros((size, *shape), np.float32)))
+                    for size in BATCH_SIZES
+                )
             small = {name: value.shape for name, value in first.items()}
             layouts = {n: layout_of(n, value, small, shape) for n, value in second.items()}
             self._traces[shape] = Trace(layouts, {})

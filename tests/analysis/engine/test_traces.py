@@ -94,6 +94,48 @@ def change_setting(model: keras.Model) -> None:
     model.get_layer("last").dilation_rate = (2, 2)
 
 
+class Shifted(layers.Layer):
+    """Adds a number, or those of a list or an array, that are attributes."""
+
+    def __init__(self, shift, **kwargs):
+        super().__init__(**kwargs)
+        self.shift = shift
+
+    def call(self, x):
+        return x * np.sum(np.asarray(self.shift))
+
+
+def test_every_kind_of_attribute_counts_by_value():
+    inputs = keras.Input((16, 16, 3))
+    maps = layers.Conv2D(2, 3, name="conv")(inputs)
+    # Python's hash of -1 is that of -2.
+    shifted = [Shifted(-1.0, name="number"), Shifted([1, 2], name="list")]
+    shifted.append(Shifted(np.ones(2), name="array"))
+    model = keras.Model(inputs, [layer(maps) for layer in shifted])
+    states = [traces.state_of(model)]
+    shifted[0].shift = -2.0
+    states.append(traces.state_of(model))
+    shifted[1].shift.append(3)
+    states.append(traces.state_of(model))
+    shifted[2].shift[0] = 5
+    states.append(traces.state_of(model))
+    assert len(set(states)) == 4
+    assert traces.state_of(model) == states[-1]
+
+
+def test_statistics_made_of_one_another_keep_their_layers_apart(vit):
+    first = analysis.residual_cka(vit, IMAGES)
+    analysis.residual_cka(vit, IMAGES, site="mlp")
+    assert analysis.residual_cka(vit, IMAGES).identical(first)
+
+
+def test_features_that_a_user_changes_are_not_those_of_measurements(vit):
+    distance = CALLS["distance"](vit)
+    features = analysis.features_of(vit, "attention")
+    features.token_grid = vit_tf.TokenGrid(1, 4, 1, 4)
+    assert CALLS["distance"](vit).identical(distance)
+
+
 @pytest.mark.parametrize("change", [change_activation, change_setting])
 def test_a_changed_layer_is_traced_again(change):
     model = make_cnn()

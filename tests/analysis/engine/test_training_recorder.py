@@ -76,3 +76,18 @@ def test_mistakes_are_raised_before_training():
         analysis.Recorder(["ckaa"], None)
     with pytest.raises(ValueError, match="at least one epoch"):
         analysis.Recorder("cka", None, every=0)
+
+
+def test_a_fit_that_goes_on_adds_its_epochs(rng):
+    images = rng.uniform(-1, 1, (8, 16, 16, 3)).astype("float32")
+    recorder = analysis.Recorder(["cka"], images)
+    model = fitted(images, np.arange(8) % 2, recorder)
+    first = recorder.results["cka"].cka
+    how = {"verbose": 0, "callbacks": [recorder]}
+    model.fit(images, np.arange(8) % 2, initial_epoch=3, epochs=4, **how)
+    result = recorder.results["cka"].cka
+    assert result.epoch.values.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(result.sel(epoch=first.epoch), first)
+    other = analysis.Recorder(["cka"], images)
+    model.fit(images, np.arange(8) % 2, initial_epoch=5, epochs=6, verbose=0, callbacks=[other])
+    assert other.results["cka"].epoch.values.tolist() == [5, 6]

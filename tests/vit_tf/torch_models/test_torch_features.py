@@ -357,3 +357,15 @@ def test_submodels_and_interventions_of_a_module(vit):
     np.testing.assert_allclose(edited["logits"], logits, atol=1e-5)
     with pytest.raises(ValueError, match="shape"):
         vit_tf.intervene(vit, {"blocks.1": lambda x: x[:, :1]})(tf.constant(IMAGES))
+
+
+def test_a_head_of_another_size_is_traced_again():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 10 * 14, 7)).eval()
+    first = vit_tf.torch_features(model, "2")(IMAGES)["2"]
+    model[2] = nn.Linear(4 * 10 * 14, 5)
+    second = vit_tf.torch_features(model, "2")(IMAGES)["2"]
+    assert first.shape == (5, 7)
+    np.testing.assert_allclose(second, by_hand(model, "2", IMAGES), atol=1e-6)
+    result = analysis.cka(model, IMAGES, layers=["0", "2"])
+    expected = {name: by_hand(model, name, IMAGES) for name in ("0", "2")}
+    np.testing.assert_allclose(result.cka, analysis.cka(expected).cka, atol=1e-5)
