@@ -10,14 +10,17 @@ from datetime import date
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 import vit_tf
-from vit_tf.data.pipeline import TooFewImages
 from vit_tf.files import digest_tree, only_process, without_password
 from vit_tf.scripts import common
+
+if TYPE_CHECKING:
+    from vit_tf.data.pipeline import TooFewImages
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
 # Training images among which nearest neighbours are found: as many as are tested, in this range.
@@ -171,6 +174,8 @@ def read_data(options, description, split="test", **images):
         found = {"facts": facts, "optional": annotated, "optional_facts": annotation_facts}
         return Data(test, few, labelled=labelled, **found)
     few_shot = {"batch_size": MOST_IN_BATCH, "held_out": options.shots, **source}
+    from vit_tf.data.pipeline import TooFewImages  # with TensorFlow
+
     reasons, train, held_out = {}, None, None
     try:
         train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
@@ -188,7 +193,7 @@ def read_data(options, description, split="test", **images):
     return Data(test, few, *fitted, facts, annotated, annotation_facts, labelled, reasons)
 
 
-def _too_few(error: TooFewImages, shots: int) -> str:
+def _too_few(error: "TooFewImages", shots: int) -> str:
     """Why no probes are fitted, as a sentence."""
     fits = f": --shots {error.count // 2} would do" if error.count > 1 else ""
     return (

@@ -65,8 +65,7 @@ def test_distances_are_those_of_the_scores_of_each_layer(low):
     ("options", "patch_size", "reason"),
     [
         ({"causal": True}, PATCH, "attention weights.*output of attend0, attend1: it is masked"),
-        ({}, None, "grid of spatial tokens or positions that is known"),
-        ({"queries": 15}, None, "grid of spatial tokens or positions that is known"),
+        ({"queries": 15}, None, "attention over the 16 tokens.*attend0.*15 queries and 16"),
         ({"queries": 15}, 2 * PATCH, "attention over the 15 tokens.*attend0.*15 queries and 16"),
         ({"heads": (2, 3)}, PATCH, "equally many heads"),
     ],

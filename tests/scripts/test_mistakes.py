@@ -103,7 +103,6 @@ MISTAKES = {
         "--strategy gpu": "Expected strategy",
         "--figures 1,99": "Expected figures among 1, B.1, ",
         "--seeds 0": "--seeds to be at least 1. Received: 0",
-        "--shots 400": "at least 800 images in the train split",
     },
     "compute none --out out": {"--batch-size 0": "above 0. Received: 0"},
     "trian": {"--out run": "near matches: train.*'trian'"},

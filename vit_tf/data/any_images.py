@@ -53,7 +53,8 @@ def in_known_form(images):
         return list(array)
     # Of arrays with three axes the first may be that of grey images: only PyTorch's are single.
     if array.ndim == 4 or (array.ndim == 3 and array is not images):
-        is_first = array.shape[-3] in CHANNELS and array.shape[-1] not in CHANNELS
+        channels, *size = array.shape[-3:]
+        is_first = channels in CHANNELS and size[-1] not in CHANNELS and channels < min(size)
         return np.moveaxis(array, -3, -1) if is_first else array
     return array
 
