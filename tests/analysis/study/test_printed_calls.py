@@ -47,7 +47,17 @@ def filled(name):
     return model
 
 
-@pytest.mark.parametrize("name", MAKERS)
+# Models that take more than half a minute each.
+LARGE = ("KerasHub ViT", "MobileNetV2", "ResNet50", "ConvNeXtTiny", "EfficientNetB0")
+ALL_VALUES = ("ViT", "functional ViT")  # of the others with -m long, which takes an hour
+
+
+def marked(marks):
+    """The names of all models, with their marks."""
+    return [pytest.param(name, marks=marks.get(name, ())) for name in MAKERS]
+
+
+@pytest.mark.parametrize("name", marked(dict.fromkeys(LARGE, pytest.mark.slow)))
 def test_the_code_of_every_figure_reads_the_layers_of_the_figure(name, tmp_path):
     unequal, count = compare_layers(MAKERS[name](), tmp_path)
     assert unequal == {} and count >= 8
@@ -58,8 +68,10 @@ def test_the_code_of_some_figures_gives_their_results(tmp_path):
     assert len(found) >= 6 and not any(found.values()), found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MAKERS)
+MARKS = {name: pytest.mark.slow if name in ALL_VALUES else pytest.mark.long for name in MAKERS}
+
+
+@pytest.mark.parametrize("name", marked(MARKS))
 def test_the_code_of_every_figure_gives_its_results(name, tmp_path):
     found = compare({name: filled(name)}, tmp_path)
     assert not any(found.values()), found
