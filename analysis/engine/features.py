@@ -564,7 +564,7 @@ def _features_of_model(
         shapes, graph = described.shapes, described.graph
         grid = own or grid_of_shapes(described.names, shapes, size, graph)
         chosen = layers_of(kind, described.names, shapes, graph, grid, detail=detail, block=block)
-        if not [*chosen, *scores]:
+        if not chosen and kind != "scores":
             raise ValueError(
                 f"Expected a model with {what.lacks}. Received: {model.name!r}, a "
                 f"{type(model).__name__} in which they are not found; specify them with layers="
