@@ -58,7 +58,8 @@ def test_images_replaced_in_a_folder_are_measured_again(vit, photos, tmp_path, r
     folder, _ = photos
     results = run(tmp_path / "out", vit, folder, "1")
     before, saved = xr.load_dataset(results / "cka.vit.nc"), dates(tmp_path / "out")
-    assert len(saved) == 4  # similarity, accuracy, claims, a picture
+    # Similarity of the model and of its two untrained copies, accuracy, claims, and a picture.
+    assert len(saved) == 6
     with monkeypatch.context() as patch:
         patch.setattr(stream, "_results", None)  # no pass over images
         run(tmp_path / "out", vit, folder, "1")
