@@ -132,6 +132,7 @@ from .plots.probe_plots import (
     plot_retrieval as plot_retrieval,
     plot_ridge_probe as plot_ridge_probe,
 )
+from .plots.property_plots import plot_intrinsic_dimension as plot_intrinsic_dimension
 from .plots.similarity_plots import (
     plot_best_matching_layer as plot_best_matching_layer,
     plot_cka as plot_cka,
@@ -180,6 +181,10 @@ from .similarity.cka import (
     layer_match_accuracy as layer_match_accuracy,
     residual_cka as residual_cka,
     residual_statistic as residual_statistic,
+)
+from .similarity.dimension import (
+    dimension_statistic as dimension_statistic,
+    intrinsic_dimension as intrinsic_dimension,
 )
 from .similarity.formation import FormationRecorder as FormationRecorder
 from .similarity.heads import head_similarity as head_similarity, head_statistic as head_statistic

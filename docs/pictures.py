@@ -77,6 +77,12 @@ def by_title(measure):
     return {title: measure(name) for title, name in TITLES.items()}
 
 
+def of_two(measure, *options):
+    """A result for the ViT with a CLS token and one for the ResNet."""
+    two = {"ViT-CLS": "vit", "BiT": "bit"}
+    return {title: measure(trained(name), test_images(), *options) for title, name in two.items()}
+
+
 def of_shapes(measure, *patterns):
     """A result for the ViT of the shapes and one for the same untrained."""
     models = {"trained": shapes_vit(), "untrained": vit_tf.reinitialize(shapes_vit())}
@@ -233,6 +239,7 @@ RESULTS = {
     ),
     "localization": lambda: analysis.localization(vit("block05/mlp/sum"), test_images()),
     "formation": formation,
+    "intrinsic_dimension": lambda: of_two(analysis.intrinsic_dimension),
     "head_classes": head_classes,
     "receptive_field": receptive_field,
     "compute": compute,

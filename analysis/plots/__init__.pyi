@@ -51,6 +51,7 @@ from .probe_plots import (
     plot_summary_probes as plot_summary_probes,
     plot_token_probes as plot_token_probes,
 )
+from .property_plots import plot_intrinsic_dimension as plot_intrinsic_dimension
 from .similarity_plots import (
     plot_best_matching_layer as plot_best_matching_layer,
     plot_cka as plot_cka,

@@ -19,6 +19,7 @@ PLOTS = {
     ("similarity", "measure layer_x layer_y"): "similarities",
     ("", "layer_x layer_y"): "cka",
     ("", "layer token row column"): "localization",
+    ("dimension", "measure layer"): "intrinsic_dimension",
     ("cka_to_start", "epoch layer"): "formation",
     ("", "layer head"): "attention_distance",
     ("raw", "layer head query key"): "mean_attention",

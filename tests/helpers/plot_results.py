@@ -99,6 +99,12 @@ def results(seed=0):
         "head_similarity": dataset(
             "order subset layer", head_similarity, cka=(0.2, 0.8), stderr=errors
         ).assign(distance=subsets.copy(data=np.sort(subsets.values))),
+        "intrinsic_dimension": dataset(
+            "measure layer",
+            {"measure": ["two_nn", "participation_ratio", "effective_rank"]},
+            dimension=(2, 40),
+            stderr=(0.1, 0.5),
+        ),
         "localization": array("layer token row column", 0, 0.3, layer=SUMS[:2]).assign_coords(
             places
         ),

@@ -1,0 +1,211 @@
+"""How many dimensions the representations of images span: intrinsic dimension, effective rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf.names import format_list
+
+from ..engine.features import Images, Model, measurement, statistic_of
+from ..engine.pooling import grid_of, pool
+from ..engine.results import DEFAULT, dataset_of, facts_of, require_finite, variable
+from ..engine.stream import Statistic, evaluate
+
+TWO_NN, PARTICIPATION, EFFECTIVE_RANK = "two_nn", "participation_ratio", "effective_rank"
+MEASURES = (TWO_NN, PARTICIPATION, EFFECTIVE_RANK)
+CENSORED = 0.1  # of the ratios, the largest, as Facco et al. leave out
+NUM_GROUPS = 10  # of images, without each of which the values are computed
+LEAST_IMAGES = 20
+BLOCK_SIZE = 512  # rows of the matrix of distances in memory at once
+ESTIMATOR = "TwoNN by maximum likelihood, eigenvalues of the covariance; jackknife over images"
+
+
+@measurement("outputs")
+def intrinsic_dimension(features: Model, images: Images, tokens: str | None = None) -> xr.Dataset:
+    """Intrinsic dimension, participation ratio and effective rank of every layer.
+
+        two_nn              = d of P(r2 / r1 > m) = m^-d
+        participation_ratio = (sum_i l_i)^2 / sum_i l_i^2
+        effective_rank      = exp(-sum_i p_i log p_i),  p_i = sqrt(l_i) / sum_j sqrt(l_j)
+
+    with the distances `r1` and `r2` from an image to its two nearest neighbours (Facco et al. 2017,
+    https://doi.org/10.1038/s41598-017-11873-y, equation 2) and the eigenvalues `l` of the
+    covariance over images (effective rank: Roy and Vetterli 2007). TwoNN counts the directions in
+    which neighbours differ, along a curved manifold too; the other two count the linear directions
+    with much variance. The tenth of the images with the largest ratio counts as censored, as the
+    paper leaves it out: `d` is the maximum-likelihood estimate. All three grow with the number of
+    images up to their limit: `n` images of a Gaussian in `d` dimensions of equal variance have a
+    participation ratio of about `d n / (n + d)`. Compare models on equally many images.
+
+    Args:
+        features, images, tokens: as in `vit_tf.analysis`.
+
+    Returns:
+        Dataset of `dimension` and `stderr` of shape (measure, layer), with the measures `"two_nn"`,
+        `"participation_ratio"` and `"effective_rank"`. `leave_one_out` of shape (batch, measure,
+        layer) holds the values without each of 10 groups of images, of which `stderr` is the
+        jackknife and from which models are compared by paired differences; for eigenvalues they are
+        of first order. The attribute `duplicates` is the largest number of images in a layer that
+        equal another one there, which TwoNN leaves out.
+
+    Raises:
+        ValueError: for fewer than 20 images, activations that are not finite, and a layer with
+            fewer than 20 distinct images, which is named.
+
+    Examples:
+        >>> dimension = analysis.intrinsic_dimension(vit, images)
+        >>> dimension.dimension.dims
+        ('measure', 'layer')
+        >>> dimension.measure.values.tolist()
+        ['two_nn', 'participation_ratio', 'effective_rank']
+        >>> ax = analysis.plot(dimension)
+
+    See also:
+        `plots.plot_intrinsic_dimension`, `cka`, `ridge_probe`; page
+        measurements/similarity/intrinsic-dimension.md.
+    """
+    statistic = dimension_statistic(features, tokens)
+    return evaluate(statistic, images, features, description="intrinsic dimension")
+
+
+@statistic_of(intrinsic_dimension)
+def dimension_statistic(features, tokens=None):
+    """The `Statistic` of `intrinsic_dimension`, which stores the pooled features of all images."""
+    grid = grid_of(features, None)
+
+    def step(images, taps):
+        rows = pool(taps, tokens, grid)
+        return {"rows": rows, "examples": tf.shape(images)[0], "batches": 1}
+
+    def finish(totals):
+        layers, rows = list(totals["rows"]), list(totals["rows"].values())
+        require_finite("intrinsic dimension", rows, layers)
+        examples = int(totals["examples"])
+        if examples < LEAST_IMAGES:
+            raise ValueError(f"Expected at least {LEAST_IMAGES} images. Received: {examples}")
+        each = [layer_dimensions(x) for x in rows]
+        few = [
+            layer
+            for layer, (*_, duplicates) in zip(layers, each, strict=True)
+            if examples - duplicates < LEAST_IMAGES
+        ]
+        if few:
+            raise ValueError(
+                f"Expected at least {LEAST_IMAGES} images that differ in every layer. Received: "
+                f"fewer at {format_list(few)}"
+            )
+        value = np.stack([value for value, *_ in each], axis=-1)
+        rest = np.stack([rest for _, rest, _ in each], axis=-1)
+        spread = ((rest - rest.mean(axis=0)) ** 2).sum(axis=0)
+        stderr = np.sqrt((NUM_GROUPS - 1) / NUM_GROUPS * spread)
+        dims = ("measure", "layer")
+        variables = {
+            "dimension": variable(dims, value, "dimension"),
+            "stderr": variable(dims, stderr, "standard error of the dimension"),
+            "leave_one_out": variable(
+                ("batch", *dims), rest, "dimension without each group of images"
+            ),
+        }
+        duplicates = max(duplicates for *_, duplicates in each)
+        facts = facts_of(
+            features, totals, ESTIMATOR, tokens=tokens or DEFAULT, duplicates=duplicates
+        )
+        return dataset_of(variables, facts, measure=list(MEASURES), layer=layers)
+
+    return Statistic(step, finish)
+
+
+def layer_dimensions(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """The `MEASURES` of rows (example, channel), without each group of rows, and duplicates.
+
+    Shapes are (measure,) and (group, measure).
+    """
+    # A power of two at the size of the activations: squares of 1e-200 and 1e+200 are finite too.
+    largest = np.abs(x - x.mean(axis=0)).max()
+    x = (x - x.mean(axis=0)) / 2.0 ** np.floor(np.log2(largest)) if largest else x
+    group = np.arange(len(x)) % NUM_GROUPS
+    distances = nearest_distances(x, group)
+    duplicates = int((distances.min(axis=(1, 2)) == 0).sum())
+    if len(x) - duplicates < LEAST_IMAGES:
+        nothing = np.full((NUM_GROUPS, len(MEASURES)), np.nan)
+        return nothing[0], nothing, duplicates
+
+    eigenvalues, eigenvalues_without = covariance_eigenvalues(x, group)
+
+    def measures(eigenvalues: np.ndarray, is_kept: np.ndarray) -> list[float]:
+        other_groups = distances[is_kept][:, np.unique(group[is_kept])]
+        nearest = np.partition(other_groups.reshape(len(other_groups), -1), 1, axis=1)[:, :2]
+        return [two_nn(nearest), participation_ratio(eigenvalues), effective_rank(eigenvalues)]
+
+    rest = [measures(own, group != number) for number, own in enumerate(eigenvalues_without)]
+    return np.array(measures(eigenvalues, group >= 0)), np.array(rest), duplicates
+
+
+def nearest_distances(x: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Distances from each row to its two nearest rows in each group: shape (row, group, 2).
+
+    A row is at distance infinity from itself. Groups have two rows or more.
+    """
+    squares = np.einsum("nd,nd->n", x, x)
+    members = [np.flatnonzero(group == number) for number in range(group.max() + 1)]
+    nearest = np.empty((len(x), len(members), 2))
+    for start in range(0, len(x), BLOCK_SIZE):
+        rows = np.arange(start, min(start + BLOCK_SIZE, len(x)))
+        products = x[rows] @ x.T
+        squared = squares[rows, None] + squares - 2 * products
+        # Differences below the rounding of the products are none: these rows are duplicates.
+        rounding = 1e-14 * (squares[rows, None] + squares)
+        distances = np.sqrt(np.where(squared > rounding, squared, 0.0))
+        distances[np.arange(len(rows)), rows] = np.inf
+        for number, columns in enumerate(members):
+            nearest[rows, number] = np.partition(distances[:, columns], 1, axis=1)[:, :2]
+    return nearest
+
+
+def two_nn(nearest: np.ndarray) -> float:
+    """TwoNN of distances (example, 2) to the two nearest neighbours, without duplicates.
+
+        d = (k - 1) / (sum of the k smallest log(r2 / r1) + (n - k) times the largest of these)
+
+    The unbiased maximum-likelihood estimate for ratios of which the largest are censored.
+    """
+    nearest = nearest[nearest[:, 0] > 0]
+    logs = np.sort(np.log(nearest[:, 1] / nearest[:, 0]))
+    count = len(logs) - int(CENSORED * len(logs))
+    total = logs[:count].sum() + (len(logs) - count) * logs[count - 1]
+    return float((count - 1) / total) if total > 0 else np.nan
+
+
+def covariance_eigenvalues(x: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues of the scatter matrix of centred rows (example, channel), and without each group.
+
+    Those without a group, of shape (group, eigenvalue), are of first order: the variance of the
+    other rows along the same eigenvectors. Exact ones would show how fewer images lower a rank,
+    not how other images change it.
+    """
+    if x.shape[1] <= len(x):
+        projected = x @ np.linalg.eigh(x.T @ x)[1]
+    else:
+        eigenvalues, vectors = np.linalg.eigh(x @ x.T)
+        projected = vectors * np.sqrt(np.maximum(eigenvalues, 0))  # rounding leaves some below 0
+
+    def variances(rows: np.ndarray) -> np.ndarray:
+        return ((rows - rows.mean(axis=0)) ** 2).sum(axis=0)
+
+    without = [variances(projected[group != number]) for number in range(group.max() + 1)]
+    return variances(projected), np.array(without)
+
+
+def participation_ratio(eigenvalues: np.ndarray) -> float:
+    """The square of the sum of eigenvalues over the sum of their squares."""
+    return float(eigenvalues.sum() ** 2 / (eigenvalues**2).sum())
+
+
+def effective_rank(eigenvalues: np.ndarray) -> float:
+    """The exponential of the entropy of the singular values, the roots of the eigenvalues."""
+    # Roots of rounding errors would count: 1e-8 each, of eigenvalues of 1e-16.
+    scales = np.sqrt(eigenvalues[eigenvalues > 1e-13 * eigenvalues.max()])
+    shares = scales / scales.sum()
+    return float(np.exp(-(shares * np.log(shares)).sum()))
