@@ -10,7 +10,9 @@ by --mean and --std (for several models: of those whose values cannot be inferre
 Models of this package have named layers (taps) and a known token grid. Of any other model about 40
 layers, evenly spaced in depth, are measured; --taps selects others. Token models, such as a ViT,
 need --patch-size for spatial measurements, and --roles for the claims if their architecture is not
-recognized.
+recognized. Claims about how models are trained compare a model with variants of it, which --roles
+names: trained on a fraction of the data, without the skips of a block, larger, or with other
+supervision.
 
 The report, its figures (PNG) and the results (netCDF) are in the output folder. The same command
 resumes a run that was stopped. A result is measured again if weights, images, labels, options or
@@ -21,6 +23,7 @@ Examples:
     vit-tf analyze vit.keras bit.keras --names ViT BiT --data photos/ --out compared
     vit-tf analyze hub_vit.keras --patch-size 16 --figures 1,6,9
     vit-tf analyze resnet.keras --taps '*_out' --data cifar10 --image-size 64
+    vit-tf analyze vit.keras few.keras bit.keras --roles vit fraction:0.1 resnet --data cifar10
     vit-tf analyze ViT-B_16.npz exported/ --data fashion_mnist --take-test 500
 """
 
@@ -39,7 +42,6 @@ from vit_tf.scripts import common, report_commands
 log = logging.getLogger("vit_tf.analyze")
 MAIN = ("--names", "--image-size", "--patch-size", "--figures", "--list", "--data", "--data-dir")
 MAIN += ("--take-test", "--range", "--out")
-ROLES = ("vit", "gap", "resnet", "mixer", "-")
 INTRODUCTION = (
     "{models} {was} measured on {tested} {split}images of {data} ({size} pixels), without training."
     "\n\n{fitted}"
@@ -69,7 +71,11 @@ def parse(arguments=None):
         default=(),
         help="names of the models in the report (default: those of the files)",
     )
-    roles = "role of each in the claims: vit, gap, resnet, mixer or - (default: inferred)"
+    roles = (
+        "role of each in the claims: vit, gap, resnet, mixer or - (default: inferred); of variants "
+        "of these: fraction:0.1 (of the data), without:block03 (no skips), seed:1, larger, hybrid, "
+        "masked, tuned, before, after"
+    )
     add("--roles", nargs="+", default=(), metavar="ROLE", help=roles)
     common.add_imports(add)
     common.add_layers(add)
@@ -166,7 +172,13 @@ def analyze(figures, options):
 
 def open_models(options):
     """The models of files, folders and public names, and the images that all of them are shown."""
-    from vit_tf.analysis.study.models import LoadedModel, distinct, shared_framing, slug
+    from vit_tf.analysis.study.models import (
+        LoadedModel,
+        distinct,
+        parse_role,
+        shared_framing,
+        slug,
+    )
 
     sources = options.models
     for flag, values in (("--names", options.names), ("--roles", options.roles)):
@@ -174,8 +186,9 @@ def open_models(options):
             raise ValueError(
                 f"Expected {flag} for each of the {len(sources)} models. Received: {len(values)}"
             )
-    if unknown := set(options.roles) - set(ROLES):
-        raise ValueError(f"Expected --roles among {', '.join(ROLES)}. Received: {sorted(unknown)}")
+    for role in options.roles:
+        if role != "-":
+            parse_role(role)
     slugs, opened, origins = set(), [], []
     for index, source in enumerate(sources):
         name = options.names[index] if options.names else common.model_name(source)

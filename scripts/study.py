@@ -2,9 +2,10 @@
 
 Three models of similar size, Vision Transformers with a CLS token and with average pooling and a
 BiT ResNet, are trained on one data set and measured on its test images. --full trains all models of
-the papers' figures: also an MLP-Mixer, and ViTs without the skip connections of a block, on
-fractions of the data, from other seeds, and before and after fine-tuning. --figures trains those
-that the selected figures need. The report, its figures (PNG), the results (netCDF) and the models
+the papers' figures: also an MLP-Mixer, a larger ViT, a hybrid, a ViT that is pre-trained by masked
+patch prediction, and models without the skip connections of a block, on fractions of the data, from
+other seeds, and before and after fine-tuning. --figures trains those that the selected figures
+need. The report, its figures (PNG), the results (netCDF) and the models
 (.keras) are in the output folder. The same command resumes a run that was stopped; nothing is
 trained or measured again unless it has changed.
 
@@ -159,7 +160,8 @@ class ModelPlan:
 
     name: str  # as figures and tables show it
     # "vit", "gap", "resnet" or "mixer"; "without" (the skips of a block); "seed" (another seed),
-    # "fraction" (of the training images), "before" and "after" (fine-tuning).
+    # "fraction" (of the training images), "larger", "hybrid", "before" and "after" (fine-tuning),
+    # "masked" (pre-trained by masked patch prediction) and "tuned" (the same, fine-tuned).
     role: str
     model: type  # its class
     config: dict  # the arguments of that class
@@ -232,9 +234,25 @@ def make_plans(options, num_classes):
         config = vit | {"without_skips": (block,)}
         name = f"without skips in {block}"
         plans.append(variant(cls, name, "without", block, config=config))
-    for fraction in FRACTIONS:
+    config = vit | {"hidden_dim": 128, "num_heads": 8, "mlp_dim": 512}
+    larger = variant(cls, "of twice the width", "larger", None, config=config)
+    plans.append(larger)
+    fractions = [(plan, fraction) for plan in (cls, resnet) for fraction in FRACTIONS]
+    for plan, fraction in [*fractions, (larger, min(FRACTIONS))]:
         name = f"on {100 * fraction:g}% of the data"
-        plans.append(variant(cls, name, "fraction", fraction, fraction=fraction))
+        plans.append(variant(plan, name, "fraction", fraction, fraction=fraction))
+    # The root of a ResNet, with stride 4, in place of patches of about the same stride.
+    config = vit | {"stem_units": (), "patch_size": max(1, size // 32)}
+    plans.append(variant(cls, "with a convolutional stem", "hybrid", None, config=config))
+    masking = vit_tf.Pretraining(
+        epochs=options.epochs,
+        learning_rate=2e-3,
+        warmup_epochs=options.epochs / 10,
+        weight_decay=0.05,
+    )
+    masked = variant(cls, "on masked patches", "masked", None, recipe=masking)
+    tuned = variant(cls, "on masked patches and fine-tuned", "tuned", None, start=masked)
+    plans += [masked, tuned]
     for seed in range(1, options.seeds):
         for plan in (cls, resnet):
             plans.append(variant(plan, f"seed {seed}", "seed", seed, seed=seed))
@@ -288,7 +306,8 @@ def train_all(plans, options, progress):
         callback = report_commands.progress_callback(partial(progress, plan.name))
         facts = train_plan(plan, options, [callback])
         progress(plan.name, 1, 1)
-        log.info("%s: test accuracy %s %%", plan.name, facts["row"]["test accuracy (%)"])
+        if (accuracy := facts["row"]["test accuracy (%)"]) is not None:
+            log.info("%s: test accuracy %s %%", plan.name, accuracy)
         models[plan.name] = study_model(plan, facts, models.get(plan.base), options)
         rows.append(facts["row"])
     baselines = [
@@ -310,6 +329,7 @@ def study_model(plan, facts, origin, options):
     from vit_tf.analysis.study.models import StudyModel
 
     load = cache(partial(vit_tf.load_model, model_path(plan, options)))
+    accuracy = facts["row"]["test accuracy (%)"]
     first_layer = {
         vit_tf.ViT: ("patch_kernel", "position_embedding"),
         vit_tf.Mixer: ("patch_kernel",),
@@ -323,7 +343,8 @@ def study_model(plan, facts, origin, options):
         lambda *patterns: vit_tf.submodel(load(), *patterns),
         plan.detail,
         origin,
-        (facts["row"]["test accuracy (%)"] / 100, facts["row"]["tested on"]),
+        None if accuracy is None else (accuracy / 100, facts["row"]["tested on"]),
+        training_flops=lambda: training_flops(plan, options, load()),
         configuration={
             "class": plan.model.__name__,
             "config": plan.config,
@@ -331,6 +352,15 @@ def study_model(plan, facts, origin, options):
         },
         **{name: lambda name=name: getattr(load(), name) for name in first_layer},
     )
+
+
+def training_flops(plan, options, model):
+    """Floating-point operations of the training of a plan and of those that it starts from."""
+    from vit_tf.taps.flops import training_flops as flops_of_images
+
+    images = options.sizes["train"] * (1 if plan.half is None else 0.5) * plan.recipe.epochs
+    before = training_flops(plan.start, options, model) if plan.start else 0
+    return before + flops_of_images(vit_tf.count_flops(model), images)
 
 
 def untrained(model, options, seed=None):
@@ -426,23 +456,31 @@ def _train_model(plan, options, key, callbacks):
     start = time.perf_counter()
     keras.utils.set_random_seed(options.seed + plan.seed)
     train, validation, test = training_data(plan, options)
+    is_masked = isinstance(plan.recipe, vit_tf.Pretraining)
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = plan.model(**plan.config, name=plan.slug)
-        model.class_names = common.describe_data(options).class_names
+        model.class_names = None if is_masked else common.describe_data(options).class_names
         if plan.start is not None:
             source = vit_tf.load_model(model_path(plan.start, options))
             for old, new in zip(source.layers, model.layers, strict=True):
                 if new is not model.head:
                     new.set_weights(old.get_weights())
         directory = options.out / "training" / f"{plan.slug}-{key}"
+        trained = vit_tf.MaskedPatchPrediction(model) if is_masked else model
+        if is_masked:
+            masks = {"grid": model.token_grid, "seed": options.seed + plan.seed}
+            train = vit_tf.data.mask_patches(train, **masks)
+            validation = vit_tf.data.mask_patches(validation, fixed=True, **masks)
         vit_tf.train(
-            model, plan.recipe, train, validation, directory, verbose=0, callbacks=callbacks
+            trained, plan.recipe, train, validation, directory, verbose=0, callbacks=callbacks
         )
-        accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
+        accuracy = None  # its head is untrained
+        if not is_masked:
+            accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
     row = {
         "model": plan.name,
         "parameters": model.count_params(),
-        "test accuracy (%)": round(100 * accuracy, 2),
+        "test accuracy (%)": None if accuracy is None else round(100 * accuracy, 2),
         "tested on": sum(len(labels) for _, labels in test),
         "epochs": plan.recipe.epochs,
         "training (s)": round(time.perf_counter() - start),

@@ -1,10 +1,26 @@
-"""Dosovitskiy et al. 2020: "An Image is Worth 16x16 Words", the first layer of the ViT."""
+"""Dosovitskiy et al. 2020: "An Image is Worth 16x16 Words": amount of data, and first layer."""
 
+from functools import partial
+
+import numpy as np
+import xarray as xr
+
+from ..engine.estimates import (
+    accuracy_of,
+    descriptive,
+    minus,
+    rank_correlation,
+    require_above_chance,
+)
+from ..engine.results import expect_array
 from ..flow.embeddings import patch_filters, position_similarity
 from ..plots.flow_plots import plot_patch_filters, plot_position_similarity
-from ..study.figure import Figure, Paper, each
+from ..plots.probe_plots import plot_accuracy_by_data
+from ..plots.similarity_plots import plot_compute
+from ..study.claims import RUNS, claim
+from ..study.figure import Figure, Paper, each, group, variants, with_roles
 from ..study.measure import task
-from .chapters import EMBEDDINGS
+from .chapters import EMBEDDINGS, SCALE
 
 DOSOVITSKIY = Paper(
     "Dosovitskiy et al. (2020)", "https://arxiv.org/abs/2010.11929", prefix="V.", rank=4
@@ -28,12 +44,218 @@ def positions_of(model):
     return task("position_similarity", model, make, reads="")
 
 
+def accuracy_by_data_of(models):
+    """Test accuracy by share of the training data, of models with variants on fractions of them."""
+    measurements = {}
+    for model in with_roles(models, "vit", "resnet"):
+        trained = [each for each in variants(models, model, "fraction") if each.accuracy]
+        if trained and model.accuracy:
+            trained = [*sorted(trained, key=lambda each: each.detail), model]
+            make = partial(
+                accuracy_table,
+                fractions=[*(each.detail for each in trained[:-1]), 1.0],
+                accuracies=[each.accuracy for each in trained],
+            )
+            measurements[model.name] = task("accuracy_by_data", tuple(trained), make, reads="")
+    return measurements or None
+
+
+def accuracy_table(fractions, accuracies):
+    """Accuracies, pairs with the number of test images, with Wilson's intervals, by fraction."""
+    estimates = [accuracy_of(*accuracy) for accuracy in accuracies]
+    columns = {"accuracy": "value", "low": "low", "high": "high"}
+    data = {
+        name: ("fraction", [getattr(each, field) for each in estimates])
+        for name, field in columns.items()
+    }
+    return xr.Dataset(data, {"fraction": fractions})
+
+
+def accuracy_by_compute_of(models):
+    """Test accuracy and training compute of models for which both are known."""
+    known = [model for model in models if model.accuracy and model.training_flops]
+    if len(known) < 2:
+        return None
+
+    def make():
+        data = {
+            "training_flops": ("run", [float(model.training_flops()) for model in known]),
+            "test_accuracy": ("run", [model.accuracy[0] for model in known]),
+        }
+        names = [model.name for model in known]
+        families = [FAMILIES.get(model.role, "ViT") for model in known]
+        return xr.Dataset(data, {"run": names, "family": ("run", families)})
+
+    return task("accuracy_by_compute", tuple(known), make, reads="")
+
+
+FAMILIES = {"resnet": "BiT", "mixer": "Mixer", "hybrid": "hybrid"}  # others are ViTs
+FOUR = "accuracy.{vit} accuracy.{resnet} accuracy.{fraction} accuracy.{resnet_fraction}"
+
+
+@claim(FOUR, "4.3", "3 and 4", "difference in accuracy", above=0, least=0.02, about=RUNS)
+def vit_gains_more_from_data(vit, resnet, less_vit, less_resnet):
+    """With more data, the ViT catches up with the ResNet, whose inductive biases help with little.
+
+    Test accuracy, ViT minus ResNet, trained on all data minus on the smallest fraction.
+    """
+    return minus(_gap(vit, resnet), _gap(less_vit, less_resnet))
+
+
+@claim(FOUR, "4.3", "3 and 4", "difference in accuracy", above=0, least=0.01, about=RUNS)
+def resnet_better_on_little_data(vit, resnet, less_vit, less_resnet):
+    """With little data, the ResNet is more accurate than the ViT.
+
+    Test accuracy trained on the smallest fraction of the data, ResNet minus ViT.
+    """
+    return _gap(less_resnet, less_vit)
+
+
+@claim(FOUR, "4.3", "3 and 4", "difference in accuracy", above=0, least=0.01, about=RUNS)
+def vit_better_on_all_data(vit, resnet, less_vit, less_resnet):
+    """With enough data, the ViT is more accurate than the ResNet.
+
+    Test accuracy trained on all data, ViT minus ResNet.
+
+    "Enough" is up to 300 million images in the paper.
+    """
+    return _gap(vit, resnet)
+
+
+@claim(
+    "accuracy.{hybrid} accuracy.{vit}",
+    "4.4",
+    "5",
+    "difference in accuracy",
+    above=0,
+    least=0.01,
+    about=RUNS,
+)
+def hybrid_better_at_small_compute(hybrid, vit):
+    """At small computational budgets, hybrids are slightly more accurate than pure ViTs.
+
+    Test accuracy, hybrid minus ViT, with the same recipe.
+
+    The study's hybrid takes about an eighth more operations per image.
+    """
+    return _gap(hybrid, vit)
+
+
+@claim(
+    "accuracy.{tuned} accuracy.{vit}",
+    "4.6",
+    "B.1.2",
+    "difference in accuracy",
+    above=0,
+    least=0.01,
+    about=RUNS,
+)
+def masked_pretraining_helps(tuned, vit):
+    """Pre-training by masked patch prediction is more accurate than training from scratch.
+
+    Test accuracy, pre-trained and fine-tuned minus trained from scratch.
+
+    The paper's difference is 2 points, of ViT-B/16 on ImageNet.
+    """
+    return _gap(tuned, vit)
+
+
+def _gap(first, second):
+    """Difference in test accuracy, of accuracy, number of images and, where known, answers."""
+    (*first, num_classes), (*second, _) = ((*pair, None, None)[:4] for pair in (first, second))
+    if num_classes:
+        facts = {"examples": first[1], "num_classes": num_classes}
+        require_above_chance(max(first[0], second[0]), facts, "the better model")
+    return minus(accuracy_of(*first), accuracy_of(*second))
+
+
+@claim("position_similarity.{vit}", "4.5", "7", "rank correlation", below=0, least=0.2)
+def near_positions_are_similar(similarity):
+    """Closer patches have more similar position embeddings.
+
+    Rank correlation between the distance of two patches and the cosine similarity of their position
+    embeddings.
+
+    Descriptive: these are all positions of the model, not a sample.
+    """
+    distance, cosine, _ = _pairs_of_positions(similarity)
+    return descriptive(rank_correlation(np.stack([distance, cosine], axis=1)), ALL_POSITIONS)
+
+
+@claim("position_similarity.{vit}", "4.5", "7", "difference in cosine", above=0, least=0.02)
+def positions_have_rows_and_columns(similarity):
+    """Patches in the same row or column have similar position embeddings.
+
+    Cosine similarity of position embeddings in the same row or column minus that of others at equal
+    distance, mean over distances.
+
+    Distance alone would make positions in a row similar as well. The similarity of others is
+    interpolated between their distances. Descriptive: these are all positions of the model, not a
+    sample.
+    """
+    distance, cosine, is_aligned = _pairs_of_positions(similarity)
+    means = []
+    for of in (is_aligned, ~is_aligned):
+        lengths, index = np.unique(distance[of], return_inverse=True)
+        means.append((lengths, np.bincount(index, cosine[of]) / np.bincount(index)))
+    (lengths, aligned), (others, off_axis) = means
+    if len(others) < 2 or not (shared := lengths >= others[0]).any():
+        raise ValueError("Expected a grid of at least three rows and columns. Received: fewer")
+    gaps = aligned[shared] - np.interp(lengths[shared], others, off_axis)
+    return descriptive(gaps.mean(), ALL_POSITIONS)
+
+
+ALL_POSITIONS = "these are all positions of this model, not a sample"
+
+
+def _pairs_of_positions(similarity):
+    """Distance, similarity, and whether row or column are equal, of all pairs of positions."""
+    dims = ("row", "column", "other_row", "other_column")
+    values = expect_array(similarity, dims).values
+    row, column, other_row, other_column = np.indices(values.shape).reshape(4, -1)
+    distance = np.hypot(row - other_row, column - other_column)
+    is_aligned = (row == other_row) | (column == other_column)
+    is_other = distance > 0
+    return distance[is_other], values.ravel()[is_other], is_aligned[is_other]
+
+
+FIGURE_3 = Figure(
+    paper=DOSOVITSKIY,
+    numbers="3 4",
+    chapter=SCALE,
+    shows="test accuracy by amount of training data",
+    models=group("vit", "resnet", "fraction", user_models=False),
+    measure=accuracy_by_data_of,
+    draw=plot_accuracy_by_data,
+    name="accuracy-by-data",
+    title="Test accuracy by amount of training data",
+    caption="Each point is the test accuracy of a model trained on a share of the images, with as "
+    "many updates as on all, and its 95 % CI. Where the lines cross, the ViT overtakes the ResNet.",
+    claims=[vit_gains_more_from_data, resnet_better_on_little_data, vit_better_on_all_data],
+)
+
+FIGURE_5 = FIGURE_3.variant(
+    numbers="5",
+    shows="test accuracy by training compute",
+    models=group(
+        *("vit", "gap", "resnet", "mixer", "larger", "hybrid", "tuned"), user_models=False
+    ),
+    measure=accuracy_by_compute_of,
+    draw=plot_compute,
+    name="accuracy-by-compute",
+    show="analysis.plots.plot_compute",
+    title="Test accuracy by training compute",
+    caption="Each point is a model: operations of its training and test accuracy. Models up and to "
+    "the left are more efficient.",
+    claims=[hybrid_better_at_small_compute, masked_pretraining_helps],
+)
+
 FIGURE_7_LEFT = Figure(
     paper=DOSOVITSKIY,
     numbers="7",
     chapter=EMBEDDINGS,
     shows="filters of the patch embedding",
-    models=each("vit", "gap", "mixer"),
+    models=each("vit", "gap", "mixer", "masked"),
     measure=filters_of,
     draw=plot_patch_filters,
     name="patch-filters-{model}",
@@ -54,4 +276,5 @@ FIGURE_7_MIDDLE = FIGURE_7_LEFT.variant(
     title="Similarity of position embeddings",
     caption="Each panel is a position in the image and shows the cosine similarity of its position "
     "embedding to those of all positions. Visible rows and columns are a learned 2-D structure.",
+    claims=[near_positions_are_similar, positions_have_rows_and_columns],
 )

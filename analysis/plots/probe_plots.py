@@ -291,6 +291,33 @@ def plot_probes(results: dict[str, xr.DataArray], ax: "Axes | None" = None) -> "
     return plot_ridge_probe(models, ax)
 
 
+def plot_accuracy_by_data(results: style.Datasets, ax: "Axes | None" = None) -> "Axes":
+    """Test accuracy by share of the training data (Figures 3 and 4 of the ViT paper).
+
+    Args:
+        results: dict from label to a Dataset with `accuracy`, `low` and `high` of dims (fraction,).
+    """
+    ax = style.new_axes(7.5, 4.4) if ax is None else ax
+    for index, (label, line) in enumerate(style.by_label(results).items()):
+        accuracy, low, high = (100 * line[name].values for name in ("accuracy", "low", "high"))
+        ax.errorbar(
+            100 * line["fraction"].values,
+            accuracy,
+            yerr=[accuracy - low, high - accuracy],
+            color=style.distinct_colours(len(results))[index],
+            marker=style.marker(index),
+            capsize=2.5,
+            label=label,
+        )
+    ax.set(xscale="log", xlabel="share of the training images (%)")
+    style.plain_log(ax.xaxis)
+    style.tidy(
+        ax, title="Test accuracy by amount of training data", ylabel="test accuracy (%, 95 % CI)"
+    )
+    style.legend(ax, "model")
+    return ax
+
+
 SCORES = {
     "purity": "cluster purity",
     "nmi": "normalised mutual information",

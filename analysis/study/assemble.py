@@ -238,7 +238,11 @@ def make_report(
             with a score for each class, the report includes the test accuracy and measurements that
             need it, such as the effect of each head.
         roles: dict from name to the role of a model in the scorecard, `"vit"`, `"gap"`, `"resnet"`
-            or `"mixer"`, where its layers do not determine it.
+            or `"mixer"`, where its layers do not determine it; or of a variant of such a model:
+            `"fraction:0.1"` (trained on a tenth of the data), `"without:block03"` (without the
+            skips of a block), `"seed:1"`, `"larger"`, `"hybrid"`, `"masked"` (pre-trained by masked
+            patch prediction), `"tuned"` (the same, fine-tuned), `"before"` and `"after"`
+            (fine-tuning).
         taps, patch_size, prefix: for models whose layers or tokens are not known: patterns of the
             layers to measure, pixels of a patch, number of prefix tokens.
         optional: dict from a key of `study.data.OPTIONAL` to annotated images, or to a function

@@ -44,7 +44,7 @@ from ..engine.store import fingerprint
 from .data import UNKNOWN, Data
 from .figure import Figure, all_figures, describe, fields_of, missing_data
 from .measure import DATA, Measurement
-from .models import ROLES, UNTRAINED_ROLES, StudyModel
+from .models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +210,7 @@ def scorecard(
     block=None,
     accuracy=None,
     copies=(),
+    others=None,
 ):
     """All claims of all papers, tested on these models, paper by paper.
 
@@ -227,13 +228,15 @@ def scorecard(
             number of classes.
         copies: list of dicts from `"vit"`, `"resnet"` and `"gap"` to the names of randomly
             initialized copies of these models, whose results show what holds without training.
+        others: dict from further roles, such as `"mixer"`, `"fraction"` or `"masked"`, to the names
+            of the models that play them.
 
     Returns:
         List of `Result`. Those that lack a model or a result have the outcome "not tested" and
         the reason as their explanation.
     """
     assignment = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
-    assignment |= {"untrained": untrained, "noise": noise, "block": block}
+    assignment |= {"untrained": untrained, "noise": noise, "block": block} | (others or {})
     values = {**results, **{f"accuracy.{name}": facts for name, facts in (accuracy or {}).items()}}
     rows = []
     for figure in all_figures():
@@ -436,9 +439,6 @@ def _brief(facts: dict) -> dict[str, Any]:
     }
 
 
-ARMS = ("vit", "gap", "resnet", "mixer")  # the roles that trained models play by themselves
-
-
 def _roles(claim: Claim) -> list[str]:
     """The parts of models that a claim is about."""
     return list(dict.fromkeys(role for template in claim.inputs for role in fields_of(template)))
@@ -455,16 +455,22 @@ def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, St
     combinations = product(*(candidates[role] for role in present))
     for combination in combinations if present == own else [next(combinations)]:
         by_role = dict(zip(present, combination, strict=True))
-        for role in set(roles) - set(own):
-            variants = [m for m in models if m.role == role and m.base == by_role.get("vit")]
-            if variants:
-                by_role[role] = min(variants, key=partial(_from_the_middle, by_role["vit"]))
+        for role in roles:
+            if role in own:
+                continue
+            base = by_role.get(BASES.get(role, "vit"))
+            kind = "fraction" if role == "resnet_fraction" else role
+            variants = [m for m in models if m.role == kind and m.base == base]
+            if base is not None and variants:
+                by_role[role] = min(variants, key=partial(_order_of_variants, base))
         sets_of_models.append(by_role)
     return sets_of_models
 
 
-def _from_the_middle(model: StudyModel, variant: StudyModel) -> int:
-    """How far the block that a variant has no skips in is from the middle of the model."""
+def _order_of_variants(model: StudyModel, variant: StudyModel) -> float:
+    """The variant with the least is tested: that on the least data, or without middle skips."""
+    if isinstance(variant.detail, int | float):
+        return variant.detail
     blocks = [tap.split("/")[0] for tap in model.blocks if "/" in tap]
     if variant.detail not in blocks:
         return 0
@@ -478,10 +484,11 @@ def _measured(
     values = values | {"block": assignment["block"]}
     try:
         names = tuple(_named(template, assignment) for template in claim.inputs)
-        absent = [name for name in names if values.get(name) is None]
+        inputs = [_lookup(name, values) for name in names]
+        absent = [name for name, value in zip(names, inputs, strict=True) if value is None]
         if absent:
             raise ValueError(not_measured or f"Missing result: {' and '.join(absent)}.")
-        estimate = claim.statistic(*(values[name] for name in names))
+        estimate = claim.statistic(*inputs)
         require_estimate(estimate, f"the claim {claim.name!r}")
     except Exception as error:
         reason = explain(error, f"The claim {claim.name!r}")
@@ -490,7 +497,20 @@ def _measured(
     if np.isnan(estimate.value):
         return f"The value is not defined here: {estimate.how}.", ()
     estimate = within(estimate, range_of(claim.unit))
-    return estimate, tuple(n for n in names if isinstance(values[n], xr.DataArray | xr.Dataset))
+    labelled = [isinstance(value, xr.DataArray | xr.Dataset) for value in inputs]
+    return estimate, tuple(n for n, is_result in zip(names, labelled, strict=True) if is_result)
+
+
+def _lookup(name: str, values: dict) -> Any:
+    """A result by name; CKA between two models also as that of the second and the first."""
+    if name in values or name.count(".") != 2:
+        return values.get(name)
+    analysis, first, second = name.split(".")
+    other = values.get(f"{analysis}.{second}.{first}")
+    if not isinstance(other, xr.Dataset) or not {"layer_x", "layer_y"} <= set(other.dims):
+        return None
+    exchanged = other.rename(layer_x="layer_y", layer_y="layer_x")
+    return exchanged.transpose(..., "layer_x", "layer_y")
 
 
 def _result(

@@ -581,8 +581,12 @@ def _study_models():
     before = replace(cls, name="before", role="before", base=cls)
     variants = [
         replace(cls, name=role, role=role, detail=detail, base=cls)
-        for role, detail in (("without", "block00"), ("seed", 1), ("fraction", 0.1))
+        for role, detail in (
+            *(("without", "block00"), ("seed", 1), ("fraction", 0.1)),
+            *((role, None) for role in ("larger", "hybrid", "masked", "tuned")),
+        )
     ]
+    variants.append(replace(bit, name="less data", role="fraction", detail=0.1, base=bit))
     baselines = [replace(cls, name=role, role=role, base=cls) for role in BASELINES]
     after = replace(cls, name="after", role="after", base=before)
     return [cls, gap, bit, mixer, *variants, before, after, *baselines]

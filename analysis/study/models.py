@@ -52,11 +52,32 @@ ROLES = {
     "without": "models trained without the skips of a block",
     "seed": "a model trained with another seed",
     "fraction": "models trained on fractions of the data",
+    "resnet_fraction": "ResNets trained on fractions of the data",
+    "larger": "a larger ViT",
+    "hybrid": "a hybrid of ResNet and ViT",
+    "masked": "a ViT pre-trained by masked patch prediction",
+    "tuned": "the same, fine-tuned",
     "before": "a model before fine-tuning",
     "after": "a model after fine-tuning",
     "untrained": "the untrained ViT",
     "copy": "a second untrained copy of a model",
     "noise": "noise instead of the ViT's features",
+}
+# The roles that trained models play by themselves; any other model is a variant of one of them.
+ARMS = ("vit", "gap", "resnet", "mixer")
+# Whose variants they are, where it is not the ViT with a CLS token.
+BASES = {"resnet_fraction": "resnet", "after": "before"}
+# The roles of a variant that --roles takes, and what is specified after a colon: its detail.
+VARIANT_ROLES = {
+    "without": str,
+    "seed": int,
+    "fraction": float,
+    "larger": None,
+    "hybrid": None,
+    "masked": None,
+    "tuned": None,
+    "before": None,
+    "after": None,
 }
 BASELINES = ("untrained", "noise")
 # Randomly initialized copies of a model, on which each claim is tested too; the first is drawn.
@@ -105,6 +126,8 @@ class StudyModel:
     # Functions of nothing to what `patch_filters` and `position_similarity` take.
     patch_kernel: Callable | None = field(default=None, compare=False)
     position_embedding: Callable | None = field(default=None, compare=False)
+    # Function of nothing to the floating-point operations of its training, where they are known.
+    training_flops: Callable | None = field(default=None, compare=False)
     given_role: str | None = None  # in the scorecard, of a "model", where the user specifies it
     # JSON facts that models of other seeds share, as a scorecard keeps them.
     configuration: dict = field(default_factory=dict, compare=False)
@@ -322,7 +345,8 @@ class LoadedModel:
     # Pixels of a patch and number of prefix tokens, where the model does not specify them.
     patch_size: int | None = None
     prefix: int | None = None
-    role: str | None = None  # as `given_role` of a `StudyModel`
+    # As `given_role` of a `StudyModel`; or that of a variant, with its detail: "fraction:0.1".
+    role: str | None = None
 
     @property
     def is_keras(self) -> bool:
@@ -452,7 +476,7 @@ def prepare_models(
             notes[NO_ACCURACY].append(f"{source.name}: {reason}")
         accuracy = None if correct is None else (float(correct.mean()), len(correct))
         model = replace(model, accuracy=accuracy, correct=correct)
-        models += [model, *_baselines_of_loaded(source, model, seed, copies)]
+        models.append(model)
         rows.append(describe_model(source, model))
         if accuracy:
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
@@ -467,7 +491,63 @@ def prepare_models(
             notes[LOW_VARIATION].append(message + remedy)
     if any(ACCURACY in row for row in rows):
         rows = [row | {ACCURACY: row.get(ACCURACY)} for row in rows]
+    models = [
+        each
+        for source, model in zip(loaded, with_given_roles(models), strict=True)
+        for each in [model, *(_baselines_of_loaded(source, model, seed, copies))]
+    ]
     return models, rows, [(title, sentences) for title, sentences in notes.items() if sentences]
+
+
+def parse_role(text: str) -> tuple[str, str | int | float | None]:
+    """The role and the detail in a text such as "vit" or "fraction:0.1"."""
+    role, _, detail = text.partition(":")
+    kind = VARIANT_ROLES.get(role)
+    try:
+        if (role in ARMS or role in VARIANT_ROLES) and bool(kind) == bool(detail):
+            return role, kind(detail) if kind else None
+    except ValueError:  # no number
+        pass
+    examples = {"without": "block03", "seed": "1", "fraction": "0.1"}
+    known = [f"{name}:{examples[name]}" if name in examples else name for name in VARIANT_ROLES]
+    raise ValueError(f"Expected roles among {', '.join([*ARMS, *known])}. Received: {text!r}")
+
+
+def with_given_roles(models: list[StudyModel]) -> list[StudyModel]:
+    """Models of which some have the roles of variants, as those of a study, each with its base.
+
+    The base of a variant is the first model with the role that the variant's layers show, such as
+    "vit" for a ViT with a CLS token; if some are of the variant's size, the first of these.
+    """
+    given = [parse_role(model.given_role or "vit") for model in models]
+    if not any(role in VARIANT_ROLES for role, _ in given):
+        return models
+    assigned = {}
+    for stage in (ARMS, ("larger", "before"), VARIANT_ROLES):
+        for position, (model, (role, detail)) in enumerate(zip(models, given, strict=True)):
+            if position in assigned or role not in stage:
+                continue
+            if role in ARMS:
+                assigned[position] = replace(model, role=model.scorecard_role or "model")
+                continue
+            base = _base_of(replace(model, given_role=None), role, list(assigned.values()))
+            changes = {"role": role, "detail": detail, "base": base, "given_role": None}
+            assigned[position] = replace(model, **changes)
+    return [assigned[position] for position in range(len(models))]
+
+
+def _base_of(model: StudyModel, role: str, others: list[StudyModel]) -> StudyModel:
+    """What a model with the role of a variant is compared with, of these."""
+    wanted = "before" if role == "after" else model.scorecard_role
+    fitting = [other for other in others if other.role == wanted]
+    alike = [other for other in others if other.role == "larger" and role == "fraction"]
+    alike = [other for other in [*fitting, *alike] if other.shapes == model.shapes]
+    if not fitting:
+        raise ValueError(
+            f"Expected a model with the role {wanted!r}, of which {model.name} is a variant "
+            f"({role}). Received: none"
+        )
+    return (alike or fitting)[0]
 
 
 def correct_of(
@@ -667,6 +747,9 @@ def _call_cached(made: Callable, *taps: str) -> Callable:
 def _baselines_of_loaded(
     loaded: LoadedModel, model: StudyModel, seed: int, copies: int
 ) -> list[StudyModel]:
+    if model.role not in (*ARMS, "model"):  # a variant
+        return []
+
     def fresh(own_seed):
         copy = replace(loaded, model=vit_tf.reinitialize(loaded.model, own_seed))
         return partial(copy.features, model.grid)

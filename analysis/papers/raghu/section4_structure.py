@@ -80,6 +80,27 @@ def early_correspondence(cross):
     return of_cka(share_of_depth, cross.drop_vars("stderr", errors="ignore"))
 
 
+@claim(
+    "cka.{mixer}.{vit} cka.{mixer}.{resnet}",
+    "H",
+    "H.2",
+    "difference in CKA",
+    above=0,
+    least=0.05,
+    about=RUNS,
+)
+def mixer_like_vit(with_vit, with_resnet):
+    """An MLP-Mixer is more similar to a ViT than to a ResNet.
+
+    CKA of each block of the Mixer with its best-matching block or unit, mean over blocks, with the
+    ViT minus with the ResNet.
+
+    The paper compares the structure within the models too.
+    """
+    ends = (at_block_ends(expect_cka(result)) for result in (with_vit, with_resnet))
+    return minus(*(of_cka(lambda cka: cka.max(axis=1).mean(), result) for result in ends))
+
+
 @quantity("cka.{model}", unit="CKA", more="has lower and upper layers that are more similar")
 def halves_alike(result):
     """CKA between lower and upper half.
@@ -190,6 +211,7 @@ FIGURE_H2 = FIGURE_2.variant(
     numbers="H.2",
     shows="CKA between the layers of an MLP-Mixer and other models",
     models=pairs(("mixer",), ("vit", "resnet"), user_models="Figure 2 shows it for every model."),
+    claims=[mixer_like_vit],
 )
 
 SANITY = Figure(

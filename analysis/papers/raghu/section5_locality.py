@@ -84,6 +84,27 @@ def last_block_global(distance, patterns):
     return descriptive((relative_distance(distance)[-1][selects] >= 0.5).mean(), ALL_HEADS)
 
 
+@claim(
+    "attention_distance.{fraction} attention_distance.{vit}",
+    "5",
+    "4",
+    "difference in relative distance",
+    above=0,
+    least=0.05,
+    about=RUNS,
+)
+def less_data_less_local(less, complete):
+    """With less training data, lower attention layers do not learn to attend locally.
+
+    Attention distance of the most local head of each layer of the lower half, relative to uniform
+    attention, mean over layers: trained on the smallest fraction of the data minus on all.
+
+    Models on less data have as many updates as the one on all.
+    """
+    first, second = (lower(relative_distance(each)).min(axis=1).mean() for each in (less, complete))
+    return descriptive(first - second, "the error over images is not known")
+
+
 LOCAL = ("strict", "soft", "axial", "offset")  # the types of local heads of `head_classes`
 LEAST_PEAK = 0.02  # of attention that differs from uniform; untrained heads have 0.01
 ALL_HEADS = "these are all heads of this model, not a sample"
@@ -184,7 +205,7 @@ FIGURE_3 = Figure(
     title="Attention distance of heads",
     caption="Mean attention distance of each head, sorted within its layer; each line is a layer. "
     "Low points are local heads; a flat line is a layer whose heads have equal distances.",
-    claims=[first_block_mixes, last_block_global],
+    claims=[first_block_mixes, last_block_global, less_data_less_local],
     quantities=[early_reach, last_reach],
     overview=Overview(
         "Attention distance",

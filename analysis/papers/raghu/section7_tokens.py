@@ -10,8 +10,10 @@ from ...engine.estimates import (
     descriptive,
     estimate,
     jackknifed,
+    lower,
     minus,
     require_above_chance,
+    student,
     with_enough_images,
 )
 from ...engine.pooling import match_maps
@@ -21,7 +23,7 @@ from ...plots.similarity_plots import plot_localization, plot_localization_by_la
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
 from ...similarity.localization import last_maps, localization_statistic, own_share
 from ...study.claims import RUNS, claim
-from ...study.figure import Figure, Overview, each, split, together
+from ...study.figure import Figure, Overview, each, group, split, together, variants, with_roles
 from ...study.measure import DATA, quantity, statistic, task
 from ..chapters import LOCALIZATION, PROBES
 from . import RAGHU
@@ -392,6 +394,150 @@ def _better_tokens(*results):
     return minus(*accuracies)
 
 
+@claim(
+    "ridge_probe_first.{vit} ridge_probe.{gap}",
+    "F",
+    "11 right",
+    "absolute difference in accuracy",
+    below=0.05,
+    least=0.01,
+    about=RUNS,
+)
+def native_readouts_equal(first_token, mean):
+    """CLS and average-pooling models perform very similarly with their native aggregation.
+
+    Absolute difference in probe accuracy in the last layer: on the CLS token of the one model, on
+    the mean of all tokens of the other.
+
+    Threshold 0.05, a convention. The interval of an absolute difference starts at 0 where that of
+    the difference holds it.
+    """
+    accuracies = [_accuracy(result, -1) for result in (first_token, mean)]
+    best = max(accuracy.value for accuracy in accuracies)
+    require_above_chance(best, mean.attrs, "the better model")
+    gap = minus(*accuracies)
+
+    def limits(alpha):
+        ends = np.array(gap.at(alpha))
+        return 0.0 if ends[0] <= 0 <= ends[1] else abs(ends).min(), abs(ends).max()
+
+    return estimate(abs(gap.value), limits, gap.how)
+
+
+@claim(
+    "ridge_probe_first.{vit} ridge_probe.{vit}",
+    "F",
+    "11 right",
+    "difference in accuracy",
+    above=0,
+    least=0.02,
+)
+def pooled_tokens_plateau(first_token, mean):
+    """In the last layers of a CLS model, accuracy on pooled tokens plateaus, that on CLS does not.
+
+    Increase in probe accuracy over the last third of the layers, on the CLS token minus on the mean
+    of all tokens.
+
+    The interval is over images, of each of which it is known with which layers it is correct.
+    """
+    require_above_chance(max(x.values.max() for x in (first_token, mean)), mean.attrs, "the ViT")
+    layers = [name for name in layer_names(mean) if name in layer_names(first_token)]
+    if len(layers) < 3:
+        raise ValueError(f"Expected at least 3 layers. Received: {len(layers)}")
+    ends = [layers[-1 - len(layers) // 3], layers[-1]]
+    rises = []
+    for result in (first_token, mean):
+        before, after = (_correct(result.sel(layer=layer)) for layer in ends)
+        rises.append(np.subtract(after, before, dtype=float))
+    return student(rises[0] - rises[1], "images")
+
+
+@claim(
+    "ridge_probe.{gap} ridge_probe_first.{gap}",
+    "F",
+    "11 right and F.3",
+    "difference in accuracy",
+    above=0,
+    least=0.05,
+)
+def gap_tokens_become_alike(mean, first_token):
+    """In average-pooling models, the first token is poor early and almost matches the mean late.
+
+    Probe accuracy on the mean of all tokens minus on the first token, mean over the lower half of
+    the layers, minus the same in the last layer.
+
+    The error is binomial, as if the probes failed on different images.
+    """
+    require_above_chance(mean.values.max(), mean.attrs, "the ViT")
+    early, late = ([_accuracy(x, part) for x in (mean, first_token)] for part in ("lower", -1))
+    return minus(minus(*early), minus(*late))
+
+
+@claim(
+    "ridge_probe.{vit} ridge_probe.{fraction}",
+    "8",
+    "13 left",
+    "difference in accuracy",
+    above=0,
+    least=0.02,
+    about=RUNS,
+)
+def data_improve_middle_layers(complete, less):
+    """Pre-training on more data gives much higher accuracy even in middle layers.
+
+    Probe accuracy of the middle third of the layers, mean, trained on all data minus on the
+    smallest fraction.
+    """
+    return _better_middle(complete, less)
+
+
+@claim(
+    "ridge_probe.{larger} ridge_probe.{resnet}",
+    "8",
+    "13 right and F.2",
+    "difference in accuracy",
+    above=0,
+    least=0.02,
+    about=RUNS,
+)
+def larger_vits_have_better_middle_layers(larger, resnet):
+    """Larger ViTs have much stronger intermediate representations than ResNets.
+
+    Probe accuracy of the middle third of the layers, mean, larger ViT minus ResNet.
+    """
+    return _better_middle(larger, resnet)
+
+
+def _better_middle(*results):
+    """Difference in the mean accuracy of the middle third of the layers."""
+    accuracies = [_accuracy(result, "middle") for result in results]
+    best = max(accuracy.value for accuracy in accuracies)
+    require_above_chance(best, results[0].attrs, "the better model's middle layers")
+    return minus(*accuracies)
+
+
+def _accuracy(result, part):
+    """Accuracy of a layer, or mean accuracy of the "lower" half or the "middle" third of them.
+
+    The error of a mean is that of one layer: all may fail on the same images.
+    """
+    values, examples = expect_array(result, ("layer",)).values, result.attrs.get("examples", np.nan)
+    if part == "lower":
+        return accuracy_of(lower(values).mean(), examples)
+    if part == "middle":
+        count = len(values)
+        return accuracy_of(values[count // 3 : -(-2 * count // 3)].mean(), examples)
+    correct = _correct(result[part]) if "correct" in result.coords else None
+    return accuracy_of(values[part], examples, correct)
+
+
+def _correct(accuracy):
+    """Which images the probe of one layer classifies correctly: (image,)."""
+    if "correct" not in accuracy.coords:
+        raise ValueError("Not tested: an older file, without what each image is classified as.")
+    return unpack_correct(accuracy["correct"], int(accuracy.attrs["examples"]))
+
+
 @quantity(
     "ridge_probe.{model}",
     unit="share of depth",
@@ -500,6 +646,7 @@ FIGURE_11_RIGHT = FIGURE_11_LEFT.variant(
     show="analysis.plots.plot_summary_probes",
     title="Linear-probe accuracy by token pooling",
     caption=summaries_caption,
+    claims=[native_readouts_equal, pooled_tokens_plateau, gap_tokens_become_alike],
 )
 
 
@@ -525,7 +672,7 @@ FIGURE_13 = Figure(
     numbers="13 F.1 F.2",
     chapter=PROBES,
     shows="linear-probe accuracy by layer and seed",
-    models=together("vit", "gap", "resnet", "mixer", "seed"),
+    models=together("vit", "gap", "resnet", "mixer", "larger", "seed"),
     measure=mean_probe_of,
     draw=plot_probes,
     name="ridge-probe",
@@ -536,4 +683,27 @@ FIGURE_13 = Figure(
     overview=Overview(
         "Linear-probe accuracy", lambda probes: expect_array(probes, ("layer",)).values, "accuracy"
     ),
+)
+
+
+def probes_by_data(models):
+    """Accuracy of probes on models trained on all data and on fractions, or None without these."""
+    measurements = {}
+    for model in with_roles(models, "vit", "larger", "resnet"):
+        if fractions := variants(models, model, "fraction"):
+            measurements |= {each.name: ridge_probe_of(each) for each in (model, *fractions)}
+    return measurements or None
+
+
+FIGURE_13_LEFT = FIGURE_13.variant(
+    numbers="13 F.1",
+    shows="linear-probe accuracy by layer and amount of training data",
+    models=group("vit", "larger", "resnet", "fraction", user_models=False),
+    measure=probes_by_data,
+    name="ridge-probe-data",
+    title="Linear-probe accuracy by layer and amount of training data",
+    caption="Each point is the test accuracy of a linear probe on the mean over all tokens or "
+    "positions of one block's output, of models trained on all images or on a fraction of them.",
+    claims=[data_improve_middle_layers, larger_vits_have_better_middle_layers],
+    overview=None,
 )

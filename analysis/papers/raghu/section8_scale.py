@@ -14,6 +14,7 @@ from ...study.figure import Figure, group, variants, with_roles
 from ...study.measure import statistic, task
 from ...study.models import NotApplicable
 from ..chapters import SCALE
+from ..walmer.section5_clusters import blocks_of
 from . import RAGHU
 from .section4_structure import expect_cka
 
@@ -32,7 +33,7 @@ def counterparts_of(model, other, analysis="counterparts"):
 def data_scale_of(models):
     """Similarity of each block to that of models trained on a fraction of the data, or on all."""
     measurements = {}
-    for model in with_roles(models, "vit"):
+    for model in with_roles(models, "vit", "larger"):
         fractions = {other.detail: other for other in variants(models, model, "fraction")}
         if fractions:
             seeds = variants(models, model, "seed")
@@ -98,12 +99,61 @@ def data_hunger(similarity):
     return minus(falls(least), falls(int(control[0])))
 
 
+@claim(
+    "data_scale.{vit} data_scale.{larger}",
+    "8",
+    "12",
+    "difference in CKA",
+    above=0,
+    least=0.05,
+    about=RUNS,
+)
+def larger_models_need_data(smaller, larger):
+    """Higher layers of larger models need more training data.
+
+    CKA of the upper half of the blocks with the model trained on all data, at the smallest fraction
+    that both models were trained on, ViT minus larger ViT.
+    """
+    results = [expect_cka(result, ("fraction", "layer")) for result in (smaller, larger)]
+    fractions = [set(result["fraction"].values.tolist()) - {1.0} for result in results]
+    shared = set.intersection(*fractions)
+    if not shared:
+        raise ValueError("Not tested: both models have to be trained on one fraction of the data.")
+    at = [list(result["fraction"].values).index(min(shared)) for result in results]
+    pairs = zip(results, at, strict=True)
+    return minus(*(of_cka(lambda cka, row=row: upper(cka[row]).mean(), x) for x, row in pairs))
+
+
+@claim(
+    "fine_tuning.{before}.{after}",
+    "G",
+    "G.1",
+    "difference in CKA",
+    above=0,
+    least=0.05,
+    about=RUNS,
+)
+def fine_tuning_keeps_first_blocks(similarity):
+    """The first four to five of 12 blocks are well preserved by fine-tuning.
+
+    CKA of each block with itself before fine-tuning, mean over the first third of the blocks minus
+    over the rest.
+    """
+    similarity = expect_cka(blocks_of(similarity), ("layer",))
+    count = similarity.sizes["layer"]
+    if count < 3:
+        raise ValueError(f"Expected at least 3 blocks. Received: {count}")
+    first = round(count / 3)
+    means = (lambda cka: cka[:first].mean(), lambda cka: cka[first:].mean())
+    return minus(*(of_cka(mean, similarity) for mean in means))
+
+
 FIGURE_12 = Figure(
     paper=RAGHU,
     numbers="12",
     chapter=SCALE,
     shows="CKA between blocks trained on fractions of the data and on all data",
-    models=group("vit", "fraction", "seed", user_models=False),
+    models=group("vit", "larger", "fraction", "seed", user_models=False),
     measure=data_scale_of,
     draw=plot_data_scale,
     name="data-scale-{model}",
@@ -113,7 +163,7 @@ FIGURE_12 = Figure(
     caption="CKA between each block of a model trained on a fraction of the images and the same "
     "block of the model trained on all. A falling line means that higher blocks need more data. "
     "The 100 % line is the control: a second seed trained on all images.",
-    claims=[data_hunger],
+    claims=[data_hunger, larger_models_need_data],
 )
 
 FIGURE_G = Figure(
@@ -129,6 +179,7 @@ FIGURE_G = Figure(
     title="CKA between blocks before and after fine-tuning",
     caption="CKA between each block before and after fine-tuning on the other half of the classes. "
     "Blocks with high values changed little.",
+    claims=[fine_tuning_keeps_first_blocks],
 )
 
 FIGURE_G_OF_OTHERS = FIGURE_G.variant(

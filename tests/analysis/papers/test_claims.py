@@ -14,6 +14,7 @@ from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import estimates
 from vit_tf.analysis.engine.estimates import OUTCOMES, claim_outcome, is_beyond
 from vit_tf.analysis.engine.layers import sublayers
+from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section5_locality import extent
 from vit_tf.analysis.papers.raghu.section6_skips import skips_partition as without_skips
@@ -23,12 +24,14 @@ from vit_tf.analysis.study.claims import decide, evaluate, scorecard, scorecard_
 from vit_tf.analysis.study.figure import all_figures
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
+OTHERS = {"mixer": "mixer", "fraction": "vit-3", "resnet_fraction": "bit-3", "larger": "wide"}
+OTHERS |= {"before": "half", "after": "tuned-half", "hybrid": "stem", "tuned": "tuned"}
 COPIES = [{"vit": "fresh-vit", "resnet": "fresh-bit", "gap": "fresh-gap"}]  # untrained
 EXPECTED = {1: "replicates", -1: "does not replicate", 0: "inconclusive"}
 # Numbers of which there is no honest interval: their value lies on a side of the threshold.
 DESCRIPTIVE = (
     *("early-correspondence", "first-block-mixes", "last-block-global", "local-heads-resemble"),
-    *("early-fields", "branch-fields", "skip-influence"),
+    *("early-fields", "branch-fields", "skip-influence", "less-data-less-local"),
 )
 LAYERS = [f"block{block:02}/{site}/sum" for block in range(4) for site in ("attention", "mlp")]
 NOISE = np.random.default_rng(7).normal(size=(64, 64))
@@ -237,11 +240,102 @@ def data_hunger(side):
     return {"data_scale.vit": xr.Dataset(data, {"fraction": [1.0, 0.1]}, attrs)}
 
 
+def mixer_like_vit(side):
+    """Each block of the Mixer has one match, with another block of the ViT than of the ResNet."""
+    results = {}
+    for name, match in (("vit", 0.6 + 0.2 * side), ("bit", 0.6)):
+        cka = np.full((8, 8), 0.1)
+        cka[np.arange(8), [0, 3, 2, 5, 4, 7, 6, 1]] = match
+        results[f"cka.mixer.{name}"] = cka_result(cka, LAYERS, stderr=0.01)
+    return results
+
+
+def less_data_less_local(side):
+    local = {1: 0.4, -1: 0.1, 0: 0.2}[side]
+    return {
+        "attention_distance.vit": distances([0.9, 0.2], [0.9, 0.2], [0.1, 0.1], [0.1, 0.1]),
+        "attention_distance.vit-3": distances([0.9, local], [0.9, local], [0.9, 0.9], [0.9, 0.9]),
+    }
+
+
+def probes(accuracies, images=1000, seed=5):
+    """A result of `ridge_probe` with a selected penalty, whose correct images are spread."""
+    names = [f"block{block:02}/mlp/sum" for block in range(len(accuracies))]
+    ranks = np.argsort(np.random.default_rng(seed).random((len(accuracies), images)), axis=1)
+    correct = ranks < np.round(images * np.array(accuracies))[:, None]
+    coords = {"layer": names, "correct": ("layer", pack_correct(correct))}
+    attrs = {"examples": images, "num_classes": 10}
+    return xr.DataArray(correct.mean(axis=1), dims="layer", coords=coords, attrs=attrs)
+
+
+def native_readouts_equal(side):
+    gap = {1: 0.8, -1: 0.6, 0: 0.75}[side]
+    return {
+        "ridge_probe_first.vit": probes([0.1, 0.1, 0.1, 0.8]),
+        "ridge_probe.gap": probes([0.9, 0.1, 0.1, gap]),
+    }
+
+
+def pooled_tokens_plateau(side):
+    """Both rise until two thirds of the depth; then one of them only."""
+    first, mean = {1: (0.9, 0.7), -1: (0.7, 0.9), 0: (0.9, 0.9)}[side]
+    return {
+        "ridge_probe_first.vit": probes([0.2, 0.3, 0.4, 0.6, 0.6, first]),
+        "ridge_probe.vit": probes([0.6, 0.6, 0.7, 0.6, 0.6, mean], seed=6),
+    }
+
+
+def gap_tokens_become_alike(side):
+    early, late = {1: (0.2, 0.78), -1: (0.5, 0.4), 0: (0.3, 0.6)}[side]
+    return {
+        "ridge_probe.gap": probes([0.5, 0.5, 0.6, 0.8]),
+        "ridge_probe_first.gap": probes([early, early, 0.7, late]),
+    }
+
+
+def better_middle(name, other):
+    def build(side):
+        middle = 0.6 + 0.2 * side
+        return {
+            f"ridge_probe.{name}": probes([0.9, 0.9, middle, middle, 0.9, 0.9]),
+            f"ridge_probe.{other}": probes([0.2, 0.2, 0.6, 0.6, 0.2, 0.2]),
+        }
+
+    return build
+
+
+def larger_models_need_data(side):
+    """The largest gap is at another fraction, in the lower half, and with the other seed."""
+    results = {}
+    for name, late in (("vit", 0.6), ("wide", 0.6 - 0.2 * side)):
+        cka = np.stack([np.full(6, 0.3), np.repeat([0.1, late], 3), np.full(6, 0.9)])
+        data = {
+            "cka": (("fraction", "layer"), cka),
+            "stderr": (("fraction", "layer"), 0 * cka + 0.01),
+        }
+        attrs = {"examples": 1000, "batch_size": 100}
+        rows = slice(None) if name == "vit" else slice(1, None)
+        result = xr.Dataset(data, {"fraction": [0.03, 0.1, 1.0]}, attrs)
+        results[f"data_scale.{name}"] = result.isel(fraction=rows)
+    return results
+
+
+def fine_tuning(side):
+    """The embedding, which is no block, differs most."""
+    names = ["embedding", *(f"block{block:02}/mlp/sum" for block in range(6))]
+    cka = np.array([0.0, *[0.6 + 0.2 * side] * 2, *[0.6] * 4])
+    data = {"cka": ("layer", cka), "stderr": ("layer", np.full(7, 0.01))}
+    attrs = {"examples": 1000, "batch_size": 100}
+    return {"fine_tuning.half.tuned-half": xr.Dataset(data, {"layer": names}, attrs)}
+
+
 BUILDERS = {
     "uniform-structure": uniform_structure,
     "early-correspondence": early_correspondence,
+    "mixer-like-vit": mixer_like_vit,
     "first-block-mixes": lambda side: {"head_classes.vit": kinds(*FIRST_BLOCK_MIXES[side])},
     "last-block-global": last_block_global,
+    "less-data-less-local": less_data_less_local,
     "local-heads-resemble": local_heads_resemble,
     "early-fields": early_fields,
     "branch-fields": branch_fields,
@@ -257,13 +351,21 @@ BUILDERS = {
     "vit-localizes-more": vit_localizes_more,
     "gap-tokens-classify": tokens_classify("gap"),
     "resnet-tokens-classify": tokens_classify("bit"),
+    "native-readouts-equal": native_readouts_equal,
+    "pooled-tokens-plateau": pooled_tokens_plateau,
+    "gap-tokens-become-alike": gap_tokens_become_alike,
+    "data-improve-middle-layers": better_middle("vit", "vit-3"),
+    "larger-vits-have-better-middle-layers": better_middle("wide", "bit"),
     "data-hunger": data_hunger,
+    "larger-models-need-data": larger_models_need_data,
+    "fine-tuning-keeps-first-blocks": fine_tuning,
 }
 
 
 def evaluated(name, results):
     """The claim of that name."""
-    return next(claim for claim in scorecard(results, **ROLES, copies=COPIES) if claim.name == name)
+    claims = scorecard(results, **ROLES, copies=COPIES, others=OTHERS)
+    return next(claim for claim in claims if claim.name == name)
 
 
 def test_every_claim_has_its_cases():
@@ -308,6 +410,14 @@ def test_outcome(name, side):
         ("own-patch", 1, 1),
         ("cls-localizes-more", 1, 1),
         ("gap-tokens-classify", 1, 0.1),
+        ("mixer-like-vit", 1, 0.2),
+        ("less-data-less-local", 1, 0.2),
+        ("native-readouts-equal", -1, 0.2),
+        ("pooled-tokens-plateau", 1, 0.3 - 0.1),
+        ("gap-tokens-become-alike", 1, 0.3 - 0.02),
+        ("data-improve-middle-layers", -1, -0.2),
+        ("larger-models-need-data", 1, 0.2),
+        ("fine-tuning-keeps-first-blocks", 1, 0.2),
     ],
 )
 def test_value(name, side, value):

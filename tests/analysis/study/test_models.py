@@ -12,9 +12,11 @@ from vit_tf.analysis.study import models as study_models
 from vit_tf.analysis.study.data import make_data
 from vit_tf.analysis.study.models import (
     LoadedModel,
+    StudyModel,
     expected,
     prepare_models,
     shared_framing,
+    with_given_roles,
 )
 
 NAMES = ("cat", "dog", "owl")
@@ -130,3 +132,85 @@ def test_models_of_a_report_are_shown_the_same_images_whatever_their_order():
     assert shared_framing([Preprocessing(None)], (4, 6)).size == (4, 6)
     with pytest.raises(ValueError, match="channels"):
         shared_framing([grey, bicubic])
+
+
+def layers_of_vit(width, prefix=1):
+    names = ("embedding", "block00/attention/weights", "block00/mlp/sum", "logits")
+    return dict.fromkeys(names, (4 + prefix, width))
+
+
+def given(name, role=None, width=8, prefix=1):
+    shapes = layers_of_vit(width, prefix)
+    grid = vit_tf.TokenGrid(2, 2, prefix, 8)
+    return StudyModel(
+        name, "model", name, tuple(shapes), grid, None, shapes=shapes, given_role=role
+    )
+
+
+def test_variants_have_the_base_of_their_kind_and_size_whatever_the_order():
+    models = [
+        given("few", "fraction:0.1"),
+        given("few wide", "fraction:0.03", width=16),
+        given("wide", "larger", width=16),
+        given("bare", "without:block00"),
+        given("gap", prefix=0),
+        given("vit"),
+        given("again", "seed:1"),
+        given("tuned on", "after"),
+        given("half", "before"),
+    ]
+    actual = {model.name: model for model in with_given_roles(models)}
+    assert list(actual) == [model.name for model in models]
+    assert {name: (model.role, model.detail) for name, model in actual.items()} == {
+        "few": ("fraction", 0.1),
+        "few wide": ("fraction", 0.03),
+        "wide": ("larger", None),
+        "bare": ("without", "block00"),
+        "gap": ("gap", None),
+        "vit": ("vit", None),
+        "again": ("seed", 1),
+        "tuned on": ("after", None),
+        "half": ("before", None),
+    }
+    bases = {name: model.base and model.base.name for name, model in actual.items()}
+    assert bases == {
+        **dict.fromkeys(("few", "wide", "bare", "again", "half"), "vit"),
+        **{"few wide": "wide", "gap": None, "vit": None, "tuned on": "half"},
+    }
+    # Without variants, the roles of the user's models are only those in the scorecard.
+    assert with_given_roles(models[4:6]) == models[4:6]
+
+
+@pytest.mark.parametrize("role", ["fraction", "fraction:some", "larger:2", "vti", "vit:1"])
+def test_roles_that_do_not_exist_are_refused_with_those_that_do(role):
+    with pytest.raises(ValueError, match=r"fraction:0\.1.*Received: " + repr(role)):
+        with_given_roles([given("vit"), given("few", role)])
+
+
+def test_a_variant_needs_a_base():
+    with pytest.raises(ValueError, match="role 'vit', of which few is a variant"):
+        with_given_roles([given("few", "fraction:0.1"), given("gap", prefix=0)])
+
+
+def test_a_report_tests_claims_about_amounts_of_data_on_given_variants(images, tmp_path):
+    """The labels are what the ViT predicts, so that its accuracy is 1."""
+    vit = small_vit(0)
+    labels = np.argmax(vit.predict(images[0], verbose=0), axis=-1)
+    models = {"few": small_vit(1), "ViT": vit}
+    models |= {name: vit_tf.BiT((16, 16, 3), (1,), 0.5, 3, stem="small") for name in ("BiT", "b3")}
+    report = analysis.make_report(
+        models,
+        (images[0], labels),
+        class_names=NAMES,
+        figures=["V.3"],
+        roles={"few": "fraction:0.1", "b3": "fraction:0.1"},
+        folder=tmp_path,
+    )
+    assert set(report.results) == {"accuracy_by_data.few.vit", "accuracy_by_data.b3.bit"}
+    table = report.results["accuracy_by_data.few.vit"]
+    assert table["fraction"].values.tolist() == [0.1, 1.0] and table["accuracy"].values[1] == 1
+    claims = {claim.name: claim for claim in report.claims}
+    of_bit = report.results["accuracy_by_data.b3.bit"]["accuracy"].values
+    assert claims["vit-better-on-all-data"].value == pytest.approx(1 - of_bit[1])
+    assert claims["vit-better-on-all-data"].outcome == "one run"
+    assert claims["vit-better-on-all-data"].models == ("ViT", "BiT", "few", "b3")

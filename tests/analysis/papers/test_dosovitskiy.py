@@ -1,0 +1,77 @@
+"""The claims of the ViT paper on accuracies and positions whose truth is known."""
+
+import numpy as np
+import pytest
+
+from vit_tf.analysis.flow.embeddings import position_similarity
+from vit_tf.analysis.papers.dosovitskiy import (
+    accuracy_table,
+    near_positions_are_similar,
+    positions_have_rows_and_columns,
+)
+from vit_tf.analysis.study.claims import scorecard
+
+OTHERS = {"fraction": "vit-3", "resnet_fraction": "bit-3", "hybrid": "stem", "tuned": "tuned"}
+
+
+def evaluated(name, images=2000, **accuracies):
+    values = {model.replace("_", "-"): (value, images) for model, value in accuracies.items()}
+    claims = scorecard({}, vit="vit", resnet="bit", accuracy=values, others=OTHERS)
+    return next(claim for claim in claims if claim.name == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "accuracies", "value"),
+    [
+        ("vit-gains-more-from-data", (0.8, 0.75, 0.4, 0.6), 0.05 + 0.2),
+        ("resnet-better-on-little-data", (0.8, 0.75, 0.4, 0.6), 0.2),
+        ("vit-better-on-all-data", (0.8, 0.75, 0.4, 0.6), 0.05),
+    ],
+)
+def test_gaps_of_accuracy_by_amount_of_data(name, accuracies, value):
+    given = dict(zip(("vit", "bit", "vit_3", "bit_3"), accuracies, strict=True))
+    claim = evaluated(name, **given)
+    assert claim.value == pytest.approx(value) and claim.low < value < claim.high
+    assert claim.outcome == "one run"
+    del given["bit_3"]
+    assert evaluated(name, **given).outcome == "not tested"
+
+
+def test_hybrids_and_pre_trained_models_are_compared_with_the_vit():
+    accuracies = {"vit": 0.6, "stem": 0.7, "tuned": 0.55}
+    assert evaluated("hybrid-better-at-small-compute", **accuracies).value == pytest.approx(0.1)
+    assert evaluated("masked-pretraining-helps", **accuracies).value == pytest.approx(-0.05)
+
+
+def embeddings(kind, rows=6, columns=6):
+    """Positions whose similarity falls with distance only, or is of rows and columns too."""
+    row, column = np.indices((rows, columns)).reshape(2, -1)
+    squares = (row[:, None] - row) ** 2 + (column[:, None] - column) ** 2
+    gram = np.exp(-squares / 8)
+    if kind == "axes":
+        gram += (row[:, None] == row) / 2.0 + (column[:, None] == column) / 2.0
+    return np.linalg.cholesky(gram + 1e-9 * np.eye(len(gram)))
+
+
+def test_rows_and_columns_are_more_than_distance():
+    """A Gaussian kernel has neither, though neighbours in a row are similar."""
+    similarity = {
+        kind: position_similarity(embeddings(kind), (6, 6)) for kind in ("isotropic", "axes")
+    }
+    for each in similarity.values():
+        assert near_positions_are_similar(each).value < -0.5
+    isotropic, axes = (positions_have_rows_and_columns(each) for each in similarity.values())
+    assert abs(isotropic.value) < 0.02 and axes.value > 0.15
+    assert np.isnan([axes.low, axes.high]).all()
+    noise = np.random.default_rng(0).normal(size=(36, 400))
+    untrained = position_similarity(noise, (6, 6))
+    assert abs(near_positions_are_similar(untrained).value) < 0.1
+    assert abs(positions_have_rows_and_columns(untrained).value) < 0.02
+
+
+def test_the_table_by_amount_of_data_has_the_intervals_of_its_accuracies():
+    table = accuracy_table([0.1, 1.0], [(0.5, 100), (0.9, 1000)])
+    assert table["fraction"].values.tolist() == [0.1, 1.0]
+    widths = (table["high"] - table["low"]).values
+    assert widths[0] == pytest.approx(0.192, abs=2e-3)
+    assert widths[1] == pytest.approx(0.037, abs=2e-3)
