@@ -29,11 +29,9 @@ from .attention.saliency import (
     saliency_statistic as saliency_statistic,
 )
 from .engine.estimates import images_needed as images_needed
-from .engine.features import (
-    choose as choose,
-    features_of as features_of,
-    gaussian_like as gaussian_like,
-)
+from .engine.feature_taps import choose as choose
+from .engine.features import features_of as features_of
+from .engine.noise import gaussian_like as gaussian_like
 from .engine.pooling import (
     Pooled as Pooled,
     match_maps as match_maps,

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.features import Grid, Images, Model, measurement, statistic_of
+from ..engine.declaration import measurement, statistic_of
 from ..engine.pooling import on_grid
 from ..engine.results import (
     EACH_IMAGE,
@@ -20,6 +20,7 @@ from ..engine.results import (
     require_finite,
     variable,
 )
+from ..engine.roles import Grid, Images, Model
 from ..engine.stream import Statistic, evaluate
 from ..engine.traces import reusable
 

@@ -6,8 +6,9 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.features import Grid, Images, Model, measurement, statistic_of
+from ..engine.declaration import measurement, statistic_of
 from ..engine.results import dataset_of, facts_of, mean_of, require_finite, variable
+from ..engine.roles import Grid, Images, Model
 from ..engine.stream import Statistic, evaluate
 from .attention_distance import LEFT_OUT, attention_weights, on_attention
 from .mean_attention import attention_maps, grid_of_mean, require_tokens

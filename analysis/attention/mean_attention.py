@@ -8,7 +8,7 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 
-from ..engine.features import Grid, Images, Model, measurement, statistic_of
+from ..engine.declaration import measurement, statistic_of
 from ..engine.results import (
     CLS,
     PARTS,
@@ -21,6 +21,7 @@ from ..engine.results import (
     require_word,
     variable,
 )
+from ..engine.roles import Grid, Images, Model
 from ..engine.stream import Statistic, evaluate
 from .attention_distance import DIMS, LEFT_OUT, attention_weights, on_attention, summed_spatial
 

@@ -11,17 +11,11 @@ import xarray as xr
 from vit_tf.names import format_list
 from vit_tf.tokens import as_grid
 
-from ..engine.features import (
-    Classes,
-    Grid,
-    Images,
-    Model,
-    class_gradients,
-    measurement,
-    statistic_of,
-)
+from ..engine.class_scores import class_gradients
+from ..engine.declaration import measurement, statistic_of
 from ..engine.pooling import grid_of, pooled_tokens
 from ..engine.results import array_of, facts_of, provenance, require_finite
+from ..engine.roles import Classes, Grid, Images, Model, Scores
 from ..engine.stream import Statistic, collect, evaluate
 from ..engine.traces import reusable, reuse
 from .attention_distance import attention_weights, num_attended, on_attention
@@ -201,7 +195,7 @@ def gradient_attention(
     images: Images,
     classes: Classes | None = None,
     grid: Grid | None = None,
-    scores: str = "logits",
+    scores: Scores = "logits",
 ) -> xr.DataArray:
     """Relevance of tokens for a class: attention weighted by its gradient, through the layers.
 

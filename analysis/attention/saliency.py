@@ -6,8 +6,9 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.features import Grid, LabelledImages, Model, measurement, statistic_of
+from ..engine.declaration import measurement, statistic_of
 from ..engine.results import PARTS, SPATIAL, dataset_of, facts_of, mean_of, require_finite, variable
+from ..engine.roles import AnnotatedImages, Grid, Model
 from ..engine.stream import Statistic, evaluate
 from .attention_distance import LEFT_OUT, attention_weights, on_attention, spatial_shares
 
@@ -17,7 +18,7 @@ ROUNDING = 1e-6
 
 @measurement("attention")
 def attention_saliency(
-    features: Model, images_and_masks: LabelledImages, grid: Grid | None = None, mass: float = 0.6
+    features: Model, images_and_masks: AnnotatedImages, grid: Grid | None = None, mass: float = 0.6
 ) -> xr.Dataset:
     """Overlap of the most attended tokens of each image with a mask of its object.
 

@@ -1,15 +1,24 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
-from .features import (
-    choose as choose,
-    features_of as features_of,
-    gaussian_like as gaussian_like,
-    measurement as measurement,
-    statistic_of as statistic_of,
-)
+from .declaration import measurement as measurement, statistic_of as statistic_of
+from .feature_taps import choose as choose
+from .features import features_of as features_of
+from .noise import gaussian_like as gaussian_like
 from .pooling import (
     Pooled as Pooled,
     match_maps as match_maps,
     pooled_statistic as pooled_statistic,
+)
+from .roles import (
+    AnnotatedImages as AnnotatedImages,
+    Block as Block,
+    Classes as Classes,
+    Grid as Grid,
+    Images as Images,
+    LabelledImages as LabelledImages,
+    Model as Model,
+    Models as Models,
+    NumClasses as NumClasses,
+    Scores as Scores,
 )
 from .stream import (
     Statistic as Statistic,

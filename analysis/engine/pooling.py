@@ -11,8 +11,10 @@ from vit_tf import TokenGrid
 from vit_tf.data.labels import require_label_type
 from vit_tf.tokens import as_grid, as_pair
 
-from .features import Derived, Model, measurement
+from .declaration import measurement
+from .feature_taps import Derived
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
+from .roles import Model
 from .stream import Statistic
 
 _NOT_TOKENS = ("weights", "heads")

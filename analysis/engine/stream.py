@@ -22,7 +22,7 @@ from vit_tf.preprocessing import (
     spec_of_images,
 )
 
-from .features import Calls
+from .feature_taps import Calls
 from .traces import MAX_COMPILED, Kept, Reusable
 
 

@@ -16,9 +16,11 @@ from vit_tf.names import format_list
 from vit_tf.taps.scores import log_probabilities
 from vit_tf.tokens import as_grid
 
-from ..engine.features import ONE_SCORE, Grid, LabelledImages, Model, measurement, require_scores
+from ..engine.class_scores import ONE_SCORE, require_scores
+from ..engine.declaration import measurement
 from ..engine.pooling import grid_of
 from ..engine.results import CLS, facts_of, require_finite, require_word, variable
+from ..engine.roles import Grid, ImagePairs, LabelledImages, Model, Scores
 from ..engine.stream import Statistic, accumulate, as_dataset, evaluate
 from ..engine.traces import reuse
 
@@ -229,7 +231,7 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 def token_ablation(
     features: Model,
     images: LabelledImages,
-    scores: str = "logits",
+    scores: Scores = "logits",
     replacement: str = ZERO,
     shares: Sequence[float] = SHARES,
     grid: Grid | None = None,
@@ -361,7 +363,7 @@ PATHS = ("skip", "branch")
 
 @measurement("ablated_skips")
 def skip_ablation(
-    features: Model, images: LabelledImages, scores: str = "logits", whole_blocks: bool = True
+    features: Model, images: LabelledImages, scores: Scores = "logits", whole_blocks: bool = True
 ) -> xr.Dataset:
     """Change of a model's predictions when the skips or the branches of one block are removed.
 
@@ -417,7 +419,7 @@ def skip_ablation(
 
 @measurement("heads")
 def head_ablation(
-    features: Model, images: LabelledImages, scores: str = "logits", replacement: str = ZERO
+    features: Model, images: LabelledImages, scores: Scores = "logits", replacement: str = ZERO
 ) -> xr.Dataset:
     """Change of a model's predictions when the output of one attention head is removed.
 
@@ -484,8 +486,8 @@ def head_ablation(
 @measurement("patching")
 def activation_patching(
     features: Model,
-    pairs: LabelledImages,
-    scores: str = "logits",
+    pairs: ImagePairs,
+    scores: Scores = "logits",
     source: Model | None = None,
     tokens: Sequence[int] | None = None,
 ) -> xr.Dataset:

@@ -8,8 +8,10 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
-from ..engine.features import Classes, Images, Model, class_gradients, measurement
+from ..engine.class_scores import class_gradients
+from ..engine.declaration import measurement
 from ..engine.results import array_of, provenance, require_finite
+from ..engine.roles import Classes, Images, Model, Scores
 from ..engine.stream import collect
 from ..engine.traces import reuse
 
@@ -24,7 +26,7 @@ def input_gradients(
     samples: int = 25,
     noise: float = 0.1,
     seed: int = 0,
-    scores: str = "logits",
+    scores: Scores = "logits",
 ) -> xr.DataArray:
     """Gradient of the scores of classes with respect to the pixels, averaged over noisy images.
 
@@ -118,7 +120,7 @@ def require_samples(samples, noise):
 
 @measurement("class_maps")
 def grad_cam(
-    features: Model, images: Images, classes: Classes | None = None, scores: str = "logits"
+    features: Model, images: Images, classes: Classes | None = None, scores: Scores = "logits"
 ) -> xr.DataArray:
     """Grad-CAM of every feature map: gradient-weighted class activation, enlarged to the image.
 

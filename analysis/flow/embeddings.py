@@ -13,7 +13,7 @@ import xarray as xr
 import vit_tf
 from vit_tf.tokens import as_grid
 
-from ..engine.features import Grid, Model
+from ..engine.roles import Grid, Model
 
 MOST_COMPONENTS = 28  # in the figure of the paper
 

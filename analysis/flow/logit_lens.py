@@ -9,21 +9,17 @@ import xarray as xr
 from vit_tf.data.labels import require_labels
 from vit_tf.names import format_list
 
-from ..engine.features import (
-    ONE_SCORE,
-    Images,
-    Model,
-    measurement,
-    require_features,
-    require_scores,
-)
+from ..engine.class_scores import ONE_SCORE, require_scores
+from ..engine.declaration import measurement
+from ..engine.feature_taps import require_features
 from ..engine.results import array_of, expect_array, provenance, require_finite, variable
+from ..engine.roles import Images, Model, Scores
 from ..engine.stream import collect
 from ..engine.traces import reuse
 
 
 @measurement("lens")
-def logit_lens(features: Model, images: Images, scores: str = "logits") -> xr.DataArray:
+def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr.DataArray:
     """Logit lens: the final norm and head of a model applied to the output of every layer.
 
         scores(layer) = head(pooling(final norm(layer)))

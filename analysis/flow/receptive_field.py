@@ -11,17 +11,11 @@ import xarray as xr
 
 from vit_tf.tokens import as_grid
 
-from ..engine.features import (
-    Grid,
-    Images,
-    Model,
-    example_taps,
-    measurement,
-    require_features,
-    taps_of,
-)
+from ..engine.declaration import measurement
+from ..engine.feature_taps import example_taps, require_features, taps_of
 from ..engine.pooling import as_tokens, grid_of
 from ..engine.results import array_of, facts_of, provenance, require_finite
+from ..engine.roles import Grid, Images, Model
 from ..engine.stream import accumulate, collect
 from ..engine.traces import reuse
 

@@ -8,7 +8,7 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
-from ..engine.features import Grid, Images, Model, measurement, statistic_of
+from ..engine.declaration import measurement, statistic_of
 from ..engine.pooling import as_tokens, grid_of, on_grid, raise_contradiction
 from ..engine.results import (
     EACH_IMAGE,
@@ -19,6 +19,7 @@ from ..engine.results import (
     require_finite,
     variable,
 )
+from ..engine.roles import Grid, Images, Model
 from ..engine.stream import Statistic, evaluate
 
 

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow as tf
 
-from ..engine.features import Grid, Images, Model, measurement, taps_of
+from ..engine.declaration import measurement
+from ..engine.feature_taps import taps_of
 from ..engine.pooling import as_tokens, require_grid
+from ..engine.roles import Grid, Images, Model
 from ..engine.stream import as_dataset, collect
 
 # Each image becomes four windows or more.

@@ -11,9 +11,10 @@ import xarray as xr
 from vit_tf.batches import without_autotune
 from vit_tf.names import lookup
 
-from ..engine.features import Grid, Images, Model, measurement
+from ..engine.declaration import measurement
 from ..engine.pooling import as_tokens, grid_of, shared_grid
 from ..engine.results import array_of, dataset_of, provenance, require_finite, variable
+from ..engine.roles import Grid, Images, Model
 from ..engine.stream import Statistic, collect, evaluate
 from .dense_features import maps_of, require_square
 

@@ -12,9 +12,10 @@ import xarray as xr
 from vit_tf.files import write_whole
 from vit_tf.names import renamed_arguments
 
-from ..engine.features import Grid, Model, measurement
+from ..engine.declaration import measurement
 from ..engine.pooling import require_grid
 from ..engine.results import provenance, require_finite, variable
+from ..engine.roles import Grid, Model
 from .dense_features import dense_features, token_maps
 
 # The first colours of the palette of DAVIS 2017; the others are greys.

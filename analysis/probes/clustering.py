@@ -18,9 +18,10 @@ from vit_tf.data.labels import require_classes, require_labels
 from vit_tf.tokens import as_grid
 
 from ..attention.saliency import num_beyond, patch_cover, require_shares
-from ..engine.features import Grid, LabelledImages, Model, measurement, statistic_of
+from ..engine.declaration import measurement, statistic_of
 from ..engine.pooling import Pooled, as_tokens, grid_of, on_grid, pooled_statistic
 from ..engine.results import DEFAULT, provenance, require_finite, variable
+from ..engine.roles import AnnotatedImages, Grid, LabelledImages, Model
 from ..engine.stream import Statistic, evaluate
 
 STARTS = 10
@@ -87,7 +88,7 @@ def clustering_statistic(features, num_clusters=None, tokens=None, seed=0, start
 @measurement("tokens")
 def object_clustering(
     features: Model,
-    images: LabelledImages,
+    images: AnnotatedImages,
     num_clusters: int | None = None,
     grid: Grid | None = None,
     seed: int = 0,

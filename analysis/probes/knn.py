@@ -11,9 +11,11 @@ import xarray as xr
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
 from vit_tf.names import format_list
 
-from ..engine.features import LabelledImages, Model, measurement, select, statistic_of
+from ..engine.declaration import measurement, statistic_of
+from ..engine.feature_taps import select
 from ..engine.pooling import grid_of, pool, pooled_statistic
 from ..engine.results import DEFAULT, array_of, pack_correct, provenance, raise_without_directions
+from ..engine.roles import LabelledImages, Model, NumClasses
 from ..engine.stream import Statistic, evaluate
 
 TOPS = (1, 5)
@@ -26,7 +28,7 @@ def knn_accuracy(
     features: Model,
     train: LabelledImages,
     test: LabelledImages,
-    num_classes: int | None = None,
+    num_classes: NumClasses | None = None,
     k: int | Sequence[int] = (20,),
     tokens: str | None = None,
     temperature: float = 0.07,

@@ -14,9 +14,10 @@ from tqdm.auto import tqdm
 from vit_tf.batches import without_autotune
 from vit_tf.data.labels import require_labels
 
-from ..engine.features import LabelledImages, Model, measurement
+from ..engine.declaration import measurement
 from ..engine.pooling import grid_of, pooled_statistic
 from ..engine.results import ALL, CLS, SPATIAL, provenance
+from ..engine.roles import LabelledImages, Model, NumClasses
 from ..engine.stream import one_pass
 
 EPSILON = 1e-6  # of the batch normalisation of MAE
@@ -165,7 +166,7 @@ def linear_probe(
     features: Model,
     train: LabelledImages,
     test: LabelledImages,
-    num_classes: int | None = None,
+    num_classes: NumClasses | None = None,
     *,
     tokens: str | Sequence[str] | None = None,
     batch_norm: bool | Sequence[bool] = (False, True),

@@ -10,9 +10,11 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
-from ..engine.features import Images, LabelledImages, Model, measurement, select, statistic_of
+from ..engine.declaration import measurement, statistic_of
+from ..engine.feature_taps import select
 from ..engine.pooling import grid_of, pool, pooled_statistic
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
+from ..engine.roles import AnnotatedImages, Model
 from ..engine.stream import Statistic, evaluate
 from .knn import ROUNDING, normalize_rows
 
@@ -75,8 +77,8 @@ def precision_at(ranks, k):
 @measurement("outputs")
 def retrieval(
     features: Model,
-    queries: LabelledImages,
-    database: Images,
+    queries: AnnotatedImages,
+    database: AnnotatedImages,
     truth: Sequence[Mapping[str, np.ndarray]],
     tokens: str | None = None,
     k: Sequence[int] = TOPS,

@@ -15,7 +15,8 @@ from threadpoolctl import threadpool_limits
 from vit_tf.data.any_images import as_images
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
 
-from ..engine.features import LabelledImages, Model, measurement, select, statistic_of, taps_of
+from ..engine.declaration import measurement, statistic_of
+from ..engine.feature_taps import select, taps_of
 from ..engine.pooling import as_tokens, grid_of, pool, tokens_of
 from ..engine.results import (
     ALL,
@@ -28,6 +29,7 @@ from ..engine.results import (
     require_finite,
     require_word,
 )
+from ..engine.roles import LabelledImages, Model, NumClasses
 from ..engine.stream import Statistic, as_dataset, collect, evaluate, first_batch
 from ..engine.traces import reusable
 
@@ -87,7 +89,7 @@ def ridge_probe(
     features: Model,
     train: LabelledImages,
     test: LabelledImages,
-    num_classes: int | None = None,
+    num_classes: NumClasses | None = None,
     l2: Sequence[float] = L2,
     tokens: str = ALL,
 ) -> xr.DataArray:
@@ -136,7 +138,7 @@ def ridge_probe(
 def fit_ridge_probe(
     features: Model,
     train: LabelledImages,
-    num_classes: int | None = None,
+    num_classes: NumClasses | None = None,
     l2: Sequence[float] = L2,
     tokens: str = ALL,
 ) -> Callable[[LabelledImages], xr.DataArray]:
@@ -380,7 +382,14 @@ SHOTS = (1, 5, 10, 25)
 
 
 @measurement()
-def few_shot(features, draws, test, num_classes=None, shots=SHOTS, l2=FEW_SHOT_L2):
+def few_shot(
+    features: Model,
+    draws: Sequence[tuple],
+    test: LabelledImages,
+    num_classes: NumClasses | None = None,
+    shots: Sequence[int] = SHOTS,
+    l2: Sequence[float] = FEW_SHOT_L2,
+) -> xr.Dataset:
     """Test accuracy of least-squares classifiers fitted on a few images of each class.
 
     The protocol of big_vision (`evaluators/fewshot_lsr.py`; Dosovitskiy et al. 2020, section 4.1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +13,8 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
+from ..engine.declaration import measurement, statistic_of
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.features import Images, Model, measurement, statistic_of
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.results import (
     PARTS,
@@ -25,6 +25,7 @@ from ..engine.results import (
     require_finite,
     variable,
 )
+from ..engine.roles import Images, Model, Models
 from ..engine.stream import Statistic, evaluate
 
 CHANNEL_PARTS = 4  # of the channels of a layer, for its kernel
@@ -476,9 +477,7 @@ def _cka_of_endings(names, *features):
 
 
 @measurement("tokens")
-def last_layer_cka(
-    models: Mapping[str, Model] | Sequence[Model] | Model, images: Images
-) -> xr.Dataset:
+def last_layer_cka(models: Models, images: Images) -> xr.Dataset:
     """Minibatch CKA between the last layers of any number of models, by part of the sequence.
 
     The estimator is that of `cka`, over all channels of the first token, or of all spatial tokens

@@ -8,9 +8,10 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
-from ..engine.features import Images, Model, measurement, statistic_of
+from ..engine.declaration import measurement, statistic_of
 from ..engine.pooling import grid_of, pool
 from ..engine.results import DEFAULT, dataset_of, facts_of, require_finite, variable
+from ..engine.roles import Images, Model
 from ..engine.stream import Statistic, evaluate
 
 TWO_NN, PARTICIPATION, EFFECTIVE_RANK = "two_nn", "participation_ratio", "effective_rank"

@@ -17,7 +17,7 @@ from vit_tf.preprocessing import check_dtype, check_values
 from vit_tf.taps.recorder import infer
 
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.features import taps_of
+from ..engine.feature_taps import taps_of
 from ..engine.pooling import pool
 from ..engine.results import ALL, model_name, require_finite, variable
 from ..engine.stream import as_dataset, this_worker

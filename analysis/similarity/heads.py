@@ -13,10 +13,12 @@ from ..attention.attention_distance import (
     num_attended,
     summed_distance,
 )
+from ..engine.declaration import measurement, statistic_of
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.features import Grid, Images, Model, measurement, select, statistic_of
+from ..engine.feature_taps import select
 from ..engine.pooling import on_grid
 from ..engine.results import mean_of, require_finite, variable
+from ..engine.roles import Block, Grid, Images, Model
 from ..engine.stream import Statistic, evaluate
 from .cka import (
     hsic_terms,
@@ -36,7 +38,7 @@ def head_similarity(
     features_other: Model,
     images: Images,
     grid: Grid | None = None,
-    block: str = "block00",
+    block: Block = "block00",
 ) -> xr.Dataset:
     """CKA between subsets of a ViT block's heads and the layers of another model.
 

@@ -10,10 +10,11 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
+from ..engine.declaration import measurement, statistic_of
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.features import Grid, Images, Model, measurement, statistic_of
 from ..engine.pooling import as_tokens, grid_of, shared_grid
 from ..engine.results import array_of, expect_array, facts_of, require_finite
+from ..engine.roles import Grid, Images, Model
 from ..engine.stream import Statistic, evaluate
 from .cka import pairwise_hsic, unbiased_kernels
 

@@ -11,10 +11,11 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
+from ..engine.declaration import measurement, statistic_of
 from ..engine.estimates import LEAST_EXAMPLES, ranks
-from ..engine.features import Images, Model, measurement, statistic_of
 from ..engine.pooling import as_tokens, grid_of, pool
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
+from ..engine.roles import Images, Model
 from ..engine.stream import Statistic, evaluate
 from .cka import jackknife, sides, varying_layers
 from .measures import (

@@ -14,8 +14,8 @@ import tensorflow as tf
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
 from vit_tf.files import digest_files
 
+from ..engine.declaration import require_labelled
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.features import require_labelled
 from ..engine.stream import as_dataset
 
 LABELS = "labels"  # of the test images, as something that a measurement may need

@@ -24,7 +24,7 @@ import tensorflow as tf
 from vit_tf.names import join_words
 
 from ..engine.failures import explain, message_of
-from ..engine.features import choose
+from ..engine.feature_taps import choose
 from ..engine.results import name_models
 from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import one_pass, this_worker

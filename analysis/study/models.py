@@ -29,7 +29,7 @@ from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, match_classes
 
 from ..engine.failures import explain
-from ..engine.features import Normalised, Selected, gaussian_like
+from ..engine.features import Selected
 from ..engine.layers import (
     KINDS,
     Detail,
@@ -39,6 +39,8 @@ from ..engine.layers import (
     sublayers,
     warn_of_missed_blocks,
 )
+from ..engine.noise import gaussian_like
+from ..engine.own_images import Normalised
 from ..engine.store import base_code, fingerprint, keep, load
 from ..engine.stream import this_worker
 from .data import Data

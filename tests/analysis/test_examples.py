@@ -14,7 +14,7 @@ from public_measurements import public_measurements
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.engine import features as types
+from vit_tf.analysis.engine import roles as types
 
 
 @pytest.fixture(scope="module")

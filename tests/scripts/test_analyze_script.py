@@ -13,7 +13,7 @@ from study_parts import cka_result
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine import features as derived, stream
+from vit_tf.analysis.engine import own_images, stream
 from vit_tf.analysis.engine.layers import grid_of_shapes
 from vit_tf.analysis.study import assemble, models
 from vit_tf.analysis.study.data import batch_size_of
@@ -287,7 +287,7 @@ def test_models_that_want_other_values_get_them_from_the_shared_images(rng):
         def __call__(self, images):
             calls.append(images)
 
-    derived.Normalised(Features(), wanted)(2 * pixels - 1)
+    own_images.Normalised(Features(), wanted)(2 * pixels - 1)
     np.testing.assert_allclose(calls[0], (pixels - wanted.mean) / wanted.std, atol=1e-6)
 
 

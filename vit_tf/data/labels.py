@@ -35,7 +35,10 @@ def require_labels(
     """
     require_label_type(labels, num_classes, subset)
     if count is not None and len(labels) != count:
-        _refuse(num_classes, f"{len(labels)} {subset} labels for {count} images")
+        raise ValueError(
+            "Expected as many labels as images. "
+            f"Received: {len(labels)} {subset} labels for {count} images"
+        )
     if not len(labels):
         return
     low, high = int(labels.min()), int(labels.max())

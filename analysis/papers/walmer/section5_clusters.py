@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from ...engine.estimates import accuracy_of, contrast_over_depth, lower, means_of, minus
-from ...engine.features import gaussian_like
+from ...engine.noise import gaussian_like
 from ...engine.pooling import grid_of, pooled_statistic
 from ...engine.results import KEPT, POOLED, expect_variable, layer_names
 from ...plots.probe_plots import plot_clustering

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine.features import PRIME, content_key
+from vit_tf.analysis.engine.noise import PRIME, content_key
 
 
 class Features:

@@ -1,0 +1,173 @@
+"""The class scores of features: which tap holds them, their gradients, and the classes in them."""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import vit_tf
+from vit_tf.batches import explained_batches
+from vit_tf.names import format_list, unknown_name
+from vit_tf.taps.scores import (
+    LOG_ODDS,
+    LOGITS,
+    ClassScores,
+    are_distributions,
+    before_activation,
+)
+from vit_tf.taps.submodels import TapModel, with_class_scores
+
+from .feature_taps import Derived, call_features, taps_of
+from .results import model_name
+from .roles import Classes, Features, Images, Taps
+from .traces import keep
+
+MAX_CLASSES = 5  # that are explained where none are given
+ONE_SCORE = (
+    "Expected scores of two classes or more, or a model that ends in one sigmoid, the probability "
+    "of the second of two classes. Received: scores {}"
+)
+FEW = 8  # images on which a function shows whether it returns probabilities
+
+
+def class_gradients(
+    features: Features,
+    images: tf.Tensor,
+    classes: Sequence[int],
+    scores: str,
+    sources: Callable[[tf.Tensor, Taps], Taps],
+) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+    """Gradients of class scores, separately for each class and image.
+
+    The images are repeated, so that one backward pass serves all classes. `sources` is a function
+    of the repeated images and their taps to a dict of the tensors with respect to which gradients
+    are taken. Returns a dict of pairs of the tensor and its gradient, of shape (example, class,
+    ...).
+    """
+    count = len(classes)
+    repeated = tf.repeat(tf.cast(images, tf.float32), count, axis=0)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(repeated)
+        taps = taps_of(features, repeated)
+        own = tf.one_hot(classes, require_scores(taps, scores, classes))
+        target = tf.reduce_sum(
+            tf.cast(taps[scores], tf.float32) * tf.tile(own, (tf.shape(images)[0], 1))
+        )
+    tensors = sources(repeated, taps)
+    gradients = dict(zip(tensors, tape.gradient(target, list(tensors.values())), strict=True))
+    if missing := [name for name, gradient in gradients.items() if gradient is None]:
+        raise ValueError(
+            f"Expected features that compute {scores!r} from the taps whose gradients are taken, "
+            f"such as a submodel; a SavedModel does not provide these gradients. Received: "
+            f"{format_list(missing)}"
+        )
+
+    def apart(x: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(x, tf.concat([[-1, count], tf.shape(x)[1:]], axis=0))
+
+    return {name: (apart(tensors[name]), apart(gradients[name])) for name in tensors}
+
+
+def require_scores(taps: Taps, scores: str, classes: Iterable[int]) -> int:
+    """The number of classes of a tap of scores; a `ValueError` if one of `classes` is not there."""
+    shape = tuple(taps[scores].shape) if scores in taps else ()
+    if len(shape) != 2:
+        raise ValueError(
+            "Expected scores to be a tap of shape (example, class). "
+            f"Received: scores={scores!r} of shape {shape}, taps {format_list(list(taps))}"
+        )
+    classes = list(classes)
+    if not classes or not all(
+        isinstance(position, int | np.integer) and 0 <= position < shape[1] for position in classes
+    ):
+        raise ValueError(
+            f"Expected classes to be integers from 0 to {shape[1] - 1}. Received: {classes}"
+        )
+    return shape[1]
+
+
+def with_scores(model: Any, features: Features, scores: str | None) -> tuple[Features, str | None]:
+    """The features of a model whose scores, by default the last tap, are no probabilities."""
+    if not isinstance(features, TapModel):
+        return features, scores
+    made, tap = features, scores or features.taps[-1]
+    is_whole = isinstance(model, keras.Model) and not isinstance(model, TapModel)
+    if tap in features.taps and is_whole:
+        return features, tap
+    if is_whole:
+        # What a model returns has the name of its last layer, its scores may have another one.
+        made = vit_tf.submodel(model, *features.taps[:-1], tap)
+    if tap not in made.taps:
+        return features, tap
+    made, tap = keep(made, ("class scores", tap), functools.partial(with_class_scores, made, tap))
+    for fact in ("token_grid", "num_classes", "class_names"):
+        if hasattr(features, fact):
+            setattr(made, fact, getattr(features, fact))
+    return made, tap
+
+
+def scores_of_function(features: Features, images: Images, scores: str) -> tuple[Features, str]:
+    """Features of a function whose scores, a tap that is named too, are no probabilities."""
+    batch = images if not isinstance(images, tf.data.Dataset) else next(iter(images))
+    batch = tf.cast((batch[0] if isinstance(batch, tuple) else batch)[:FEW], tf.float32)
+    if getattr(features, "eager", False):
+        return features, scores
+    taps, activations = call_features(features, batch), []
+    values = taps.get(scores) if isinstance(taps, Mapping) else None
+    if values is None or len(values.shape) != 2:
+        return features, scores  # which is explained where the scores are read
+    graph = tf.function(
+        lambda images: activations.append(before_activation(taps_of(features, images)[scores])[0])
+    )
+    graph.get_concrete_function(batch)
+    values, activation = np.asarray(values), activations[-1]
+    if not activation:
+        has_one = values.shape[1] == 1 and values.min() >= 0 and values.max() <= 1
+        activation = "sigmoid" if has_one else "softmax" if are_distributions(values) else ""
+        if not activation:
+            return features, scores
+        warnings.warn(
+            f"{scores!r} of {model_name(features)!r} holds probabilities: gradients are "
+            f"those of their logarithms. Return the scores before the {activation} instead",
+            stacklevel=5,
+        )
+    is_binary = activation == "sigmoid" and values.shape[1] == 1
+    tap = scores + (LOG_ODDS if is_binary else LOGITS)
+    from_scores = ClassScores("", is_binary, dtype="float32")
+    from_probabilities = ClassScores(activation, is_binary, dtype="float32")
+
+    def compute(taps: Taps) -> dict[str, tf.Tensor]:
+        _, before = before_activation(taps[scores])
+        value = from_probabilities(taps[scores]) if before is None else from_scores(before)
+        return {name: x for name, x in taps.items() if name != scores} | {tap: value}
+
+    return Derived(features, compute, getattr(features, "token_grid", None)), tap
+
+
+def class_positions(
+    features: Features, images: Images, classes: Classes | None, scores: str
+) -> list[int]:
+    """Positions of classes given by name or number; by default those predicted for the images."""
+    names = getattr(features, "class_names", None) or ()
+    if classes is None:
+        predicted: list[int] = []
+        for batch in explained_batches(images) if isinstance(images, tf.data.Dataset) else [images]:
+            batch_images = batch[0] if isinstance(batch, tuple) else batch
+            taps = taps_of(features, tf.cast(batch_images, tf.float32))
+            require_scores(taps, scores, [0])
+            predicted += np.argmax(taps[scores], 1).tolist()
+        return [int(label) for label in dict.fromkeys(predicted)][:MAX_CLASSES]
+    classes = [classes] if isinstance(classes, str | int | np.integer) else list(classes)
+    for name in classes:
+        if isinstance(name, str) and name not in names:
+            if not names:
+                raise ValueError(
+                    "Expected classes by number, as the model declares no class_names. "
+                    f"Received: {name!r}"
+                )
+            raise unknown_name("class", name, names)
+    return [names.index(label) if isinstance(label, str) else label for label in classes]

@@ -1,0 +1,296 @@
+"""`measurement` declares what a function measures, so that it takes any model and any images."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.batches import explained_batches
+from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
+from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
+from vit_tf.preprocessing import innermost_features
+
+from .class_scores import class_positions, scores_of_function, with_scores
+from .feature_taps import require_model
+from .features import features_for_measurement, features_from_arrays, features_of, name_models
+from .layers import KINDS, Detail
+from .own_images import with_own_images
+from .roles import Features, Roles, roles_of
+from .traces import reusable
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+# The arguments of a call by the names of their parameters.
+Arguments: TypeAlias = dict[str, Any]
+# The features of each model by its parameter and, where a parameter takes several, by its name.
+FeaturesByArgument: TypeAlias = dict[tuple[str, str | None], Features]
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a measurement declares of itself.
+
+    Attributes:
+        name: that of the function, with which results, plots and pages are found.
+        kind: which layers it reads, a key of `engine.layers.KINDS`.
+        kinds: pairs of the parameter of a model and its kind, where that is another one.
+        roles: which of its parameters are models, images, scores and classes.
+        any_size: whether images keep their size, which is not that of the model.
+    """
+
+    name: str
+    kind: str
+    kinds: tuple[tuple[str, str], ...]
+    roles: Roles
+    any_size: bool
+
+
+def measurement(
+    kind: str = "representations", any_size: bool = False, **kinds: str
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Declares a function as a measurement, which takes any model and any images, and `layers=`.
+
+    The types of its parameters declare what they are: `Model`, `Models`, `Images`,
+    `LabelledImages`, `AnnotatedImages`, `Scores`, `Classes`, `NumClasses` and `Block` of `engine`.
+    Their names are free. The function gets features, callables from images to `{layer: tensor}`,
+    for its models, and images as these expect them.
+
+    Args:
+        kind: the layers that it reads, as for `features_of`.
+        any_size: whether images keep their size, which is not that of the model.
+        **kinds: the kind of a model that reads other layers, by the name of its parameter.
+
+    Returns:
+        A decorator. The function that it makes has the attributes `kind` and `declaration`.
+
+    Raises:
+        ValueError: for a function without a parameter that is declared as a model, or a kind of a
+            parameter that is none.
+
+    Examples:
+        @engine.measurement()
+        def largest_activation(model: engine.Model, photos: engine.Images) -> xr.DataArray:
+            ...
+    """
+
+    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        roles = roles_of(function)
+        if unknown := set(kinds) - set(roles.models):
+            raise ValueError(
+                f"Expected kinds of the models of {function.__name__}, {', '.join(roles.models)}. "
+                f"Received: {', '.join(sorted(unknown))}"
+            )
+        declaration = Declaration(function.__name__, kind, tuple(kinds.items()), roles, any_size)
+
+        @functools.wraps(function)
+        def measure(
+            *args: Any,
+            layers: str | Sequence[str] | None = None,
+            detail: Detail = None,
+            **kwargs: Any,
+        ) -> Result:
+            if tf.inside_function():
+                raise ValueError(
+                    f"Expected {function.__name__} to be called outside of a tf.function: it makes "
+                    "several passes over images, and returns arrays. Received: a call inside of one"
+                )
+            # Not kept in the closure, of which `fingerprint` makes a key.
+            signature = inspect.signature(function)
+            try:
+                given = signature.bind_partial(*args, **kwargs)
+            except TypeError:
+                return function(*args, **kwargs)  # which raises it in its own name
+            _prepare(given.arguments, declaration, layers, detail)
+            return function(*given.args, **given.kwargs)
+
+        measure.__signature__ = _with_layer_arguments(inspect.signature(function))
+        measure.kind, measure.declaration = kind, declaration
+        return measure
+
+    return decorate
+
+
+def statistic_of(measure: Callable) -> Callable[[Callable], Callable]:
+    """Decorates the function that makes the `Statistic` of a measurement: `measure.statistic`."""
+
+    def decorate(function: Callable) -> Callable:
+        statistic = reusable(function)
+        measure.statistic, statistic.measurement = statistic, measure.__name__
+        return statistic
+
+    return decorate
+
+
+def _with_layer_arguments(signature: inspect.Signature) -> inspect.Signature:
+    """A signature with the keywords `layers` and `detail` that every measurement takes."""
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in (
+            ("layers", "str | Sequence[str] | None"),
+            ("detail", "str | int | None"),
+        )
+    ]
+    parameters = [*signature.parameters.values()]
+    end = -1 if parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else len(parameters)
+    parameters[end:end] = added
+    return signature.replace(parameters=parameters)
+
+
+def _prepare(
+    given: Arguments,
+    declaration: Declaration,
+    layers: str | Sequence[str] | None,
+    detail: Detail,
+) -> None:
+    """Replaces the arguments of a call by what the measurement is written for."""
+    roles = declaration.roles
+    for name in roles.images:
+        if isinstance(given.get(name), keras.Model):
+            raise ValueError(
+                "Expected images; a second model comes after them: cka(model, images, other). "
+                f"Received: {name}={given[name].name!r}, a model"
+            )
+    model_names = [name for name in roles.models if given.get(name) is not None]
+    at_hand = [name for name in model_names if isinstance(given[name], Mapping)]
+    if at_hand:
+        _take_activations(given, model_names, declaration)
+    models = _features_of_models(
+        given, [name for name in model_names if name not in at_hand], declaration, layers, detail
+    )
+    if not models and not at_hand:
+        return  # the measurement itself raises that its model is missing
+    if roles.scores:
+        asked = given.get(roles.scores)
+        for name, label in reversed([key for key in models if key[1] is None]):
+            models[name, label], scores = with_scores(given[name], models[name, label], asked)
+            given |= {roles.scores: scores} if scores else {}
+    if not at_hand:
+        models = _prepare_images(given, models, declaration)
+    given |= {name: features for (name, label), features in models.items() if label is None}
+    if roles.several_models in given:
+        given[roles.several_models] = {
+            label: features for (_, label), features in models.items() if label is not None
+        }
+    _complete(given, next(iter(models.values()), None), roles)
+
+
+def _features_of_models(
+    given: Arguments,
+    model_names: Sequence[str],
+    declaration: Declaration,
+    layers: str | Sequence[str] | None,
+    detail: Detail,
+) -> FeaturesByArgument:
+    """The features of the models among the arguments."""
+    roles, kinds = declaration.roles, dict(declaration.kinds)
+    models: FeaturesByArgument = {}
+    for name in model_names:
+        kind = kinds.get(name, declaration.kind)
+        # Of a kind that has no subsets, next to another that has, all layers are read.
+        own_detail = detail if KINDS[kind].is_detailed or not kinds else None
+        block = roles.value(roles.block, given) or "block00"
+        models[name, None] = features_for_measurement(given[name], kind, layers, block, own_detail)
+    if roles.several_models in given:
+        for label, model in name_models(given[roles.several_models]).items():
+            models[roles.several_models, label] = features_of(
+                model, declaration.kind, layers, detail=detail
+            )
+    return models
+
+
+def _prepare_images(
+    given: Arguments, models: FeaturesByArgument, declaration: Declaration
+) -> FeaturesByArgument:
+    """Makes images what the models expect; the models, which may each expect other images."""
+    roles = declaration.roles
+    data = {name: given[name] for name in roles.images if name in given}
+    expected = None
+    if any(is_raw(images) for images in data.values()):
+        models, expected = with_own_images(models, data.values())
+    if declaration.any_size and expected:
+        expected = replace(expected.squeezed(), size=None)
+    shapes = [getattr(innermost_features(f), "input_shape", ()) for f in models.values()]
+    shapes = {shape for shape in shapes if isinstance(shape, tuple) and len(shape) in (3, 4)}
+    for name, images in data.items():
+        for shape in shapes:
+            images = with_channel_axis(images, shape[1:])
+        given[name] = as_images(images, expected)
+        if name in roles.labelled:
+            require_labelled(name, given[name], given.get(roles.num_classes))
+    return models
+
+
+def _complete(given: Arguments, first: Features | None, roles: Roles) -> None:
+    """Adds the number of classes, the tap of the scores and the classes that are not given."""
+    if roles.num_classes and given.get(roles.num_classes) is None:
+        given[roles.num_classes] = _num_classes(first, [given.get(n) for n in roles.labelled])
+    images = next((given[name] for name in roles.images if name in given), None)
+    if roles.scores and hasattr(first, "run_interventions"):  # of a PyTorch module
+        given[roles.scores] = given.get(roles.scores) or first.scores
+    elif roles.scores and images is not None and not hasattr(first, "segments"):
+        first, scores = scores_of_function(first, images, roles.value(roles.scores, given))
+        given |= {roles.models[0]: first, roles.scores: scores}
+    if roles.classes and images is not None:
+        scores = roles.value(roles.scores, given) or "logits"
+        given[roles.classes] = class_positions(first, images, given.get(roles.classes), scores)
+
+
+def require_labelled(
+    name: str, images: tuple | tf.data.Dataset | np.ndarray, num_classes: int | None = None
+) -> None:
+    """Raises a `ValueError` for images without labels, or with what are no labels."""
+    if isinstance(images, tf.data.Dataset):
+        spec = images.element_spec
+        # Folders without classes, and lists of files, have labels of -1 and no names.
+        if isinstance(spec, tuple) and getattr(images, "class_names", None) != ():
+            require_label_type(spec[1], num_classes, name)
+            return
+    elif isinstance(images, tuple) and len(images) > 1:
+        require_labels(np.asarray(images[1]), num_classes, name, count=len(images[0]))
+        return
+    raise ValueError(
+        f"Expected {name} to be images with labels: a pair of arrays (images, labels), a "
+        "tf.data.Dataset of such pairs, or a folder with a folder of images for each class. "
+        "Received: images without labels"
+    )
+
+
+def _take_activations(
+    given: Arguments, model_names: Sequence[str], declaration: Declaration
+) -> None:
+    """Makes rows of activations at hand the images, and features that return their columns."""
+    roles = declaration.roles
+    labels = given.get(roles.images[0]) if len(roles.images) == 1 else None
+    has_images = isinstance(labels, tuple) or (labels is not None and np.ndim(labels) != 1)
+    if has_images and len(roles.models) > 1:
+        raise ValueError(
+            f"Expected no images with activations: {declaration.name}({{name: array}}), or "
+            f"{declaration.name}({{name: array}}, {roles.models[1]}={{name: array}}). "
+            f"Received: {roles.images[0]}={type(labels).__name__}"
+        )
+    if has_images or len(roles.images) != 1:
+        require_model(given[model_names[0]])  # which raises what to do with them
+    rows, *features = features_from_arrays(*(given[name] for name in model_names))
+    given.update(zip(model_names, features, strict=True))
+    given[roles.images[0]] = rows if labels is None else (rows, np.asarray(labels))
+
+
+def _num_classes(features: Features | None, datasets: Sequence[Any]) -> int:
+    """The number of classes: that of the labels, of the data set or of the model."""
+    datasets = [dataset for dataset in datasets if dataset is not None]
+    arrays = [np.asarray(dataset[1]) for dataset in datasets if isinstance(dataset, tuple)]
+    if arrays:
+        return count_classes(np.concatenate(arrays))
+    for dataset in datasets:
+        if names := getattr(dataset, "class_names", None):
+            require_classes(len(names))
+            return len(names)
+    if getattr(features, "num_classes", None):
+        return features.num_classes
+    labels = [np.asarray(batch[1]) for dataset in datasets for batch in explained_batches(dataset)]
+    return count_classes(np.concatenate(labels))

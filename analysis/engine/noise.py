@@ -1,0 +1,105 @@
+"""Gaussian noise with the shapes of features, a baseline of measurements."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.names import format_list
+from vit_tf.preprocessing import require_images_of
+
+from .feature_taps import taps_of
+from .results import model_name
+from .roles import Features, Taps
+
+PRIME = 2**31 - 1
+
+
+def gaussian_like(features: Features, seed: int = 0, vectors: bool = False) -> Features:
+    """Gaussian noise with the shapes of the given features.
+
+    Every value is drawn from a normal distribution of mean 0 and variance 1, independently across
+    examples, taps, tokens and channels (Walmer et al. 2023, section B.3). The noise of an image is
+    a function of its values and of the seed, so that batches, order and repetition do not matter;
+    equal images have equal noise. As a baseline for attention weights, use a randomly initialized
+    model instead.
+
+    Args:
+        features: callable from images to `{tap: tensor}`, which is traced for the shapes, not run.
+        seed: seed of the noise.
+        vectors: whether each tap is one vector (example, channel) of noise. So is the mean of
+            tokens of noise, but for its scale, and vectors cost much less.
+
+    Returns:
+        Callable from images to `{tap: float32 tensor}`, with the `token_grid` of the features.
+
+    Raises:
+        ValueError: when called, for a tap whose shape is not static apart from the example axis.
+    """
+    return _Noise(features, seed, vectors)
+
+
+class _Noise:
+    """The callable of `gaussian_like`."""
+
+    def __init__(self, features: Features, seed: int, vectors: bool):
+        self.name = f"{model_name(features)} as noise"
+        self.token_grid = getattr(features, "token_grid", None)
+        self.features, self._seed, self._vectors = features, seed, vectors
+
+    def __call__(self, images: tf.Tensor) -> Taps:
+        images = tf.convert_to_tensor(images)
+        shapes = _shapes(self.features, images)
+        if self._vectors:
+            shapes = {tap: shape[-1:] for tap, shape in shapes.items()}
+        size = 2 * int(np.prod(images.shape[1:]))
+        factors = np.random.default_rng(self._seed).integers(1, PRIME, (size, 2))
+
+        def noise(image: tf.Tensor) -> Taps:
+            key = content_key(image, factors)
+            return {
+                tap: tf.random.stateless_normal(
+                    shape, tf.random.experimental.stateless_fold_in(key, number)
+                )
+                for number, (tap, shape) in enumerate(shapes.items())
+            }
+
+        spec = {tap: tf.TensorSpec(shape, tf.float32) for tap, shape in shapes.items()}
+        return tf.map_fn(noise, images, fn_output_signature=spec)
+
+
+def content_key(image: tf.Tensor, factors: np.ndarray) -> tf.Tensor:
+    """A hash of an image's values, int64 of shape (2,); images collide in one of 2^62 draws of
+    `factors`.
+
+        key = sum over the 16-bit halves of the values of half * factor, modulo a prime
+
+    with factors of shape (2 * height * width * channel, 2), from 1 to `PRIME` - 1.
+    """
+    values = tf.cast(image, tf.float32) + 0.0  # -0 and 0 are equal
+    halves = tf.reshape(tf.cast(tf.bitcast(values, tf.uint16), tf.int64), (-1, 1))
+    terms = tf.math.floormod(halves * tf.constant(factors, tf.int64), PRIME)
+    return tf.math.floormod(tf.reduce_sum(terms, axis=0), PRIME)
+
+
+def _shapes(features: Features, images: tf.Tensor) -> dict[str, tuple[int, ...]]:
+    """Shapes of the taps without their example axis: dict from tap to tuple."""
+    symbolic = getattr(features, "output", None)
+    if isinstance(symbolic, Mapping) and all(len(x.shape) > 1 for x in symbolic.values()):
+        shapes = {tap: tuple(x.shape) for tap, x in symbolic.items()}
+        if all(shape[0] is None and None not in shape[1:] for shape in shapes.values()):
+            require_images_of(features, images)
+            return {tap: shape[1:] for tap, shape in shapes.items()}  # without tracing anything
+    spec = tf.TensorSpec([None, *images.shape[1:]], images.dtype)
+    traced = tf.function(
+        lambda images: taps_of(features, images), input_signature=[spec], autograph=False
+    )
+    taps = traced.get_concrete_function().structured_outputs
+    shapes = {tap: tuple(x.shape[1:]) for tap, x in taps.items()}
+    unknown = [tap for tap, shape in shapes.items() if None in shape]
+    if unknown:
+        raise ValueError(
+            "Expected taps of known shapes, to fill them with noise. "
+            f"Received: {format_list(unknown)}"
+        )
+    return shapes

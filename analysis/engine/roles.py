@@ -1,0 +1,137 @@
+"""Types of the arguments of measurements, which declare what each argument is to a measurement."""
+
+import inspect
+import os
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, TypeAlias
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.tokens import TokenGrid
+
+
+class Role(Enum):
+    """What an argument is to a measurement, whatever the name of its parameter."""
+
+    MODEL = "model"
+    MODELS = "models"
+    IMAGES = "images"
+    LABELLED_IMAGES = "labelled images"
+    SCORES = "scores"
+    CLASSES = "classes"
+    NUM_CLASSES = "number of classes"
+    BLOCK = "block"
+
+
+Path: TypeAlias = str | os.PathLike
+AnyModel: TypeAlias = keras.Model | Path | Callable | Mapping[str, np.ndarray]
+AnyImages: TypeAlias = np.ndarray | tf.Tensor | tf.data.Dataset | Path | Sequence
+
+# A model, its path or bundled name, a function from images to layers, or activations by layer.
+Model: TypeAlias = Annotated[AnyModel, Role.MODEL]
+# Several models by name, or in a list, whose own names they get.
+Models: TypeAlias = Annotated[Mapping[str, AnyModel] | Sequence[AnyModel] | AnyModel, Role.MODELS]
+# An array, paths, PIL images or a list of these, a folder, or a data set.
+Images: TypeAlias = Annotated[AnyImages, Role.IMAGES]
+# A data set, a tuple of arrays, or a folder of class folders.
+LabelledImages: TypeAlias = Annotated[tf.data.Dataset | tuple | Path, Role.LABELLED_IMAGES]
+# A data set or a tuple of images and of what belongs to each, such as masks or numbers.
+AnnotatedImages: TypeAlias = Annotated[tf.data.Dataset | tuple | AnyImages, Role.IMAGES]
+# Two images for each example, in a data set or a tuple, as the model takes them.
+ImagePairs: TypeAlias = tf.data.Dataset | tuple
+# The tap that holds the scores of the classes.
+Scores: TypeAlias = Annotated[str, Role.SCORES]
+# Classes by name or position; by default those that are predicted.
+Classes: TypeAlias = Annotated[int | str | Sequence[int | str], Role.CLASSES]
+# The number of classes; by default that of the labels, of the data set or of the model.
+NumClasses: TypeAlias = Annotated[int, Role.NUM_CLASSES]
+# The name of the block that the kind `"block_heads"` reads.
+Block: TypeAlias = Annotated[str, Role.BLOCK]
+Grid: TypeAlias = TokenGrid | tuple[int, int]
+
+# The tensors of layers by their names, of one batch.
+Taps: TypeAlias = Mapping[str, tf.Tensor]
+# From images to the tensors of layers.
+Features: TypeAlias = Callable[[tf.Tensor], Taps]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The names of a measurement's parameters by their roles, in the order of its signature."""
+
+    models: tuple[str, ...]
+    several_models: str | None
+    images: tuple[str, ...]
+    labelled: tuple[str, ...]  # of the images, those with labels
+    scores: str | None
+    classes: str | None
+    num_classes: str | None
+    block: str | None
+    defaults: tuple[tuple[str, str], ...]  # of the scores and the block
+
+    def value(self, name: str | None, given: Mapping[str, Any]) -> Any:
+        """The scores or the block that is given, or the default; None without such a parameter."""
+        return given.get(name, dict(self.defaults).get(name))
+
+
+def roles_of(function: Callable) -> Roles:
+    """The roles that the types of a function's parameters declare.
+
+    Raises:
+        ValueError: for a function without a parameter that is a model, with two of a role of which
+            there is one, or with types that do not exist when it is defined.
+    """
+    signature = inspect.signature(function)
+    try:
+        types = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ValueError(
+            f"Expected types of the parameters of {function.__name__} that are imported when it is "
+            f"defined, not for type checkers alone. Received: {error}"
+        ) from error
+    names: dict[Role, list[str]] = {role: [] for role in Role}
+    for name in signature.parameters:
+        for role in _roles_of_type(types.get(name)):
+            names[role].append(name)
+    for role in (Role.MODELS, Role.SCORES, Role.CLASSES, Role.NUM_CLASSES, Role.BLOCK):
+        if len(names[role]) > 1:
+            raise ValueError(
+                f"Expected one parameter of {function.__name__} to be the {role.value}. "
+                f"Received: {', '.join(names[role])}"
+            )
+    if not names[Role.MODEL] and not names[Role.MODELS]:
+        raise ValueError(
+            f"Expected a parameter of {function.__name__} whose type is engine.Model: "
+            f"def {function.__name__}(model: Model, images: Images). "
+            f"Received: {function.__name__}{signature}"
+        )
+    images = (*names[Role.IMAGES], *names[Role.LABELLED_IMAGES])
+    named = [*names[Role.SCORES], *names[Role.BLOCK]]
+    defaults = [(name, signature.parameters[name].default) for name in named]
+    return Roles(
+        models=tuple(names[Role.MODEL]),
+        several_models=_first(names[Role.MODELS]),
+        images=tuple(name for name in signature.parameters if name in images),
+        labelled=tuple(names[Role.LABELLED_IMAGES]),
+        scores=_first(names[Role.SCORES]),
+        classes=_first(names[Role.CLASSES]),
+        num_classes=_first(names[Role.NUM_CLASSES]),
+        block=_first(names[Role.BLOCK]),
+        defaults=tuple((name, value) for name, value in defaults if isinstance(value, str)),
+    )
+
+
+def _roles_of_type(annotation: Any) -> set[Role]:
+    """The roles in a type, also in a union with None."""
+    if typing.get_origin(annotation) is Annotated:
+        return {note for note in annotation.__metadata__ if isinstance(note, Role)}
+    return set().union(*map(_roles_of_type, typing.get_args(annotation)))
+
+
+def _first(names: Sequence[str]) -> str | None:
+    return names[0] if names else None

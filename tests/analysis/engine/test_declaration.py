@@ -1,0 +1,122 @@
+"""What a measurement declares: roles by the types of its parameters, whatever their names."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import xarray as xr
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis import engine
+from vit_tf.analysis.engine.stream import as_dataset
+
+IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32")
+LABELS = np.arange(8) % 3
+
+
+@pytest.fixture(scope="module")
+def vit() -> keras.Model:
+    return vit_tf.ViT((16, 16, 3), 8, 2, num_heads=2, hidden_dim=8, mlp_dim=8, num_classes=3)
+
+
+@engine.measurement("scores")
+def arguments(
+    net: engine.Model,
+    pictures: engine.Images,
+    fitted_on: engine.LabelledImages,
+    names: engine.Classes | None = None,
+    how_many: engine.NumClasses | None = None,
+    head: engine.Scores = "logits",
+) -> dict:
+    """The arguments as a measurement gets them."""
+    return dict(locals())
+
+
+@engine.measurement("skips", rival="block_heads")
+def two_models(
+    rival: engine.Model,
+    pictures: engine.Images,
+    other: engine.Model | None = None,
+    where: engine.Block = "block01",
+) -> tuple:
+    return rival, other
+
+
+@engine.measurement("attention")
+def of_each(nets: engine.Models, pictures: engine.Images) -> dict:
+    return nets
+
+
+def test_arguments_are_prepared_by_their_types(vit):
+    pixels = (IMAGES * 127.5 + 127.5).round().astype("uint8")
+    given = arguments(vit, pixels, (pixels[:4], LABELS[:4]))
+    (pictures,) = as_dataset(given["pictures"])
+    ((fitted_on, labels),) = as_dataset(given["fitted_on"])
+    np.testing.assert_allclose(pictures, IMAGES, atol=0.005)
+    np.testing.assert_allclose(fitted_on, IMAGES[:4], atol=0.005)
+    np.testing.assert_array_equal(labels, LABELS[:4])
+    assert given["head"] in given["net"].taps and given["how_many"] == 3
+    scores = np.asarray(given["net"](pictures)[given["head"]])
+    assert set(given["names"]) == set(scores.argmax(axis=1))
+    named = arguments(vit, pictures=pixels, fitted_on=(pixels, LABELS), names=2, how_many=5)
+    assert named["names"] == [2] and named["how_many"] == 5
+    with pytest.raises(ValueError, match=r"fitted_on .*without labels"):
+        arguments(vit, pixels, pixels)
+    with pytest.raises(ValueError, match="second model comes after"):
+        arguments(vit, vit, (pixels, LABELS))
+
+
+def test_every_model_reads_its_own_kind_and_block(vit):
+    heads, sums = two_models(vit, IMAGES, vit)
+    assert [tap for tap in heads.taps if "heads" in tap] == ["block01/attention/heads"]
+    assert {tap.rpartition("/")[2] for tap in sums.taps} == {"skip", "branch"}
+    heads, _ = two_models(vit, IMAGES, where="block00")
+    assert [tap for tap in heads.taps if "heads" in tap] == ["block00/attention/heads"]
+    named = of_each({"first": vit, "second": vit}, IMAGES)
+    assert list(named) == ["first", "second"]
+    assert named["second"].taps == ("block00/attention/weights", "block01/attention/weights")
+
+
+def test_a_renamed_parameter_of_a_measurement_of_this_package_changes_nothing(vit):
+    function = analysis.skip_ratio.__wrapped__
+
+    def renamed(anything: engine.Model, x: engine.Images, places: engine.Grid | None = None):
+        return function(anything, x, places)
+
+    pixels = (IMAGES * 127.5 + 127.5).round().astype("uint8")
+    expected = analysis.skip_ratio(vit, pixels, layers="block01/*")
+    found = engine.measurement("skips")(renamed)(vit, x=pixels, layers="block01/*")
+    xr.testing.assert_identical(found, expected)
+
+
+def test_activations_by_layer_take_the_place_of_a_model(vit):
+    @engine.measurement()
+    def shapes(anything: engine.Model, pairs: engine.LabelledImages) -> dict:
+        return {name: x.shape for name, x in anything(pairs[0]).items()}, pairs[1]
+
+    layers = {"a": np.zeros((8, 2, 3)), "b": np.zeros((8, 5))}
+    found, labels = shapes(layers, LABELS)
+    assert found == {"a": (8, 2, 3), "b": (8, 5)}
+    np.testing.assert_array_equal(labels, LABELS)
+
+
+def test_a_declaration_is_checked_when_it_is_made():
+    with pytest.raises(ValueError, match=r"nothing whose type is engine.Model"):
+
+        @engine.measurement()
+        def nothing(features, images):
+            return features, images
+
+    with pytest.raises(ValueError, match=r"kinds of the models of one, net\. Received: features"):
+
+        @engine.measurement(features="skips")
+        def one(net: engine.Model):
+            return net
+
+    with pytest.raises(ValueError, match="one parameter of twice to be the scores"):
+
+        @engine.measurement()
+        def twice(net: engine.Model, a: engine.Scores, b: engine.Scores):
+            return net, a, b
