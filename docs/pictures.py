@@ -44,6 +44,8 @@ from vit_tf import analysis
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
 LARGE = 55_000  # bytes
+# A picture of few colours shows steps in a photograph, which the first picture should not.
+LARGE_HOME = 400_000
 plt.rcParams.update({"savefig.dpi": 76, "savefig.bbox": "tight"})
 
 
@@ -386,19 +388,35 @@ def photo_lens():
 
 
 def home():
-    """Attention on a photograph, and CKA within a ViT and a ResNet."""
-    figure, axes = plt.subplots(1, 4, figsize=(15, 4.1), layout="constrained")
-    axes[0].imshow(cat()[0])
-    axes[0].set(xticks=[], yticks=[], title="a photograph")
-    overlay(axes[1], cls_attention()[0, 1])
-    axes[1].set_title("attention of a head of the ViT")
-    for axis, kind, name in zip(axes[2:], ("ViT", "ResNet"), ("vit", "bit"), strict=True):
+    """Attention of four heads on a photograph, and CKA within a ViT and a ResNet."""
+    photograph = data.cat()[:, 60:360]
+    model = vit_tf.load_pretrained("vit-tiny-imagenet")
+    small = Image.fromarray(photograph).resize((64, 64), Image.Resampling.BICUBIC)
+    shown = np.asarray(small, "float32")[None] / 127.5 - 1
+    maps = analysis.attention_maps(analysis.mean_attention(model, shown)).values
+    figure, axes = plt.subplot_mosaic(
+        [["photo", "photo", 0, 1, "vit", "bit"], ["photo", "photo", 2, 3, "vit", "bit"]],
+        figsize=(16, 4.4),
+        width_ratios=[1.1, 1.1, 1.1, 1.1, 2.1, 2.1],
+        layout="constrained",
+    )
+    axes["photo"].imshow(photograph)
+    axes["photo"].set(xticks=[], yticks=[], title="a photograph of a cat")
+    grey, extent = photograph.mean(axis=-1), (0, 300, 300, 0)
+    for panel, (block, head) in enumerate(((0, 0), (2, 3), (4, 0), (5, 3))):
+        axis, shares = axes[panel], maps[block, head] / maps[block, head].max()
+        axis.imshow(grey, "gray", vmin=0, vmax=255)
+        opacity = 0.15 + 0.75 * shares
+        axis.imshow(shares, "inferno", alpha=opacity, extent=extent, interpolation="bicubic")
+        axis.set(xticks=[], yticks=[])
+        axis.set_title(f"block {block}, head {head}", fontsize=10)
+    for kind, name in (("ViT", "vit"), ("ResNet", "bit")):
         similarity = analysis.cka(sums(name), test_images())["cka"]
-        drawn = axis.imshow(similarity, "magma", vmin=0, vmax=1, origin="lower")
-        axis.set(xticks=[], yticks=[], xlabel="layer", ylabel="layer")
-        axis.set_title(f"CKA within the {kind}")
-    figure.colorbar(drawn, ax=axes[3], label="CKA")
-    return axes[0]
+        drawn = axes[name].imshow(similarity, "magma", vmin=0, vmax=1, origin="lower")
+        axes[name].set(xticks=[], yticks=[], xlabel="layer", ylabel="layer")
+        axes[name].set_title(f"similarity of layers, {kind}")
+    figure.colorbar(drawn, ax=axes["bit"], label="CKA", shrink=0.8)
+    return axes["photo"]
 
 
 DRAWN = (
@@ -433,7 +451,7 @@ def save(name, draw):
         picture = Image.open(file).convert("RGB")
         size, drawn = file.stat().st_size, picture
     for colours in (256, 64, 32):
-        if size > LARGE:
+        if size > (LARGE_HOME if name == "home" else LARGE):
             picture = drawn.quantize(colours, dither=Image.Dither.NONE)
         picture.save(PICTURES / file.name, optimize=True)
         size = (PICTURES / file.name).stat().st_size

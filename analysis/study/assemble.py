@@ -200,7 +200,7 @@ def make_report(
     models,
     images,
     *,
-    folder,
+    folder="report",
     figures=(),
     train=None,
     num_classes=None,
@@ -218,7 +218,8 @@ def make_report(
     """Writes a report on models: every figure that applies to them, and the scorecard.
 
     Examples:
-        make_report({"ViT": vit, "ResNet": resnet}, test, train=train, folder="report")
+        analysis.make_report(model, "photos/")  # writes report/report.html
+        analysis.make_report({"ViT": vit, "ResNet": resnet}, test, train=train, folder="digits")
 
     Args:
         models: a built Keras model, the path of one or the name of a pretrained one, or a callable

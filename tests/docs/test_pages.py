@@ -8,6 +8,8 @@ import keras
 import matplotlib.pyplot as plt
 import pytest
 from paths import ROOT
+from PIL import Image
+from skimage import data
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # A block with a title is a file that the reader writes; another test runs it.
@@ -19,14 +21,31 @@ def code_of(page):
     return "\n".join(BLOCK.findall(page.read_text("utf-8")))
 
 
+@pytest.fixture
+def readers_folder(tmp_path):
+    """What pages assume that a reader has: `mine.keras`, `cat.jpg` and the folder `photos`."""
+    cat = Image.fromarray(data.cat())
+    cat.save(tmp_path / "cat.jpg")
+    (tmp_path / "photos").mkdir()
+    for number in range(12):
+        left, top = 10 * number, 8 * number
+        cat.crop((left, top, left + 200, top + 200)).save(tmp_path / "photos" / f"{number}.png")
+    images = keras.Input((32, 32, 3))
+    x = keras.layers.Conv2D(8, 3, strides=2, activation="relu")(images)
+    x = keras.layers.Conv2D(16, 3, strides=2, activation="relu")(x)
+    x = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(x))
+    keras.Model(images, x, name="mine").save(tmp_path / "mine.keras")
+    return tmp_path
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if code_of(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
-def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
-    program = tmp_path / f"{page.stem.replace('-', '_')}_page.py"
+def test_the_code_of_a_page_runs(page, readers_folder, monkeypatch):
+    program = readers_folder / f"{page.stem.replace('-', '_')}_page.py"
     program.write_text(code_of(page), "utf-8")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(readers_folder)
     keras.utils.set_random_seed(0)
     runpy.run_path(str(program))
     plt.close("all")
