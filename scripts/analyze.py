@@ -77,6 +77,11 @@ def parse(arguments=None):
         "masked, tuned, before, after"
     )
     add("--roles", nargs="+", default=(), metavar="ROLE", help=roles)
+    text = (
+        "how each was trained: labels, image-text, contrastive, self-distillation, reconstruction "
+        "or - (default: known for released names, or inferred from its accuracy)"
+    )
+    add("--supervision", nargs="+", default=(), metavar="KIND", help=text)
     common.add_imports(add)
     common.add_layers(add)
     common.add_values(add)
@@ -179,9 +184,11 @@ def open_models(options):
         shared_framing,
         slug,
     )
+    from vit_tf.analysis.study.supervision import require_supervisions, supervision_of
 
     sources = options.models
-    for flag, values in (("--names", options.names), ("--roles", options.roles)):
+    lists = {"--names": options.names, "--roles": options.roles}
+    for flag, values in {**lists, "--supervision": options.supervision}.items():
         if values and len(values) != len(sources):
             raise ValueError(
                 f"Expected {flag} for each of the {len(sources)} models. Received: {len(values)}"
@@ -189,6 +196,7 @@ def open_models(options):
     for role in options.roles:
         if role != "-":
             parse_role(role)
+    require_supervisions(kind for kind in options.supervision if kind != "-")
     slugs, opened, origins = set(), [], []
     for index, source in enumerate(sources):
         name = options.names[index] if options.names else common.model_name(source)
@@ -197,6 +205,7 @@ def open_models(options):
         model = common.open_features(source)  # before its digest, for the errors of a wrong path
         expects, origin = common.expected_images(options, model, override=len(sources) == 1)
         role = options.roles[index] if options.roles else None
+        kind = options.supervision[index] if options.supervision else "-"
         opened.append(
             LoadedModel(
                 name,
@@ -208,6 +217,7 @@ def open_models(options):
                 options.patch_size,
                 options.prefix,
                 None if role == "-" else role,
+                supervision_of(str(source)) if kind == "-" else kind,
             )
         )
         shape = input_shape(opened[-1])

@@ -344,6 +344,7 @@ def study_model(plan, facts, origin, options):
         plan.detail,
         origin,
         None if accuracy is None else (accuracy / 100, facts["row"]["tested on"]),
+        supervision="reconstruction" if plan.role == "masked" else "labels",
         training_flops=lambda: training_flops(plan, options, load()),
         configuration={
             "class": plan.model.__name__,

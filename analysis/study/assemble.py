@@ -59,6 +59,7 @@ from .models import (
     require_distinct,
     shared_framing,
 )
+from .supervision import require_supervisions, supervision_of
 
 log = logging.getLogger(__name__)
 
@@ -206,6 +207,7 @@ def make_report(
     num_classes=None,
     class_names=(),
     roles=None,
+    supervision=None,
     taps=(),
     patch_size=None,
     prefix=None,
@@ -244,6 +246,10 @@ def make_report(
             skips of a block), `"seed:1"`, `"larger"`, `"hybrid"`, `"masked"` (pre-trained by masked
             patch prediction), `"tuned"` (the same, fine-tuned), `"before"` and `"after"`
             (fine-tuning).
+        supervision: dict from name to how a model was trained: `"labels"`, `"image-text"`,
+            `"contrastive"`, `"self-distillation"` or `"reconstruction"`. Known for released names,
+            and `"labels"` for models whose own head classifies the images. Claims about supervised
+            ViTs are tested on no others.
         taps, patch_size, prefix: for models whose layers or tokens are not known: patterns of the
             layers to measure, pixels of a patch, number of prefix tokens.
         optional: dict from a key of `study.data.OPTIONAL` to annotated images, or to a function
@@ -279,8 +285,19 @@ def make_report(
         raise ValueError("Expected class_names only with labels of the images. Received: no labels")
     class_names = class_names or _class_names(images, data, models)
     given = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
+    supervision = {name: supervision_of(path) for name, path in sources.items()} | (
+        supervision or {}
+    )
+    require_supervisions(supervision.values())
     opened = [
-        LoadedModel(name, model, expected(model), role=(roles or {}).get(name), **given)
+        LoadedModel(
+            name,
+            model,
+            expected(model),
+            role=(roles or {}).get(name),
+            supervision=supervision.get(name, ""),
+            **given,
+        )
         for name, model in models.items()
     ]
     study_models, rows, notes = prepare_models(

@@ -45,6 +45,7 @@ from .data import UNKNOWN, Data
 from .figure import Figure, all_figures, describe, fields_of, missing_data
 from .measure import DATA, Measurement
 from .models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
+from .supervision import SUPERVISIONS
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,8 @@ class Claim:
             (their architecture, pooling, skips or data), which several runs of each arm decide.
         learned: whether it is about what training adds: its value is that of the trained models
             minus that of the untrained.
+        supervision: how the ViTs that it is about are trained, of `supervision.SUPERVISIONS`; empty
+            for any.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Claim:
     least: float = 0.0
     about: str = MODEL
     learned: bool = False
+    supervision: tuple[str, ...] = ()
 
     def __call__(self, *results):
         return self.statistic(*results)
@@ -107,6 +111,7 @@ def claim(
     least: float = 0.0,
     about: str = MODEL,
     learned: bool = False,
+    supervision: tuple[str, ...] = (),
     name: str = "",
     text: tuple[str, str] | None = None,
 ) -> Callable[[Callable], Claim]:
@@ -120,7 +125,7 @@ def claim(
         inputs: names of the results, separated by spaces, as those of a `Claim`.
         section, figure, unit: as those of a `Claim`.
         above, below: the threshold, and the side that the claim predicts; one of them.
-        least, about, learned: as those of a `Claim`.
+        least, about, learned, supervision: as those of a `Claim`.
         name, text: other than those of the function, for one that serves several claims.
     """
 
@@ -146,7 +151,7 @@ def claim(
         threshold, direction = (below, "below") if above is None else (above, "above")
         where = section, figure, unit, threshold, direction
         own_name = name or statistic.__name__.replace("_", "-")
-        decision = least, about, learned
+        decision = least, about, learned, supervision
         return Claim(own_name, *paragraphs[:2], statistic, tuple(inputs.split()), *where, *decision)
 
     return make
@@ -282,10 +287,13 @@ def evaluate(
                 for by_role, assignment in zip(sets_of_models, assignments, strict=True)
             ]
             measured = [
-                _learned(
+                _of_other_supervision(claim, by_role)
+                or _learned(
                     claim, _measured(claim, assignment, values, elsewhere, not_measured), own_nulls
                 )
-                for assignment, own_nulls in zip(assignments, nulls, strict=True)
+                for by_role, assignment, own_nulls in zip(
+                    sets_of_models, assignments, nulls, strict=True
+                )
             ]
             measured = _corrected(measured, claim)
             for by_role, assignment, each, own_nulls in zip(
@@ -357,6 +365,20 @@ def _copies_of(by_role: dict[str, StudyModel], models: list[StudyModel]) -> list
         if names and all(names.values()):
             copies.append(names)
     return copies
+
+
+def _of_other_supervision(
+    claim: Claim, by_role: dict[str, StudyModel]
+) -> tuple[str, tuple[str, ...]] | None:
+    """Why a claim about ViTs with some supervision is not tested on these; None if it is."""
+    model = by_role.get("vit")
+    if not claim.supervision or model is None or model.supervision in claim.supervision:
+        return None
+    kinds = " or ".join(SUPERVISIONS[kind] for kind in claim.supervision)
+    trained = f"{model.name} was trained {SUPERVISIONS.get(model.supervision)}"
+    if not model.supervision:
+        trained = f"it is not known how {model.name} was trained (specify its supervision)"
+    return f"Not tested: {trained}; the claim is about ViTs trained {kinds}.", ()
 
 
 def _untrained_estimates(

@@ -28,6 +28,7 @@ from vit_tf.tokens import TokenGrid
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, match_classes
 
+from ..engine.estimates import accuracy_of
 from ..engine.failures import explain
 from ..engine.features import Selected
 from ..engine.layers import (
@@ -44,6 +45,7 @@ from ..engine.own_images import Normalised
 from ..engine.store import base_code, fingerprint, keep, load
 from ..engine.stream import this_worker
 from .data import Data
+from .supervision import LABELS, SUPERVISIONS
 
 # The parts that models play in a study, in the words for what plays them.
 ROLES = {
@@ -130,6 +132,8 @@ class StudyModel:
     position_embedding: Callable | None = field(default=None, compare=False)
     # Function of nothing to the floating-point operations of its training, where they are known.
     training_flops: Callable | None = field(default=None, compare=False)
+    # How it was trained, of `supervision.SUPERVISIONS`; empty where it is not known.
+    supervision: str = field(default="", compare=False)
     given_role: str | None = None  # in the scorecard, of a "model", where the user specifies it
     # JSON facts that models of other seeds share, as a scorecard keeps them.
     configuration: dict = field(default_factory=dict, compare=False)
@@ -327,6 +331,7 @@ def describe_model(loaded: Any, model: StudyModel) -> dict[str, Any]:
         "parameters": loaded.model.count_params() if loaded.is_keras else None,
         "layers read": len(model.taps),
         "tokens or positions": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
+        "trained": SUPERVISIONS.get(model.supervision, "not known"),
     }
 
 
@@ -349,6 +354,7 @@ class LoadedModel:
     prefix: int | None = None
     # As `given_role` of a `StudyModel`; or that of a variant, with its detail: "fraction:0.1".
     role: str | None = None
+    supervision: str = ""  # as that of a `StudyModel`
 
     @property
     def is_keras(self) -> bool:
@@ -477,6 +483,11 @@ def prepare_models(
             reason = explain(error, f"The test accuracy of {source.name}")
             notes[NO_ACCURACY].append(f"{source.name}: {reason}")
         accuracy = None if correct is None else (float(correct.mean()), len(correct))
+        # A model whose own head classifies these images was trained with labels, unless it is known
+        # how it was trained.
+        chance = 1 / data.num_classes if data.num_classes else 1.0
+        if accuracy and not model.supervision and accuracy_of(*accuracy).low > chance:
+            model = replace(model, supervision=LABELS)
         model = replace(model, accuracy=accuracy, correct=correct)
         models.append(model)
         rows.append(describe_model(source, model))
@@ -610,6 +621,7 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         shapes=shapes | computed,
         image_size=size,
         given_role=loaded.role,
+        supervision=loaded.supervision,
         scores=scores.tap if scores and scores.tap in shapes else "",
         has_sigmoids=bool(scores) and scores.activation == "sigmoid",
         configuration=configuration,

@@ -11,6 +11,7 @@ from ...study.claims import claim
 from ...study.figure import Figure, each, group
 from ...study.measure import statistic, task
 from ...study.models import NotApplicable
+from ...study.supervision import EXPLICIT
 from ..chapters import SKIPS, STRUCTURE
 from ..raghu.section4_structure import cka_of, expect_cka
 from . import WALMER
@@ -55,7 +56,15 @@ def residual_cka_of(model):
     return statistic("residual_cka", model, taps, residual_statistic)
 
 
-@claim("residual_cka.{vit}", "D.4", "23", "difference in CKA", below=0, least=0.05)
+@claim(
+    "residual_cka.{vit}",
+    "D.4",
+    "23",
+    "difference in CKA",
+    below=0,
+    least=0.05,
+    supervision=EXPLICIT,
+)
 def skips_diverge(similarity):
     """In mid-to-late layers of supervised ViTs, attention adds information that its skip lacks.
 

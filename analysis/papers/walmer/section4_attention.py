@@ -40,6 +40,7 @@ from ...plots.attention_plots import (
 from ...study.claims import claim
 from ...study.figure import Figure, each, together
 from ...study.measure import statistic, task
+from ...study.supervision import EXPLICIT
 from ..chapters import LOCALITY, OBJECTS
 from ..raghu.section5_locality import ALL_HEADS, LEAST_PEAK, LOCAL, local_and_global
 from . import WALMER
@@ -92,7 +93,15 @@ def offset_heads(aligned, kinds):
     return descriptive(np.where(spread <= 0.5, sided, 0).max(), "a maximum over heads")
 
 
-@claim("head_classes.{vit}", "C.1", "18", "difference in share", above=0, least=0.05)
+@claim(
+    "head_classes.{vit}",
+    "C.1",
+    "18",
+    "difference in share",
+    above=0,
+    least=0.05,
+    supervision=EXPLICIT,
+)
 def offset_heads_early(kinds):
     """In supervised ViTs, offset heads are in the early layers.
 
@@ -147,7 +156,15 @@ def distance_dips(distance):
     return contrast_over_depth(values, means_of(len(values), third, first))
 
 
-@claim("unit_distance.{vit}", "4.3", "4", "difference in distance", above=0, least=0.02)
+@claim(
+    "unit_distance.{vit}",
+    "4.3",
+    "4",
+    "difference in distance",
+    above=0,
+    least=0.02,
+    supervision=EXPLICIT,
+)
 def distance_rises(distance):
     """In the later layers of supervised ViTs, attention distance increases again.
 
@@ -283,6 +300,7 @@ def _pattern_claim(query, words, statement):
         "repetition",
         above=LEAST_REPETITION,
         least=0.02,
+        supervision=EXPLICIT,
         name=f"patterns-repeat-{query}",
         text=(
             statement,
@@ -300,6 +318,7 @@ def _pattern_claim(query, words, statement):
     "ratio of peaks",
     below=0.5,
     least=0.05,
+    supervision=EXPLICIT,
 )
 def patterns_vary(patterns, average):
     """The tokens that receive most attention in late layers vary with the image.
@@ -427,7 +446,15 @@ def saliency_plateaus(saliency, untrained):
     return descriptive(early - chance - max(late - early, 0), "maxima over layers")
 
 
-@claim("saliency.{vit}", "4.4", "5", "difference in IoU", below=0, least=0.02)
+@claim(
+    "saliency.{vit}",
+    "4.4",
+    "5",
+    "difference in IoU",
+    below=0,
+    least=0.02,
+    supervision=EXPLICIT,
+)
 def saliency_drops(saliency):
     """In supervised ViTs, the alignment of attention with objects drops in later layers.
 

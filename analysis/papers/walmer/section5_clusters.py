@@ -14,6 +14,7 @@ from ...study.claims import claim
 from ...study.figure import Figure, together
 from ...study.measure import statistic, task
 from ...study.models import BASELINES
+from ...study.supervision import EXPLICIT
 from ..chapters import CLASSES, OBJECTS
 from . import WALMER
 
@@ -100,6 +101,7 @@ def clusters_deepen(clusters):
     "difference in purity",
     above=0,
     least=0.02,
+    supervision=EXPLICIT,
 )
 def spatial_first(spatial, cls):
     """In early layers of supervised ViTs, spatial tokens carry more class information than CLS.

@@ -1,0 +1,69 @@
+"""How models were trained: known for released names, and otherwise specified or unknown."""
+
+import os
+import re
+from collections.abc import Iterable
+
+from vit_tf.checkpoints import released
+
+LABELS, IMAGE_TEXT, RECONSTRUCTION = "labels", "image-text", "reconstruction"
+CONTRASTIVE, SELF_DISTILLATION = "contrastive", "self-distillation"
+# What --supervision takes, in the words that complete "trained ...".
+SUPERVISIONS = {
+    LABELS: "with class labels",
+    IMAGE_TEXT: "with image-text pairs",
+    CONTRASTIVE: "by contrastive learning",
+    SELF_DISTILLATION: "by self-distillation",
+    RECONSTRUCTION: "by reconstruction of masked patches",
+}
+# What Walmer et al. call explicitly supervised.
+EXPLICIT = (LABELS, IMAGE_TEXT)
+
+_FINE_TUNED = r"(^|[._/-])(ft|finetuned|\w*pt22k_ft\d+k)([._/-]|$)|_ft_in\d|_ft_|ft22k|ft1k"
+_BY_PAPER = {
+    LABELS: "VIT AUGREG SAM BIT DISTILLED MIXER DEIT DEIT3 REGISTERS",
+    IMAGE_TEXT: "OPENAI SIGLIP SIGLIP2 LAION DATACOMP DFN METACLIP",
+    SELF_DISTILLATION: "DINO DINO2 DINO3",
+    RECONSTRUCTION: "MAE BEIT BEIT2",
+}
+# Of names that are in no table: those of timm, the hub, and the files of the authors.
+_BY_NAME = {
+    SELF_DISTILLATION: r"dino|ibot",
+    RECONSTRUCTION: r"(^|[._/-])(vit_?)?mae([._/-]|$)|mae_pretrain|beit|simmim|i-?jepa",
+    CONTRASTIVE: r"moco|simclr|vit-[bsl]-300ep",
+    IMAGE_TEXT: r"clip|siglip|^ViT-[BL]-\d+(-336px)?\.pt$",
+    LABELS: r"augreg|deit|(^|[._/-])(orig_)?in(1k|21k)$|^ViT-\w_\d+\.npz$|^BiT-[SML]|\.fb_in1k",
+}
+
+
+def require_supervisions(kinds: Iterable[str]) -> None:
+    """Raises a `ValueError` for an unknown kind of supervision; empty is one not known."""
+    for kind in kinds:
+        if kind and kind not in SUPERVISIONS:
+            raise ValueError(
+                f"Expected supervision among {', '.join(SUPERVISIONS)}. Received: {kind!r}"
+            )
+
+
+def supervision_of(source: str) -> str:
+    """The supervision of a released model, a key of `SUPERVISIONS`; empty where it is not known.
+
+    `source` is a name or path as `vit_tf.load` opens it. A user's own file has no released name:
+    only its base name is looked at, for those of the authors' files.
+    """
+    if source in released.bundled_models():
+        return LABELS
+    is_released = source in released.CHECKPOINTS or source.startswith(("timm:", "hf://", "timm/"))
+    name = source if is_released else os.path.basename(source.rstrip("/"))
+    if name.endswith((".keras", ".h5")):
+        return ""
+    known = next((kind for kind, at in _BY_NAME.items() if re.search(at, name, re.IGNORECASE)), "")
+    if source in released.CHECKPOINTS and not known:
+        citation = released.CHECKPOINTS[source].citation
+        papers = {
+            released.PAPERS[paper]: kind
+            for kind, papers in _BY_PAPER.items()
+            for paper in papers.split()
+        }
+        known = papers.get(citation, "")
+    return LABELS if known and re.search(_FINE_TUNED, name, re.IGNORECASE) else known

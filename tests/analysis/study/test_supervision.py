@@ -1,0 +1,83 @@
+"""How models were trained is known for released names, and decides what is tested on them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_4
+from vit_tf.analysis.study.claims import evaluate
+from vit_tf.analysis.study.models import StudyModel
+from vit_tf.analysis.study.supervision import SUPERVISIONS, require_supervisions, supervision_of
+from vit_tf.checkpoints import released
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vit-cls-cifar10", "labels"),
+        ("vit_models/augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", "labels"),
+        ("timm/vit_base_patch16_clip_224.openai", "image-text"),
+        ("timm/vit_base_patch16_clip_224.openai_ft_in1k", "labels"),
+        ("timm/vit_base_patch16_siglip_224.webli", "image-text"),
+        ("timm/vit_small_patch14_reg4_dinov2.lvd142m", "self-distillation"),
+        ("timm/vit_medium_patch16_reg1_gap_256.sbb_in1k", "labels"),
+        ("timm/vit_base_patch16_224.mae", "reconstruction"),
+        ("timm/beit_base_patch16_224.in22k_ft_in22k", "labels"),
+        ("timm:vit_base_patch16_224.dino", "self-distillation"),
+        ("weights/mae_pretrain_vit_base.pth", "reconstruction"),
+        ("weights/mae_finetuned_vit_base.pth", "labels"),
+        ("beit_base_patch16_224_pt22k.pth", "reconstruction"),
+        ("beit_base_patch16_224_pt22k_ft22k.pth", "labels"),
+        ("vit-b-300ep.pth.tar", "contrastive"),
+        ("facebook/dinov2-base", "self-distillation"),
+        ("ViT-B-16.pt", "image-text"),
+        ("ViT-B_16.npz", "labels"),
+        ("runs/clip/model.keras", ""),
+        ("mae.keras", ""),
+        ("model.pth", ""),
+        ("timm:vit_base_patch16_224", ""),
+    ],
+)
+def test_supervision_of_released_names(name, expected):
+    assert supervision_of(name) == expected
+
+
+def test_every_checkpoint_that_is_known_by_name_has_its_supervision():
+    names = [*released.bundled_models(), *released.CHECKPOINTS]
+    assert {supervision_of(name) for name in names} <= set(SUPERVISIONS)
+    # A claim about labels may not be tested on what was never trained with them.
+    unlabelled = [name for name in names if supervision_of(name) == "reconstruction"]
+    assert all(name.endswith(".mae") for name in unlabelled) and len(unlabelled) == 3
+
+
+def test_unknown_kinds_are_refused():
+    require_supervisions(["labels", ""])
+    with pytest.raises(ValueError, match=r"among labels, image-text.*'lables'"):
+        require_supervisions(["lables"])
+
+
+DISTANCE = xr.DataArray(np.repeat([[0.2], [0.1], [0.4], [0.5]], 2, axis=1), dims=("layer", "head"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["labels", "image-text", "reconstruction", "self-distillation", ""]
+)
+def test_claims_about_supervised_vits_are_tested_on_those_only(kind):
+    model = StudyModel("ViT", "vit", "key", (), None, None)
+    model = replace(model, supervision=kind)
+    claims = evaluate([FIGURE_4], [model], {"unit_distance.vit": DISTANCE})
+    dips, rises = (
+        next(x for x in claims if x.name == f"distance-{end}") for end in ("dips", "rises")
+    )
+    assert dips.outcome != "not tested"  # about all ViTs
+    is_tested = kind in ("labels", "image-text")
+    assert (rises.outcome != "not tested") == is_tested
+    if kind == "reconstruction":
+        assert "ViT was trained by reconstruction of masked patches; the claim is about ViTs" in (
+            rises.explanation
+        )
+    elif not kind:
+        assert "not known how ViT was trained" in rises.explanation
+    assert is_tested or np.isnan(rises.value)
