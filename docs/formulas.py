@@ -11,5 +11,7 @@ def on_config(config):
 
 def as_mathml(source, language, css_class, options, markdown, **more):
     """The formulas of a fence, each line by itself."""
-    lines = [line for line in source.splitlines() if line.strip()]
-    return "".join(f"<p>{convert(line, display='block')}</p>" for line in lines)
+    # The converter does not know `\arg` and would print it.
+    lines = [line.replace(r"\arg", r"\operatorname{arg}") for line in source.splitlines()]
+    formulas = (convert(line, display="block") for line in lines if line.strip())
+    return "".join(f'<p class="formula">{formula}</p>' for formula in formulas)

@@ -6,6 +6,7 @@ and gallery into the repository, for those who read them there.
 """
 
 import ast
+import posixpath
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ GROUPS = {  # other groups follow
 }
 ENTRIES = re.compile(r"(?:^::: \S+\n+)+", re.MULTILINE)
 CODE_LINK = re.compile(r"^    \[(.+)\]\((\S+\.md)#code\)$", re.MULTILINE)
+PAGE_LINK = re.compile(r'href="(?!\w+:)([^"#]+\.md)((?:#[^"]*)?)"')
 LISTED = re.compile(r"(<!-- list: (\w+)(.*?) -->\n).*?(<!-- end of list -->)", re.DOTALL)
 PAGE = re.compile(
     r"---\ncalls: (?P<call>\S+).*?\n(?:order: (?P<order>\d+)\n)?---\n"
@@ -177,6 +179,22 @@ def on_page_markdown(markdown, page=None, **more):
     if source.startswith("api/"):
         return with_summaries(markdown)
     return with_code(markdown) if source == "gallery.md" else markdown
+
+
+def on_page_content(html, page, config, files):
+    """Links of notebooks lead to pages: MkDocs itself resolves only those in Markdown."""
+    source = page.file.src_uri
+    if not source.endswith(".ipynb"):
+        return html
+
+    def resolved(match):
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))
+        linked = files.get_file_from_path(target)
+        if linked is None:
+            raise ValueError(f"Expected links of {source} to lead to pages. Received: {match[1]}")
+        return f'href="{linked.url_relative_to(page.file)}{match[2]}"'
+
+    return PAGE_LINK.sub(resolved, html)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
+from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser import CHROMIUM, Browser
 from paths import ROOT
 from PIL import Image
 
@@ -105,7 +107,7 @@ def test_a_page_without_a_question_is_named(checkout):
 
 
 @pytest.mark.slow
-def test_the_site_builds_without_warnings_and_has_a_new_measurement(checkout):
+def test_the_site_builds_without_warnings_and_has_a_new_measurement(checkout, tmp_path):
     pytest.importorskip("mkdocs", reason="mkdocs is not installed")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", "site"]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
@@ -124,6 +126,42 @@ def test_the_site_builds_without_warnings_and_has_a_new_measurement(checkout):
             r"<(?:script|link|img)[^>]+(?:src|href)=\"?https?://[^\s>]+", path.read_text()
         )
         assert not [tag for tag in outside if "canonical" not in tag], path
+    assert not dead_links(site)
+    for path in site.rglob("*.html"):
+        formulas = "".join(re.findall(r"<math.*?</math>", path.read_text("utf-8"), re.S))
+        assert not re.findall(r"\\\w+", formulas), path
+    if CHROMIUM:
+        assert not pages_wider_than(390, site, tmp_path / "profile")
+
+
+def dead_links(site):
+    """Pairs of a page and a link of it to a file that the site does not have."""
+    dead = []
+    for page in site.rglob("*.html"):
+        text = re.sub(r"<script.*?</script>", "", page.read_text("utf-8"), flags=re.S)
+        for link in re.findall(r'(?:href|src)="([^"]+)"', text):
+            address = urlsplit(link)
+            if address.scheme or address.netloc or not address.path:
+                continue
+            base = site if address.path.startswith("/") else page.parent
+            target = base / unquote(address.path).lstrip("/")
+            if not (target / "index.html" if target.is_dir() else target).exists():
+                dead.append((str(page.relative_to(site)), link))
+    return dead
+
+
+def pages_wider_than(width, site, profile):
+    """The pages that scroll sideways in a window of some pixels; API pages are not looked at."""
+    browser, wide = Browser(profile), []
+    try:
+        for page in sorted(site.rglob("index.html")):
+            if "api" not in page.relative_to(site).parts:
+                browser.open(page, width=width)
+                if browser.value("document.documentElement.scrollWidth") > width:
+                    wide.append(str(page.relative_to(site)))
+    finally:
+        browser.close()
+    return wide
 
 
 @pytest.mark.slow
