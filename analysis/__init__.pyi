@@ -134,6 +134,7 @@ from .plots.property_plots import plot_intrinsic_dimension as plot_intrinsic_dim
 from .plots.similarity_plots import (
     plot_best_matching_layer as plot_best_matching_layer,
     plot_cka as plot_cka,
+    plot_cka_sensitivity as plot_cka_sensitivity,
     plot_compute as plot_compute,
     plot_depth_cka as plot_depth_cka,
     plot_formation as plot_formation,
@@ -179,6 +180,10 @@ from .similarity.cka import (
     layer_match_accuracy as layer_match_accuracy,
     residual_cka as residual_cka,
     residual_statistic as residual_statistic,
+)
+from .similarity.cka_sensitivity import (
+    cka_sensitivity as cka_sensitivity,
+    sensitivity_statistic as sensitivity_statistic,
 )
 from .similarity.dimension import (
     dimension_statistic as dimension_statistic,

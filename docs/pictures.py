@@ -221,6 +221,7 @@ def compute():
 RESULTS = {
     "cka": lambda: analysis.cka(sums("vit"), test_images()),
     "cka_two_models": lambda: analysis.cka(sums("vit"), test_images(), sums("bit")),
+    "cka_sensitivity": lambda: analysis.cka_sensitivity(trained("bit"), test_images()),
     "cka_beside": lambda: by_title(lambda name: analysis.cka(sums(name), test_images())),
     # More images in a batch than the channels of two layers.
     "measures": lambda: analysis.similarities(

@@ -56,6 +56,7 @@ from .property_plots import plot_intrinsic_dimension as plot_intrinsic_dimension
 from .similarity_plots import (
     plot_best_matching_layer as plot_best_matching_layer,
     plot_cka as plot_cka,
+    plot_cka_sensitivity as plot_cka_sensitivity,
     plot_compute as plot_compute,
     plot_data_scale as plot_data_scale,
     plot_depth_cka as plot_depth_cka,

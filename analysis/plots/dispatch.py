@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 # The plot of a result with this variable ("" for a DataArray itself) of these dims.
 PLOTS = {
+    ("without", "part layer_x layer_y"): "cka_sensitivity",
     ("cka", "layer_x layer_y"): "cka",
     ("cka", "layer"): "best_matching_layer",
     ("cka", "model_x model_y part"): "last_layer_cka",

@@ -131,6 +131,45 @@ def _draw_panels(maps, title, models, ax, bar, last_bar=""):
     return ax
 
 
+WITHOUT = {
+    "images": "without the most\ninfluential images",
+    "component": "without the first\nprincipal component",
+    "pixels": "without what\nthe pixels explain",
+}
+
+
+def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """CKA between layers, and without few images, the first component and the pixels.
+
+    Args:
+        result: Dataset from `cka_sensitivity`: `cka` of dims (layer_x, layer_y) and `without` of
+            dims (part, layer_x, layer_y).
+
+    Returns:
+        The axes, with `ax.panels` of shape (parts + 1,): matrices of CKA, then without each part,
+        whose titles state the median share of HSIC; colours fixed to [0, 1].
+
+    Raises:
+        ValueError: for a result of another measurement.
+
+    Examples:
+        >>> sensitivity = analysis.cka_sensitivity(model, images)
+        >>> ax = analysis.plots.plot_cka_sensitivity(sensitivity)
+
+    See also:
+        `cka_sensitivity`, `plot_cka`.
+    """
+    parts = ("part", *DIMS)
+    without, share = (expect_variable(result, name, parts) for name in ("without", "share"))
+    maps = {"CKA": expect_variable(result, "cka", DIMS)}
+    for part in layer_names(without, "part"):
+        percent = 100 * float(share.sel(part=part).median())
+        words = f"{WITHOUT.get(part, part)}\n({percent:.0f} % of HSIC)"
+        maps[words if np.isfinite(percent) else WITHOUT.get(part, part)] = without.sel(part=part)
+    title = style.titled("CKA without parts of the representations", result)
+    return _draw_panels(maps, title, [style.models(result)] * len(maps), ax, "CKA")
+
+
 def plot_similarities(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     """Several measures of similarity between layers, and where the measures disagree.
 

@@ -91,6 +91,15 @@ def results(seed=0):
     lens = dataset("layer", accuracy_stderr=errors, agreement_stderr=errors)
     return {
         "cka": cka_dataset(samples.rng),
+        "cka_sensitivity": cka_dataset(samples.rng).assign(
+            dataset(
+                "part layer_x layer_y",
+                {"part": ["images", "component", "pixels"]},
+                without=(0, 1),
+                change_stderr=(0, 0.02),
+                share=(0, 0.9),
+            )
+        ),
         "best_matching_layer": dataset("layer", cka=(0.5, 1), stderr=errors),
         "similarities": dataset(
             "measure layer_x layer_y", similarity=(0, 1), stderr=(0, 0.02)

@@ -1,0 +1,238 @@
+"""What CKA depends on: a few images, the first principal component, the pixels of the images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.features import Images, Model, measurement, statistic_of
+from ..engine.results import dataset_of, model_name, provenance, variable
+from ..engine.stream import Statistic, evaluate
+from .cka import in_units, jackknife, layer_gram, ratio, sides, varying_layers
+
+IMAGES, COMPONENT, PIXELS = "images", "component", "pixels"
+PARTS = (IMAGES, COMPONENT, PIXELS)
+MOST_REMOVED = 0.25  # of the images of a batch, for either layer
+LEAST_EXAMPLES = 8  # of a batch, of which 4 remain
+# A smaller rest of a layer's HSIC is rounding: the kernels of the first two are computed by
+# themselves, that without the pixels is a difference of sums.
+ROUNDING = {IMAGES: 1e-12, COMPONENT: 1e-11, PIXELS: 1e-6}
+ESTIMATOR = "minibatch CKA, linear kernel; jackknife over batches"
+
+
+@measurement()
+def cka_sensitivity(
+    features_x: Model,
+    images: Images | None = None,
+    features_y: Model | None = None,
+    fraction: float = 0.02,
+    unbiased: bool = True,
+) -> xr.Dataset:
+    """Share of CKA's numerator due to few images, one component or the pixels, and CKA without it.
+
+        share(images)    = sum over i in S of sum_j K_ij L_ij / HSIC(K, L)
+        share(component) = HSIC(K_1, L_1) / HSIC(K, L)
+        share(pixels)    = HSIC(K, P) HSIC(P, L) / (HSIC(P, P) HSIC(K, L))
+
+    of centred kernels `K` and `L` of two layers. `S` are the images of each batch with the largest
+    `sum_j K_ij^2` or `sum_j L_ij^2`; moving few images far changes CKA to almost any value, though
+    every other distance stays (Davari et al. 2022, https://arxiv.org/abs/2210.16156). `K_1` is the
+    kernel of the first principal component of a batch, which a block of similar layers often shares
+    (Nguyen et al. 2022, https://arxiv.org/abs/2202.07184). `P` is the linear kernel of the pixels,
+    on which `K` and `L` are regressed: similar images look similar to any two models (Cui et al.
+    2022, https://arxiv.org/abs/2202.00095). HSIC is that of `cka`, summed over minibatches.
+
+    Args:
+        features_x, images, features_y: as for `cka`. Without images, precomputed activations have
+            no pixels, and `"pixels"` is NaN.
+        fraction: fraction of the images of a batch that counts as few, at least one, for either
+            layer.
+        unbiased: False takes the centred kernels with their diagonals (Kornblith et al. 2019),
+            whose CKA grows as batches shrink.
+
+    Returns:
+        Dataset of `cka` and `stderr` of shape (layer_x, layer_y) as from `cka`, and of `share`,
+        `without`, CKA without the images, the component or the pixels, and `change_stderr`, the
+        standard error of `without - cka` on the same images, of shape (part, layer_x, layer_y),
+        with the parts `"images"`, `"component"` and `"pixels"`. Standard errors are jackknifed over
+        batches. `without` is 0 for a layer of nothing but that component or those pixels, such as
+        a rotation of the pixels. It may leave [-1, 1], as an unbiased CKA does.
+
+    Raises:
+        ValueError: for batches of fewer than 8 images, a fraction beyond (0, 0.25], and as `cka`.
+
+    Examples:
+        >>> sensitivity = analysis.cka_sensitivity(vit, images)
+        >>> sensitivity.without.dims
+        ('part', 'layer_x', 'layer_y')
+        >>> sensitivity.part.values.tolist()
+        ['images', 'component', 'pixels']
+        >>> ax = analysis.plot(sensitivity)
+
+    See also:
+        `plots.plot_cka_sensitivity`, `cka`, `similarities`; page
+        measurements/similarity/cka-sensitivity.md.
+    """
+    features = (features_x,) if features_y is None else (features_x, features_y)
+    statistic = sensitivity_statistic(*features, fraction=fraction, unbiased=unbiased)
+    return evaluate(statistic, images, *features, description="sensitivity of CKA")
+
+
+@statistic_of(cka_sensitivity)
+def sensitivity_statistic(features_x, features_y=None, fraction=0.02, unbiased=True):
+    """The `Statistic` of `cka_sensitivity`, of one or two models."""
+    if not 0 < fraction <= MOST_REMOVED:
+        raise ValueError(f"Expected a fraction in (0, {MOST_REMOVED}]. Received: {fraction}")
+    layers = []  # of each model, which show in its taps
+    with_pixels = []  # whether there are images: activations at hand have two axes
+
+    def step(images, *taps):
+        layers[:], with_pixels[:] = map(list, taps), [images.shape.rank == 4]
+        every = [x for model_taps in taps for x in model_taps.values()]
+        rows = sensitivity_terms(every, images, fraction, unbiased)
+        return {"rows": rows, "examples": tf.shape(images)[0]}
+
+    def finish(totals):
+        rows, pixels = dict(totals["rows"]), -1  # the last layer
+        scales = rows.pop("scales")
+        size = scales[..., 0].astype(np.float64)
+        pairs = size[:, :, None] * size[:, None]
+        hsic = {name: x * pairs[:, : x.shape[1], : x.shape[2]] for name, x in rows.items()}
+        hsic["own_without_images"] = rows["own_without_images"] * size[:, :pixels, None] ** 2
+        of_layers = hsic["all"][:, :pixels, :pixels], scales[:, :pixels]
+        varies, names, constant = varying_layers(*of_layers, layers)
+        hsic = {
+            name: x[:, of_term][:, :, of_term]
+            for name, x in hsic.items()
+            for of_term in [np.append(varies, True) if name == "all" else varies]
+        }
+        place = np.cumsum(varies) - 1  # of a layer among those that vary
+        x, y = (place[positions[varies[positions]]] for positions in sides(layers))
+        value, stderr = jackknife(sensitivities, hsic)
+        value, stderr = (part[:, x[:, None], y] for part in (value, stderr))
+        if not with_pixels[0]:
+            value[[3, 6, 9]] = stderr[[3, 6, 9]] = np.nan
+        dims = ("layer_x", "layer_y")
+        parts = ("part", *dims)
+        words = "standard error of the change of CKA without the part"
+        variables = {
+            "cka": variable(dims, value[0], "CKA"),
+            "stderr": variable(dims, stderr[0], "standard error of CKA"),
+            "without": variable(parts, value[1:4], "CKA without the part"),
+            "change_stderr": variable(parts, stderr[4:7], words),
+            "share": variable(parts, value[7:], "share of HSIC"),
+        }
+        models = features_x, features_x if features_y is None else features_y
+        facts = dict(zip(("model_x", "model_y"), map(model_name, models), strict=True))
+        facts |= {"estimator": ESTIMATOR, "fraction": fraction, "unbiased": unbiased}
+        facts |= {"remainder": int(totals["remainder"]), "constant_layers": constant}
+        facts = provenance(features_x, totals["examples"], len(size), **facts)
+        return dataset_of(variables, facts, part=list(PARTS), **names)
+
+    return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
+
+
+def sensitivity_terms(
+    layers: Sequence[tf.Tensor], images: tf.Tensor, fraction: float, unbiased: bool
+) -> dict[str, tf.Tensor]:
+    """What a batch adds to `cka_sensitivity`: HSIC of all pairs of layers, and their scales.
+
+    `"all"` is of shape (1, layer + 1, layer + 1), with the pixels last, the others of (1, layer,
+    layer): of the first components, of what is left of the layers, of the rows of the most
+    influential images, and of all pairs of the other images, with another layer and with itself.
+    """
+    scaled, squares_of_units = zip(*map(in_units, (*layers, images)), strict=True)
+    grams, of_mean = map(tf.stack, zip(*map(layer_gram, scaled), strict=True))
+    own = tf.linalg.trace(grams)
+    count = tf.shape(grams)[-1]
+    size = tf.maximum(own / tf.cast(count, tf.float32), 1e-37)  # that of a constant layer too
+    grams /= size[:, None, None]
+    scales = tf.cast(tf.stack([size, own, own + of_mean], axis=-1), tf.float64)
+    scales *= tf.stack(squares_of_units)[:, None]
+
+    everyone = tf.ones(count)
+    kernels = centred(grams, everyone, unbiased)
+    values, vectors = tf.linalg.eigh(grams[:-1])
+    first = tf.einsum("l,li,lj->lij", values[:, -1], vectors[:, :, -1], vectors[:, :, -1])
+    components = centred(first, everyone, unbiased)
+    rest = kernels[:-1] - components
+
+    def hsic(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        products = tf.einsum("xij,yij->xy", x, y)
+        return products / normalization(tf.cast(count, tf.float32), unbiased)
+
+    # The most influential images of every layer, and the rows of those of either layer of a pair.
+    most = tf.cast(tf.maximum(tf.round(fraction * tf.cast(count, tf.float32)), 1), tf.int32)
+    influence = tf.reduce_sum(kernels[:-1] ** 2, axis=-1)
+    rank = tf.argsort(tf.argsort(influence, direction="DESCENDING", stable=True), stable=True)
+    is_kept = tf.cast(rank >= most, tf.float32)
+
+    def of_layer(arguments: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+        """Of one layer with every layer."""
+        gram, kernel, own_kept = arguments
+        kept = own_kept * is_kept
+        row_sums = tf.einsum("ij,yij->yi", kernel, kernels[:-1])
+        of_images = tf.reduce_sum(row_sums * (1 - kept), axis=-1)
+        x, y = centred(gram, kept, unbiased), centred(grams[:-1], kept, unbiased)
+        norm = normalization(tf.reduce_sum(kept, axis=-1), unbiased)
+        both, self = tf.einsum("yij,yij->y", x, y), tf.einsum("yij,yij->y", x, x)
+        of_all = normalization(tf.cast(count, tf.float32), unbiased)
+        return of_images / of_all, both / norm, self / norm
+
+    of_images, others, own_others = tf.map_fn(
+        of_layer, (grams[:-1], kernels[:-1], is_kept), fn_output_signature=(tf.float32,) * 3
+    )
+    return {
+        "all": hsic(kernels, kernels)[None],
+        "component": hsic(components, components)[None],
+        "without_component": hsic(rest, rest)[None],
+        "images": of_images[None],
+        "without_images": others[None],
+        "own_without_images": own_others[None],
+        "scales": scales[None],
+    }
+
+
+def centred(kernels: tf.Tensor, kept: tf.Tensor, unbiased: bool) -> tf.Tensor:
+    """Kernels (..., n, n) of the examples that are `kept`, 1 or 0 of shape (..., n), centred.
+
+    Unbiased ones are U-centred, as in `cka`. Rows and columns of other examples are 0.
+    """
+    both = kept[..., :, None] * kept[..., None, :]
+    if unbiased:
+        both = tf.linalg.set_diag(both, tf.zeros_like(kept))
+    count = tf.reduce_sum(kept, axis=-1)[..., None]
+    rows = tf.reduce_sum(kernels * both, axis=-1) / (count - 2 if unbiased else count)
+    total = tf.reduce_sum(rows * kept, axis=-1, keepdims=True) / (count - 1 if unbiased else count)
+    return (kernels - rows[..., :, None] - rows[..., None, :] + total[..., None]) * both
+
+
+def normalization(count: tf.Tensor, unbiased: bool) -> tf.Tensor:
+    """What the product of two centred kernels is divided by, for HSIC."""
+    return count * (count - 3) if unbiased else (count - 1) ** 2
+
+
+def sensitivities(hsic: dict[str, np.ndarray]) -> np.ndarray:
+    """CKA, CKA without each part, their differences, and the parts' shares: (10, layer, layer)."""
+    with_pixels, every = hsic["all"], hsic["all"][:-1, :-1]
+    own, of_pixels = np.diagonal(every), with_pixels[:-1, -1]
+    due_to_pixels = np.outer(of_pixels, of_pixels) / (with_pixels[-1, -1] or np.inf)
+    cka = ratio(every)
+    own_without = hsic["own_without_images"]
+    rest, residual = hsic["without_component"], every - due_to_pixels
+    # HSIC of pairs without the part, and those of either layer with itself.
+    terms = {
+        IMAGES: (hsic["without_images"], own_without, own_without.T),
+        COMPONENT: (rest, np.diagonal(rest)[:, None], np.diagonal(rest)),
+        PIXELS: (residual, np.diagonal(residual)[:, None], np.diagonal(residual)),
+    }
+    without = []
+    for part, (both, own_x, own_y) in terms.items():
+        least = ROUNDING[part] * own
+        is_left = (own_x > least[:, None]) & (own_y > least)
+        without.append(np.where(is_left, both / np.sqrt(np.where(is_left, own_x * own_y, 1)), 0.0))
+    shares = [part / every for part in (hsic["images"], hsic["component"], due_to_pixels)]
+    return np.stack([cka, *without, *(x - cka for x in without), *shares])
