@@ -284,6 +284,31 @@ def test_centre_crops_are_those_of_torchvision(rng, method, crop):
         np.testing.assert_array_equal(batch[0], found)
 
 
+@pytest.mark.parametrize("method", ["bilinear", "bicubic", "lanczos3", "lanczos5"])
+@pytest.mark.parametrize("antialias", [True, False])
+def test_whole_rows_are_resized_bit_for_bit_as_pixels(rng, method, antialias):
+    """Rows, then columns, each as channels, are what the operation of TensorFlow does itself."""
+    how = Preprocessing((24, 31), interpolation=method, antialias=antialias)
+    kernel = {"bilinear": "triangle", "bicubic": "keyscubic"}.get(method, method)
+    for shape in ((61, 83, 3), (9, 60, 1), (60, 9, 4), (2, 33, 47, 3), (0, 33, 47, 3)):
+        images = rng.integers(0, 256, shape, np.uint8)
+        batch = images.reshape(-1, *shape[-3:])
+        scale, shift = [0.55, 1.3], [-1.0, 2.0]
+        expected = tf.raw_ops.ScaleAndTranslate(
+            images=batch,
+            size=(24, 31),
+            scale=scale,
+            translation=shift,
+            kernel_type=kernel,
+            antialias=antialias,
+        )
+        expected = tf.clip_by_value(expected, 0, 255)
+        found = imaging._scale_and_translate(
+            tf.constant(batch), (24, 31), how, tf.constant(scale), tf.constant(shift)
+        )
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_squeezed_images_are_those_of_pillow(rng, method):
     """Where both sides grow, one of them, or none; also at the border, and never beyond white."""
