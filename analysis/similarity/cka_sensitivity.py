@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.features import Images, Model, measurement, statistic_of
+from ..engine.declaration import measurement, statistic_of
 from ..engine.results import dataset_of, model_name, provenance, variable
+from ..engine.roles import Images, Model
 from ..engine.stream import Statistic, evaluate
 from .cka import in_units, jackknife, layer_gram, ratio, sides, varying_layers
 
