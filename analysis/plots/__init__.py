@@ -9,13 +9,6 @@ Depth runs left to right (and bottom up where both axes are layers), so the inpu
 origin, as in Raghu et al. 2021, "Do Vision Transformers See Like Convolutional Neural Networks?",
 whose figures are named in the docstrings.
 
-Args that plots share, unless their docstrings say otherwise:
-    ax: Matplotlib axes; those of a new figure if None.
-    layers: names of the layers to draw, in order; all if None.
-    example: number of the image.
-    image: that of the example, as for `plot_overlay`; None draws the maps alone.
-    baselines: labels of results that are drawn in grey.
-
 A title takes the model's name from the attribute `model` of the result, or `model_x` and `model_y`.
 Lines through the depth are named by their layers if all results have the same layers; otherwise
 depth is normalised to [0, 1].

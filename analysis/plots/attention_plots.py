@@ -5,13 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from .. import renamed_arguments
 from ..engine.results import (
     CLS,
     PARTS,
     SPATIAL,
-    expect_array,
-    expect_variable,
     layer_names,
     query_position,
     require_word,
@@ -31,6 +28,7 @@ from .primitives import (
     panels,
     shorten,
 )
+from .rule import draws
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,29 +64,16 @@ _SIGNS = {
 }
 
 
+@draws("layer head", several=True, see="plot_mean_distance")
 def plot_attention_distance(
-    results: style.Arrays, ax: "Axes | None" = None, layers: list[str] | None = None
+    results: style.Arrays, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
     """Mean attention distance of each head, sorted within its layer (Figures 3 and 4 of Raghu).
 
-    Args:
-        results: DataArray of dims (layer, head), in pixels or the `units` in its attributes; a dict
-            from label to several is drawn as a panel each, on one scale.
-
-    Returns:
-        The axes: rank of a head within its layer against its mean distance, a line per layer.
-
-    Raises:
-        ValueError: for a result of another measurement, or a layer that it does not contain.
-
-    Examples:
-        >>> distance = analysis.attention_distance(model, images)
-        >>> ax = analysis.plots.plot_attention_distance(distance)
-
-    See also:
-        `attention_distance`, `plot_mean_distance`.
+    A line for each layer, in pixels or the `units` of the result. Several results are a panel each,
+    on one scale.
     """
-    arrays = style.labelled(results, ("layer", "head"))
+    arrays = style.by_label(results)
     arrays = {label: select_layers(result, layers) for label, result in arrays.items()}
     title = style.titled("Attention distance", results)
     if not isinstance(results, dict):
@@ -97,7 +82,7 @@ def plot_attention_distance(
         return _sorted_heads(ax, arrays[""])
     columns = min(3, len(arrays))
     layout = {"columns": columns, "inches": (3.8, 3.0), "size": 10}
-    ax, flat = panels(ax, len(arrays), title, "result", list(arrays), **layout)
+    ax, flat = panels(ax, len(arrays), title, list(arrays), **layout)
     for panel, result in zip(flat, arrays.values(), strict=True):
         _sorted_heads(panel, result)
     top = max(panel.get_ylim()[1] for panel in flat)
@@ -134,29 +119,20 @@ def _sorted_heads(ax, result):
     return ax
 
 
-def plot_mean_distance(results: style.Arrays, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    "layer head",
+    of="mean_distance, attention_distance",
+    several=True,
+    example="analysis.mean_distance(analysis.mean_attention(model, images))",
+    see="plot_attention_distance",
+)
+def plot_mean_distance(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Attention distance of every head by layer (Figures 4 and 15 of Walmer et al. 2023).
 
-    Also the right panel of figure 7 of Dosovitskiy et al. 2020.
-
-    Args:
-        results: DataArray of dims (layer, head) from `mean_distance` or `attention_distance`, or a
-            dict from label to several.
-
-    Returns:
-        The axes: a point per head, a line through the means of the layers.
-
-    Raises:
-        ValueError: for a result of another measurement, or if the units of the distances differ.
-
-    Examples:
-        >>> distance = analysis.mean_distance(analysis.mean_attention(model, images))
-        >>> ax = analysis.plots.plot_mean_distance(distance)
-
-    See also:
-        `mean_distance`, `plot_attention_distance`.
+    A point for each head, and a line through the means of the layers, as in the right panel of
+    figure 7 of Dosovitskiy et al. 2020.
     """
-    distances = style.labelled(results, ("layer", "head"))
+    distances = style.by_label(results)
     units = {str(result.attrs.get("units", "")) for result in distances.values()}
     if len(units) > 1:
         raise ValueError(f"Expected distances of one unit. Received: {sorted(units)}")
@@ -168,33 +144,21 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None" = None) -> "Axes
     return draw_lines(means, {"": "mean over heads"}, ax, points=heads, **labels)
 
 
-@renamed_arguments(axes="ax")
+@draws(
+    "layer head row_offset column_offset",
+    panels="(layer, head)",
+    example="analysis.aligned_attention(analysis.mean_attention(model, images))",
+    see="plot_attention_offset",
+)
 def plot_aligned_attention(
-    result: xr.DataArray, ax: "Axes | None" = None, layers: list[str] | None = None
+    result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
     """Attention by the offset from the query (Figure 3 of Walmer et al. 2023).
 
-    Args:
-        result: DataArray of dims (layer, head, row_offset, column_offset), with offsets in pixels
-            as coordinates, from `aligned_attention`.
-
-    Returns:
-        The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own
-        maximum; red lines cross at the query.
-
-    Raises:
-        ValueError: for a result of another measurement, or a layer that it does not contain.
-
-    Examples:
-        >>> aligned = analysis.aligned_attention(analysis.mean_attention(model, images))
-        >>> ax = analysis.plots.plot_aligned_attention(aligned, layers=aligned.layer.values[:2])
-
-    See also:
-        `aligned_attention`, `plot_attention_offset`.
+    Every panel is scaled to its own maximum; red lines cross at the query.
     """
-    dims = ("layer", "head", "row_offset", "column_offset")
-    result = select_layers(expect_array(result, dims), layers)
-    offsets = [result[dim].values.astype(float) for dim in dims[2:]]
+    result = select_layers(result, layers)
+    offsets = [result[dim].values.astype(float) for dim in ("row_offset", "column_offset")]
     rows, columns = (x[-1] + (x[1] - x[0] if len(x) > 1 else 1) / 2 for x in offsets)
     extent = (-columns, columns, rows, -rows)
     title = style.titled("Attention by offset from the query", result)
@@ -209,71 +173,57 @@ def plot_aligned_attention(
     return ax
 
 
-@renamed_arguments(axes="ax")
+@draws(
+    "layer head row column",
+    panels="(layer, head)",
+    example="analysis.attention_maps(analysis.mean_attention(model, images))",
+    see="plot_mean_attention",
+)
 def plot_attention_maps(
-    result: xr.DataArray, ax: "Axes | None" = None, layers: list[str] | None = None
+    result: xr.DataArray,
+    ax: "Axes | None",
+    *,
+    layers: list[str] | None = None,
+    image: np.ndarray | None = None,
 ) -> "Axes":
     """Mean attention of a query on the grid of keys (Figures 2 and 17 of Walmer et al. 2023).
 
-    Args:
-        result: DataArray of dims (layer, head, row, column) from `attention_maps`.
-
-    Returns:
-        The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own maximum.
-
-    Raises:
-        ValueError: for a result of another measurement, or a layer that it does not contain.
-
-    Examples:
-        >>> maps = analysis.attention_maps(analysis.mean_attention(model, images))
-        >>> ax = analysis.plots.plot_attention_maps(maps)
-
-    See also:
-        `attention_maps`, `plot_mean_attention`.
+    Every panel is scaled to its own maximum.
     """
-    result = select_layers(expect_array(result, ("layer", "head", "row", "column")), layers)
+    result = select_layers(result, layers)
     query = "CLS" if result.attrs.get("query") == CLS else "the query"
     title = style.titled(f"Mean attention of {query}", result)
-    return _draw_heads(result, ax, title)[0]
+    return _draw_heads(result, ax, title, image=image)[0]
 
 
+@draws({"raw": "layer head query key"}, panels="(layer, head)", see="plot_attention_maps")
 def plot_mean_attention(
     result: xr.Dataset,
-    ax: "Axes | None" = None,
+    ax: "Axes | None",
+    *,
     query: str | int | None = None,
     layers: list[str] | None = None,
+    image: np.ndarray | None = None,
 ) -> "Axes":
     """Mean attention of a query of every head on the grid of keys, over all images.
 
+    Every panel is scaled to its own maximum.
+
     Args:
-        result: Dataset with `raw` of dims (layer, head, query, key) from `mean_attention`.
         query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
             sequence. If None, `"cls"` where there is a prefix, else `"spatial"`.
-
-    Returns:
-        The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own maximum.
-
-    Raises:
-        ValueError: for a result of another measurement, or a query or layer that it does not have.
-
-    Examples:
-        >>> mean = analysis.mean_attention(model, images)
-        >>> ax = analysis.plots.plot_mean_attention(mean, query="cls")
-
-    See also:
-        `mean_attention`, `plot_attention_maps`.
     """
-    raw = select_layers(expect_variable(result, "raw", ("layer", "head", "query", "key")), layers)
+    raw = select_layers(result["raw"], layers)
     prefix, shape = style.token_layout(result)
     values, name = _of_query(raw, query, prefix)
     values = values[..., prefix:].reshape(*values.shape[:2], *shape)
     coords = {"layer": layer_names(raw), "head": raw["head"].values}
     maps = xr.DataArray(values, coords, ("layer", "head", "row", "column"))
     title = style.titled(f"Mean attention of {name}", result)
-    return _draw_heads(maps, ax, title)[0]
+    return _draw_heads(maps, ax, title, image=image)[0]
 
 
-def _draw_heads(result, ax, title, note="", extent=None):
+def _draw_heads(result, ax, title, note="", **options):
     """Maps of dims (layer, head, ...), a row per layer and a column per head; axes and panels."""
     names, cut = shorten(layer_names(result))
     tall = result.shape[2] / result.shape[3]
@@ -283,40 +233,25 @@ def _draw_heads(result, ax, title, note="", extent=None):
     look = {"cmap": "viridis", "bar": "attention / panel maximum", "label": layer_label(cut)}
     look |= {"shape": result.shape[:2], "inches": (width, width * tall), "size": 8, "pad": 3}
     title = "\n".join(filter(None, [title, SCALED, note]))
-    ax, _ = draw_maps(ax, maps, heads, title, "layer and head", extent=extent, **look)
-    grid = getattr(ax, "panels", ax)
-    for panel, name in zip(grid[:, 0], names, strict=True):
+    ax, _ = draw_maps(ax, maps, heads, title, **look, **options)
+    for panel, name in zip(ax.panels[:, 0], names, strict=True):
         panel.set_ylabel(elide(name, 14), fontsize=8)
-    return ax, grid.ravel()
+    return ax, ax.panels.ravel()
 
 
+@draws(
+    dict.fromkeys(("row_offset", "column_offset"), "layer head"),
+    example="analysis.attention_offset(aligned)",
+    see="plot_aligned_attention",
+)
 def plot_attention_offset(
-    result: xr.Dataset, ax: "Axes | None" = None, layers: list[str] | None = None
+    result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
     """Centre of mass of each head's attention, from its query (Section 4.2 of Walmer et al. 2023).
 
-    Args:
-        result: Dataset with `row_offset` and `column_offset` of dims (layer, head), in pixels, from
-            `attention_offset`.
-
-    Returns:
-        The axes: a point per head, right and down as in the image, a colour per layer; lines cross
-        at the query.
-
-    Raises:
-        ValueError: for a result of another measurement, or a layer that it does not contain.
-
-    Examples:
-        >>> offset = analysis.attention_offset(aligned)
-        >>> ax = analysis.plots.plot_attention_offset(offset)
-
-    See also:
-        `attention_offset`, `plot_aligned_attention`.
+    A point per head, right and down as in the image, a colour per layer; lines cross at the query.
     """
-    offsets = [
-        select_layers(expect_variable(result, name, ("layer", "head")), layers)
-        for name in ("column_offset", "row_offset")
-    ]
+    offsets = [select_layers(result[name], layers) for name in ("column_offset", "row_offset")]
     names, cut = shorten(layer_names(offsets[0]))
     ax = style.new_axes(6.4, 4.6) if ax is None else ax
     for line in (ax.axhline, ax.axvline):
@@ -334,34 +269,22 @@ def plot_attention_offset(
     return ax
 
 
+@draws(
+    dict.fromkeys(("kind", "direction"), "layer head"),
+    example="analysis.head_classes(analysis.mean_attention(model, images))",
+    see="plot_attention_offset",
+)
 def plot_head_classes(
-    result: xr.Dataset, ax: "Axes | None" = None, layers: list[str] | None = None
+    result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
     """The type of every attention head, with the direction of those that have one.
 
-    Args:
-        result: Dataset with `kind` and `direction` of dims (layer, head) from `head_classes`.
-
-    Returns:
-        The axes: layers left to right, heads downwards, a colour per type.
-
-    Raises:
-        ValueError: for a result of another measurement, or a layer that it does not contain.
-
-    Examples:
-        >>> classes = analysis.head_classes(analysis.mean_attention(model, images))
-        >>> ax = analysis.plots.plot_head_classes(classes)
-
-    See also:
-        `head_classes`, `plot_attention_offset`.
+    Layers left to right, heads downwards, a colour per type.
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    kind, direction = (
-        select_layers(expect_variable(result, name, ("layer", "head")), layers)
-        for name in ("kind", "direction")
-    )
+    kind, direction = (select_layers(result[name], layers) for name in ("kind", "direction"))
     kinds = list(KIND_COLOURS)
     unknown = sorted(set(kind.values.ravel().tolist()) - set(kinds))
     if unknown:
@@ -397,67 +320,49 @@ def one_kind(results):
     )
 
 
+@draws(
+    {"iou": "query layer head"},
+    several=True,
+    example="analysis.attention_saliency(model, (images, masks))",
+    see="plot_attention_maps",
+)
 def plot_attention_saliency(
-    results: style.Datasets, ax: "Axes | None" = None, baselines: list[str] = ()
+    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
 ) -> "Axes":
     """Overlap of attention with objects by layer (Figures 5 and 16 of Walmer et al. 2023).
 
-    Args:
-        results: Dataset with `iou` of dims (query, layer, head) from `attention_saliency`, or a
-            dict from label to several.
-
-    Returns:
-        The axes: lines through the best head of each layer, over the points of all heads.
-
-    Raises:
-        ValueError: for a result of another measurement, or an empty dict.
-
-    Examples:
-        >>> overlap = analysis.attention_saliency(model, (images, masks))
-        >>> ax = analysis.plots.plot_attention_saliency(overlap)
-
-    See also:
-        `attention_saliency`, `plot_attention_maps`.
+    Lines through the best head of each layer, over the points of all heads.
     """
-    heads = style.split(style.labelled(results, ("query", "layer", "head"), "iou"), "query")
+    heads = style.split(style.labelled(results, "iou"), "query")
     best = {key: iou.max("head") for key, iou in heads.items()}
     kinds = {query: QUERIES.get(query, query) for _, query in heads}
-    title = "Overlap of attention and object (line: best head, points: all heads)"
+    words = "Overlap of attention and object (line: best head, points: all heads)"
     labels = {"ylabel": "IoU of attention and mask", "ylim": (0, None)}
     ax = draw_lines(best, kinds, ax, baselines, points=heads, **labels)
-    ax.set_title(style.titled(title, results), fontsize=11)
+    ax.set_title(style.titled(words, results), fontsize=11)
     return ax
 
 
 LEAST_PATTERN = 0.2  # repetition at the bright end of the colours, at least
 
 
+@draws(
+    {"repetition": "query layer layer_other"},
+    of="attention_patterns, mean_patterns",
+    see="plot_attention_maps",
+)
 def plot_attention_patterns(
-    result: xr.Dataset, ax: "Axes | None" = None, query: str = SPATIAL
+    result: xr.Dataset, ax: "Axes | None", *, query: str = SPATIAL
 ) -> "Axes":
     """How much the heads of two layers repeat one sparse pattern.
 
+    A matrix with depth rightwards and upwards. Colours go from 0 to at least 0.2, so that a
+    repetition of 0.02, which is none, is dark.
+
     Args:
-        result: Dataset with `repetition` of dims (query, layer, layer_other) from
-            `attention_patterns`.
         query: `"cls"` or `"spatial"`.
-
-    Returns:
-        The axes: a matrix with depth rightwards and upwards. Colours go from 0 to at least 0.2, so
-        that a repetition of 0.02, which is none, is dark.
-
-    Raises:
-        ValueError: for a result of another measurement, or a query that it does not have.
-
-    Examples:
-        >>> patterns = analysis.attention_patterns(model, images)
-        >>> ax = analysis.plots.plot_attention_patterns(patterns, query="cls")
-
-    See also:
-        `attention_patterns`, `plot_attention_maps`.
     """
-    repetition = expect_variable(result, "repetition", ("query", "layer", "layer_other"))
-    values = select_labels(repetition, query=query)
+    values = select_labels(result["repetition"], query=query)
     gaps = "\n(grey: a single head)" if np.isnan(values.values).any() else ""
     ends = [np.nanmin(values.values, initial=0.0), np.nanmax(values.values, initial=LEAST_PATTERN)]
     look = {"cmap": style.colours("magma"), "vmin": ends[0], "vmax": ends[1]}
@@ -466,37 +371,30 @@ def plot_attention_patterns(
     return draw_matrix(values, ax, title=title, **look)[0]
 
 
-@renamed_arguments(axes="ax")
+@draws(
+    "layer query key",
+    "example query key",
+    of="attention_rollout, rollout_of_images",
+    panels="(layer,) or (example,)",
+)
 def plot_attention_rollout(
     result: xr.DataArray,
-    ax: "Axes | None" = None,
+    ax: "Axes | None",
+    *,
     query: str | int | None = None,
     layers: list[str] | None = None,
+    image: np.ndarray | list[np.ndarray] | None = None,
 ) -> "Axes":
     """Attention rollout of a query on the grid of keys (Abnar and Zuidema 2020).
 
+    Every panel is scaled to its own maximum.
+
     Args:
-        result: DataArray of dims (layer, query, key) from `attention_rollout`, or (example, query,
-            key) from `rollout_of_images`, with the attributes `rows`, `columns` and `prefix`.
         query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
             sequence. If None, `"cls"` where there is a prefix, else `"spatial"`.
-
-    Returns:
-        The axes, with `ax.panels` of shape (layer,) or (example,). Every panel is scaled to its own
-        maximum.
-
-    Raises:
-        ValueError: for a result of another measurement, or a query or layer that it does not have.
-
-    Examples:
-        >>> rollout = analysis.attention_rollout(model, images)
-        >>> ax = analysis.plots.plot_attention_rollout(rollout, query="cls")
-
-    See also:
-        `attention_rollout`, `rollout_of_images`.
+        image: the image below the maps, or a list with that of each example, as for `plot_overlay`.
     """
-    first = "example" if "example" in getattr(result, "dims", ()) else "layer"
-    result = expect_array(result, (first, "query", "key"))
+    first = result.dims[0]
     prefix, shape = style.token_layout(result)
     result = select_layers(result, layers) if first == "layer" else result
     values, query_name = _of_query(result, query, prefix)
@@ -504,8 +402,9 @@ def plot_attention_rollout(
     names = shorten(names)[0] if first == "layer" else [f"example {name}" for name in names]
     title = f"{style.titled(f'Attention rollout of {query_name}', result)}\n{SCALED}"
     maps = values[:, prefix:].reshape(-1, *shape)
-    look = {"bar": "rollout / panel maximum", "axis_unit": "token"}
-    return draw_maps(ax, maps, names, title, first, **look)[0]
+    look = {"bar": "rollout / panel maximum", "axis_unit": None if image is not None else "token"}
+    images = image if isinstance(image, list) or image is None else [image] * len(maps)
+    return draw_maps(ax, maps, names, title, images=images, **look)[0]
 
 
 def _of_query(result, query, prefix):
@@ -520,40 +419,26 @@ def _of_query(result, query, prefix):
     return result.values[..., query, :], token_name(query, prefix)
 
 
-@renamed_arguments(axes="ax")
+@draws({"attention": "example layer head query key"}, panels="(head,)", see="plot_mean_attention")
 def plot_attention_rows(
     result: xr.Dataset,
+    ax: "Axes | None",
+    *,
     query: str | int | None = None,
-    ax: "Axes | None" = None,
     image: np.ndarray | None = None,
     layer: str | None = None,
     example: int = 0,
 ) -> "Axes":
     """Attention of one query in all heads of a layer, over the image.
 
+    Every panel is scaled to its own maximum.
+
     Args:
-        result: Dataset with `attention` of dims (example, layer, head, query, key) from
-            `attention_rows`.
         query: name of a prefix token, such as `"cls"`, or position in the sequence; by default CLS
             where there is a prefix, else the centre.
         layer: name of the layer; the last if None.
-
-    Returns:
-        The axes, with `ax.panels` of shape (head,). Every panel is scaled to its own maximum.
-
-    Raises:
-        ValueError: for a result of another measurement, or a query, layer or example that it does
-            not have.
-
-    Examples:
-        >>> rows = analysis.attention_rows(model, images)
-        >>> ax = analysis.plots.plot_attention_rows(rows, query="cls")
-
-    See also:
-        `attention_rows`, `plot_mean_attention`.
     """
-    dims = ("example", "layer", "head", "query", "key")
-    attention = expect_variable(result, "attention", dims)
+    attention = result["attention"]
     prefix, (rows, columns) = style.token_layout(result)
     layer = layer_names(attention)[-1] if layer is None else layer
     if query is None:
@@ -562,39 +447,21 @@ def plot_attention_rows(
     values = select_labels(attention, example=example, layer=layer).values[:, query, prefix:]
     cell = divmod(query - prefix, columns) if query >= prefix else None
     names = [f"head {head}" for head in attention["head"].values]
-    maps, title = values.reshape(-1, rows, columns), f"{token_name(query, prefix)} in {layer}"
-    title = style.titled(f"Attention of {title}", result)
+    words = f"Attention of {token_name(query, prefix)} in {layer}"
     look = {"image": image, "frames": [cell] * len(names)}
-    return draw_maps(ax, maps, names, title, "head", **look)[0]
+    maps = values.reshape(-1, rows, columns)
+    return draw_maps(ax, maps, names, style.titled(words, result), **look)[0]
 
 
-@renamed_arguments(axes="ax")
+@draws("example class query key", panels="(class,)", see="plot_grad_cam")
 def plot_gradient_attention(
-    result: xr.DataArray,
-    ax: "Axes | None" = None,
-    image: np.ndarray | None = None,
-    example: int = 0,
+    result: xr.DataArray, ax: "Axes | None", *, image: np.ndarray | None = None, example: int = 0
 ) -> "Axes":
     """Gradient-weighted attention of what the model's head uses, a panel for each class.
 
-    Args:
-        result: DataArray of dims (example, class, query, key) from `gradient_attention`; what the
-            head uses is the mean over the queries `pooled_tokens` of its attributes.
-
-    Returns:
-        The axes, with `ax.panels` of shape (class,). Every panel is scaled to its own maximum.
-
-    Raises:
-        ValueError: for a result of another measurement, or an example that it does not contain.
-
-    Examples:
-        >>> relevance = analysis.gradient_attention(model, images)
-        >>> ax = analysis.plots.plot_gradient_attention(relevance)
-
-    See also:
-        `gradient_attention`, `plot_grad_cam`.
+    What the head uses is the mean over the queries `pooled_tokens` of the attributes. Every panel
+    is scaled to its own maximum.
     """
-    result = expect_array(result, ("example", "class", "query", "key"))
     prefix, shape = style.token_layout(result)
     values = select_labels(result, example=example).values
     # An older file does not name them, and one token comes back as a number.
@@ -603,7 +470,7 @@ def plot_gradient_attention(
     names = [f"class {name}" for name in result["class"].values]
     title = style.titled("Gradient-weighted attention", result)
     maps = used[:, prefix:].reshape(-1, *shape)
-    return draw_maps(ax, maps, names, title, "class", image=image)[0]
+    return draw_maps(ax, maps, names, title, image=image)[0]
 
 
 plot_mean_patterns = plot_attention_patterns

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from .. import renamed_arguments
 from ..engine.results import (
-    expect_array,
     expect_variable,
     layer_names,
     require_word,
@@ -27,6 +25,7 @@ from .primitives import (
     panels,
     shorten,
 )
+from .rule import draws
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,9 +36,9 @@ SKIP_LABELS = {
 }
 
 
-@renamed_arguments(axes="ax")
+@draws("layer row column", panels="(layer,)", see="plot_position_attribution")
 def plot_receptive_field(
-    result: xr.DataArray, ax: "Axes | None" = None, layers: list[str] | None = None
+    result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
     """Effective receptive field of each layer's centre position (Figure 6 of Raghu et al. 2021).
 
@@ -47,68 +46,40 @@ def plot_receptive_field(
     since the centre exceeds the rest by orders of magnitude.
 
     Args:
-        result: DataArray of dims (layer, row, column) from `receptive_field`, absolute gradients at
-            each pixel.
-
-    Returns:
-        The axes, with `ax.panels` of shape (layer,).
-
-    Raises:
-        ValueError: for a result of another measurement, or a layer that it does not contain.
-
-    Examples:
-        >>> field = analysis.receptive_field(model, images)
-        >>> ax = analysis.plots.plot_receptive_field(field)
-
-    See also:
-        `receptive_field`, `plot_position_attribution`.
+        result: absolute gradients at each pixel.
     """
     from matplotlib.colors import PowerNorm
 
-    result = select_layers(expect_array(result, ("layer", "row", "column")), layers)
+    result = select_layers(result, layers)
     title = f"{style.titled('Effective receptive fields', result)}\n{SCALED}"
     look = {"norm": PowerNorm(0.5, vmin=0, vmax=1), "axis_unit": "pixel"}
     label = "|gradient| / panel maximum (√ scale)"
     names = layer_names(result)
-    ax, bar = draw_maps(ax, result.values, names, title, "layer", bar=label, **look)
+    ax, bar = draw_maps(ax, result.values, names, title, bar=label, **look)
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
     bar.ax.yaxis.set_major_formatter(lambda fraction, _: f"{fraction:.0%}")
     return ax
 
 
+@draws(dict.fromkeys(SKIP_LABELS, "layer token"), several=True, see="plot_skip_ratio_lines")
 def plot_skip_ratio(
-    results: style.Datasets,
-    ax: "Axes | None" = None,
-    variable: str = "norm_ratio",
-    tokens: int = 16,
+    results: style.Datasets, ax: "Axes | None", *, variable: str = "norm_ratio", tokens: int = 16
 ) -> "Axes":
     """Skip-to-branch norm ratio by layer and token (Figures 7 left and E.1 of Raghu et al. 2021).
 
+    Layers left to right, tokens downwards.
+
     Args:
-        results: Dataset with `norm_ratio` and `cosine` of dims (layer, token), NaN where a layer
-            has fewer tokens (drawn grey). The attribute `prefix` is the number of prefix tokens. A
-            dict from label to several is drawn by `plot_skip_ratio_lines`.
+        results: NaN where a layer has fewer tokens (drawn grey). The attribute `prefix` is the
+            number of prefix tokens. A dict is drawn by `plot_skip_ratio_lines`.
         variable: "norm_ratio", ||skip|| / ||branch|| in log colours centred on 1, or "cosine", of
             skip and branch in [-1, 1].
         tokens: how many of the first tokens to draw.
-
-    Returns:
-        The axes: layers left to right, tokens downwards.
-
-    Raises:
-        ValueError: for a result of another measurement, or an unknown variable.
-
-    Examples:
-        >>> ratio = analysis.skip_ratio(model, images)
-        >>> ax = analysis.plots.plot_skip_ratio(ratio, variable="cosine")
-
-    See also:
-        `skip_ratio`, `plot_skip_ratio_lines`.
     """
     if isinstance(results, dict):
-        return plot_skip_ratio_lines(results, ax, variable)
+        return plot_skip_ratio_lines(results, ax, variable=variable)
     require_word(variable, tuple(SKIP_LABELS), "variable")
-    values = expect_variable(results, variable, ("layer", "token"))
+    values = results[variable]
     count = values.sizes["token"]
     shown = values.isel(token=slice(tokens))
     part = f"first {shown.sizes['token']} of {count}" if tokens < count else "all"
@@ -138,29 +109,23 @@ def _skip_norm(variable, values):
     return LogNorm(1 / limit, limit)
 
 
+@draws(
+    dict.fromkeys(SKIP_LABELS, "layer token"),
+    of="skip_ratio",
+    several=True,
+    see="plot_skip_ratio",
+    by_name_only=True,
+)
 def plot_skip_ratio_lines(
-    results: style.Datasets, ax: "Axes | None" = None, variable: str = "norm_ratio"
+    results: style.Datasets, ax: "Axes | None", *, variable: str = "norm_ratio"
 ) -> "Axes":
     """Skip-to-branch norm ratio by layer, mean over tokens (Figures 7 right and E.2 of Raghu).
 
+    Colours distinguish models and kinds of token, line styles the sites of a block.
+
     Args:
-        results: Dataset with `norm_ratio` and `cosine` of dims (layer, token) and the attribute
-            `prefix`, the number of prefix tokens (0: ResNets, GAP), or a dict from label to
-            several.
+        results: the attribute `prefix` is the number of prefix tokens (0: ResNets, GAP).
         variable: "norm_ratio", ||skip|| / ||branch||, or "cosine", of skip and branch.
-
-    Returns:
-        The axes. Colours distinguish models and kinds of token, line styles the sites of a block.
-
-    Raises:
-        ValueError: for a result of another measurement, or an unknown variable, or an empty dict.
-
-    Examples:
-        >>> ratio = analysis.skip_ratio(model, images)
-        >>> ax = analysis.plots.plot_skip_ratio_lines({"ViT": ratio, "other": ratio})
-
-    See also:
-        `skip_ratio`, `plot_skip_ratio`.
     """
     require_word(variable, tuple(SKIP_LABELS), "variable")
     lines = {
@@ -190,7 +155,7 @@ def plot_skip_ratio_lines(
 
 def _token_means(result, variable):
     """List of (kind of token, mean over its tokens of dims (layer,)), NaN left out."""
-    values = expect_variable(result, variable, ("layer", "token"))
+    values = result[variable]
     if "prefix" not in result.attrs:
         raise ValueError(f"Expected the attribute 'prefix'. Received: {sorted(result.attrs)}")
     prefix = int(result.attrs["prefix"])
@@ -214,30 +179,13 @@ def _plot_sites(ax, depth, values, names, label, colour):
         ax.plot(depth[here], values[here], label=f"{label}, {site}" if site else label, **look)
 
 
-def plot_branch_norms(result: xr.Dataset, ax: "Axes | None" = None, example: int = 0) -> "Axes":
+@draws(dict.fromkeys(("skip", "branch"), "example layer token"), see="plot_skip_ratio")
+def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0) -> "Axes":
     """Norms of skip and branch by layer for one image: mean and range over tokens.
 
-    Args:
-        result: Dataset with `skip` and `branch` (example, layer, token) from `branch_norms`.
-
-    Returns:
-        The axes: two lines, each in a band from the smallest to the largest token.
-
-    Raises:
-        ValueError: for a result of another measurement, or an example that it does not contain.
-
-    Examples:
-        >>> norms = analysis.branch_norms(model, images)
-        >>> ax = analysis.plots.plot_branch_norms(norms, example=1)
-
-    See also:
-        `branch_norms`, `plot_skip_ratio`.
+    Two lines, each in a band from the smallest to the largest token.
     """
-    dims = ("example", "layer", "token")
-    norms = {
-        name: select_labels(expect_variable(result, name, dims), example=example)
-        for name in ("skip", "branch")
-    }
+    norms = {name: select_labels(result[name], example=example) for name in ("skip", "branch")}
     lines = {(name, ""): norm.mean("token") for name, norm in norms.items()}
     labels = {"title": style.titled("Skip and branch norms", result)}
     labels["ylabel"] = "Euclidean norm (band: token range)"
@@ -249,30 +197,21 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None" = None, example: int
     return ax
 
 
-@renamed_arguments(axes="ax")
-def plot_patch_filters(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    "component row column channel",
+    panels="(component,)",
+    example="analysis.patch_filters(kernel, 8)",
+    see="plot_position_similarity",
+)
+def plot_patch_filters(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     """Principal components of the patch embedding's filters (Figure 7 left of the ViT paper).
 
+    Each tile is scaled to its own range, darkest to brightest, and titled with the fraction of the
+    variance that the component explains.
+
     Args:
-        result: DataArray of dims (component, row, column, channel) from `patch_filters`, of one
-            channel (drawn grey) or three (red, green, blue).
-
-    Returns:
-        The axes, with `ax.panels` of shape (component,), each titled with the fraction of the
-        variance that the component explains. Every tile is scaled to its own range, darkest to
-        brightest.
-
-    Raises:
-        ValueError: for a result of another measurement, or another number of channels.
-
-    Examples:
-        >>> filters = analysis.patch_filters(kernel, 8)
-        >>> ax = analysis.plots.plot_patch_filters(filters)
-
-    See also:
-        `patch_filters`, `plot_position_similarity`.
+        result: of one channel (drawn grey) or three (red, green, blue).
     """
-    result = expect_array(result, ("component", "row", "column", "channel"))
     channels, count = result.sizes["channel"], result.sizes["component"]
     if channels not in (1, 3) or "explained_variance" not in result.coords:
         raise ValueError(
@@ -283,7 +222,7 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes"
     title += "\nexplained variance above; each tile scaled to its own range"
     inches = (1.3, 1.3 * result.sizes["row"] / result.sizes["column"])
     names = [f"{100 * fraction:.1f} %" for fraction in result["explained_variance"].values]
-    ax, flat = panels(ax, count, title, "component", names, inches=inches, pad=3)
+    ax, flat = panels(ax, count, title, names, inches=inches, pad=3)
     for panel, tile in zip(flat, result.values, strict=True):
         low, high = tile.min(), tile.max()
         scaled = (tile - low) / (high - low) if high > low else np.full_like(tile, 0.5)
@@ -292,28 +231,17 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes"
     return ax
 
 
-def plot_position_similarity(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    "row column other_row other_column",
+    example="analysis.position_similarity(embedding, grid)",
+    see="plot_patch_filters",
+)
+def plot_position_similarity(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     """Similarity of every position embedding to all (Figure 7 centre of the ViT paper).
 
-    Args:
-        result: DataArray of dims (row, column, other_row, other_column) from
-            `position_similarity`.
-
-    Returns:
-        The axes: at the position of each patch a map of its similarity to the patches at all
-        positions. Colours are fixed to [-1, 1].
-
-    Raises:
-        ValueError: for a result of another measurement.
-
-    Examples:
-        >>> similarity = analysis.position_similarity(embedding, grid)
-        >>> ax = analysis.plots.plot_position_similarity(similarity)
-
-    See also:
-        `position_similarity`, `plot_patch_filters`.
+    At the position of each patch lies a map of its similarity to the patches at all positions.
+    Colours are fixed to [-1, 1].
     """
-    result = expect_array(result, ("row", "column", "other_row", "other_column"))
     rows, columns = result.sizes["row"], result.sizes["column"]
     gap = max(1, round(max(rows, columns) / 8))
     tiles = np.pad(result.values, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=np.nan)
@@ -339,34 +267,20 @@ def plot_position_similarity(result: xr.DataArray, ax: "Axes | None" = None) -> 
     return target
 
 
+@draws("example layer class", see="plot_lens_accuracy")
 def plot_logit_lens(
     result: xr.DataArray,
-    ax: "Axes | None" = None,
+    ax: "Axes | None",
+    *,
     classes: list[int | str] | None = None,
     example: int = 0,
 ) -> "Axes":
     """Logit lens of one image: class scores of every layer under the model's own head.
 
     Args:
-        result: DataArray of dims (example, layer, class) from `logit_lens`.
         classes: the classes to draw, as the coordinate `class` has them; the five of the highest
             scores at the last layer if None.
-
-    Returns:
-        The axes: a line for each class.
-
-    Raises:
-        ValueError: for a result of another measurement, or a class or example that it does not
-            have.
-
-    Examples:
-        >>> lens = analysis.logit_lens(model, images)
-        >>> ax = analysis.plots.plot_logit_lens(lens, classes=[0, 3])
-
-    See also:
-        `logit_lens`, `plot_lens_accuracy`.
     """
-    result = expect_array(result, ("example", "layer", "class"))
     scores = select_labels(result, example=example)
     if classes is None:
         classes = scores["class"].values[np.argsort(-scores.values[-1], kind="stable")[:5]]
@@ -375,37 +289,30 @@ def plot_logit_lens(
     return draw_lines(lines, {"": "score"}, ax, **labels)
 
 
-def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None" = None) -> "Axes":
+LENS_LINES = {"accuracy": "accuracy", "agreement": "agreement with the last layer"}
+
+
+@draws(
+    {f"{name}{ending}": "layer" for ending in ("", "_stderr") for name in LENS_LINES},
+    several=True,
+    example="analysis.lens_accuracy(lens, labels)",
+    see="plot_logit_lens",
+)
+def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None") -> "Axes":
     """Accuracy of every layer under the logit lens, and its agreement with the last layer.
 
-    Args:
-        results: Dataset with `accuracy`, `agreement` and their `..._stderr` of dims (layer,) from
-            `lens_accuracy`, or a dict from label to several.
-
-    Returns:
-        The axes: two lines for each result, in bands of 1.96 standard errors.
-
-    Raises:
-        ValueError: for a result of another measurement, or an empty dict.
-
-    Examples:
-        >>> accuracy = analysis.lens_accuracy(lens, labels)
-        >>> ax = analysis.plots.plot_lens_accuracy(accuracy)
-
-    See also:
-        `lens_accuracy`, `plot_logit_lens`.
+    Bands are 95 % intervals.
     """
-    kinds = {"accuracy": "accuracy", "agreement": "agreement with the last layer"}
     lines, errors = (
         {
-            (label, kind): expect_variable(result, f"{kind}{ending}", ("layer",))
+            (label, kind): result[f"{kind}{ending}"]
             for label, result in style.by_label(results).items()
-            for kind in kinds
+            for kind in LENS_LINES
         }
         for ending in ("", "_stderr")
     )
     labels = {"title": style.titled("Logit-lens accuracy", results), "ylim": (0, 1.03)}
-    return draw_lines(lines, kinds, ax, errors=errors, ylabel="fraction of images", **labels)
+    return draw_lines(lines, LENS_LINES, ax, errors=errors, ylabel="fraction of images", **labels)
 
 
 EFFECTS = {
@@ -415,54 +322,35 @@ EFFECTS = {
 }
 
 
+@draws(
+    {"output_change": "layer head"},
+    {"accuracy_change": "layer head"},
+    example="analysis.head_ablation(model, (images, labels))",
+    see="plot_head_effects",
+)
 def plot_head_ablation(
-    result: xr.Dataset, ax: "Axes | None" = None, change: str = "output_change"
+    result: xr.Dataset, ax: "Axes | None", *, change: str = "output_change"
 ) -> "Axes":
     """Effect of ablating each attention head: a cell per layer and head.
 
-    Args:
-        result: Dataset with the changes, of dims (layer, head), from `head_ablation`.
-        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
-
-    Returns:
-        The axes: layers left to right, heads downwards; grey where there is no head.
-
-    Raises:
-        ValueError: for a result of another measurement, or an unknown change.
-
-    Examples:
-        >>> effect = analysis.head_ablation(model, (images, labels))
-        >>> ax = analysis.plots.plot_head_ablation(effect, change="accuracy_change")
-
-    See also:
-        `head_ablation`, `plot_head_effects`.
+    Layers left to right, heads downwards; grey where there is no head.
     """
     values = expect_variable(result, _effect(change), ("layer", "head"))
     return _draw_cells(values, ax, style.titled("Head ablation", result), EFFECTS[change])
 
 
-def plot_activation_patching(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    {"transfer": "layer token"},
+    example="analysis.activation_patching(model, (images, other_images))",
+    see="plot_token_ablation",
+)
+def plot_activation_patching(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Effect of patching each token of each layer with its value from another run.
 
-    Args:
-        result: Dataset with `transfer` of dims (layer, token) from `activation_patching`.
-
-    Returns:
-        The axes: layers left to right, tokens downwards.
-
-    Raises:
-        ValueError: for a result of another measurement.
-
-    Examples:
-        >>> effect = analysis.activation_patching(model, (images, other_images))
-        >>> ax = analysis.plots.plot_activation_patching(effect)
-
-    See also:
-        `activation_patching`, `plot_token_ablation`.
+    Layers left to right, tokens downwards.
     """
-    values = expect_variable(result, "transfer", ("layer", "token"))
     title = style.titled("Activation patching", result)
-    return _draw_cells(values, ax, title, "transfer (fraction of the score difference)")
+    return _draw_cells(result["transfer"], ax, title, "transfer (fraction of the score difference)")
 
 
 def _draw_cells(values, ax, title, label):
@@ -472,33 +360,27 @@ def _draw_cells(values, ax, title, label):
     return draw_matrix(values, ax, height=3, title=title, size="large", bar=label, **look)[0]
 
 
+@draws(
+    {"distance": "layer head"},
+    of="head_ablation",
+    several=True,
+    example="analysis.head_ablation(model, (images, labels))",
+    see="plot_head_ablation",
+    by_name_only=True,
+)
 def plot_head_effects(
-    results: style.Datasets, ax: "Axes | None" = None, change: str = "output_change"
+    results: style.Datasets, ax: "Axes | None", *, change: str = "output_change"
 ) -> "Axes":
     """Effect of ablating each attention head against its attention distance.
 
+    A point for each head, with its 95 % interval where standard errors are known.
+
     Args:
-        results: Dataset of `head_ablation` with the `distance` of each head in a further variable,
-            or a dict from label to several.
-        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
-
-    Returns:
-        The axes: a point for each head, with its 95 % interval where standard errors are known.
-
-    Raises:
-        ValueError: for a result of another measurement, or an unknown change, or an empty dict.
-
-    Examples:
-        >>> effect = analysis.head_ablation(model, (images, labels))
-        >>> effect["distance"] = analysis.attention_distance(model, images)
-        >>> ax = analysis.plots.plot_head_effects(effect)
-
-    See also:
-        `head_ablation`, `attention_distance`.
+        results: the changes too; `distance` comes from `attention_distance`.
     """
-    effects = style.labelled(results, ("layer", "head"), _effect(change))
-    distances = style.labelled(results, ("layer", "head"), "distance")
-    datasets = results if isinstance(results, dict) else dict.fromkeys(effects, results)
+    effects = style.labelled(results, _effect(change), "layer", "head")
+    distances = style.labelled(results, "distance")
+    datasets = style.by_label(results)
     errors = {label: dataset.get(f"{change}_stderr") for label, dataset in datasets.items()}
     ax = style.new_axes(7, 4.2) if ax is None else ax
     colours = style.line_colours(effects)
@@ -521,31 +403,21 @@ def plot_head_effects(
     return ax
 
 
+@draws(
+    {"accuracy_change": "layer path"},
+    several=True,
+    example="analysis.skip_ablation(model, (images, labels))",
+    see="plot_skip_ratio",
+)
 def plot_skip_ablation(
-    results: style.Datasets, ax: "Axes | None" = None, change: str = "accuracy_change"
+    results: style.Datasets, ax: "Axes | None", *, change: str = "accuracy_change"
 ) -> "Axes":
     """Effect of removing the skips, or the branches, of each block.
 
-    Args:
-        results: Dataset with the changes, of dims (layer, path), from `skip_ablation`, or a dict
-            from label to several.
-        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
-
-    Returns:
-        The axes: a line for each model and path, in a band of 1.96 standard errors.
-
-    Raises:
-        ValueError: for a result of another measurement, or an unknown change, or an empty dict.
-
-    Examples:
-        >>> effect = analysis.skip_ablation(model, (images, labels))
-        >>> ax = analysis.plots.plot_skip_ablation(effect)
-
-    See also:
-        `skip_ablation`, `plot_skip_ratio`.
+    A line for each model and path, in a band of 1.96 standard errors.
     """
     lines, errors = (
-        style.split(style.labelled(results, ("layer", "path"), name), "path")
+        style.split(style.labelled(results, name, "layer", "path"), "path")
         for name in (_effect(change), f"{change}_stderr")
     )
     kinds = {path: f"without {path}" for _, path in lines}
@@ -555,32 +427,21 @@ def plot_skip_ablation(
     return ax
 
 
+@draws(
+    {"accuracy_change": "tokens share"},
+    several=True,
+    example="analysis.token_ablation(model, (images, labels))",
+    see="plot_activation_patching",
+)
 def plot_token_ablation(
-    results: style.Datasets, ax: "Axes | None" = None, change: str = "accuracy_change"
+    results: style.Datasets, ax: "Axes | None", *, change: str = "accuracy_change"
 ) -> "Axes":
     """Effect of replacing a growing fraction of the tokens, in several orders.
 
-    Args:
-        results: Dataset with the changes, of dims (tokens, share), from `token_ablation`; a dict
-            from label to several is drawn as a panel each, on one scale.
-        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
-
-    Returns:
-        The axes: a line for each order, with bars of 1.96 standard errors; prefix tokens, replaced
-        together, are points at 1.
-
-    Raises:
-        ValueError: for a result of another measurement, or an unknown change, or an empty dict.
-
-    Examples:
-        >>> effect = analysis.token_ablation(model, (images, labels))
-        >>> ax = analysis.plots.plot_token_ablation(effect)
-
-    See also:
-        `token_ablation`, `plot_activation_patching`.
+    A line for each order, with bars of 1.96 standard errors; prefix tokens, replaced together, are
+    points at 1. Several results are a panel each, on one scale.
     """
-    for result in style.by_label(results).values():
-        expect_variable(result, _effect(change), ("tokens", "share"))
+    style.labelled(results, _effect(change), "tokens", "share")
     title = style.titled("Token ablation", results)
     if not isinstance(results, dict):
         ax = style.new_axes(7, 4.2) if ax is None else ax
@@ -590,7 +451,7 @@ def plot_token_ablation(
         return ax
     count, orders = len(results), _orders(results.values())
     layout = {"columns": min(count, 3), "inches": (3.6, 2.8), "size": 10}
-    ax, flat = panels(ax, count, title, "result", list(results), **layout)
+    ax, flat = panels(ax, count, title, list(results), **layout)
     for panel in flat[1:]:
         panel.sharey(flat[0])
     for panel, result in zip(flat, results.values(), strict=True):
@@ -683,147 +544,87 @@ def plot_overlay(
     return target
 
 
-@renamed_arguments(axes="ax")
+@draws("example class row column channel", panels="(class,)", see="plot_grad_cam")
 def plot_input_gradients(
-    result: xr.DataArray,
-    ax: "Axes | None" = None,
-    image: np.ndarray | None = None,
-    example: int = 0,
+    result: xr.DataArray, ax: "Axes | None", *, image: np.ndarray | None = None, example: int = 0
 ) -> "Axes":
     """Absolute input gradients, summed over image channels, a panel for each class.
 
-    Args:
-        result: DataArray of dims (example, class, row, column, channel) from `input_gradients`.
-
-    Returns:
-        The axes, with `ax.panels` of shape (class,). Every panel is scaled to its own maximum.
-
-    Raises:
-        ValueError: for a result of another measurement, or an example that it does not contain.
-
-    Examples:
-        >>> gradients = analysis.input_gradients(model, images)
-        >>> ax = analysis.plots.plot_input_gradients(gradients, image=images[0])
-
-    See also:
-        `input_gradients`, `plot_grad_cam`.
+    Every panel is scaled to its own maximum.
     """
-    result = expect_array(result, ("example", "class", "row", "column", "channel"))
     maps = np.abs(select_labels(result, example=example)).sum("channel")
     names = [f"class {name}" for name in result["class"].values]
     title = style.titled("Input gradients", result)
-    return draw_maps(ax, maps, names, title, "class", image=image)[0]
+    return draw_maps(ax, maps, names, title, image=image)[0]
 
 
-@renamed_arguments(axes="ax", of="class_label")
+@draws("example class layer row column", panels="(layer,)", see="plot_input_gradients")
 def plot_grad_cam(
     result: xr.DataArray,
-    ax: "Axes | None" = None,
+    ax: "Axes | None",
+    *,
     image: np.ndarray | None = None,
     class_label: int | str | None = None,
     example: int = 0,
 ) -> "Axes":
-    """Grad-CAM of a class, a panel for each layer.
+    """Grad-CAM of a class, a panel for each layer, scaled to its own maximum.
 
     Args:
-        result: DataArray of dims (example, class, layer, row, column) from `grad_cam`.
         class_label: the class, as the coordinate `class` has it; the first if None.
-
-    Returns:
-        The axes, with `ax.panels` of shape (layer,). Every panel is scaled to its own maximum.
-
-    Raises:
-        ValueError: for a result of another measurement, or a class or example that it does not
-            have.
-
-    Examples:
-        >>> maps = analysis.grad_cam(model, images)
-        >>> ax = analysis.plots.plot_grad_cam(maps, image=images[0])
-
-    See also:
-        `grad_cam`, `plot_input_gradients`.
     """
-    result = expect_array(result, ("example", "class", "layer", "row", "column"))
     label = result["class"].values[0] if class_label is None else class_label
     maps = select_labels(result, **{"example": example, "class": label})
     title = style.titled(f"Grad-CAM of class {label}", result)
-    return draw_maps(ax, maps, layer_names(result), title, "layer", image=image)[0]
+    return draw_maps(ax, maps, layer_names(result), title, image=image)[0]
 
 
-@renamed_arguments(axes="ax")
+@draws("example layer place row column", panels="(layer,)", see="plot_receptive_field")
 def plot_position_attribution(
     result: xr.DataArray,
+    ax: "Axes | None",
+    *,
     place: int | None = None,
-    ax: "Axes | None" = None,
     image: np.ndarray | None = None,
     example: int = 0,
 ) -> "Axes":
     """Effective receptive field at one position of an image, a panel for each layer.
 
+    Every panel is scaled to its own maximum; colours follow the square root.
+
     Args:
-        result: DataArray of dims (example, layer, place, row, column) from `position_attribution`.
         place: the cell, counted row by row; the middle one if None.
-
-    Returns:
-        The axes, with `ax.panels` of shape (layer,). Every panel is scaled to its own maximum;
-        colours follow the square root.
-
-    Raises:
-        ValueError: for a result of another measurement, or a position or example that it does not
-            have.
-
-    Examples:
-        >>> fields = analysis.position_attribution(model, images)
-        >>> ax = analysis.plots.plot_position_attribution(fields, 5, image=images[0])
-
-    See also:
-        `position_attribution`, `plot_receptive_field`.
     """
-    result = expect_array(result, ("example", "layer", "place", "row", "column"))
     place = result["place"].values[result.sizes["place"] // 2] if place is None else place
     maps = np.sqrt(select_labels(result, example=example, place=place))
     title = style.titled(f"Effective receptive field at position {place}", result)
     look = {"bar": "√ of the fraction of maximum", "image": image}
-    return draw_maps(ax, maps, layer_names(result), title, "layer", **look)[0]
+    return draw_maps(ax, maps, layer_names(result), title, **look)[0]
 
 
-@renamed_arguments(axes="ax")
+@draws(
+    "layer example token other_example other_token", panels="(image,)", see="plot_attention_rows"
+)
 def plot_token_similarity(
     result: xr.DataArray,
+    ax: "Axes | None",
+    *,
     token: int | None = None,
-    ax: "Axes | None" = None,
     images: list[np.ndarray] | None = None,
     layer: str | None = None,
     example: int = 0,
 ) -> "Axes":
     """Similarity of one token to all tokens of every image; frames mark the most similar ones.
 
+    Colours run from the smallest cosine to 1.
+
     Args:
-        result: DataArray of dims (layer, example, token, other_example, other_token) from
-            `token_similarity`.
         token: position on the grid, row by row, without the prefix; the middle one if None.
         images: list of the images, as for `plot_overlay`; None draws the maps alone.
         layer: name of the layer; the last if None.
         example: number of the token's image.
-
-    Returns:
-        The axes, with `ax.panels` of shape (image,). Colours run from the smallest cosine to 1.
-
-    Raises:
-        ValueError: for a result of another measurement, or a token, layer or example that it does
-            not have.
-
-    Examples:
-        >>> similarity = analysis.token_similarity(model, images)
-        >>> ax = analysis.plots.plot_token_similarity(similarity, 5)
-
-    See also:
-        `token_similarity`, `plot_attention_rows`.
     """
     from matplotlib.colors import Normalize
 
-    dims = ("layer", "example", "token", "other_example", "other_token")
-    result = expect_array(result, dims)
     _, (rows, columns) = style.token_layout(result)
     layer = layer_names(result)[-1] if layer is None else layer
     if token is None:
@@ -835,4 +636,4 @@ def plot_token_similarity(
     title = style.titled(f"Similarity to token {token} of {layer}", result)
     look = {"frames": [divmod(cell, columns) for cell in best], "bar": "cosine similarity"}
     look |= {"images": images, "scaled": False, "norm": Normalize(low, max(1, low + 1e-6))}
-    return draw_maps(ax, values.reshape(-1, rows, columns), names, title, "image", **look)[0]
+    return draw_maps(ax, values.reshape(-1, rows, columns), names, title, **look)[0]

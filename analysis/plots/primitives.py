@@ -1,11 +1,9 @@
 """What plots are made of: named layers on axes, lines, panels, maps in panels, matrices."""
 
-import functools
 import itertools
 import math
 import re
 import textwrap
-import warnings
 
 import numpy as np
 
@@ -197,25 +195,17 @@ SCALED = "each panel scaled to its own maximum"
 
 
 def panels(
-    ax, shape, title, unit, names=(), *, columns=None, cells=None, inches=(1.6, 1.6),
-    size=FONT_SIZE, pad=None, label="",
+    ax, shape, title, names=(), *, columns=None, cells=None, inches=(1.6, 1.6), size=FONT_SIZE,
+    pad=None, label="",
 ):  # fmt: skip
     """Lay out titled panels in place of axes, and return these, with `ax.panels`, and the panels.
 
     `shape` is their number or (rows, columns), `cells` the (row, column) of each, `inches` the size
-    of a panel in a new figure, `label` that to the left of all, and `unit` what a panel shows, in
-    errors. An array of axes as `ax` is deprecated and returned.
+    of a panel in a new figure, and `label` that to the left of all. Panels without a name among
+    `names` have no title.
     """
     shape = (shape,) if isinstance(shape, int) else shape
     count = math.prod(shape)
-    if isinstance(ax, list | tuple | np.ndarray):
-        axes = np.asarray(ax).ravel()[:count]
-        if len(axes) < count:
-            raise ValueError(
-                f"Expected at least {count} axes, one per {unit}. Received: {len(axes)}"
-            )
-        _entitle(axes, names, size, pad)
-        return axes.reshape(shape), axes
     if cells is None:
         most = max(3, min(7, math.ceil(math.sqrt(1.6 * count))))  # rows about 1.6 times as long
         columns = columns or (shape[1] if len(shape) == 2 else most)
@@ -232,7 +222,7 @@ def panels(
         width = max(columns * (inches[0] + 0.1) + 1.5 + 0.3 * bool(label), 0.085 * widest, 3.2)
         height = rows * (inches[1] + 0.17 * lines + 0.1) + 0.2 * (2 + title.count("\n")) + 0.3
         height = max(height, 2.6)
-        ax = style.new_axes(width, height, "compressed", axes_class=_panel_axes())
+        ax = style.new_axes(width, height, "compressed")
     if spec := ax.get_subplotspec():
         grid = spec.subgridspec(rows, columns)
     else:  # of `Figure.add_axes`
@@ -246,14 +236,15 @@ def panels(
     ax.set_ylabel(label, fontsize=9, labelpad=16)
     flat = np.array([ax.figure.add_subplot(grid[row, column]) for row, column in cells])
     ax.panels = flat.reshape(shape)
-    _entitle(flat, names, size, pad)
+    for panel, name in zip(flat, names, strict=False):
+        panel.set_title(name, fontsize=size, pad=pad)
     return ax, flat
 
 
-def _entitle(flat, names, size, pad):
-    """Title panels; those without a name are left as they are."""
-    for panel, name in zip(flat, names, strict=False):
-        panel.set_title(name, fontsize=size, pad=pad)
+def entitle(ax, title):
+    """Replace the title of axes, in lines that are little wider than the axes."""
+    letters = 1.2 * ax.bbox.width / ax.figure.dpi * 72 / (LETTER * ax.title.get_fontsize())
+    ax.title.set_text("\n".join(_broken(title, int(letters))))
 
 
 def _fit(titles, inches, size):
@@ -273,38 +264,9 @@ def _broken(title, letters):
             yield elide(part.replace("/ ", "/"), letters)
 
 
-@functools.cache
-def _panel_axes():
-    """Class of the axes of a new figure with panels; indexing them is deprecated."""
-    from matplotlib.axes import Axes
-
-    class PanelAxes(Axes):
-        """Axes that `panels` replace."""
-
-        def _former_array(self):
-            words = "a plot is no array of axes any more: use .panels"
-            warnings.warn(words, DeprecationWarning, stacklevel=3)
-            return self.panels
-
-        def __getitem__(self, index):
-            return self._former_array()[index]
-
-        def __iter__(self):
-            return iter(self._former_array())
-
-        def __len__(self):
-            return len(self._former_array())
-
-        def __bool__(self):
-            return True
-
-    return PanelAxes
-
-
 def draw_maps(
-    ax, maps, names, title, unit, *, bar="fraction of maximum", image=None, images=None,
-    frames=None, axis_unit=None, scaled=True, cmap="magma", norm=None, shape=None, extent=None,
-    **layout,
+    ax, maps, names, title, *, bar="fraction of maximum", image=None, images=None, frames=None,
+    axis_unit=None, scaled=True, cmap="magma", norm=None, shape=None, extent=None, **layout,
 ):  # fmt: skip
     """Maps (panel, row, column) in panels with one colour bar, whose label is `bar`; axes and bar.
 
@@ -319,7 +281,7 @@ def draw_maps(
     names = [name if "\n" in name else wrap(name) for name in map(str, names)]
     inches = (1.6, 1.6 * tall) if tall < 1.5 else (1.6 * 1.5 / tall, 2.4)
     layout = {"inches": inches, "pad": 4} | layout
-    ax, flat = panels(ax, len(maps) if shape is None else shape, title, unit, names, **layout)
+    ax, flat = panels(ax, len(maps) if shape is None else shape, title, names, **layout)
     images = images if image is None else [image] * len(maps)
     look = {"cmap": style.colours(cmap), "norm": norm or Normalize(0, 1)}
     for index, (panel, values) in enumerate(zip(flat, maps, strict=True)):

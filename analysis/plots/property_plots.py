@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ..engine.results import require_word
 from . import style
 from .primitives import draw_lines
+from .rule import draws
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,35 +17,24 @@ DIMENSIONS = {
 }
 
 
+@draws(dict.fromkeys(("dimension", "stderr"), "measure layer"), several=True)
 def plot_intrinsic_dimension(
     results: style.Datasets,
-    ax: "Axes | None" = None,
+    ax: "Axes | None",
+    *,
     measure: str | None = None,
     baselines: list[str] = (),
 ) -> "Axes":
     """Intrinsic dimension, participation ratio and effective rank by layer, on a log scale.
 
+    A line per result and measure, with a band of the 95 % CI.
+
     Args:
-        results: Dataset with `dimension` of dims (measure, layer) from `intrinsic_dimension`, or a
-            dict from label to several.
         measure: `"two_nn"`, `"participation_ratio"` or `"effective_rank"`; all if None.
-
-    Returns:
-        The axes: a line per result and measure, with a band of the 95 % CI.
-
-    Raises:
-        ValueError: for a result of another measurement, or an unknown measure.
-
-    Examples:
-        >>> dimension = analysis.intrinsic_dimension(model, images)
-        >>> ax = analysis.plots.plot_intrinsic_dimension(dimension, measure="two_nn")
-
-    See also:
-        `intrinsic_dimension`.
     """
     measures = [measure] if measure is not None else list(DIMENSIONS)
-    values = style.labelled(results, ("measure", "layer"), "dimension")
-    errors = style.labelled(results, ("measure", "layer"), "stderr")
+    values = style.labelled(results, "dimension")
+    errors = style.labelled(results, "stderr")
     for name in measures:
         require_word(name, tuple(DIMENSIONS), "measure")
     pairs = [(label, name) for label in values for name in measures]

@@ -6,12 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from .. import renamed_arguments
 from ..engine.estimates import current_outcomes, num_batches, t_interval
 from ..engine.results import (
-    expect_array,
-    expect_results,
-    expect_variable,
     layer_names,
     select_layers,
 )
@@ -29,6 +25,7 @@ from .primitives import (
     shorten,
     wrap,
 )
+from .rule import draws
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,51 +37,36 @@ PARTS = {"cls": "CLS token", "spatial": "spatial tokens"}
 FIXED = {"vmin": 0, "vmax": 1}
 
 
+@draws(
+    {"cka": "layer_x layer_y"},
+    "layer_x layer_y",
+    of="cka, depth_cka, residual_cka",
+    several=True,
+    see="plot_layer_match_accuracy",
+)
 def plot_cka(
-    results: xr.Dataset | xr.DataArray | dict[str, xr.Dataset | xr.DataArray],
-    ax: "Axes | None" = None,
+    results: xr.Dataset | xr.DataArray | dict[str, xr.Dataset | xr.DataArray], ax: "Axes | None"
 ) -> "Axes":
     """CKA of every pair of layers (Figures 1, 2, 8 and H.1 of Raghu et al. 2021).
 
+    `layer_x` left to right, `layer_y` bottom up, colours fixed to [0, 1]. Values beyond (the
+    estimator is unbiased, not bounded) saturate, and the colour bar has arrows. Panels of several
+    results are at most 4 in a row; layers are named at the outer panels where all results share
+    them, models only where a result compares two.
+
     Args:
-        results: Dataset with `cka` and, where known, its standard error `stderr`, of dims
-            (layer_x, layer_y); or that DataArray `cka` alone. The attributes `model_x` and
-            `model_y` name the models. A dict from label to several is drawn as a panel each.
-
-    Returns:
-        The axes: `layer_x` left to right, `layer_y` bottom up, colours fixed to [0, 1]. Values
-        beyond (the estimator is unbiased, not bounded) saturate, and the colour bar has arrows.
-        Panels of several results are at most 4 in a row; layers are named at the outer panels
-        where all results share them, models only where a result compares two.
-
-    Raises:
-        ValueError: for a result without CKA, or an empty dict.
-
-    Examples:
-        >>> similarity = analysis.cka(model, images)
-        >>> ax = analysis.plots.plot_cka(similarity)
-
-    See also:
-        `cka`, `depth_cka`, `residual_cka`, `plot_layer_match_accuracy`.
+        results: the attributes `model_x` and `model_y` name the models; where the standard error
+            `stderr` is known, the colour bar has the largest.
     """
+    by_label = style.by_label(results)
+    cka = {x: y if isinstance(y, xr.DataArray) else y["cka"] for x, y in by_label.items()}
+    models = [style.models(result) for result in by_label.values()]
+    bar = f"CKA{_error_bound(by_label.values())}"
     if isinstance(results, dict):
-        return _draw_panels(
-            {label: _cka_of(result) for label, result in expect_results(results).items()},
-            "CKA between layers",
-            [style.models(result) for result in results.values()],
-            ax,
-            f"CKA{_error_bound(results.values())}",
-        )
-    cka, models = _cka_of(results), style.models(results)
-    look = {"title": _naming("CKA between layers", models), "bar": f"CKA{_error_bound([results])}"}
-    return draw_matrix(cka, ax, models=models, cmap=style.colours("magma"), **FIXED, **look)[0]
-
-
-def _cka_of(result):
-    """CKA of dims (layer_x, layer_y), of a Dataset or as it is."""
-    if isinstance(result, xr.DataArray):
-        return expect_array(result, DIMS)
-    return expect_variable(result, "cka", DIMS)
+        return _draw_panels(cka, "CKA between layers", models, ax, bar)
+    look = {"title": _naming("CKA between layers", models[0]), "models": models[0]}
+    look |= {"bar": bar, "cmap": style.colours("magma"), **FIXED}
+    return draw_matrix(cka[""], ax, **look)[0]
 
 
 def _naming(text, models):
@@ -107,7 +89,7 @@ def _draw_panels(maps, title, models, ax, bar, last_bar=""):
     columns = math.ceil(len(maps) / math.ceil(len(maps) / 4))
     models = [pair if pair[0] != pair[1] else ["", ""] for pair in models]
     layout = {"columns": columns, "inches": (PANEL + 0.4, PANEL + 0.4), "size": 9}
-    ax, flat = panels(ax, len(maps), title, "result", list(maps), **layout)
+    ax, flat = panels(ax, len(maps), title, list(maps), **layout)
     values = list(maps.values())
     sides = [
         [(tuple(layer_names(value, dim)), model) for dim, model in zip(DIMS, pair, strict=True)]
@@ -138,30 +120,19 @@ WITHOUT = {
 }
 
 
-def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    {"cka": " ".join(DIMS), **dict.fromkeys(("without", "share"), " ".join(("part", *DIMS)))},
+    panels="(parts + 1,)",
+    see="plot_cka",
+)
+def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """CKA between layers, and without few images, the first component and the pixels.
 
-    Args:
-        result: Dataset from `cka_sensitivity`: `cka` of dims (layer_x, layer_y) and `without` of
-            dims (part, layer_x, layer_y).
-
-    Returns:
-        The axes, with `ax.panels` of shape (parts + 1,): matrices of CKA, then without each part,
-        whose titles state the median share of HSIC; colours fixed to [0, 1].
-
-    Raises:
-        ValueError: for a result of another measurement.
-
-    Examples:
-        >>> sensitivity = analysis.cka_sensitivity(model, images)
-        >>> ax = analysis.plots.plot_cka_sensitivity(sensitivity)
-
-    See also:
-        `cka_sensitivity`, `plot_cka`.
+    Matrices of CKA, then without each part, whose titles state the median share of HSIC; colours
+    are fixed to [0, 1].
     """
-    parts = ("part", *DIMS)
-    without, share = (expect_variable(result, name, parts) for name in ("without", "share"))
-    maps = {"CKA": expect_variable(result, "cka", DIMS)}
+    without, share = result["without"], result["share"]
+    maps = {"CKA": result["cka"]}
     for part in layer_names(without, "part"):
         percent = 100 * float(share.sel(part=part).median())
         words = f"{WITHOUT.get(part, part)}\n({percent:.0f} % of HSIC)"
@@ -170,63 +141,49 @@ def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes"
     return _draw_panels(maps, title, [style.models(result)] * len(maps), ax, "CKA")
 
 
-def plot_similarities(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    {"similarity": "measure layer_x layer_y", "disagreement": "layer_x layer_y"},
+    panels="(measures + 1,)",
+    see="plot_cka",
+)
+def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Several measures of similarity between layers, and where the measures disagree.
 
-    Args:
-        result: Dataset from `similarities`: `similarity` of dims (measure, layer_x, layer_y) and
-            `disagreement` of dims (layer_x, layer_y).
-
-    Returns:
-        The axes, with `ax.panels` of shape (measures + 1,), at most 4 in a row: matrices of the
-        measures, and last of the disagreement, in other colours, all fixed to [0, 1].
-
-    Raises:
-        ValueError: for a result of another measurement.
-
-    Examples:
-        >>> result = analysis.similarities(model, images)
-        >>> ax = analysis.plots.plot_similarities(result)
-
-    See also:
-        `similarities`, `plot_cka`.
+    Matrices of the measures, at most 4 in a row, and last of the disagreement, in other colours;
+    all scales are fixed to [0, 1].
     """
-    values = expect_variable(result, "similarity", ("measure", *DIMS))
+    values = result["similarity"]
     maps = dict(zip(layer_names(values, "measure"), values, strict=True))
-    maps["disagreement of the measures"] = expect_variable(result, "disagreement", DIMS)
+    maps["disagreement of the measures"] = result["disagreement"]
     title = style.titled("Similarity measures between layers", result)
     bars = "similarity", "disagreement in the order of pairs"
     return _draw_panels(maps, title, [style.models(result)] * len(maps), ax, *bars)
 
 
-def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    {"cka": "layer_x layer_y"},
+    of="cka",
+    example="analysis.cka(model, images, other_model)",
+    see="layer_match_accuracy plot_cka",
+    by_name_only=True,
+)
+def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """The most similar layer of another run for each layer (Kornblith et al. 2019, section 6.1).
 
+    The matrix of CKA, and in every column (`layer_x`) a mark at the `layer_y` of the largest CKA: a
+    disc on the thin diagonal, where layers meet the layer of their own name, else a cross.
+
     Args:
-        result: Dataset as for `plot_cka`, of two runs of one architecture.
-
-    Returns:
-        The axes: the matrix of CKA, and in every column (`layer_x`) a mark at the `layer_y` of the
-        largest CKA: a disc on the thin diagonal, where layers meet the layer of their own name,
-        else a cross.
-
-    Raises:
-        ValueError: if the layers of the two models differ.
-
-    Examples:
-        >>> similarity = analysis.cka(model, images, other_model)
-        >>> ax = analysis.plots.plot_layer_match_accuracy(similarity)
-
-    See also:
-        `layer_match_accuracy`, `plot_cka`.
+        result: of two runs of one architecture.
     """
-    cka = expect_variable(result, "cka", DIMS)
+    cka = result["cka"]
     names, other = (layer_names(cka, dim) for dim in DIMS)
     if names != other:
         differing = sorted(set(names) ^ set(other)) or "another order"
         raise ValueError(f"Expected the same layers along both dims. Received: {differing}")
     models, bar = style.models(result), f"CKA{_error_bound([result])}"
-    look = {"title": _naming("Best matching layers", models), "pad": 54, "above": 0.7, "bar": bar}
+    look = {"title": _naming("Best matching layers", models), "bar": bar}
+    look |= {"pad": 54, "above": 0.7}
     look |= {"models": models, "square": True, "cmap": style.colours("magma"), **FIXED}
     ax, _ = draw_matrix(cka, ax, **look)
     _mark_matches(ax, cka.values)
@@ -257,31 +214,24 @@ def _mark_matches(ax, cka):
     )  # fmt: skip
 
 
-def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    {"cka": "layer"},
+    several=True,
+    example="analysis.best_matching_layer(analysis.cka(model, images, other_model))",
+    see="plot_layer_match_accuracy",
+)
+def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axes":
     """CKA of each layer with the layer of its name in another model (Figures 12, G.1 and G.2).
 
+    A line per result, from dark to bright, with a band of the 95 % interval where the number of
+    batches is known: Student's t over batches. The axis of CKA spans [0, 1], and more only if
+    values do.
+
     Args:
-        results: Dataset with `cka` and, where known, its standard error `stderr`, of dims (layer,),
-            or a dict from label to several; ordered if the labels are, such as growing fractions of
-            the training images.
-
-    Returns:
-        The axes: a line per result, from dark to bright, with a band of the 95 % interval where the
-        number of batches is known: Student's t over batches. The axis of CKA spans [0, 1], and more
-        only if values do.
-
-    Raises:
-        ValueError: for a result of another measurement, or an empty dict.
-
-    Examples:
-        >>> similarity = analysis.cka(model, images, other_model)
-        >>> ax = analysis.plots.plot_best_matching_layer(analysis.best_matching_layer(similarity))
-
-    See also:
-        `best_matching_layer`, `plot_layer_match_accuracy`.
+        results: in order if the labels are, such as growing fractions of the training images.
     """
     results = style.by_label(results)
-    lines = style.labelled(results, ("layer",), "cka")
+    lines = style.labelled(results, "cka")
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = style.depth_colours(len(lines))
@@ -289,7 +239,7 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None" = None) 
         options = {"color": colours[index], "marker": style.marker(index), "label": label or "CKA"}
         ax.plot(depths[index], line.values, markersize=4.5, clip_on=False, **options)
         if "stderr" in results[label]:
-            error = expect_variable(results[label], "stderr", ("layer",)).values
+            error = results[label]["stderr"].values
             half_width = t_interval(0, error, num_batches(results[label]) - 1)[1]
             draw_band(ax, depths[index], line.values, half_width, colours[index])
     low = min(line.min().item() for line in lines.values())
@@ -303,9 +253,10 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None" = None) 
     return ax
 
 
-def plot_data_scale(results: dict[str, xr.Dataset], ax: "Axes | None" = None) -> "Axes":
+@draws({"cka": "fraction layer"}, of="best_matching_layer", several=True, by_name_only=True)
+def plot_data_scale(results: style.Datasets, ax: "Axes | None") -> "Axes":
     """`plot_best_matching_layer` with a line for each fraction of the training images."""
-    (result,) = results.values()
+    (result,) = style.by_label(results).values()
     lines = {
         f"{100 * fraction:g} % of the data": result.sel(fraction=fraction)
         for fraction in result.fraction.values
@@ -313,34 +264,26 @@ def plot_data_scale(results: dict[str, xr.Dataset], ax: "Axes | None" = None) ->
     return plot_best_matching_layer(lines, ax)
 
 
-def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    {"cka": "model_x model_y part"},
+    panels="(part,)",
+    example='analysis.last_layer_cka({"A": model, "B": other_model}, images)',
+    see="plot_cka",
+)
+def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """CKA between the last layers of all pairs of models (Figures 6 and 19 of Walmer et al.).
 
-    Args:
-        result: Dataset with `cka` of dims (model_x, model_y, part) from `last_layer_cka`.
-
-    Returns:
-        The axes, with `ax.panels` of shape (part,): matrices with the numbers written on them,
-        colours fixed to [0, 1]. A part that no two models have is left out; one that a model lacks
-        is grey.
-
-    Raises:
-        ValueError: for a result of another measurement.
-
-    Examples:
-        >>> result = analysis.last_layer_cka({"A": model, "B": other_model}, images)
-        >>> ax = analysis.plots.plot_last_layer_cka(result)
-
-    See also:
-        `last_layer_cka`, `plot_cka`.
+    Matrices with the numbers written on them, colours fixed to [0, 1]. A part that no two models
+    have is left out; one that a model lacks is grey.
     """
-    cka = expect_variable(result, "cka", ("model_x", "model_y", "part"))
+    cka = result["cka"]
     least = min(2, cka.sizes["model_x"])
     cka = cka.isel(part=cka.notnull().any("model_y").sum("model_x").values >= least)
     parts, names = layer_names(cka, "part"), layer_names(cka, "model_x")
     layout = {"inches": (max(3.0, 0.42 * len(names) + 0.6),) * 2, "columns": len(parts)}
-    title, titles = "CKA between the last layers of models", [PARTS.get(x, x) for x in parts]
-    ax, flat = panels(ax, len(parts), title, "part", titles, size=10, **layout)
+    title = "CKA between the last layers of models"
+    titles = [PARTS.get(part, part) for part in parts]
+    ax, flat = panels(ax, len(parts), title, titles, size=10, **layout)
     for panel, part in zip(flat, parts, strict=True):
         values = cka.sel(part=part).values.T
         image = panel.imshow(values, cmap=style.colours("magma"), **FIXED)
@@ -365,10 +308,15 @@ MOST_BY_LAYER = 6
 FRAMED = "framed: the token's own (row, column)"
 
 
-@renamed_arguments(axes="ax")
+@draws(
+    "layer token row column",
+    panels="(token,), or (layer, token) for a list of layers",
+    see="plot_cka",
+)
 def plot_localization(
     result: xr.DataArray,
-    ax: "Axes | None" = None,
+    ax: "Axes | None",
+    *,
     layer: str | list[str] | None = None,
     tokens: list[int] | None = None,
 ) -> "Axes":
@@ -377,32 +325,19 @@ def plot_localization(
     A frame marks each token's own position. The maps of one layer are arranged as the tokens are in
     the image, prefix tokens in a row above; those of a list of layers, in a row per layer.
 
+    Colours are shared by all maps and span their values: CKA of a token and a patch is often far
+    from 1.
+
     Args:
-        result: DataArray of dims (layer, token, row, column) from `localization`, with the
-            coordinates `token_row` and `token_column`; NaN (constant patches) is drawn grey.
+        result: with the coordinates `token_row` and `token_column`; NaN (constant patches) is grey.
         layer: name of the layer to draw, the last if None; or a list of names, in order.
         tokens: the tokens to draw, by their coordinate. If None, for one layer: all tokens if there
             are at most 16, else up to 4 x 4 evenly spaced spatial tokens; for a list of layers: all
             tokens if there are at most 6, else the first token and those nearest to the centre, two
             corners and two edges.
-
-    Returns:
-        The axes, with `ax.panels` of shape (token,), and (layer, token) for a list. Colours are
-        shared by all maps and span their values: CKA of a token and a patch is often far from 1.
-
-    Raises:
-        ValueError: for a result of another measurement, or a layer or token that it does not have.
-
-    Examples:
-        >>> cka = analysis.localization(model, images)
-        >>> ax = analysis.plots.plot_localization(cka, layer=list(cka.layer.values))
-
-    See also:
-        `localization`, `plot_cka`.
     """
     from matplotlib.colors import Normalize
 
-    result = expect_array(result, ("layer", "token", "row", "column"))
     missing = {"token_row", "token_column"} - set(result.coords)
     if missing:
         raise ValueError(f"Expected the coordinates {sorted(missing)}. Received: none of these")
@@ -428,9 +363,9 @@ def plot_localization(
     look |= {"scaled": False, "norm": Normalize(**style.span(drawn.values))}
     look["bar"] = f"CKA of token and input patch{gaps}\n{style.SPANNED}"
     maps = drawn.values.reshape(-1, *drawn.shape[2:])
-    ax, _ = draw_maps(ax, maps, titles, title, "token and layer", **look)
+    ax, _ = draw_maps(ax, maps, titles, title, **look)
     if not single:
-        for panel, name in zip(getattr(ax, "panels", ax)[:, 0], names, strict=True):
+        for panel, name in zip(ax.panels[:, 0], names, strict=True):
             panel.set_ylabel(wrap(name, 16), fontsize=8)
     return ax
 
@@ -486,36 +421,25 @@ ORDERS = {
 }
 
 
+@draws(
+    {"cka": "order subset layer", "distance": "order subset"},
+    example="analysis.head_similarity(model, other_model, images)",
+    see="plot_attention_distance",
+)
 def plot_head_similarity(
-    result: xr.Dataset, ax: "Axes | None" = None, layers: list[str] | None = None
+    result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
     """CKA of growing subsets of a ViT's heads with layers of another model (Figure 5 of Raghu).
 
+    Mean attention distance of a subset against CKA, a colour per layer; filled markers and solid
+    lines for subsets of the most local heads, hollow and dashed for the most global. Both orders
+    meet at the subset of all heads.
+
     Args:
-        result: Dataset from `head_similarity` with `cka`(order, subset, layer), `distance`(order,
-            subset) in pixels and, where known, the standard error `stderr`, drawn as a band.
-
-    Returns:
-        The axes: mean attention distance of a subset against CKA, a colour per layer; filled
-        markers and solid lines for subsets of the most local heads, hollow and dashed for the most
-        global. Both orders meet at the subset of all heads.
-
-    Raises:
-        ValueError: for a result of another measurement, or a layer that it does not contain.
-
-    Examples:
-        >>> cka = analysis.head_similarity(model, other_model, images)
-        >>> ax = analysis.plots.plot_head_similarity(cka)
-
-    See also:
-        `head_similarity`, `plot_attention_distance`.
+        result: distances in pixels; where the standard error `stderr` is known, it is a band.
     """
-    dims = ("order", "subset", "layer")
-    cka = select_layers(expect_variable(result, "cka", dims), layers)
-    distance = expect_variable(result, "distance", dims[:2])
-    error = None
-    if "stderr" in result:
-        error = select_layers(expect_variable(result, "stderr", dims), layers)
+    cka, distance = select_layers(result["cka"], layers), result["distance"]
+    error = select_layers(result["stderr"], layers) if "stderr" in result else None
     names, cut = shorten(layer_names(cka))
     ax = style.new_axes(7.5, 4.4) if ax is None else ax
     for index, colour in enumerate(style.depth_colours(len(names))):
@@ -529,7 +453,8 @@ def plot_head_similarity(
                 ax.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
     models = style.models(result)
     heads = " of ".join(filter(None, ["heads", models[0]]))
-    title = f"CKA between {heads} and layers" + (f" of {models[1]}" if models[1] else "")
+    other = f" of {models[1]}" if models[1] else ""
+    title = f"CKA between {heads} and layers{other}"
     style.tidy(ax, title=title, ylabel="CKA", ylim=(min(0, cka.values.min() - 0.02), None))
     ax.set_xlabel("mean attention distance of the heads (pixels)")
     ax.plot([], [], linestyle="none", label=" ")
@@ -539,7 +464,8 @@ def plot_head_similarity(
     return ax
 
 
-def plot_localization_by_layer(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes":
+@draws("layer token row column", of="localization", panels="(layer, token)", by_name_only=True)
+def plot_localization_by_layer(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     """`plot_localization` of all layers."""
     return plot_localization(result, ax, layer=list(result.layer.values))
 
@@ -561,36 +487,27 @@ OUTCOME_COLOURS = {
 }
 
 
-@renamed_arguments(axes="ax")
-def plot_formation(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    dict.fromkeys(("cka_to_start", "cka_to_previous"), "epoch layer"),
+    of="FormationRecorder",
+    panels="(quantity,)",
+    example="recorder.result",
+    see="plot_cka",
+)
+def plot_formation(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Representations of every layer during training: CKA over epochs, and probe accuracy.
 
-    Args:
-        result: Dataset of dims (epoch, layer) from `FormationRecorder.result`.
-
-    Returns:
-        The axes, with `ax.panels` of shape (quantity,), a matrix each: `cka_to_start`,
-        `cka_to_previous`, colours fixed to [0, 1], and `accuracy` where there is one, colours from
-        the lowest to the highest. Layers run upwards, and each record fills the time around its
-        epoch.
-
-    Raises:
-        ValueError: for a result of another measurement.
-
-    Examples:
-        >>> result = analysis.formation(model, images)
-        >>> ax = analysis.plots.plot_formation(result)
-
-    See also:
-        `FormationRecorder`, `plot_cka`.
+    A matrix each for `cka_to_start` and `cka_to_previous`, colours fixed to [0, 1], and for
+    `accuracy` where there is one, colours from the lowest to the highest. Layers run upwards, and
+    each record fills the time around its epoch.
     """
     names = [name for name in PANELS if name != "accuracy" or name in result]
-    values = [expect_variable(result, name, ("epoch", "layer")) for name in names]
+    values = [result[name].transpose("epoch", "layer") for name in names]
     height = 0.8 * style.side(result.sizes["layer"])
     title = style.titled("Representations during training", result)
     titles = [PANELS[name][0] for name in names]
     layout = {"columns": len(names), "inches": (WIDTH, height), "size": 10}
-    ax, flat = panels(ax, len(names), title, "quantity", titles, **layout)
+    ax, flat = panels(ax, len(names), title, titles, **layout)
     layers, cut = shorten(layer_names(result))
     epochs, rows = result["epoch"].values.astype(float), np.arange(len(layers))
     # Cells end halfway to the neighbours of their epoch.
@@ -628,43 +545,35 @@ PLACES = (
 )
 
 
-def plot_compute(table: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    dict.fromkeys(("training_flops", "test_accuracy"), "run"),
+    of="vit-tf compute",
+    example="table",
+)
+def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Test accuracy versus training compute (Figure 5 of the ViT paper).
 
+    A named point per run, coloured by family; compute on a logarithmic axis.
+
     Args:
-        table: Dataset with `training_flops`, in floating-point operations, and `test_accuracy`, a
-            share, both of dims (run,), with the coordinates `run`, names, and `family` (run).
-            Runs without an accuracy (NaN) are left out.
-
-    Returns:
-        The axes: a named point per run, coloured by family; compute on a logarithmic axis.
-
-    Raises:
-        ValueError: if no run has an accuracy, or one has no compute.
-
-    Examples:
-        >>> table = analysis.compute(runs)
-        >>> ax = analysis.plots.plot_compute(table)
-
-    See also:
-        `vit_tf.count_flops`, and the command `vit-tf compute`, which makes the table.
+        result: with the coordinates `run`, names, and `family`; compute in floating-point
+            operations, accuracy a fraction. Runs without an accuracy (NaN) are left out.
     """
-    accuracy = expect_variable(table, "test_accuracy", ("run",))
-    flops = expect_variable(table, "training_flops", ("run",))
+    accuracy, flops = result["test_accuracy"], result["training_flops"]
     has_accuracy = np.isfinite(accuracy.values)
     if (
-        "family" not in table.coords
+        "family" not in result.coords
         or not has_accuracy.any()
         or (flops.values[has_accuracy] <= 0).any()
     ):
         raise ValueError(
             "Expected the coordinate family, a run with an accuracy, and compute above 0. "
-            f"Received: coordinates {sorted(map(str, table.coords))}, "
+            f"Received: coordinates {sorted(map(str, result.coords))}, "
             f"accuracies {accuracy.values}, compute {flops.values}"
         )
     percent = 100 * accuracy.values[has_accuracy]
     flops = flops.values[has_accuracy].astype("float64")
-    families, names = table["family"].values[has_accuracy], table["run"].values[has_accuracy]
+    families, names = result["family"].values[has_accuracy], result["run"].values[has_accuracy]
     unit = next((unit for unit in UNITS if unit <= flops.max()), 1)
     ax = style.new_axes(7.5, 4.6) if ax is None else ax
     for index, (kind, colour) in enumerate(style.line_colours(families.tolist()).items()):
@@ -674,7 +583,7 @@ def plot_compute(table: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     ax.set(xscale="log", xlabel=f"training compute ({UNITS[unit]}FLOPs)")
     ax.margins(0.15, 0.12)
     style.plain_log(ax.xaxis)
-    title = style.titled("Test accuracy versus training compute", table)
+    title = style.titled("Test accuracy versus training compute", result)
     style.tidy(ax, title=title, ylabel="test accuracy (%)")
     style.legend(ax, "family")
     _name_points(ax, flops / unit, percent, names)
@@ -699,29 +608,20 @@ def _name_points(ax, x, y, names):
         taken.append(text.get_window_extent())
 
 
-def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+@draws(
+    {"values": "claim training"},
+    of="scorecard_of_trainings",
+    example="analysis.scorecard_of_trainings(folders)",
+    see="report_trainings",
+)
+def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Claims of papers measured in several runs, each relative to its threshold.
 
-    Args:
-        result: Dataset of `scorecard_of_trainings`, with `values` of dims (claim, training).
-
-    Returns:
-        The axes: a row for each tested claim, on a scale of its own that ends at the
-        largest distance from the threshold, the side that the claim predicts on the right. Points
-        are runs, diamonds their mean, coloured by the outcome, with the interval.
-
-    Raises:
-        ValueError: for a result of another measurement, or one without a tested claim.
-
-    Examples:
-        >>> scores = analysis.scorecard_of_trainings(folders)
-        >>> ax = analysis.plots.plot_trainings(scores)
-
-    See also:
-        `scorecard_of_trainings`, `report_trainings`.
+    A row for each tested claim, on a scale of its own that ends at the largest distance from the
+    threshold, the side that the claim predicts on the right. Points are runs, diamonds their mean,
+    coloured by the outcome, with the interval.
     """
-    values = expect_variable(result, "values", ("claim", "training"))
-    result = current_outcomes(result)
+    values, result = result["values"], current_outcomes(result)
     is_tested = np.isfinite(result["value"].values)
     result, values = result.isel(claim=is_tested), values.isel(claim=is_tested)
     count = is_tested.sum()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import xarray as xr
 
-from ..engine.results import expect_array, expect_results, expect_variable
+from ..engine.results import expect_variable
 
 # One result, or a dict from label to several.
 Arrays = xr.DataArray | dict[str, xr.DataArray]
@@ -25,15 +25,13 @@ LEGEND = {
 
 def by_label(results):
     """The results as a dict from label to result; the label of a single result is ""."""
-    return expect_results(results if isinstance(results, dict) else {"": results})
+    return results if isinstance(results, dict) else {"": results}
 
 
-def labelled(results, dims, variable=None):
-    """Dict from label to the DataArray to draw, `variable` of each result unless that is None."""
+def labelled(results, variable, *dims):
+    """Dict from label to that variable of each result; where dims are named, it is checked."""
     return {
-        label: expect_array(result, dims)
-        if variable is None
-        else expect_variable(result, variable, dims)
+        label: expect_variable(result, variable, dims) if dims else result[variable]
         for label, result in by_label(results).items()
     }
 
@@ -72,11 +70,11 @@ def percent(axis):
     axis.set_major_formatter(lambda fraction, _: f"{100 * fraction:g}")
 
 
-def new_axes(width, height, layout="constrained", **options):
+def new_axes(width, height, layout="constrained"):
     """Axes of a new figure of a size in inches."""
     import matplotlib.pyplot as plt
 
-    return plt.figure(figsize=(width, height), layout=layout).add_subplot(**options)
+    return plt.figure(figsize=(width, height), layout=layout).add_subplot()
 
 
 def side(layers):

@@ -1,5 +1,6 @@
 """What the site lists of measurements comes from their pages and the stub, without other edits."""
 
+import inspect
 import re
 import runpy
 import shutil
@@ -12,6 +13,8 @@ import pytest
 from browser import CHROMIUM, Browser
 from paths import ROOT
 from PIL import Image
+
+from vit_tf.analysis import plots
 
 STUB = "from .flow.wobble import wobble as wobble\n"
 MODULE = '''"""Wobble of layers."""
@@ -104,6 +107,21 @@ def test_a_page_without_a_question_is_named(checkout):
     hook = runpy.run_path(str(checkout / "docs/navigation.py"))
     with pytest.raises(ValueError, match=r"wobble\.md.*question"):
         hook["measurements"]()
+
+
+def test_the_site_documents_plots_as_help_does():
+    griffe = pytest.importorskip("griffe", reason="griffe is not installed")
+    extensions = griffe.load_extensions(str(ROOT / "docs/plot_docs.py"))
+    loaded = griffe.load("analysis", search_paths=[ROOT], extensions=extensions)
+    for name in ("plot_grad_cam", "plot_skip_ratio"):
+        written, plot = loaded["plots.flow_plots"][name], getattr(plots, name)
+        assert written.docstring.value == inspect.getdoc(plot)
+        parameters = inspect.signature(plot).parameters
+        assert [parameter.name for parameter in written.parameters] == list(parameters)
+        assert written.parameters["title"].default == "None"
+    assert loaded["plots.flow_plots.plot_overlay"].docstring.value == inspect.getdoc(
+        plots.plot_overlay
+    )
 
 
 @pytest.mark.slow

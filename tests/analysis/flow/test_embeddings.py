@@ -138,7 +138,6 @@ def test_filters_that_cannot_be_drawn(rng):
     for wrong, options, word in (
         (result, {}, "2 channels"),
         (one.drop_vars("explained_variance"), {}, "explained_variance"),
-        (one, {"axes": [plt.gca()]}, "at least 3 axes"),
         (result[0], {}, "component"),
     ):
         with pytest.raises(ValueError, match=word):

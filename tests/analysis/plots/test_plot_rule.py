@@ -3,6 +3,10 @@
 import ast
 import doctest
 import inspect
+import os
+import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +16,13 @@ import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.axes import Axes
+from paths import ROOT
+from PIL import Image
 from plot_results import results
 
 from vit_tf import analysis
 from vit_tf.analysis import plots
+from vit_tf.analysis.plots.rule import find_plot
 
 RESULTS = results()
 RESULTS["mean_distance"].name = "mean_distance"
@@ -126,32 +133,6 @@ def test_former_names_are_the_present_ones_with_a_warning(module, name):
         assert getattr(module, name) is getattr(owner, plots.RENAMED[name])
 
 
-def test_former_arguments_draw_on_an_array_of_axes_with_a_warning():
-    result = RESULTS["grad_cam"]
-    grid = plt.subplots(2, 2)[1]
-    with pytest.warns(DeprecationWarning, match="ax="):
-        axes = analysis.plot_grad_cam(result, axes=grid)
-    assert list(axes) == list(grid.ravel())
-    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match=r"at least 4 axes.*3"):
-        analysis.plot_grad_cam(result, axes=grid.ravel()[:3])
-    with pytest.warns(DeprecationWarning, match="class_label="):
-        panels = analysis.plot_grad_cam(result, of=7).panels
-    expected = result.sel({"class": 7}).values[0, 2]
-    np.testing.assert_allclose(panels[2].images[0].get_array(), expected / expected.max())
-
-
-def test_a_plot_of_panels_is_indexed_as_the_array_it_was_with_a_warning():
-    ax = analysis.plot_attention_maps(RESULTS["attention_maps"])
-    with pytest.warns(DeprecationWarning, match="panels"):
-        assert ax[1, 2] is ax.panels[1, 2]
-    with pytest.warns(DeprecationWarning, match="panels"):
-        rows = list(ax)
-    assert [list(row) for row in rows] == [list(row) for row in ax.panels]
-    with pytest.warns(DeprecationWarning, match="panels"):
-        assert len(ax) == 4
-    assert bool(ax)
-
-
 def test_the_cka_variable_of_a_result_is_drawn_alone():
     result = RESULTS["cka"]
     for draw in (analysis.plot, analysis.plot_cka):
@@ -233,45 +214,135 @@ def test_titles_of_panels_in_small_axes_do_not_overlap(name):
     assert not any(a.overlaps(b) for i, a in enumerate(titles) for b in titles[:i])
 
 
-PLOTS = sorted(name for name in dir(analysis) if name.startswith("plot_") or name == "plot")
+def test_options_of_a_plot_are_keywords_of_its_own():
+    for options, words in (({"optoin": 1}, "plot_cka.*'optoin'"), ({"layers": None}, "layers")):
+        with pytest.raises(TypeError, match=words):
+            plots.plot_cka(RESULTS["cka"], **options)
 
 
-@pytest.mark.parametrize("name", PLOTS)
-def test_signatures_are_annotated_and_examples_run(name):
-    function = getattr(analysis, name)
+def test_every_plot_takes_axes_and_a_title():
+    for name, result in RESULTS.items():
+        draw = getattr(plots, f"plot_{name}")
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+        ax = draw(result, right, "A title of mine")
+        assert ax is right and ax.get_title() == "A title of mine" and not left.get_title()
+        plt.close(figure)
+    long = " ".join(["nine words of a title that fills several lines"] * 4)
+    ax = analysis.plot(RESULTS["cka"], title=long)
+    assert ax.get_title().replace("\n", " ") == long
+    ax.figure.draw_without_rendering()
+    assert ax.title.get_window_extent().width < ax.figure.bbox.width
+
+
+PHOTO = np.random.default_rng(1).integers(0, 256, (24, 32, 3)).astype("uint8")
+
+
+@pytest.mark.parametrize("name", ["attention_maps", "mean_attention", "attention_rollout"])
+@pytest.mark.parametrize("photo", [PHOTO, Image.fromarray(PHOTO)], ids=["array", "PIL"])
+def test_attention_maps_lie_over_the_photograph(name, photo):
+    alone = analysis.plot(RESULTS[name]).panels.ravel()
+    over = analysis.plot(RESULTS[name], image=photo).panels.ravel()
+    for before, after in zip(alone, over, strict=True):
+        below, drawn = after.images
+        np.testing.assert_allclose(below.get_array(), PHOTO / 255)
+        np.testing.assert_array_equal(drawn.get_array(), before.images[0].get_array())
+        assert below.get_extent() == drawn.get_extent() == [-0.5, 31.5, 23.5, -0.5]
+        assert drawn.get_alpha() < 1 and not len(after.get_xticks())
+
+
+def test_rollouts_of_images_lie_over_the_image_of_each():
+    photos = [PHOTO, 255 - PHOTO]
+    panels = analysis.plot(RESULTS["rollout_of_images"], image=photos).panels
+    for panel, photo in zip(panels, photos, strict=True):
+        np.testing.assert_allclose(panel.images[0].get_array(), photo / 255)
+
+
+def test_a_result_has_one_plot_however_many_have_its_dims():
+    for name, result in RESULTS.items():
+        drawn = find_plot(result).__name__
+        assert getattr(plots, drawn) is getattr(plots, f"plot_{name}") or name in BY_NAME, name
+
+
+# Results of the dims of other ones, whose plots `plot` does not choose.
+BY_NAME = {"layer_match_accuracy"}
+DECORATED = sorted(name for name in plots.__all__ if name not in ("plot", "plot_overlay"))
+
+
+@pytest.mark.parametrize("name", DECORATED)
+def test_help_says_what_the_signature_says_and_the_example_runs(name):
+    function = getattr(plots, name)
     signature = inspect.signature(function)
-    for parameter in signature.parameters.values():
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
-            assert parameter.annotation is not parameter.empty, parameter
+    first, ax, title, *options = signature.parameters.values()
+    assert first.name == ("results" if "dict[" in str(first.annotation) else "result")
+    assert (ax.name, title.name) == ("ax", "title") and ax.default is title.default is None
+    assert all(option.kind is option.KEYWORD_ONLY for option in options)
+    assert all(x.annotation is not x.empty for x in signature.parameters.values())
     assert signature.return_annotation == "Axes"
     text = inspect.getdoc(function)
-    for section in ("Args:", "Returns:", "Raises:", "Examples:", "See also:"):
-        assert section in text, section
+    sections = ("Args:", "Returns:", "Raises:", "Examples:", "See also:")
+    positions = [text.index(section) for section in sections]
+    assert positions == sorted(positions)
+    documented = re.findall(r"^    (\w+): \S", text[positions[0] : positions[1]], re.MULTILINE)
+    assert documented == list(signature.parameters)
+    for other in re.findall(r"`(plot_\w+)`", text):
+        assert hasattr(plots, other), other
+    with pytest.raises(TypeError, match=function.__name__):
+        function()
+    if name not in ("plot_data_scale", "plot_probes", "plot_accuracy_by_data"):  # several runs
+        _run_example(text, name)
 
+
+def _run_example(text, name):
+    """Runs the example of a docstring on the synthetic results, whatever the models are."""
     measured = {key: (lambda *_, key=key, **__: RESULTS[key].copy()) for key in RESULTS}
-    names = {key: getattr(analysis, key) for key in PLOTS}
-    placeholders = "model other_model images other_images labels masks train test videos pairs"
-    tokens = xr.DataArray(
-        np.random.default_rng(0).uniform(size=(8, 1, 13)),
-        {"layer": RESULTS["ridge_probe"].layer.values, "l2": [10.0]},
-        ("layer", "l2", "token"),
-        attrs=RESULTS["ridge_probe"].attrs,
-    )
-    probe = measured["ridge_probe"]
-    measured["ridge_probe"] = lambda *_, tokens=None: probe() if tokens != "each" else each
-    each = tokens
-    space = dict.fromkeys(placeholders.split())
-    space |= {"images": np.zeros((2, 24, 32, 3)), "aligned": RESULTS["aligned_attention"]}
-    space |= dict.fromkeys(("lens", "kernel", "embedding", "grid", "runs", "queries"))
-    space |= dict.fromkeys(("gallery", "truth"))
     measured["scorecard_of_trainings"] = measured["trainings"]
-    space["folders"] = None
-    space["analysis"] = SimpleNamespace(plots=plots, **measured, **names)
+    probe = RESULTS["ridge_probe"]
+    tokens = xr.DataArray(
+        np.random.default_rng(0).uniform(size=(8, 13)),
+        {"layer": probe.layer.values},
+        ("layer", "token"),
+        attrs=probe.attrs,
+    )
+    by_plot = {"plot_probe_map": tokens, "plot_token_probes": tokens}
+    lines = dict.fromkeys(("plot_probe_variants", "plot_summary_probes"), probe.isel(l2=0))
+    measured["ridge_probe"] = lambda *_: (by_plot | lines).get(name, probe)
+    ablated = RESULTS["head_ablation"].assign(distance=RESULTS["attention_distance"])
+    measured["head_ablation"] = lambda *_: ablated
+    placeholders = "model other_model images other_images labels masks train test videos pairs"
+    placeholders += " aligned lens kernel embedding grid queries gallery truth folders"
+    space = dict.fromkeys(placeholders.split())
+    space |= {"recorder": SimpleNamespace(result=RESULTS["formation"]), "table": RESULTS["compute"]}
+    space["analysis"] = SimpleNamespace(plots=plots, **measured)
     example = doctest.DocTestParser().get_doctest(text, space, name, None, None)
-    assert example.examples
+    assert len(example.examples) == 2
     report = []
     doctest.DocTestRunner(verbose=False).run(example, out=report.append)
     assert not report, "".join(report)
+
+
+@pytest.mark.slow
+def test_signatures_of_a_type_checker_are_those_of_the_plots(tmp_path):
+    """What `help` says of a plot is what pyright knows of it: names, order and defaults."""
+    pyright = Path(sys.executable).with_name("pyright")
+    if not pyright.exists():
+        pytest.skip("pyright is not installed")
+    names = ["plot_grad_cam", "plot_skip_ratio", "plot_cka"]
+    path = ROOT / f"typed_{os.getpid()}.py"
+    lines = [
+        f"from analysis.plots import {', '.join(names)}",
+        *(f"reveal_type({x})" for x in names),
+    ]
+    try:
+        path.write_text("\n".join(lines))
+        command = [pyright, "--pythonpath", sys.executable, path]
+        answer = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+    finally:
+        path.unlink()
+    types = re.findall(r'Type of "(\w+)" is "PlotFunction\[.*, \((.*)\)\]"', answer)
+    assert [name for name, _ in types] == names, answer
+    for name, options in types:
+        own = list(inspect.signature(getattr(plots, name)).parameters)[3:]
+        assert re.findall(r"(\w+): ", options) == own
 
 
 @pytest.mark.slow

@@ -1,0 +1,220 @@
+"""The rule of all plots: which results each draws, and the documentation that follows."""
+
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
+
+import xarray as xr
+
+from ..engine.results import describe, expect_array, expect_results, expect_variable
+from .primitives import entitle
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Dims of a DataArray, as in "layer l2 [token]", where those in brackets may be missing; or of the
+# variables of a Dataset, by name.
+Shape: TypeAlias = str | dict[str, str]
+Result: TypeAlias = xr.DataArray | xr.Dataset
+R = TypeVar("R", contravariant=True)
+P = ParamSpec("P")
+
+
+class PlotFunction(Protocol[R, P]):
+    """A plot as it is called: its result, the axes and the title, and its own options."""
+
+    def __call__(
+        self,
+        result: R,
+        /,
+        ax: "Axes | None" = None,
+        title: str | None = None,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> "Axes": ...
+
+
+# The plots that `plot(result)` may choose, and what they draw, by the name of the measurement.
+PLOTS: dict[str, tuple[Callable[..., Any], tuple[Shape, ...]]] = {}
+# Arguments that mean the same in all plots; others are documented where they stand.
+SHARED = {
+    "ax": "Matplotlib axes; those of a new figure if None.",
+    "title": "title instead of the one that says what is drawn, and of which model.",
+    "layers": "names of the layers to draw, in order; all if None.",
+    "example": "number of the image.",
+    "image": "the image below the maps, as the model sees it, an array as for `plot_overlay` or a "
+    "PIL image; None draws the maps alone.",
+    "baselines": "labels of results that are drawn in grey.",
+    "change": '`"accuracy_change"`, `"loss_change"` or `"output_change"`.',
+}
+SECTION = re.compile(r"\n\n(\w+):\n", re.MULTILINE)
+ARGUMENT = re.compile(r"^    (\w+): ", re.MULTILINE)
+
+
+def draws(
+    *shapes: Shape,
+    of: str = "",
+    several: bool = False,
+    panels: str = "",
+    example: str = "",
+    see: str = "",
+    by_name_only: bool = False,
+) -> Callable[[Callable[Concatenate[R, "Axes | None", P], "Axes"]], "PlotFunction[R, P]"]:
+    """Decorates `plot_<measurement>(result, ax, *, ...)`, whose options are its own.
+
+    The function gets a result that has one of the shapes, with its dims in their order. Its
+    docstring has a summary and its own arguments; the rest follows from this declaration.
+
+    Args:
+        *shapes: alternatives.
+        of: the measurements that return such results, "a, b"; that of the plot's name by default.
+        several: whether it draws a dict from label to result too, and its argument is `results`.
+        panels: shape of `ax.panels` where there are panels, "(layer,)".
+        example: expression of a result; by default the measurement of a model and images.
+        see: names of other plots.
+        by_name_only: whether `plot(result)` leaves such results to another plot.
+    """
+
+    def decorate(function):
+        name = function.__name__
+
+        @functools.wraps(function)
+        def draw(result, /, ax=None, title=None, **options):
+            if not isinstance(result, dict):
+                result = _checked(result, shapes)
+            elif several:
+                result = {
+                    key: _checked(each, shapes) for key, each in expect_results(result).items()
+                }
+            else:
+                raise ValueError(
+                    f"{name} draws one result at a time. Received: {len(result)} results; draw "
+                    "each with its own ax="
+                )
+            drawn = function(result, ax, **options)
+            if title is not None:
+                entitle(drawn, title)
+            return drawn
+
+        draw.__signature__ = _signature(function)
+        measurements = of.split(", ") if of else [name.removeprefix("plot_")]
+        call = example or f"analysis.{measurements[0]}(model, images)"
+        draw.__doc__ = _documentation(function, shapes, measurements, several, panels, call, see)
+        if not by_name_only:
+            PLOTS[name.removeprefix("plot_")] = draw, shapes
+        return draw
+
+    return decorate
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """That of a plot: the result, `ax` and `title`, and the plot's own options."""
+    signature = inspect.signature(function)
+    result, ax, *options = signature.parameters.values()
+    first = result.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
+    shared = [
+        ax.replace(default=None),
+        ax.replace(name="title", default=None, annotation="str | None"),
+    ]
+    return signature.replace(parameters=[first, *shared, *options])
+
+
+def _checked(result: Result, shapes: tuple[Shape, ...]) -> Result:
+    """The result with its dims in the order of the first shape that it has, or a `ValueError`."""
+    errors = []
+    for shape in shapes:
+        try:
+            return _with_dims(result, shape)
+        except ValueError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _with_dims(result: Result, shape: Shape) -> Result:
+    if isinstance(shape, dict):
+        ordered = {
+            name: expect_variable(result, name, tuple(dims.split())) for name, dims in shape.items()
+        }
+        return result.assign(ordered)
+    dims = [dim for dim in shape.split() if not dim.startswith("[")]
+    return expect_array(result, tuple(dims), tuple(re.findall(r"\[(\w+)\]", shape)))
+
+
+def find_plot(result: Result) -> Callable[..., Any]:
+    """The plot of a result: of those that fit, the one of its name, or of most variables."""
+    fitting = {}
+    for name, (draw, shapes) in PLOTS.items():
+        for shape in shapes:
+            try:
+                _with_dims(result, shape)
+            except ValueError:
+                continue
+            num_variables = len(shape) if isinstance(shape, dict) else 0
+            fitting[draw] = (name == getattr(result, "name", None), num_variables)
+    if not fitting:
+        raise ValueError(f"Expected a result of a measurement. Received: {describe(result)}")
+    return max(fitting, key=fitting.get)
+
+
+def _documentation(
+    function: Callable[..., Any],
+    shapes: tuple[Shape, ...],
+    measurements: list[str],
+    several: bool,
+    panels: str,
+    call: str,
+    see: str,
+) -> str:
+    """The docstring of a plot: its own, and the sections that are the same for all plots."""
+    summary, *sections = SECTION.split(inspect.getdoc(function))
+    own = dict(zip(sections[::2], sections[1::2], strict=True))
+    pieces = ARGUMENT.split(own.get("Args", ""))
+    texts = SHARED | dict(zip(pieces[1::2], pieces[2::2], strict=True))
+    first, *names = inspect.signature(function).parameters
+    forms = " or ".join(map(_in_words, shapes))
+    *others, last = [f"`{measurement}`" for measurement in measurements]
+    sources = f"{', '.join(others)} or {last}" if others else last
+    several_too = ", or a dict from label to several" if several else ""
+    more = f"; {texts[first].strip().rstrip('.')}" if first in texts else ""
+    entries = [f"{first}: {forms}, from {sources}{several_too}{more}."]
+    entries += [f"{name}: {texts[name]}" for name in ("ax", "title", *names[1:])]
+    arguments = "\n".join(
+        textwrap.fill(
+            " ".join(entry.split()), 96, initial_indent=" " * 4, subsequent_indent=" " * 8
+        )
+        for entry in entries
+    )
+    failures = ["a result of another measurement"] + ["an empty dict"] * several
+    failures += ["an option that it does not have"] * bool(set(names) - {"ax", "image"})
+    parts = f", with `ax.panels` of shape {panels}" if panels else ""
+    see_also = ", ".join(f"`{name}`" for name in [*measurements, *see.split()])
+    return (
+        f"{summary}\n\nArgs:\n{arguments}\n\n"
+        f"Returns:\n    The Matplotlib axes{parts}.\n\n"
+        f"Raises:\n    ValueError: for {', or '.join(failures)}.\n\n"
+        f"Examples:\n    >>> result = {call}\n"
+        f"    >>> ax = analysis.plots.{function.__name__}(result)\n\n"
+        f"See also:\n    {see_also}.\n"
+    )
+
+
+def _in_words(shape: Shape) -> str:
+    """A shape as documentation names it: "Dataset with `iou` of dims (query, layer, head)"."""
+    if isinstance(shape, str):
+        return f"DataArray of dims {_tuple(shape)}"
+    names_by_dims = {}
+    for name, dims in shape.items():
+        names_by_dims.setdefault(dims, []).append(f"`{name}`")
+    parts = [
+        f"{' and '.join(names)} of dims {_tuple(dims)}" for dims, names in names_by_dims.items()
+    ]
+    return f"Dataset with {' and '.join(parts)}"
+
+
+def _tuple(dims: str) -> str:
+    """Dims in the notation of Python, "(layer,)"."""
+    names = dims.split()
+    return f"({', '.join(names)}{',' * (len(names) == 1)})"
