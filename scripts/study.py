@@ -351,6 +351,7 @@ def study_model(plan, facts, origin, options):
             "config": plan.config,
             "recipe": dataclasses.asdict(plan.recipe),
         },
+        keras_model=load,
         **{name: lambda name=name: getattr(load(), name) for name in first_layer},
     )
 
@@ -365,10 +366,17 @@ def training_flops(plan, options, model):
 
 
 def untrained(model, options, seed=None):
-    """Function that makes features of a model of the study with randomly initialized weights."""
+    """Function that makes a copy of a model of the study with randomly initialized weights."""
+    from vit_tf.analysis.study.models import UntrainedCopy
+
     path = options.out / "models" / f"{model.slug}.keras"
     seed = options.seed if seed is None else seed
-    return lambda: partial(vit_tf.submodel, vit_tf.reinitialize(vit_tf.load_model(path), seed))
+
+    def make():
+        copy = vit_tf.reinitialize(vit_tf.load_model(path), seed)
+        return UntrainedCopy(partial(vit_tf.submodel, copy), copy)
+
+    return make
 
 
 def load_data(options, batch_size, splits=("train", "validation", "test"), **changes):

@@ -27,17 +27,19 @@ Labelled = xr.DataArray | xr.Dataset
 SEPARATE = ("vit_tf.analysis", "vit_tf.scripts")
 
 
-def fingerprint(*facts):
+def fingerprint(*facts, identified_by: str = "key"):
     """A short key of facts: equal facts give equal keys, in every process.
 
     Facts are JSON values, arrays, dataclasses, and functions, which count with the values that they
-    are bound to (`partial` and closures); what has a `key` counts as that.
+    are bound to (`partial` and closures); what has a `key`, or another attribute that identifies
+    it, counts as that.
     """
-    text = json.dumps(facts, sort_keys=True, default=_as_json)
+    as_json = partial(_as_json, identified_by=identified_by)
+    text = json.dumps(facts, sort_keys=True, default=as_json)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _as_json(value):
+def _as_json(value, identified_by):
     """A value as what JSON can hold, the same in every process."""
     if hasattr(value, "__wrapped__") and not isinstance(value, FunctionType):
         return value.__wrapped__  # of a `cache`
@@ -55,6 +57,8 @@ def _as_json(value):
         return value.hex()
     if isinstance(value, type) or inspect.isbuiltin(value):
         return f"{value.__module__}.{value.__qualname__}"
+    if hasattr(value, identified_by):
+        return getattr(value, identified_by)
     if hasattr(value, "key"):
         return value.key
     if is_dataclass(value):

@@ -5,7 +5,7 @@ import contextvars
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from vit_tf.preprocessing import (
 )
 
 from .feature_taps import Calls
-from .traces import MAX_COMPILED, Kept, Reusable
+from .traces import MAX_COMPILED, Kept, Reusable, Substitutes, with_substitutes
 
 
 def this_worker(strategy):
@@ -124,6 +124,8 @@ class Statistic:
         with_labels: whether the step takes the labels.
         merge: function of two structures of arrays from under `"merged"`, that of earlier batches
             first, to one of the same shapes. Several workers merge their own batches first.
+        fed: variables with results of earlier passes that the step reads. Statistics that differ
+            in these and in the weights of models alone can share a graph; others have none.
     """
 
     step: Callable[..., dict]
@@ -131,6 +133,7 @@ class Statistic:
     min_batch: int = 1
     with_labels: bool = False
     merge: Callable[..., Any] | None = None
+    fed: tuple[tf.Variable, ...] = ()
 
     def with_reusable_step(self) -> "Statistic":
         """The same statistic, whose graphs are kept for as long as it is."""
@@ -165,6 +168,22 @@ def one_pass(requests, images, description=None, checked=()):
             integer images that the features do not declare, values far outside their range, and NaN
             or infinity in an image, which is named; and whatever the steps raise.
     """
+    (totals,) = pass_of_copies(requests, images, [{}], description, checked)
+    return totals
+
+
+def pass_of_copies(
+    requests: dict[str, tuple],
+    images: Any,
+    copies: Sequence[Substitutes],
+    description: str | None = None,
+    checked: Sequence[Callable] = (),
+) -> list[dict[str, Any]]:
+    """The totals of `one_pass` for copies of its models, which differ from them in weights alone.
+
+    Each batch is read once and goes through one graph with the variables of each copy, given as
+    what replaces those of the models. Several copies are not spread over replicas.
+    """
     statistics = [statistic for statistic, *_ in requests.values()]
     with_labels = any(statistic.with_labels for statistic in statistics)
     min_batch = max((statistic.min_batch for statistic in statistics), default=1)
@@ -186,41 +205,64 @@ def one_pass(requests, images, description=None, checked=()):
             for callable_features in features
         ),
     ]
-    sums, rows, merged, numbers = None, [], {}, []
+    totals = [_Totals(requests) for _ in copies]
     # The graph of several statistics is of use in this pass only.
     is_reusable = len(statistics) == 1 and isinstance(statistics[0].step, Reusable)
     graphs = statistics[0].step.graphs if is_reusable else Kept(MAX_COMPILED)
+    if is_reusable:
+        copies = [statistics[0].step.substitutes | substitutes for substitutes in copies]
     key = with_labels, *requests
-    results = _results(step, images, with_labels, description, min_batch, checked, graphs, key)
-    for number, size, result in results:
+    results = _results(
+        step, images, with_labels, description, min_batch, checked, graphs, key, copies
+    )
+    for number, size, results_of_copies in results:
+        for total, result in zip(totals, results_of_copies, strict=True):
+            total.add(number, size, result)
+    return [total.of_all_workers() for total in totals]
+
+
+class _Totals:
+    """What the results of the batches of a pass add up to, by request."""
+
+    def __init__(self, requests: dict[str, tuple]) -> None:
+        self._requests = requests
+        self._sums, self._rows, self._merged, self._numbers = None, [], {}, []
+
+    def add(self, number: int, size: int, result: dict[str, Any]) -> None:
+        """Adds the result of a batch, its number and size given."""
         result = {
-            name: _without_remainder(part, size, requests[name][0].min_batch)
+            name: _without_remainder(part, size, self._requests[name][0].min_batch)
             for name, part in result.items()
         }
-        rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
-        merged = _merge(requests, merged, result)
-        numbers.append(number)
+        self._rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
+        self._merged = _merge(self._requests, self._merged, result)
+        self._numbers.append(number)
         added = {
             name: {key: value for key, value in part.items() if key not in ("rows", "merged")}
             for name, part in result.items()
         }
         if number == NOT_MINE:
             added = tf.nest.map_structure(np.zeros_like, added)
-        sums = _add(sums, added)
-    strategy = tf.distribute.get_strategy()
-    if this_worker(strategy)[1] > 1:
-        sums = sum_of_workers(strategy, sums)
-        rows = rows_of_workers(strategy, rows, numbers)
-        of_workers = rows_of_workers(strategy, [merged], numbers[:1])
-        merged = {}
-        for part in of_workers:
-            merged = _merge(requests, merged, {name: {"merged": m} for name, m in part.items()})
-    rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *rows)
-    unsummed = {"rows": rows, "merged": merged}
-    return {
-        name: total | {key: parts[name] for key, parts in unsummed.items() if name in parts}
-        for name, total in sums.items()
-    }
+        self._sums = _add(self._sums, added)
+
+    def of_all_workers(self) -> dict[str, Any]:
+        """The totals over the batches of all workers, by request."""
+        sums, rows, merged = self._sums, self._rows, self._merged
+        strategy = tf.distribute.get_strategy()
+        if this_worker(strategy)[1] > 1:
+            sums = sum_of_workers(strategy, sums)
+            rows = rows_of_workers(strategy, rows, self._numbers)
+            of_workers = rows_of_workers(strategy, [merged], self._numbers[:1])
+            merged = {}
+            for part in of_workers:
+                of_worker = {name: {"merged": m} for name, m in part.items()}
+                merged = _merge(self._requests, merged, of_worker)
+        rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *rows)
+        unsummed = {"rows": rows, "merged": merged}
+        return {
+            name: total | {key: parts[name] for key, parts in unsummed.items() if name in parts}
+            for name, total in sums.items()
+        }
 
 
 def evaluate(statistic, images, *features, description=None, checked=()):
@@ -260,11 +302,13 @@ def collect(step, images, *, with_labels=False, description=None, min_batch=1, c
 
 def _under(name: str, step: Callable) -> Callable:
     """The step whose result stands under a name; it shares its graphs."""
-    named = Reusable(lambda *batch: {name: step(*batch)})
+
+    def named(*batch):
+        return {name: step(*batch)}
+
     if not isinstance(step, Reusable):
-        return named
-    named.graphs = step.graphs
-    return named
+        return Reusable(named)
+    return Reusable(named, step.graphs, step.substitutes)
 
 
 def _without_remainder(part, size, min_batch):
@@ -333,8 +377,8 @@ def first_batch(data):
     raise ValueError("Expected at least one batch of images. Received none")
 
 
-def _results(step, data, with_labels, description, min_batch, checked, graphs, key):
-    """Yields number, size and result, as arrays, of each batch of this worker, in order."""
+def _results(step, data, with_labels, description, min_batch, checked, graphs, key, copies):
+    """Yields number, size and results of all copies, as arrays, of each batch of this worker."""
     dataset = _batches_of(data, with_labels)
     for features in checked:
         check_dtype(features, dataset.element_spec[0].dtype.name)
@@ -343,11 +387,16 @@ def _results(step, data, with_labels, description, min_batch, checked, graphs, k
     is_open = None in (signature[0].shape[1:] if signature[0].shape.rank else (None,))
     for features in checked:
         signature[0] = spec_of_images(features, signature[0])
-    compiled = step
+    steps = [step]
     key = strategy, *key, *tf.nest.flatten(signature)
     if not _run_eagerly.get():
         graph = tf.function(step, input_signature=signature, autograph=False)
         compiled = graphs.get(("batch", *key), graph.get_concrete_function)
+        steps = [with_substitutes(compiled, substitutes) for substitutes in copies]
+
+    def results_of_copies(batch):
+        return [tf.nest.map_structure(np.asarray, compute(*batch)) for compute in steps]
+
     every_replica = graphs.get(
         ("replicas", *key),
         lambda: tf.function(
@@ -371,9 +420,10 @@ def _results(step, data, with_labels, description, min_batch, checked, graphs, k
             for features in checked:
                 check_values(features, first[0])
         if len(group) == replicas > 1:
-            results = of_replicas(strategy, every_replica(spread(strategy, group)))
+            of_group = of_replicas(strategy, every_replica(spread(strategy, group)))
+            results = ([result] for result in of_group)
         else:
-            results = (tf.nest.map_structure(np.asarray, compiled(*b)) for b in group[local])
+            results = map(results_of_copies, group[local])
         mine = enumerate(group[local], start + local.start)
         for (number, (batch, *_)), result in zip(mine, results, strict=True):
             taken += 1
@@ -381,7 +431,7 @@ def _results(step, data, with_labels, description, min_batch, checked, graphs, k
     if first is None:
         raise ValueError("Expected at least one batch of images. Received none")
     if not taken:
-        yield NOT_MINE, first[0].shape[0], tf.nest.map_structure(np.asarray, compiled(*first))
+        yield NOT_MINE, first[0].shape[0], results_of_copies(first)
 
 
 def _batches_of(data, with_labels):

@@ -1,13 +1,25 @@
-"""Graphs that repeated calls share: the features and steps of a model are kept with the model."""
+"""Graphs that calls share: those of one model, and those of models that differ in weights alone.
 
+The features and steps of a model are kept with the model for its next call. Within `sharing_graphs`
+a graph that was traced for a model also serves its untrained copies: their variables take the place
+of those that the graph captured.
+"""
+
+import contextlib
+import contextvars
+import copy
 import functools
 import hashlib
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, TypeAlias, TypeVar
 
 import keras
 import numpy as np
+import tensorflow as tf
+from tensorflow.types.experimental import ConcreteFunction
 
 from vit_tf.tokens import TokenGrid
 
@@ -79,22 +91,22 @@ def state_of(model: keras.Model) -> Hashable:
         state.append((type(layer), Same(layer.dtype_policy)))
         for name, value in vars(layer).items():
             if name not in ignored:
-                state.append((name, _content(value)))
+                state.append((name, _content(value, Same)))
         state.extend(Same(variable) for variable in layer.variables)
     return tuple(state)
 
 
-def _content(value: Any) -> Hashable:
-    """An attribute as a part of a state."""
+def _content(value: Any, identify: Callable[[Any], Hashable]) -> Hashable:
+    """An attribute as a part of a state; `identify` gives that of an object."""
     if type(value) in PLAIN:
         return type(value), value
     if isinstance(value, np.ndarray) and value.dtype != object:
         return value.shape, value.dtype.str, hashlib.sha256(value.tobytes()).digest()
     if isinstance(value, list | tuple):
-        return tuple(map(_content, value))
+        return tuple(_content(item, identify) for item in value)
     if isinstance(value, dict):
-        return tuple((_content(key), _content(item)) for key, item in value.items())
-    return Same(value)
+        return tuple((_content(k, identify), _content(v, identify)) for k, v in value.items())
+    return identify(value)
 
 
 class Same:
@@ -116,12 +128,26 @@ def _private_attributes() -> frozenset[str]:
     return frozenset(name for name in vars(keras.layers.Layer()) if name.startswith("_"))
 
 
-class Reusable:
-    """A step that repeated calls share, with the graphs that it was compiled to."""
+# From the id of a tensor that a graph captured to the one that takes its place.
+Substitutes: TypeAlias = dict[int, tf.Tensor]
 
-    def __init__(self, step: Callable) -> None:
+
+class Reusable:
+    """A step that repeated calls share, with the graphs that it was compiled to.
+
+    The graphs may be those of the same step of another model, in which the captured variables are
+    replaced by `substitutes`.
+    """
+
+    def __init__(
+        self,
+        step: Callable,
+        graphs: Kept | None = None,
+        substitutes: Substitutes | None = None,
+    ) -> None:
         self._step = step
-        self.graphs = Kept(MAX_COMPILED)
+        self.graphs = Kept(MAX_COMPILED) if graphs is None else graphs
+        self.substitutes = substitutes or {}
 
     def __call__(self, *batch: Any) -> Any:
         return self._step(*batch)
@@ -151,4 +177,116 @@ def reuse(
     features: Any, key: Sequence[Any], step: Callable, listed: list | None = None
 ) -> tuple[Callable, list | None]:
     """The step of an earlier call of this key and what it lists when traced, or those given."""
-    return keep(features, key, lambda: (Reusable(step), listed))
+    sharing = _sharing.get()
+    if sharing is None or not _is_plain(tuple(key)):
+        return keep(features, key, lambda: (Reusable(step), listed))
+    return sharing.reuse(tuple(key), step, listed)
+
+
+@dataclass
+class SharedGraphs:
+    """The steps of one measurement of several models that differ in weights alone."""
+
+    # By key and number of the call: a step, what it lists, and the variables that it captured.
+    steps: dict[Hashable, tuple[Reusable, Any, list[tf.Tensor]]] = field(default_factory=dict)
+
+
+@dataclass
+class Sharing:
+    """The `SharedGraphs` that a measurement uses, and the variables of its models."""
+
+    shared: SharedGraphs
+    handles: list[tf.Tensor]
+    calls: Counter = field(default_factory=Counter)
+
+    def reuse(self, key: tuple, step: Callable, listed: Any) -> tuple[Reusable, Any]:
+        """The step with the graphs of the model that called it first."""
+        number = self.calls[key]
+        self.calls[key] += 1
+        place = key, number
+        if place not in self.shared.steps:
+            self.shared.steps[place] = Reusable(step), listed, self.handles
+        first, first_listed, handles = self.shared.steps[place]
+        if handles is self.handles:
+            return first, first_listed
+        substitutes = substitutes_of(handles, self.handles)
+        return Reusable(step, first.graphs, substitutes), first_listed
+
+
+_sharing: contextvars.ContextVar[Sharing | None] = contextvars.ContextVar("sharing", default=None)
+
+
+@contextlib.contextmanager
+def sharing_graphs(shared: SharedGraphs, models: Sequence[keras.Model]) -> Iterator[None]:
+    """Within it one measurement shares its graphs with those of other models, of equal layers.
+
+    The measurement has to make the same calls with each model; `differ_in_weights` tests models.
+    """
+    token = _sharing.set(Sharing(shared, handles_of(models)))
+    try:
+        yield
+    finally:
+        _sharing.reset(token)
+
+
+def handles_of(models: Sequence[keras.Model]) -> list[tf.Tensor]:
+    """The tensors by which graphs capture the variables of models, in order."""
+    return [variable.value.handle for model in models for variable in model.weights]
+
+
+def substitutes_of(handles: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> Substitutes:
+    """What replaces variables by those of other models of equal layers, given their handles."""
+    return {id(handle): other for handle, other in zip(handles, others, strict=True)}
+
+
+def with_substitutes(function: ConcreteFunction, substitutes: Substitutes) -> ConcreteFunction:
+    """A traced function with other tensors in the place of those that it captured."""
+    if not substitutes:
+        return function
+    other = copy.copy(function)
+    other.set_external_captures([substitutes.get(id(x), x) for x in function.captured_inputs])
+    return other
+
+
+def differ_in_weights(model: keras.Model, other: keras.Model) -> bool:
+    """Whether two models differ in the values of their variables alone, so that graphs serve both.
+
+    Layers with tensors as attributes, which may follow from weights, count as different.
+    """
+    layers, others = list(model._flatten_layers()), list(other._flatten_layers())
+    layouts = [[(tuple(v.shape), v.dtype) for v in m.weights] for m in (model, other)]
+    same_layout = len(layers) == len(others) and layouts[0] == layouts[1]
+    return same_layout and all(map(_have_same_attributes, layers, others))
+
+
+def _have_same_attributes(layer: keras.Layer, other: keras.Layer) -> bool:
+    """Whether two layers have equal attributes, except for their variables and layers."""
+    contents = [
+        {
+            name: _content(value, _class_of)
+            for name, value in vars(x).items()
+            # What is not set yet is None or False.
+            if name not in _attributes_of_keras() and value is not None and value is not False
+        }
+        for x in (layer, other)
+    ]
+    same_classes = type(layer) is type(other)
+    return same_classes and layer.dtype_policy == other.dtype_policy and contents[0] == contents[1]
+
+
+@functools.cache
+def _attributes_of_keras() -> frozenset[str]:
+    """Names of attributes that Keras gives to every layer and model, compiled or not."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    tracking = {name for name in dir(model) if name.startswith("_self_")}
+    return frozenset({ATTRIBUTE, *vars(model), *tracking, *vars(keras.layers.Layer())})
+
+
+def _class_of(value: Any) -> Hashable:
+    """What counts of an attribute that is an object; no tensor equals another one."""
+    if tf.is_tensor(value) and not isinstance(value, keras.Variable):
+        return Same(object())
+    if isinstance(value, FunctionType):
+        return value.__module__, value.__qualname__
+    return Same(value) if isinstance(value, type) else type(value)

@@ -96,15 +96,19 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
     require_labels(tested.labels, num_classes, "test")
     most = max(k) + 1  # one more shows whether the last one is tied
     grid = grid_of(features, None)
-    test_directions = {layer: normalize_rows(tf.constant(x)) for layer, x in tested.layers.items()}
-    raise_without_directions([layer for layer, (_, bad) in test_directions.items() if bad])
+    normalized = {layer: normalize_rows(tf.constant(x)) for layer, x in tested.layers.items()}
+    raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
+    test_directions = {
+        layer: tf.Variable(directions, trainable=False)
+        for layer, (directions, _) in normalized.items()
+    }
 
     def step(images, labels, taps):
         labels, outside = batch_labels(labels, num_classes, "training")
         neighbours, without_direction = {}, {}
         for layer, x in pool(select(taps, test_directions), tested.tokens, grid).items():
             units, without_direction[layer] = normalize_rows(x)
-            similarity = tf.matmul(test_directions[layer][0], units, transpose_b=True)
+            similarity = tf.matmul(test_directions[layer], units, transpose_b=True)
             every = tf.broadcast_to(labels, tf.shape(similarity))
             neighbours[layer] = nearest(similarity, every, most)
         return {
@@ -139,7 +143,8 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
         coords |= {"tied": (dims[:2], tied), "correct": (dims, pack_correct(correct))}
         return array_of("accuracy", correct.mean(axis=-1), dims, words, facts, **coords)
 
-    return Statistic(step, finish, with_labels=True, merge=_merge)
+    fed = tuple(test_directions.values())
+    return Statistic(step, finish, with_labels=True, merge=_merge, fed=fed)
 
 
 def nearest(similarity, labels, most):

@@ -235,7 +235,7 @@ def score_statistic(features, probe):
         for layer, x in _probed(select(taps, flat), probe.tokens, grid).items():
             weight, intercept = flat[layer]
             scores = tf.matmul(tf.transpose(x, (1, 0, 2)), weight)
-            scores = tf.reshape(scores, (len(weight), -1, num_l2, num_classes))
+            scores = tf.reshape(scores, (weight.shape[0], -1, num_l2, num_classes))
             guess = tf.argmax(scores + intercept[:, None], axis=-1)
             hit = guess == labels[:, None]
             correct[layer] = tf.transpose(tf.reduce_sum(tf.cast(hit, tf.float32), axis=1))
@@ -247,7 +247,12 @@ def score_statistic(features, probe):
             "batches": 1,
         } | ({} if probe.tokens == EACH else {"rows": hits})
 
-    return Statistic(step, lambda totals: _accuracy(totals, features, probe), with_labels=True)
+    return Statistic(
+        step,
+        lambda totals: _accuracy(totals, features, probe),
+        with_labels=True,
+        fed=tuple(tf.nest.flatten(flat)),
+    )
 
 
 def select_l2(validation: xr.DataArray, test: xr.DataArray) -> xr.DataArray:
@@ -349,9 +354,10 @@ def _positions(sizes, grid):
 
 
 def _flattened(weight, intercept):
-    """Weights of shape (token, channel, l2 class), and intercepts, as tensors."""
+    """Weights of shape (token, channel, l2 class), and intercepts, as variables."""
     by_token = np.moveaxis(weight, 2, 1)
-    return tf.constant(by_token.reshape(*by_token.shape[:2], -1)), tf.constant(intercept)
+    values = by_token.reshape(*by_token.shape[:2], -1), intercept
+    return tuple(tf.Variable(value, trainable=False) for value in values)
 
 
 def _accuracy(totals, features, probe):

@@ -11,12 +11,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -27,8 +27,16 @@ from ..engine.failures import explain, message_of
 from ..engine.feature_taps import choose
 from ..engine.results import name_models
 from ..engine.store import base_code, code_of, fingerprint, keep, load
-from ..engine.stream import one_pass, this_worker
-from .data import LABELS
+from ..engine.stream import Statistic, pass_of_copies, this_worker
+from ..engine.traces import (
+    SharedGraphs,
+    Substitutes,
+    differ_in_weights,
+    handles_of,
+    sharing_graphs,
+    substitutes_of,
+)
+from .data import LABELS, Data
 from .models import StudyModel
 
 # Among the inputs of a measurement: the `Data` itself.
@@ -72,6 +80,20 @@ class Measurement:
         ]
         models = [(model.name, model.key) for model in parameters.pop("models")]
         return fingerprint(parameters, models, inputs)
+
+    @cached_property
+    def structure(self):
+        """`fingerprint` of what it computes: equal for measurements of a model and its copies."""
+        parameters = {each.name: getattr(self, each.name) for each in fields(self)}
+        del parameters["call"], parameters["models"]
+        analysis = parameters.pop("name").partition(".")[0]
+        inputs = [
+            source if source is DATA else source.structure for source in parameters.pop("inputs")
+        ]
+        architectures = [model.architecture for model in self.models]
+        return fingerprint(
+            analysis, parameters, architectures, inputs, identified_by="architecture"
+        )
 
     @property
     def all_reads(self):
@@ -258,9 +280,9 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
         place = f"[{number}/{len(schedule)}]"
         if progress:
             progress(number - 1, len(schedule), together.title)
-        log.info("%s %s: %d results", place, together.title, len(together.measurements))
+        log.info("%s %s: %d results", place, together.title, len(together.every_measurement))
         start = time.perf_counter()
-        finishes = _make(together.measurements, data, results, problems)
+        finishes = _make_pass(together, data, results, problems)
         seconds = round(time.perf_counter() - start, 2)
         log.info("%s took %.1f s", place, seconds)
         return together, finishes, seconds
@@ -268,7 +290,7 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
     at_once = [_in_threads(make, passes, _num_at_once()) for passes in _independent(schedule)]
     for together, finishes, seconds in chain.from_iterable(at_once):
         notes = {"pass": together.title, "seconds": seconds}
-        for m in together.measurements:
+        for m in together.every_measurement:
             if m.name not in finishes:
                 continue
             try:
@@ -291,7 +313,7 @@ def _independent(schedule):
     """Groups of (number, `Pass`) that can be made at once: none is fed by another of its group."""
     lists, names = [], set()
     for numbered in enumerate(schedule, start=1):
-        measurements = numbered[1].measurements
+        measurements = numbered[1].every_measurement
         is_own = all(isinstance(m, OwnPasses) for m in measurements)
         is_fed = any(before.name in names for m in measurements for before in m.before)
         if is_own and names and not is_fed:
@@ -384,10 +406,20 @@ def _missing(table, results):
 
 @dataclass(frozen=True)
 class Pass:
-    """Measurements that are made together, and what they are, in words."""
+    """Measurements that are made together, and what they are, in words.
+
+    Each of `copies` has the same measurements of other models with the same layers, which share
+    the graphs, by the name of that of `measurements`.
+    """
 
     title: str
     measurements: list[Measurement]
+    copies: list[dict[str, Measurement]] = field(default_factory=list)
+
+    @property
+    def every_measurement(self) -> list[Measurement]:
+        """All measurements, those of copies last."""
+        return [*self.measurements, *(m for copy in self.copies for m in copy.values())]
 
 
 def _schedule(missing):
@@ -401,19 +433,64 @@ def _schedule(missing):
             # The images that nothing unready is still to go through; else those of the first.
             later = {o.reads for o in waiting if isinstance(o, SharedPass) and o not in ready}
             reads = next((o.reads for o in passes if o.reads not in later), passes[0].reads)
-            new_passes = [
-                Pass(_title(sharing), sharing)
-                for sharing in _sharing([m for m in passes if m.reads == reads])
-            ]
+            firsts, copies = _apart(m for m in passes if m.reads == reads)
+            groups = _sharing(firsts)
         else:
-            new_passes = [Pass(_title([m]), [m]) for m in ready]
+            firsts, copies = _apart(ready)
+            groups = [[m] for m in firsts]
+        new_passes = [_pass_of(group, _copies_of_group(group, copies)) for group in groups]
         schedule += new_passes
-        done = {m.name for together in new_passes for m in together.measurements}
+        done = {m.name for together in new_passes for m in together.every_measurement}
         waiting = [m for m in waiting if m.name not in done]
     return schedule
 
 
+def _apart(
+    measurements: Iterable[Measurement],
+) -> tuple[list[Measurement], dict[str, list[Measurement]]]:
+    """The first measurement of each structure, and the others by its name.
+
+    What has no pass of its own shares nothing, nor do replicas.
+    """
+    by_structure, firsts, copies = {}, [], {}
+    for m in measurements:
+        is_apart = not m.reads or not m.models or tf.distribute.has_strategy()
+        is_apart = is_apart or not all(model.keras_model for model in m.models)
+        first = m if is_apart else by_structure.setdefault(m.structure, m)
+        if first is m:
+            firsts.append(m)
+        else:
+            copies.setdefault(first.name, []).append(m)
+    return firsts, copies
+
+
+def _copies_of_group(
+    group: list[Measurement], copies: dict[str, list[Measurement]]
+) -> list[dict[str, Measurement]]:
+    """The copies of measurements that share a pass, as in a `Pass`: one model replaces another."""
+    sets: list[tuple[dict, dict[str, Measurement]]] = []  # with the models that replace others
+    for first in group:
+        for copy in copies.get(first.name, ()):
+            pairs = list(zip(first.models, copy.models, strict=True))
+            for replaced, of_copy in sets:
+                if first.name not in of_copy and all(replaced.get(m, c) is c for m, c in pairs):
+                    break
+            else:
+                sets.append(({}, {}))
+                replaced, of_copy = sets[-1]
+            replaced.update(pairs)
+            of_copy[first.name] = copy
+    return [of_copy for _, of_copy in sets]
+
+
+def _pass_of(measurements: list[Measurement], copies: list[dict[str, Measurement]]) -> Pass:
+    """The `Pass` of some measurements and their copies."""
+    title = _title(measurements)
+    return Pass(f"{title} and untrained copies" if copies else title, measurements, copies)
+
+
 def _title(measurements):
+    """What measurements that share a pass are, in words."""
     m = measurements[0]
     if not isinstance(m, SharedPass):
         words = m.name.partition(".")[0].replace("_", " ")
@@ -447,10 +524,48 @@ def _connected(measurements):
     return lists
 
 
-def _make(measurements, data, results, problems, parts=False):
+Finishes: TypeAlias = dict[str, Callable[[], Any]]  # from results to what finishes them
+
+
+def _make_pass(together: Pass, data: Data, results: dict, problems: dict) -> Finishes:
+    """What finishes the measurements of a pass, with which copies of equal layers share graphs."""
+    measurements, copies = together.measurements, together.copies
+    sharing = [copy for copy in copies if _differ_in_weights(measurements, copy)]
+    others = [list(copy.values()) for copy in copies if copy not in sharing]
+    if not sharing or isinstance(measurements[0], SharedPass):
+        finishes = _make(measurements, data, results, problems, sharing)
+    else:
+        finishes, shared = {}, SharedGraphs()
+        for m in [*measurements, *(m for copy in sharing for m in copy.values())]:
+            with sharing_graphs(shared, [model.keras_model() for model in m.models]):
+                finishes |= _make([m], data, results, problems)
+    for of_copy in others:
+        finishes |= _make(of_copy, data, results, problems)
+    return finishes
+
+
+def _differ_in_weights(measurements: list[Measurement], copy: dict[str, Measurement]) -> bool:
+    """Whether the models of copies differ from those of some measurements in weights alone."""
+    pairs = dict.fromkeys(
+        pair
+        for m in measurements
+        if m.name in copy
+        for pair in zip(m.models, copy[m.name].models, strict=True)
+    )
+    return all(differ_in_weights(model.keras_model(), c.keras_model()) for model, c in pairs)
+
+
+def _make(
+    measurements: Iterable[Measurement],
+    data: Data,
+    results: dict,
+    problems: dict,
+    copies: Sequence[dict[str, Measurement]] = (),
+    parts: bool = False,
+) -> Finishes:
     """Dict from each measurement, made together, to what finishes it; sets that fail are halved."""
-    fed = {}
-    for m in measurements:
+    measurements, fed = list(measurements), {}
+    for m in [*measurements, *(m for copy in copies for m in copy.values())]:
         try:
             fed[m.name] = _inputs(m, data, results, problems)
         except InputFailed as error:
@@ -458,27 +573,35 @@ def _make(measurements, data, results, problems, parts=False):
         except Exception as error:
             problems[m.name] = _reason(error, m)
     able = [m for m in measurements if m.name in fed]
-    if not able:
-        return {}
+    able_copies = [
+        {name: m for name, m in copy.items() if name in fed and m.name in fed} for copy in copies
+    ]
+    # What has lost the measurement that it is a copy of is made by itself.
+    left = [m for copy in copies for name, m in copy.items() if name not in fed and m.name in fed]
+    finishes = {}
     try:
-        if isinstance(able[0], SharedPass):
-            return _shared_pass(able, fed, data)
-        (m,) = able
-        result = m.make(*fed[m.name])
-        return {m.name: lambda: result}
+        if able and isinstance(able[0], SharedPass):
+            finishes = _shared_pass(able, fed, data, able_copies)
+        elif able:
+            (m,) = able
+            result = m.make(*fed[m.name])
+            finishes = {m.name: lambda: result}
     except Exception as error:
         if len(able) == 1:
             problems[able[0].name] = _reason(error, able[0])
-            return {}
-        _require_one_worker(error)
-        if not parts:
-            names = join_words(dict.fromkeys(model.name for m in able for model in m.models))
-            reason = message_of(error)
-            log.info("%d results of %s are measured in parts: %s", len(able), names, reason)
-        middle = len(able) // 2
-        halves = (able[:middle], able[middle:])
-        first, second = (_make(half, data, results, problems, parts=True) for half in halves)
-        return first | second
+            left += [m for copy in able_copies for m in copy.values()]
+        else:
+            _require_one_worker(error)
+            if not parts:
+                names = join_words(dict.fromkeys(model.name for m in able for model in m.models))
+                reason = message_of(error)
+                log.info("%d results of %s are measured in parts: %s", len(able), names, reason)
+            middle = len(able) // 2
+            for half in (able[:middle], able[middle:]):
+                names = {m.name for m in half}
+                of_half = [{n: m for n, m in copy.items() if n in names} for copy in able_copies]
+                finishes |= _make(half, data, results, problems, of_half, parts=True)
+    return finishes | _make(left, data, results, problems) if left else finishes
 
 
 class InputFailed(Exception):
@@ -505,8 +628,13 @@ def _inputs(m, data, results, problems):
     return [data if other is DATA else results[other.name] for other in m.inputs]
 
 
-def _shared_pass(measurements, fed, data):
-    """One pass over the images that all of the measurements read."""
+def _shared_pass(
+    measurements: list[Measurement],
+    fed: dict[str, list],
+    data: Data,
+    copies: Sequence[dict[str, Measurement]] = (),
+) -> Finishes:
+    """One pass over the images that all of the measurements, and their copies, read."""
     taps = {}
     for m in measurements:
         for model, names in zip(m.models, m.taps, strict=True):
@@ -524,8 +652,51 @@ def _shared_pass(measurements, fed, data):
         looked_at = zip(m.models, m.taps, strict=True)
         features_of_models = [choose(views[model, m.view], names) for model, names in looked_at]
         requests[m.name] = (m.make(*features_of_models, *fed[m.name]), *features_of_models)
-    totals = one_pass(requests, data.read(measurements[0].reads), description="activations")
-    return {name: partial(requests[name][0].finish, totals[name]) for name in requests}
+    # Of copies only what they are fed differs from what the first models are measured by.
+    statistics = [
+        {
+            name: m.make(*requests[name][1:], *fed[m.name]) if m.before else requests[name][0]
+            for name, m in copy.items()
+        }
+        for copy in copies
+    ]
+    substitutes = [
+        _substitutes(measurements, copy, requests, of_copy)
+        for copy, of_copy in zip(copies, statistics, strict=True)
+    ]
+    images = data.read(measurements[0].reads)
+    totals, *totals_of_copies = pass_of_copies(
+        requests, images, [{}, *substitutes], description="activations"
+    )
+    finishes = {name: partial(requests[name][0].finish, totals[name]) for name in requests}
+    for copy, of_copy, totals in zip(copies, statistics, totals_of_copies, strict=True):
+        for name, m in copy.items():
+            finishes[m.name] = partial(of_copy[name].finish, totals[name])
+    return finishes
+
+
+def _substitutes(
+    measurements: list[Measurement],
+    copy: dict[str, Measurement],
+    requests: dict[str, tuple],
+    statistics: dict[str, Statistic],
+) -> Substitutes:
+    """Variables of copies, and what these are fed, in the place of those of the measurements."""
+    handles, others = [], []
+    for m in measurements:
+        if m.name not in copy:
+            continue
+        handles += handles_of([model.keras_model() for model in m.models])
+        others += handles_of([model.keras_model() for model in copy[m.name].models])
+        fed, fed_to_copy = requests[m.name][0].fed, statistics[m.name].fed
+        if m.before and not fed:
+            raise ValueError(
+                f"Expected {m.name!r} to list the variables that its statistic is fed, so that "
+                f"{copy[m.name].name!r} can share its graph. Received: none"
+            )
+        handles += [variable.handle for variable in fed]
+        others += [variable.handle for variable in fed_to_copy]
+    return substitutes_of(handles, others)
 
 
 def _viewed(model, view, features, names, data):

@@ -11,6 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -148,6 +149,15 @@ class StudyModel:
     graph: ModelGraph | None = field(default=None, compare=False)
     # Patterns of the layers that the user chose, where they did.
     chosen: tuple[str, ...] = field(default=(), compare=False)
+    # `key` of the model whose randomly initialized copy it is, and a function of nothing to the
+    # Keras model with its weights: the graphs of a model serve its copies.
+    original_key: str = field(default="", compare=False)
+    keras_model: Callable[[], keras.Model] | None = field(default=None, compare=False)
+
+    @property
+    def architecture(self) -> str:
+        """Equal for a model and its untrained copies."""
+        return self.original_key or self.key
 
     def require(self, value: Any, requirement: str) -> Any:
         """The value; where it is empty, a `NotApplicable`: this model has no `requirement`."""
@@ -629,6 +639,7 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         no_attention=why,
         graph=graph,
         chosen=loaded.taps if loaded.is_foreign else (),
+        keras_model=(lambda: loaded.model) if loaded.is_keras else None,
         **{name: partial(getattr, loaded.model, name) for name in present},
     )
     variations = map(variation, reversed(values.values()))  # none where a head is still zero
@@ -721,20 +732,34 @@ def _attention_of(
     return {name: shapes[name] for name in names}, why
 
 
+@dataclass(frozen=True)
+class UntrainedCopy:
+    """A randomly initialized copy of a model."""
+
+    features: Callable[..., Any]  # as those of a `StudyModel`
+    model: keras.Model
+
+
 def baselines_of(
     model: StudyModel,
-    fresh: Callable | None = None,
+    fresh: Callable[[], UntrainedCopy] | None = None,
     seed: int = 0,
-    again: Callable | None = None,
+    again: Callable[[], UntrainedCopy] | None = None,
 ) -> list[StudyModel]:
     """The random baselines of a model, to compare its features with.
 
-    `fresh` and `again` return features of the model with random weights, of different seeds.
+    `fresh` and `again` make copies of the model with random weights, of different seeds.
     """
-    features = {"noise": lambda *taps: gaussian_like(model.features(*taps))}
+    noise = {"features": lambda *taps: gaussian_like(model.features(*taps)), "keras_model": None}
+    baselines = {"noise": noise}
     for role, make in zip(UNTRAINED_ROLES, (fresh, again), strict=True):
         if make:
-            features[role] = partial(_call_cached, cache(make))
+            copy = cache(make)
+            baselines[role] = {
+                "features": partial(_features_of_copy, copy),
+                "keras_model": partial(_model_of_copy, copy),
+                "original_key": model.key,
+            }
     order = (*BASELINES, "copy")
     return [
         replace(
@@ -742,20 +767,25 @@ def baselines_of(
             name=f"{model.name} ({'untrained 2' if role == 'copy' else role})",
             role=role,
             key=fingerprint(model.key, role, seed),
-            features=features[role],
             detail=None,
             base=model,
             accuracy=None,
             correct=None,
+            **baselines[role],
         )
         for role in order
-        if role in features
+        if role in baselines
     ]
 
 
-def _call_cached(made: Callable, *taps: str) -> Callable:
-    """Features of a model that is made once, when it is first needed."""
-    return made()(*taps)
+def _features_of_copy(copy: Callable[[], UntrainedCopy], *taps: str) -> Callable:
+    """Features of a copy that is made once, when it is first needed."""
+    return copy().features(*taps)
+
+
+def _model_of_copy(copy: Callable[[], UntrainedCopy]) -> keras.Model:
+    """The Keras model of the same copy."""
+    return copy().model
 
 
 def _baselines_of_loaded(
@@ -766,7 +796,7 @@ def _baselines_of_loaded(
 
     def fresh(own_seed):
         copy = replace(loaded, model=vit_tf.reinitialize(loaded.model, own_seed))
-        return partial(copy.features, model.grid)
+        return UntrainedCopy(partial(copy.features, model.grid), copy.model)
 
     is_able = loaded.is_keras
     return baselines_of(

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from oracles import randomize
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.engine import traces
+from vit_tf.analysis.engine import stream, traces
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32")
 LABELS = np.arange(8) % 3
@@ -175,3 +176,74 @@ def test_a_call_inside_a_function_of_tensorflow_is_refused():
 
     with pytest.raises(ValueError, match=r"outside of a tf\.function"):
         inside()
+
+
+def test_a_graph_serves_copies_with_other_weights(vit, traced):
+    """Statistics of two models, fed with a variable, of which copies have others."""
+    copy, bit = vit_tf.reinitialize(vit, 5), make_cnn()
+    fed = [tf.Variable([factor, factor]) for factor in (2.0, 3.0)]
+
+    def request(model, variable):
+        features = analysis.features_of(model, layers="block01/mlp/sum")
+
+        def step(images, taps, others):
+            (tokens,), (scores,) = taps.values(), others.values()
+            total = tf.reduce_sum(tokens, axis=1)[:, :2] * variable
+            return {"sum": tf.reduce_sum(total) + tf.reduce_sum(scores), "rows": total}
+
+        statistic = analysis.Statistic(step, lambda totals: totals, fed=(variable,))
+        return {"": (statistic, features, analysis.features_of(bit, layers="scores"))}
+
+    assert traces.differ_in_weights(vit, copy)
+    handles = traces.handles_of([vit]), traces.handles_of([copy])
+    substitutes = traces.substitutes_of(*handles) | {id(fed[0].handle): fed[1].handle}
+    requests = request(vit, fed[0]), request(copy, fed[1])
+    alone = [analysis.one_pass(each, IMAGES)[""] for each in requests]
+    traced.clear()
+    shared = stream.pass_of_copies(requests[0], IMAGES, [{}, substitutes])
+    assert sum("step" in name for name in traced) == 1
+    for totals, expected in zip(shared, alone, strict=True):
+        np.testing.assert_array_equal(totals[""]["rows"], expected["rows"])
+        assert totals[""]["sum"] == expected["sum"]
+    assert not np.allclose(alone[0]["rows"], alone[1]["rows"], rtol=0.1)
+
+
+@pytest.fixture(scope="module")
+def copies() -> list[keras.Model]:
+    """Models that differ in weights alone, none of which is zero."""
+    models = [make_vit(), make_vit()]
+    for seed, model in enumerate(models):
+        randomize(model, seed)
+    return models
+
+
+@pytest.mark.parametrize("name", ["field", "heads", "lens", "gradients"])
+def test_copies_share_the_graphs_of_measurements_with_own_passes(name, copies, traced):
+    shared, counts, results = traces.SharedGraphs(), [], []
+    alone = [CALLS[name](model) for model in copies]
+    for model in copies:
+        traced.clear()
+        with traces.sharing_graphs(shared, [model]):
+            results.append(CALLS[name](model))
+        counts.append(sum("step" in graph for graph in traced))
+    assert counts == [1, 0]
+    for result, expected in zip(results, alone, strict=True):
+        np.testing.assert_array_equal(result, expected)
+    assert not np.allclose(*results)
+
+
+def make_normalized(mean: float) -> keras.Model:
+    inputs = keras.Input((16, 16, 3))
+    layer = layers.Normalization(mean=mean, variance=1.0)
+    return keras.Model(inputs, layers.Conv2D(2, 3)(layer(inputs)))
+
+
+def test_only_models_with_equal_layers_share_graphs(vit):
+    narrow = vit_tf.ViT.from_config(vit.get_config() | {"num_classes": 4})
+    assert not traces.differ_in_weights(vit, narrow)
+    changed = make_cnn()
+    change_setting(changed)
+    assert traces.differ_in_weights(make_cnn(), make_cnn())
+    assert not traces.differ_in_weights(make_cnn(), changed)
+    # The mean and the variance are tensors, which a graph holds as constants.
+    assert not traces.differ_in_weights(make_normalized(0.0), make_normalized(1.0))

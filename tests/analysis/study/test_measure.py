@@ -14,13 +14,22 @@ import xarray as xr
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.papers.raghu import section5_locality
+from vit_tf.analysis.papers.raghu.section4_structure import cka_of_two
 from vit_tf.analysis.papers.raghu.section6_skips import skip_ratio_of
+from vit_tf.analysis.papers.raghu.section7_tokens import ridge_probe_of
+from vit_tf.analysis.papers.walmer.section6_tasks import knn_accuracy_of
 from vit_tf.analysis.similarity.cka import best_matching_layer
 from vit_tf.analysis.study import measure as measuring
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, plan
-from vit_tf.analysis.study.measure import OwnPasses, SharedPass, measure_all, with_inputs
-from vit_tf.analysis.study.models import StudyModel
+from vit_tf.analysis.study.measure import (
+    OwnPasses,
+    SharedPass,
+    measure_all,
+    name_of,
+    with_inputs,
+)
+from vit_tf.analysis.study.models import StudyModel, UntrainedCopy, baselines_of
 from vit_tf.taps.structure import block_outputs
 
 
@@ -126,15 +135,15 @@ def measured(subjects, data, tmp_path_factory):
     """Every figure's rows and results, and how many passes each data set took."""
     pictures, _ = plan(all_figures(), subjects, data)
     wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
-    passes, one_pass = [], measuring.one_pass
+    passes, one_pass = [], measuring.pass_of_copies
 
-    def counted(requests, images, **options):
+    def counted(requests, images, copies, **options):
         passes.append((images, len(requests)))
-        return one_pass(requests, images, **options)
+        return one_pass(requests, images, copies, **options)
 
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring, "one_pass", counted)
+        patch.setattr(measuring, "pass_of_copies", counted)
         results, problems = measure_all(wanted, data, folder)
     assert not problems
     return pictures, wanted, results, passes, folder
@@ -268,12 +277,84 @@ def test_probes_choose_their_penalty_on_held_out_images(measured, subjects, data
 @pytest.mark.slow
 def test_nothing_is_measured_twice(measured, data, monkeypatch):
     _, wanted, results, _, folder = measured
-    monkeypatch.setattr(measuring, "one_pass", None)
+    monkeypatch.setattr(measuring, "pass_of_copies", None)
     monkeypatch.setattr(section5_locality, "receptive_field", None)
     again, _ = measure_all(wanted, data, folder)
     assert again.keys() == results.keys()
     for name, result in results.items():
         xr.testing.assert_identical(again[name], result)
+
+
+def copies_of(subject):
+    """A model with its two untrained copies, of which all graphs are those of the model."""
+    model = subject.features.args[0]
+
+    def copy(seed):
+        untrained = vit_tf.reinitialize(model, seed)
+        return UntrainedCopy(partial(vit_tf.submodel, untrained), untrained)
+
+    original = dataclasses.replace(subject, keras_model=lambda: model)
+    _, first, second = sorted(
+        baselines_of(original, partial(copy, 3), 0, partial(copy, 4)), key=lambda each: each.name
+    )
+    return [original, first, second]
+
+
+def test_untrained_copies_are_measured_with_the_graphs_of_their_model(
+    subjects, data, tmp_path, monkeypatch
+):
+    """Alone and of pairs, fed and not, with shared and with own passes; the same as by itself."""
+    vits, bits = (copies_of(named(subjects, name)) for name in ("ViT-CLS", "BiT"))
+    wanted = [
+        measurement
+        for vit, bit in zip(vits, bits, strict=True)
+        for measurement in (
+            skip_ratio_of(vit),
+            cka_of_two(vit, bit),
+            ridge_probe_of(vit),
+            ridge_probe_of(bit),
+            knn_accuracy_of(vit),
+            section5_locality.receptive_field_of(vit),
+        )
+    ]
+    passes, run = [], measuring.pass_of_copies
+
+    def counted(requests, images, copies, **options):
+        passes.append((len(requests), len(copies)))
+        return run(requests, images, copies, **options)
+
+    monkeypatch.setattr(measuring, "pass_of_copies", counted)
+    results, problems = measure_all(wanted, data, tmp_path / "shared")
+    assert not problems
+    # Probes are fitted and chosen, everything is read, and neighbours are found: a pass each.
+    assert [copies for _, copies in passes] == [3, 3, 3, 3]
+    vit, bit = vits[2], bits[2]
+    actual = results[name_of("cka", vit, bit)]
+    taps = actual.layer_x.values, actual.layer_y.values
+    features = vit.features(*taps[0]), bit.features(*taps[1])
+    direct = analysis.cka(features[0], data.test, features[1])
+    np.testing.assert_allclose(actual.cka, direct.cka, atol=1e-6)
+    assert (actual.attrs["model_x"], actual.attrs["model_y"]) == (vit.name, bit.name)
+    skips = analysis.skip_ratio(vit.features("*/skip", "*/branch"), data.test)
+    np.testing.assert_allclose(results[name_of("skip_ratio", vit)].cosine, skips.cosine, 1e-5)
+    knn = results[name_of("knn_accuracy", vit)]
+    features = vit.features(*knn.layer.values)
+    direct = analysis.knn_accuracy(features, data.read("gallery"), data.test, 3)
+    np.testing.assert_array_equal(knn, direct)
+    probe = results[name_of("ridge_probe", vit)]
+    features = vit.features(*probe.layer.values)
+    held_out, tested = (
+        analysis.ridge_probe(features, data.train, each, 3) for each in (data.validation, data.test)
+    )
+    np.testing.assert_allclose(probe, analysis.select_l2(held_out, tested), atol=1e-6)
+    field = results[name_of("receptive_field", vit)]
+    direct = analysis.receptive_field(
+        vit.features(*field.layer.values),
+        data.few,
+        channels=section5_locality.CHANNELS,
+        grid=vit.grid,
+    )
+    np.testing.assert_allclose(field, direct, rtol=1e-4)
 
 
 def own_passes(name, inputs=()):
