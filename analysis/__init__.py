@@ -86,8 +86,6 @@ _FLAT = {"Recorder", "features_of", "plot"}
 
 def _place_of(name):
     """Where a name is found that is no longer flat, or None for one that is."""
-    if name.endswith("_statistic") and name not in ("score_statistic", "pooled_statistic"):
-        return f"{_public(name).measurement}.statistic"
     group = _SOURCES.get(name)
     return f"{group}.{name}" if group in _GROUPED and name not in _FLAT else None
 

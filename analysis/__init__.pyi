@@ -2,12 +2,10 @@
 from .attention.attention_distance import (
     attention_distance as attention_distance,
     attention_rows as attention_rows,
-    attention_statistic as attention_statistic,
 )
 from .attention.attention_patterns import (
     attention_patterns as attention_patterns,
     mean_patterns as mean_patterns,
-    pattern_statistic as pattern_statistic,
 )
 from .attention.mean_attention import (
     aligned_attention as aligned_attention,
@@ -15,28 +13,22 @@ from .attention.mean_attention import (
     attention_offset as attention_offset,
     head_classes as head_classes,
     mean_attention as mean_attention,
-    mean_attention_statistic as mean_attention_statistic,
     mean_distance as mean_distance,
 )
 from .attention.rollout import (
     attention_rollout as attention_rollout,
     gradient_attention as gradient_attention,
     rollout_of_images as rollout_of_images,
-    rollout_statistic as rollout_statistic,
 )
 from .attention.saliency import (
     attention_saliency as attention_saliency,
-    saliency_statistic as saliency_statistic,
 )
 from .engine.estimates import images_needed as images_needed
 from .engine.feature_taps import choose as choose
 from .engine.features import features_of as features_of
+from .engine.matching import match_maps as match_maps
 from .engine.noise import gaussian_like as gaussian_like
-from .engine.pooling import (
-    Pooled as Pooled,
-    match_maps as match_maps,
-    pooled_statistic as pooled_statistic,
-)
+from .engine.pooling import Pooled as Pooled, pooled_statistic as pooled_statistic
 from .engine.stream import (
     Statistic as Statistic,
     accumulate as accumulate,
@@ -63,7 +55,6 @@ from .flow.receptive_field import (
 from .flow.skips import (
     branch_norms as branch_norms,
     skip_ratio as skip_ratio,
-    skip_statistic as skip_statistic,
 )
 from .objects.dense_features import dense_features as dense_features, dense_size as dense_size
 from .objects.keypoints import (
@@ -149,21 +140,17 @@ from .plots.similarity_plots import (
 from .probes.clustering import (
     cluster_scores as cluster_scores,
     clustering as clustering,
-    clustering_statistic as clustering_statistic,
     masked_features as masked_features,
     object_clustering as object_clustering,
-    object_statistic as object_statistic,
 )
-from .probes.knn import knn_accuracy as knn_accuracy, knn_statistic as knn_statistic
+from .probes.knn import knn_accuracy as knn_accuracy
 from .probes.linear_probe import linear_probe as linear_probe
 from .probes.retrieval import (
     average_precision as average_precision,
     retrieval as retrieval,
-    retrieval_statistic as retrieval_statistic,
 )
 from .probes.ridge import (
     fit_ridge_probe as fit_ridge_probe,
-    probe_statistic as probe_statistic,
     ridge_probe as ridge_probe,
     score_statistic as score_statistic,
     select_l2 as select_l2,
@@ -172,28 +159,21 @@ from .report.page import ReportFigure as ReportFigure, write_report as write_rep
 from .similarity.cka import (
     best_matching_layer as best_matching_layer,
     cka as cka,
-    cka_statistic as cka_statistic,
     depth_cka as depth_cka,
-    depth_statistic as depth_statistic,
     last_layer_cka as last_layer_cka,
-    last_layer_statistic as last_layer_statistic,
     layer_match_accuracy as layer_match_accuracy,
     residual_cka as residual_cka,
-    residual_statistic as residual_statistic,
 )
 from .similarity.cka_sensitivity import (
     cka_sensitivity as cka_sensitivity,
-    sensitivity_statistic as sensitivity_statistic,
 )
 from .similarity.dimension import (
-    dimension_statistic as dimension_statistic,
     intrinsic_dimension as intrinsic_dimension,
 )
 from .similarity.formation import FormationRecorder as FormationRecorder
-from .similarity.heads import head_similarity as head_similarity, head_statistic as head_statistic
+from .similarity.heads import head_similarity as head_similarity
 from .similarity.localization import (
     localization as localization,
-    localization_statistic as localization_statistic,
 )
 from .similarity.measures import (
     cca as cca,
@@ -208,7 +188,6 @@ from .similarity.measures import (
 )
 from .similarity.similarities import (
     similarities as similarities,
-    similarities_statistic as similarities_statistic,
 )
 from .study.assemble import (
     Report as Report,

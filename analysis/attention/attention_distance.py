@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.declaration import measurement, statistic_of
-from ..engine.pooling import on_grid
+from ..engine.declaration import one_pass_measurement
 from ..engine.results import (
     EACH_IMAGE,
     array_of,
@@ -21,15 +18,27 @@ from ..engine.results import (
     variable,
 )
 from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic, evaluate
-from ..engine.traces import reusable
+from ..engine.stream import Statistic
 
 DIMS = ("layer", "head")
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
 
-@measurement("attention")
-def attention_distance(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
+def num_attended(*rest):
+    """The number of tokens of the first attention weights among the taps, the last argument."""
+    tap, value = next(iter(_weights_of(rest[-1]).items()))
+    if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
+        raise ValueError(
+            "Expected attention weights of shape (example, head, query, key), with as many "
+            f"queries as keys. Received: {tap!r} of shape {tuple(value.shape)}"
+        )
+    return value.shape[-1]
+
+
+@one_pass_measurement("attention", num_tokens=num_attended)
+def attention_distance(
+    features: Model, images: Images, grid: Grid | None = None
+) -> Statistic[xr.DataArray]:
     """Mean distance in pixels between a query and the keys that each head attends to.
 
         distance = mean over examples and queries q of sum_k a(q, k) |position(q) - position(k)|
@@ -67,27 +76,6 @@ def attention_distance(features: Model, images: Images, grid: Grid | None = None
         `plots.plot_attention_distance`, `mean_distance`, `attention_rows`; page
         measurements/attention/attention-distance.md.
     """
-    statistic = attention_statistic(features, grid)
-    return evaluate(statistic, images, features, description="attention distance")
-
-
-def on_attention(make):
-    """Decorates `make(features, grid, ...)`, a `Statistic` of attention weights: `on_grid`."""
-
-    @functools.wraps(make)
-    def statistic(features, grid=None, *args, **options):
-        def on(grid):
-            return make(features, grid, *args, **options)
-
-        return on_grid(features, grid, on, num_attended)
-
-    return statistic
-
-
-@statistic_of(attention_distance)
-@on_attention
-def attention_statistic(features, grid):
-    """The `Statistic` of `attention_distance`."""
 
     def step(images, taps):
         weights = attention_weights(taps, grid)
@@ -134,17 +122,6 @@ def _weights_of(taps):
     return named or taps
 
 
-def num_attended(*rest):
-    """The number of tokens of the first attention weights among the taps, the last argument."""
-    tap, value = next(iter(_weights_of(rest[-1]).items()))
-    if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
-        raise ValueError(
-            "Expected attention weights of shape (example, head, query, key), with as many "
-            f"queries as keys. Received: {tap!r} of shape {tuple(value.shape)}"
-        )
-    return value.shape[-1]
-
-
 def summed_distance(weights, grid):
     """Summed distance of each head and number of its spatial queries that have one: (2, head)."""
     shares, counted = summed_spatial(weights[:, :, grid.prefix :], grid)
@@ -175,8 +152,10 @@ def spatial_shares(weights, grid):
 MASS = ("prefix", "itself", "others")  # the parts that the attention of a query divides into
 
 
-@measurement("attention")
-def attention_rows(features: Model, images: Images, grid: Grid | None = None) -> xr.Dataset:
+@one_pass_measurement("attention", num_tokens=num_attended)
+def attention_rows(
+    features: Model, images: Images, grid: Grid | None = None
+) -> Statistic[xr.Dataset]:
     """The attention of every query of every image, its distance, and where its mass goes.
 
         distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
@@ -209,14 +188,6 @@ def attention_rows(features: Model, images: Images, grid: Grid | None = None) ->
     See also:
         `plots.plot_attention_rows`, `attention_distance`; page guides/one-image.md.
     """
-    statistic = _rows_statistic(features, grid)
-    return evaluate(statistic, images, features, description="attention of images")
-
-
-@reusable
-@on_attention
-def _rows_statistic(features, grid):
-    """The `Statistic` of `attention_rows`."""
 
     def step(images, taps):
         weights = attention_weights(taps, grid)

@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import one_pass_measurement
 from ..engine.results import dataset_of, facts_of, mean_of, require_finite, variable
 from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic, evaluate
-from .attention_distance import LEFT_OUT, attention_weights, on_attention
+from ..engine.stream import Statistic
+from .attention_distance import LEFT_OUT, attention_weights, num_attended
 from .mean_attention import attention_maps, grid_of_mean, require_tokens
 from .saliency import has_attention, query_maps, query_names
 
@@ -18,8 +18,10 @@ from .saliency import has_attention, query_maps, query_names
 FLAT = 1e-5
 
 
-@measurement("attention")
-def attention_patterns(features: Model, images: Images, grid: Grid | None = None) -> xr.Dataset:
+@one_pass_measurement("attention", num_tokens=num_attended)
+def attention_patterns(
+    features: Model, images: Images, grid: Grid | None = None
+) -> Statistic[xr.Dataset]:
     """How much attention heads repeat one sparse pattern across layers, within each image.
 
     For the attention map p of a head over the T spatial keys, and the maps p_i and p_j of two
@@ -62,14 +64,7 @@ def attention_patterns(features: Model, images: Images, grid: Grid | None = None
         `plots.plot_attention_patterns`, `mean_patterns`; page
         measurements/attention/attention-patterns.md.
     """
-    statistic = pattern_statistic(features, grid)
-    return evaluate(statistic, images, features, description="attention patterns")
 
-
-@statistic_of(attention_patterns)
-@on_attention
-def pattern_statistic(features, grid):
-    """The `Statistic` of `attention_patterns`."""
     require_tokens(grid)
 
     def step(images, taps):

@@ -8,7 +8,7 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import one_pass_measurement
 from ..engine.results import (
     CLS,
     PARTS,
@@ -22,12 +22,14 @@ from ..engine.results import (
     variable,
 )
 from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic, evaluate
-from .attention_distance import DIMS, LEFT_OUT, attention_weights, on_attention, summed_spatial
+from ..engine.stream import Statistic
+from .attention_distance import DIMS, LEFT_OUT, attention_weights, num_attended, summed_spatial
 
 
-@measurement("attention")
-def mean_attention(features: Model, images: Images, grid: Grid | None = None) -> xr.Dataset:
+@one_pass_measurement("attention", num_tokens=num_attended)
+def mean_attention(
+    features: Model, images: Images, grid: Grid | None = None
+) -> Statistic[xr.Dataset]:
     """Attention weights averaged over examples, raw and renormalised over the spatial keys.
 
         raw(q, k)     = mean over examples of a(q, k)
@@ -65,14 +67,6 @@ def mean_attention(features: Model, images: Images, grid: Grid | None = None) ->
         `plots.plot_mean_attention`, `aligned_attention`, `attention_maps`; page
         measurements/attention/mean-attention.md.
     """
-    statistic = mean_attention_statistic(features, grid)
-    return evaluate(statistic, images, features, description="mean attention")
-
-
-@statistic_of(mean_attention)
-@on_attention
-def mean_attention_statistic(features, grid):
-    """The `Statistic` of `mean_attention`."""
 
     def step(images, taps):
         weights = attention_weights(taps, grid)

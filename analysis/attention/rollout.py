@@ -12,13 +12,13 @@ from vit_tf.names import format_list
 from vit_tf.tokens import as_grid
 
 from ..engine.class_scores import class_gradients
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import measurement, one_pass_measurement
 from ..engine.pooling import grid_of, pooled_tokens
 from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.roles import Classes, Grid, Images, Model, Scores
-from ..engine.stream import Statistic, collect, evaluate
-from ..engine.traces import reusable, reuse
-from .attention_distance import attention_weights, num_attended, on_attention
+from ..engine.stream import Statistic, collect
+from ..engine.traces import reuse
+from .attention_distance import attention_weights, num_attended
 
 # Share of the squared norm of a site's sum by which the next site's skip may differ from it.
 UNCHANGED = 1e-6
@@ -26,8 +26,10 @@ DIMS, WORDS = ("query", "key"), ("attention rollout", "1")
 ESTIMATOR = "product through the layers of (mean over heads + identity) / 2"
 
 
-@measurement("rollout")
-def attention_rollout(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
+@one_pass_measurement("rollout", num_tokens=num_attended)
+def attention_rollout(
+    features: Model, images: Images, grid: Grid | None = None
+) -> Statistic[xr.DataArray]:
     """Attention rollout from each layer to the input tokens, averaged over examples.
 
         R_l = A_l R_(l-1),  A_l = (mean over heads of a_l) / 2 + I / 2,  R_0 = I
@@ -63,14 +65,6 @@ def attention_rollout(features: Model, images: Images, grid: Grid | None = None)
         `plots.plot_attention_rollout`, `rollout_of_images`, `gradient_attention`; page
         measurements/attention/rollout.md.
     """
-    statistic = rollout_statistic(features, grid)
-    return evaluate(statistic, images, features, description="attention rollout")
-
-
-@statistic_of(attention_rollout)
-@on_attention
-def rollout_statistic(features, grid):
-    """The `Statistic` of `attention_rollout`."""
 
     def step(images, taps):
         rollouts = _rollouts(taps, grid)
@@ -92,8 +86,10 @@ def rollout_statistic(features, grid):
     return Statistic(step, finish)
 
 
-@measurement("rollout")
-def rollout_of_images(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
+@one_pass_measurement("rollout", num_tokens=num_attended)
+def rollout_of_images(
+    features: Model, images: Images, grid: Grid | None = None
+) -> Statistic[xr.DataArray]:
     """Attention rollout through all layers for each image; use it for a few images.
 
     Arguments and errors are those of `attention_rollout`.
@@ -109,14 +105,6 @@ def rollout_of_images(features: Model, images: Images, grid: Grid | None = None)
     See also:
         `plots.plot_rollout_of_images`, `attention_rollout`; page measurements/attention/rollout.md.
     """
-    statistic = _images_statistic(features, grid)
-    return evaluate(statistic, images, features, description="attention rollout")
-
-
-@reusable
-@on_attention
-def _images_statistic(features, grid):
-    """The `Statistic` of `rollout_of_images`."""
 
     def step(images, taps):
         rollouts = _rollouts(taps, grid)

@@ -6,20 +6,20 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import one_pass_measurement
 from ..engine.results import PARTS, SPATIAL, dataset_of, facts_of, mean_of, require_finite, variable
 from ..engine.roles import AnnotatedImages, Grid, Model
-from ..engine.stream import Statistic, evaluate
-from .attention_distance import LEFT_OUT, attention_weights, on_attention, spatial_shares
+from ..engine.stream import Statistic
+from .attention_distance import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
 # Largest rounding error of float32 sums of shares: it must not decide about a token at the bound.
 ROUNDING = 1e-6
 
 
-@measurement("attention")
+@one_pass_measurement("attention", num_tokens=num_attended)
 def attention_saliency(
     features: Model, images_and_masks: AnnotatedImages, grid: Grid | None = None, mass: float = 0.6
-) -> xr.Dataset:
+) -> Statistic[xr.Dataset]:
     """Overlap of the most attended tokens of each image with a mask of its object.
 
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
@@ -65,14 +65,7 @@ def attention_saliency(
     See also:
         `plots.plot_attention_saliency`, `attention_maps`; page measurements/attention/saliency.md.
     """
-    statistic = saliency_statistic(features, grid, mass)
-    return evaluate(statistic, images_and_masks, features, description="attention saliency")
 
-
-@statistic_of(attention_saliency)
-@on_attention
-def saliency_statistic(features, grid, mass=0.6):
-    """The `Statistic` of `attention_saliency`; its labels are the masks."""
     if not 0 < mass <= 1:
         raise ValueError(f"Expected mass in (0, 1]. Received: mass={mass}")
 

@@ -1,13 +1,14 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
-from .declaration import measurement as measurement, statistic_of as statistic_of
+from .declaration import (
+    measurement as measurement,
+    one_pass_measurement as one_pass_measurement,
+    statistic_of as statistic_of,
+)
 from .feature_taps import choose as choose
 from .features import features_of as features_of
+from .matching import match_maps as match_maps
 from .noise import gaussian_like as gaussian_like
-from .pooling import (
-    Pooled as Pooled,
-    match_maps as match_maps,
-    pooled_statistic as pooled_statistic,
-)
+from .pooling import Pooled as Pooled, pooled_statistic as pooled_statistic
 from .roles import (
     AnnotatedImages as AnnotatedImages,
     Block as Block,

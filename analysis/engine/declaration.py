@@ -1,4 +1,8 @@
-"""`measurement` declares what a function measures, so that it takes any model and any images."""
+"""Declares what a function measures, so that it takes any model and any images.
+
+`one_pass_measurement` is for a measurement that one `Statistic` makes in one pass over the images,
+`measurement` for one of several passes, or of anything else.
+"""
 
 import functools
 import inspect
@@ -14,13 +18,16 @@ from vit_tf.batches import explained_batches
 from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
 from vit_tf.preprocessing import innermost_features
+from vit_tf.tokens import TokenGrid
 
 from .class_scores import class_positions, scores_of_function, with_scores
 from .feature_taps import require_model
 from .features import features_for_measurement, features_from_arrays, features_of, name_models
 from .layers import KINDS, Detail
 from .own_images import with_own_images
+from .pooling import on_grid
 from .roles import Features, Roles, roles_of
+from .stream import Statistic, evaluate
 from .traces import reusable
 
 Parameters = ParamSpec("Parameters")
@@ -79,40 +86,146 @@ def measurement(
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        roles = roles_of(function)
-        if unknown := set(kinds) - set(roles.models):
+        declaration = _declare(function, kind, any_size, kinds)
+        return _front(function, declaration, function)
+
+    return decorate
+
+
+def one_pass_measurement(
+    kind: str = "representations",
+    *,
+    description: str | None = None,
+    num_tokens: Callable[..., int] | None = None,
+    **kinds: str,
+) -> Callable[[Callable[Parameters, Statistic[Result]]], Callable[Parameters, Result]]:
+    """Declares a measurement that is one pass of one statistic over images.
+
+    The function has the parameters of the measurement, declared as for `measurement`, and returns
+    its `Statistic`. The call streams the images through it: the function gets None for them. The
+    steps get the taps of its models, in their order.
+
+    Args:
+        kind, **kinds: as for `measurement`.
+        description: text of the progress bar, by default the name of the measurement.
+        num_tokens: function of the arguments of a step, without the images, to the number of
+            tokens. With it, the function gets the whole `TokenGrid` for its `Grid`, also where only
+            (rows, columns) are given, which the first batch completes.
+
+    Returns:
+        A decorator. The measurement that it makes has the attribute `statistic`, the function
+        without the images: it makes a `Statistic` for `one_pass`, once for each model and options.
+
+    Raises:
+        ValueError: as `measurement`, and for a function without exactly one parameter that is
+            declared as images.
+
+    Examples:
+        @engine.one_pass_measurement()
+        def mean_activation(model: engine.Model, images: engine.Images) -> engine.Statistic:
+            ...
+            return engine.Statistic(step, finish)
+    """
+
+    def decorate(make: Callable[Parameters, Statistic[Result]]) -> Callable[Parameters, Result]:
+        declaration = _declare(make, kind, False, kinds)
+        roles = declaration.roles
+        if len(roles.images) != 1:
             raise ValueError(
-                f"Expected kinds of the models of {function.__name__}, {', '.join(roles.models)}. "
-                f"Received: {', '.join(sorted(unknown))}"
+                f"Expected one parameter of {make.__name__} whose type is engine.Images. "
+                f"Received: {len(roles.images)}"
             )
-        declaration = Declaration(function.__name__, kind, tuple(kinds.items()), roles, any_size)
+        (images_name,) = roles.images
+        statistic = _statistic_maker(make, roles, num_tokens)
+        text = description or make.__name__.replace("_", " ")
 
-        @functools.wraps(function)
-        def measure(
-            *args: Any,
-            layers: str | Sequence[str] | None = None,
-            detail: Detail = None,
-            **kwargs: Any,
-        ) -> Result:
-            if tf.inside_function():
-                raise ValueError(
-                    f"Expected {function.__name__} to be called outside of a tf.function: it makes "
-                    "several passes over images, and returns arrays. Received: a call inside of one"
-                )
-            # Not kept in the closure, of which `fingerprint` makes a key.
-            signature = inspect.signature(function)
+        def evaluate_statistic(*args: Any, **options: Any) -> Result:
             try:
-                given = signature.bind_partial(*args, **kwargs)
+                given = inspect.signature(make).bind(*args, **options).arguments
             except TypeError:
-                return function(*args, **kwargs)  # which raises it in its own name
-            _prepare(given.arguments, declaration, layers, detail)
-            return function(*given.args, **given.kwargs)
+                return make(*args, **options)  # which raises it in its own name
+            images = given.pop(images_name, None)
+            models = [given[name] for name in roles.models if given.get(name) is not None]
+            models += given.get(roles.several_models, {}).values()
+            return evaluate(statistic(**given), images, *models, description=text)
 
-        measure.__signature__ = _with_layer_arguments(inspect.signature(function))
-        measure.kind, measure.declaration = kind, declaration
+        measure = _front(make, declaration, evaluate_statistic)
+        measure.statistic = statistic
         return measure
 
     return decorate
+
+
+def _declare(
+    function: Callable, kind: str, any_size: bool, kinds: Mapping[str, str]
+) -> Declaration:
+    """The declaration of a measurement, checked."""
+    roles = roles_of(function)
+    if unknown := set(kinds) - set(roles.models):
+        raise ValueError(
+            f"Expected kinds of the models of {function.__name__}, {', '.join(roles.models)}. "
+            f"Received: {', '.join(sorted(unknown))}"
+        )
+    return Declaration(function.__name__, kind, tuple(kinds.items()), roles, any_size)
+
+
+def _front(
+    function: Callable[Parameters, Any], declaration: Declaration, run: Callable[..., Result]
+) -> Callable[Parameters, Result]:
+    """What a user calls: it prepares the arguments of the function for `run`."""
+
+    @functools.wraps(function)
+    def measure(
+        *args: Any, layers: str | Sequence[str] | None = None, detail: Detail = None, **kwargs: Any
+    ) -> Result:
+        if tf.inside_function():
+            raise ValueError(
+                f"Expected {function.__name__} to be called outside of a tf.function: it makes "
+                "several passes over images, and returns arrays. Received: a call inside of one"
+            )
+        # Not kept in the closure, of which `fingerprint` makes a key.
+        signature = inspect.signature(function)
+        try:
+            given = signature.bind_partial(*args, **kwargs)
+        except TypeError:
+            return function(*args, **kwargs)  # which raises it in its own name
+        _prepare(given.arguments, declaration, layers, detail)
+        return run(*given.args, **given.kwargs)
+
+    measure.__signature__ = _with_layer_arguments(inspect.signature(function))
+    measure.kind, measure.declaration = declaration.kind, declaration
+    return measure
+
+
+def _statistic_maker(
+    make: Callable[..., Statistic[Result]],
+    roles: Roles,
+    num_tokens: Callable[..., int] | None,
+) -> Callable[..., Statistic[Result]]:
+    """The function that makes a `Statistic` of all arguments but the images."""
+    (images_name,) = roles.images
+    first_model = (*roles.models, roles.several_models)[0]
+
+    @functools.wraps(make)
+    def statistic(*args: Any, **options: Any) -> Statistic[Result]:
+        given = _without(inspect.signature(make), images_name).bind(*args, **options)
+        arguments = given.arguments | {images_name: None}
+        if num_tokens is None:
+            return make(**arguments)
+
+        def made_on(grid: TokenGrid) -> Statistic[Result]:
+            return make(**arguments | {roles.grid: grid})
+
+        return on_grid(arguments[first_model], arguments.get(roles.grid), made_on, num_tokens)
+
+    statistic.__signature__ = _without(inspect.signature(make), images_name)
+    return reusable(statistic)
+
+
+def _without(signature: inspect.Signature, name: str) -> inspect.Signature:
+    """A signature without one of its parameters."""
+    parameters = signature.parameters.values()
+    return signature.replace(parameters=[each for each in parameters if each.name != name])
 
 
 def statistic_of(measure: Callable) -> Callable[[Callable], Callable]:

@@ -26,6 +26,7 @@ class Role(Enum):
     CLASSES = "classes"
     NUM_CLASSES = "number of classes"
     BLOCK = "block"
+    GRID = "grid"
 
 
 Path: TypeAlias = str | os.PathLike
@@ -52,7 +53,8 @@ Classes: TypeAlias = Annotated[int | str | Sequence[int | str], Role.CLASSES]
 NumClasses: TypeAlias = Annotated[int, Role.NUM_CLASSES]
 # The name of the block that the kind `"block_heads"` reads.
 Block: TypeAlias = Annotated[str, Role.BLOCK]
-Grid: TypeAlias = TokenGrid | tuple[int, int]
+# Where the tokens lie; by default the grid of the model.
+Grid: TypeAlias = Annotated[TokenGrid | tuple[int, int], Role.GRID]
 
 # The tensors of layers by their names, of one batch.
 Taps: TypeAlias = Mapping[str, tf.Tensor]
@@ -72,6 +74,7 @@ class Roles:
     classes: str | None
     num_classes: str | None
     block: str | None
+    grid: str | None
     defaults: tuple[tuple[str, str], ...]  # of the scores and the block
 
     def value(self, name: str | None, given: Mapping[str, Any]) -> Any:
@@ -98,7 +101,7 @@ def roles_of(function: Callable) -> Roles:
     for name in signature.parameters:
         for role in _roles_of_type(types.get(name)):
             names[role].append(name)
-    for role in (Role.MODELS, Role.SCORES, Role.CLASSES, Role.NUM_CLASSES, Role.BLOCK):
+    for role in (Role.MODELS, Role.SCORES, Role.CLASSES, Role.NUM_CLASSES, Role.BLOCK, Role.GRID):
         if len(names[role]) > 1:
             raise ValueError(
                 f"Expected one parameter of {function.__name__} to be the {role.value}. "
@@ -122,6 +125,7 @@ def roles_of(function: Callable) -> Roles:
         classes=_first(names[Role.CLASSES]),
         num_classes=_first(names[Role.NUM_CLASSES]),
         block=_first(names[Role.BLOCK]),
+        grid=_first(names[Role.GRID]),
         defaults=tuple((name, value) for name, value in defaults if isinstance(value, str)),
     )
 

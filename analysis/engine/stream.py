@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +23,7 @@ from vit_tf.preprocessing import (
 )
 
 from .feature_taps import Calls
+from .roles import Features
 from .traces import MAX_COMPILED, Kept, Reusable, Substitutes, with_substitutes
 
 
@@ -88,6 +89,7 @@ def spread(strategy, group):
 
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 BATCH_SIZE = 128
 SECONDS_BETWEEN_LINES = 10  # of the log, where no progress bar is shown
@@ -108,7 +110,7 @@ def eager_steps():
 
 
 @dataclass(frozen=True)
-class Statistic:
+class Statistic(Generic[Result]):
     """What an analysis computes from each batch, and from the totals.
 
     Attributes:
@@ -129,13 +131,13 @@ class Statistic:
     """
 
     step: Callable[..., dict]
-    finish: Callable[[dict], Any]
+    finish: Callable[[dict], Result]
     min_batch: int = 1
     with_labels: bool = False
     merge: Callable[..., Any] | None = None
     fed: tuple[tf.Variable, ...] = ()
 
-    def with_reusable_step(self) -> "Statistic":
+    def with_reusable_step(self) -> "Statistic[Result]":
         """The same statistic, whose graphs are kept for as long as it is."""
         return replace(self, step=Reusable(self.step))
 
@@ -265,7 +267,13 @@ class _Totals:
         }
 
 
-def evaluate(statistic, images, *features, description=None, checked=()):
+def evaluate(
+    statistic: Statistic[Result],
+    images: Any,
+    *features: Features,
+    description: str | None = None,
+    checked: Sequence[Features] = (),
+) -> Result:
     """The result of one statistic; arguments and errors are those of `one_pass`."""
     totals = one_pass({"": (statistic, *features)}, images, description, checked)[""]
     return statistic.finish(totals)

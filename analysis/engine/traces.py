@@ -10,6 +10,7 @@ import contextvars
 import copy
 import functools
 import hashlib
+import inspect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -160,15 +161,17 @@ def reusable(make: Callable) -> Callable:
     """
 
     @functools.wraps(make)
-    def statistic(features: Any, *args: Any, **options: Any) -> Any:
-        others = [value for value in args if isinstance(value, keras.Model)]
-        plain = [None if isinstance(value, keras.Model) else value for value in args]
+    def statistic(*args: Any, **options: Any) -> Any:
+        given = inspect.signature(make).bind(*args, **options)
+        given.apply_defaults()
+        features, *others = given.arguments.values()
+        plain = [None if isinstance(value, keras.Model) else value for value in others]
+        models = [value for value in others if isinstance(value, keras.Model)]
 
         def made() -> Any:
-            return make(features, *args, **options).with_reusable_step()
+            return make(*given.args, **given.kwargs).with_reusable_step()
 
-        key = (make.__module__, make.__qualname__, *plain, tuple(sorted(options.items())))
-        return keep(features, key, made, others)
+        return keep(features, (make.__module__, make.__qualname__, *plain), made, models)
 
     return statistic
 

@@ -8,7 +8,7 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import one_pass_measurement
 from ..engine.pooling import as_tokens, grid_of, on_grid, raise_contradiction
 from ..engine.results import (
     EACH_IMAGE,
@@ -20,11 +20,11 @@ from ..engine.results import (
     variable,
 )
 from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic, evaluate
+from ..engine.stream import Statistic
 
 
-@measurement("skips")
-def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> xr.Dataset:
+@one_pass_measurement("skips", description="skip ratios")
+def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> Statistic[xr.Dataset]:
     """Norm ratio and cosine similarity of the skip and the branch of every residual sum, by token.
 
         norm_ratio = mean over examples of |skip| / |branch|
@@ -62,12 +62,17 @@ def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> xr.
         `plots.plot_skip_ratio`, `branch_norms`, `residual_cka`; page
         measurements/flow/skip-ratio.md.
     """
-    statistic = skip_statistic(features, grid)
-    return evaluate(statistic, images, features, description="skip ratios")
+
+    given_grid, own = grid_of(features, grid), grid_of(features, None)
+    if given_grid is None:
+        return _statistic(features, None)
+    if own is not None and given_grid.prefix != own.prefix:
+        raise_contradiction(own, grid)
+    return on_grid(features, grid, lambda grid: _statistic(features, grid), _num_tokens)
 
 
-@measurement("skips")
-def branch_norms(features: Model, images: Images) -> xr.Dataset:
+@one_pass_measurement("skips", description="norms")
+def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
     """Norms of the skip and the branch of every residual sum, for each token of each image.
 
     `skip_ratio` averages the ratio of these norms; use this function for a few images.
@@ -115,18 +120,7 @@ def branch_norms(features: Model, images: Images) -> xr.Dataset:
         facts = provenance(features, examples, 1, estimator=EACH_IMAGE)
         return dataset_of(variables, facts, layer=sites)
 
-    return evaluate(Statistic(step, finish), images, features, description="norms")
-
-
-@statistic_of(skip_ratio)
-def skip_statistic(features, grid=None):
-    """The `Statistic` of `skip_ratio`."""
-    given_grid, own = grid_of(features, grid), grid_of(features, None)
-    if given_grid is None:
-        return _statistic(features, None)
-    if own is not None and given_grid.prefix != own.prefix:
-        raise_contradiction(own, grid)
-    return on_grid(features, grid, lambda grid: _statistic(features, grid), _num_tokens)
+    return Statistic(step, finish)
 
 
 def _num_tokens(taps):

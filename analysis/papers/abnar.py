@@ -1,6 +1,6 @@
 """Abnar and Zuidema 2020: "Quantifying Attention Flow in Transformers"."""
 
-from ..attention.rollout import rollout_statistic
+from ..attention.rollout import attention_rollout
 from ..plots.attention_plots import plot_attention_rollout
 from ..study.figure import Figure, Paper, each
 from ..study.measure import statistic
@@ -16,7 +16,7 @@ def rollout_of(model):
     sites = dict.fromkeys(tap.rpartition("/")[0] for tap in taps)
     missing = [f"{s}/{end}" for s in sites for end in ("skip", "sum") if f"{s}/{end}" not in taps]
     model.require(not missing, f"{''.join(missing[:1])}, which would show that it has that skip")
-    return statistic("rollout", model, taps, rollout_statistic)
+    return statistic("rollout", model, taps, attention_rollout.statistic)
 
 
 ROLLOUT = Figure(

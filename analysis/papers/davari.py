@@ -6,7 +6,7 @@ from vit_tf.names import join_words
 
 from ..engine.results import expect_variable
 from ..plots.similarity_plots import plot_cka_sensitivity
-from ..similarity.cka_sensitivity import COMPONENT, IMAGES, PIXELS, sensitivity_statistic
+from ..similarity.cka_sensitivity import COMPONENT, IMAGES, PIXELS, cka_sensitivity
 from ..study.figure import Figure, Paper, each
 from ..study.measure import statistic
 from .chapters import STRUCTURE
@@ -24,7 +24,7 @@ def sensitivity_of(model):
     """CKA of the representations of a model, and without parts of them."""
     taps = model.layers("representations")
     model.require(len(taps) >= 2, "two layers to compare")
-    return statistic("cka_sensitivity", model, taps, sensitivity_statistic)
+    return statistic("cka_sensitivity", model, taps, cka_sensitivity.statistic)
 
 
 def changed_readings(result):

@@ -7,7 +7,7 @@ import numpy as np
 from ..engine.estimates import jackknifed, ranks, transformed
 from ..engine.results import expect_variable
 from ..plots.similarity_plots import plot_similarities
-from ..similarity.similarities import similarities_statistic
+from ..similarity.similarities import similarities
 from ..study.claims import claim
 from ..study.figure import Figure, Paper, each
 from ..study.measure import statistic
@@ -35,7 +35,7 @@ def measures_of(model):
         model = model.base
     taps = model.layers("representations", "blocks")
     model.require(len(taps) >= LEAST_LAYERS, f"{LEAST_LAYERS} blocks to compare")
-    make = partial(similarities_statistic, measures=MEASURES)
+    make = partial(similarities.statistic, measures=MEASURES)
     return statistic("similarities", model, taps, make)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -18,16 +17,16 @@ from vit_tf.data.labels import require_classes, require_labels
 from vit_tf.tokens import as_grid
 
 from ..attention.saliency import num_beyond, patch_cover, require_shares
-from ..engine.declaration import measurement, statistic_of
-from ..engine.pooling import Pooled, as_tokens, grid_of, on_grid, pooled_statistic
+from ..engine.declaration import one_pass_measurement
+from ..engine.pooling import Pooled, as_tokens, grid_of, pooled_statistic
 from ..engine.results import DEFAULT, provenance, require_finite, variable
-from ..engine.roles import AnnotatedImages, Grid, LabelledImages, Model
-from ..engine.stream import Statistic, evaluate
+from ..engine.roles import AnnotatedImages, Grid, LabelledImages, Model, Taps
+from ..engine.stream import Statistic
 
 STARTS = 10
 
 
-@measurement("outputs")
+@one_pass_measurement("outputs")
 def clustering(
     features: Model,
     images: LabelledImages,
@@ -35,7 +34,7 @@ def clustering(
     tokens: str | None = None,
     seed: int = 0,
     starts: int = STARTS,
-) -> xr.Dataset:
+) -> Statistic[xr.Dataset]:
     """Agreement of k-means clusters of each layer with the labels of the images.
 
         purity = sum over clusters of the size of its largest class / number of examples
@@ -70,13 +69,7 @@ def clustering(
         `plots.plot_clustering`, `object_clustering`, `knn_accuracy`; page
         measurements/probes/clustering.md.
     """
-    statistic = clustering_statistic(features, num_clusters, tokens, seed, starts)
-    return evaluate(statistic, images, features, description="clustering")
 
-
-@statistic_of(clustering)
-def clustering_statistic(features, num_clusters=None, tokens=None, seed=0, starts=STARTS):
-    """The `Statistic` of `clustering`, which stores the pooled features of every example."""
     rows = pooled_statistic(tokens, grid_of(features, None))
 
     def finish(totals):
@@ -85,7 +78,12 @@ def clustering_statistic(features, num_clusters=None, tokens=None, seed=0, start
     return Statistic(rows.step, finish, with_labels=True)
 
 
-@measurement("tokens")
+def _num_tokens(masks: tf.Tensor, labels: tf.Tensor, taps: Taps) -> int:
+    """The number of tokens of the first layer."""
+    return as_tokens(*next(iter(taps.items()))).shape[1]
+
+
+@one_pass_measurement("tokens", num_tokens=_num_tokens, description="clustering of objects")
 def object_clustering(
     features: Model,
     images: AnnotatedImages,
@@ -93,7 +91,7 @@ def object_clustering(
     grid: Grid | None = None,
     seed: int = 0,
     starts: int = STARTS,
-) -> xr.Dataset:
+) -> Statistic[xr.Dataset]:
     """`clustering` of objects or parts, from features averaged under their masks.
 
     Walmer et al. 2023, sections 5.3 and D.5, figures 8, 26 and 27. The paper does not state the
@@ -130,20 +128,7 @@ def object_clustering(
         `plots.plot_object_clustering`, `clustering`, `masked_features`; page
         measurements/probes/object-clustering.md.
     """
-    statistic = object_statistic(features, num_clusters, grid, seed, starts)
-    return evaluate(statistic, images, features, description="clustering of objects")
 
-
-@statistic_of(object_clustering)
-def object_statistic(features, num_clusters=None, grid=None, seed=0, starts=STARTS):
-    """The `Statistic` of `object_clustering`, of images, masks and labels."""
-    make = partial(_object_statistic, features, num_clusters, seed, starts)
-    return on_grid(
-        features, grid, make, lambda *rest: as_tokens(*next(iter(rest[-1].items()))).shape[1]
-    )
-
-
-def _object_statistic(features, num_clusters, seed, starts, grid):
     def step(images, masks, labels, taps):
         means = {tap: masked_features(as_tokens(tap, x), masks, grid) for tap, x in taps.items()}
         covered = tf.cast(masks, tf.float32) > 0

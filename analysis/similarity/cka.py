@@ -13,7 +13,7 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.results import (
@@ -26,7 +26,7 @@ from ..engine.results import (
     variable,
 )
 from ..engine.roles import Images, Model, Models
-from ..engine.stream import Statistic, evaluate
+from ..engine.stream import Statistic
 
 CHANNEL_PARTS = 4  # of the channels of a layer, for its kernel
 MOST_GROUPS = 32  # of batches, whose values without each are saved
@@ -143,10 +143,10 @@ ESTIMATOR = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches
 NEGLIGIBLE = 1e-10
 
 
-@measurement()
+@one_pass_measurement(description="CKA")
 def cka(
     features_x: Model, images: Images | None = None, features_y: Model | None = None
-) -> xr.Dataset:
+) -> Statistic[xr.Dataset]:
     """Minibatch CKA between all layers of one model, or of two models on the same images.
 
         CKA(X, Y) = sum_b HSIC(X_b, Y_b) / sqrt(sum_b HSIC(X_b, X_b) sum_b HSIC(Y_b, Y_b))
@@ -189,18 +189,7 @@ def cka(
         `plots.plot_cka`, `best_matching_layer`, `similarities`; page
         measurements/similarity/cka.md.
     """
-    features = (features_x,) if features_y is None else (features_x, features_y)
-    return evaluate(cka_statistic(*features), images, *features, description="CKA")
 
-
-@statistic_of(cka)
-def cka_statistic(features_x, features_y=None):
-    """The `Statistic` of `cka`, of one or two models; `finish` needs a pass in the same process."""
-    return _statistic(features_x, features_y)
-
-
-def _statistic(features_x, features_y=None):
-    """`cka_statistic` with a list of layers of its own, for statistics that are kept themselves."""
     layers = []  # of each model, which show in its taps
 
     def step(images, *taps):
@@ -390,8 +379,8 @@ def _shared(cka):
     return names
 
 
-@measurement("norms")
-def depth_cka(features: Model, images: Images) -> xr.Dataset:
+@one_pass_measurement("norms", description="CKA of norms")
+def depth_cka(features: Model, images: Images) -> Statistic[xr.Dataset]:
     """CKA between the normalised inputs of all sites, and the last norm, of one model.
 
     Walmer et al. 2023, section D.3, figures 20 to 22.
@@ -415,17 +404,12 @@ def depth_cka(features: Model, images: Images) -> xr.Dataset:
     See also:
         `plots.plot_depth_cka`, `cka`; page measurements/similarity/depth.md.
     """
-    return evaluate(depth_statistic(features), images, features, description="CKA of norms")
 
-
-@statistic_of(depth_cka)
-def depth_statistic(features):
-    """The `Statistic` of `depth_cka`."""
     return _cka_of_endings(("norm",), features)
 
 
-@measurement("skips")
-def residual_cka(features: Model, images: Images, site: str = "attention") -> xr.Dataset:
+@one_pass_measurement("skips", description="CKA of skips and branches")
+def residual_cka(features: Model, images: Images, site: str = "attention") -> Statistic[xr.Dataset]:
     """CKA between the skips and the branches of all blocks of one model.
 
     Where a skip differs from the branch that is added to it, the block changes what is represented
@@ -451,19 +435,15 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> xr
     See also:
         `plots.plot_residual_cka`, `skip_ratio`; page measurements/similarity/residual.md.
     """
-    statistic = residual_statistic(features, site)
-    return evaluate(statistic, images, features, description="CKA of skips and branches")
 
-
-@statistic_of(residual_cka)
-def residual_statistic(features, site="attention"):
-    """The `Statistic` of `residual_cka`."""
     return _cka_of_endings((f"{site}/branch", f"{site}/skip"), features, features)
 
 
 def _cka_of_endings(names, *features):
     """The `Statistic` of `cka` of the taps of one model that have each name in any block."""
-    statistic = _statistic(*features)
+    # Not `cka.statistic`, which is kept with the model for its own layers.
+    features_x, *others = features
+    statistic = cka.__wrapped__(features_x, None, *others)
 
     def step(images, taps):
         named = [
@@ -476,8 +456,8 @@ def _cka_of_endings(names, *features):
     return replace(statistic, step=step)
 
 
-@measurement("tokens")
-def last_layer_cka(models: Models, images: Images) -> xr.Dataset:
+@one_pass_measurement("tokens", description="last layers")
+def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
     """Minibatch CKA between the last layers of any number of models, by part of the sequence.
 
     The estimator is that of `cka`, over all channels of the first token, or of all spatial tokens
@@ -505,13 +485,7 @@ def last_layer_cka(models: Models, images: Images) -> xr.Dataset:
     See also:
         `plots.plot_last_layer_cka`, `cka`; page measurements/similarity/last-layer.md.
     """
-    statistic = last_layer_statistic(models)
-    return evaluate(statistic, images, *models.values(), description="last layers")
 
-
-@statistic_of(last_layer_cka)
-def last_layer_statistic(models):
-    """The `Statistic` of `last_layer_cka`, of the features of all `models`, in their order."""
     if not models:
         raise ValueError("Expected at least one model. Received: {}")
     grids = {name: require_grid(features, None) for name, features in models.items()}

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import one_pass_measurement
 from ..engine.results import dataset_of, model_name, provenance, variable
 from ..engine.roles import Images, Model
-from ..engine.stream import Statistic, evaluate
+from ..engine.stream import Statistic
 from .cka import in_units, jackknife, layer_gram, ratio, sides, varying_layers
 
 IMAGES, COMPONENT, PIXELS = "images", "component", "pixels"
@@ -24,14 +24,14 @@ ROUNDING = {IMAGES: 1e-12, COMPONENT: 1e-11, PIXELS: 1e-6}
 ESTIMATOR = "minibatch CKA, linear kernel; jackknife over batches"
 
 
-@measurement()
+@one_pass_measurement(description="sensitivity of CKA")
 def cka_sensitivity(
     features_x: Model,
     images: Images | None = None,
     features_y: Model | None = None,
     fraction: float = 0.02,
     unbiased: bool = True,
-) -> xr.Dataset:
+) -> Statistic[xr.Dataset]:
     """Share of CKA's numerator due to few images, one component or the pixels, and CKA without it.
 
         share(images)    = sum over i in S of sum_j K_ij L_ij / HSIC(K, L)
@@ -77,14 +77,7 @@ def cka_sensitivity(
         `plots.plot_cka_sensitivity`, `cka`, `similarities`; page
         measurements/similarity/cka-sensitivity.md.
     """
-    features = (features_x,) if features_y is None else (features_x, features_y)
-    statistic = sensitivity_statistic(*features, fraction=fraction, unbiased=unbiased)
-    return evaluate(statistic, images, *features, description="sensitivity of CKA")
 
-
-@statistic_of(cka_sensitivity)
-def sensitivity_statistic(features_x, features_y=None, fraction=0.02, unbiased=True):
-    """The `Statistic` of `cka_sensitivity`, of one or two models."""
     if not 0 < fraction <= MOST_REMOVED:
         raise ValueError(f"Expected a fraction in (0, {MOST_REMOVED}]. Received: {fraction}")
     layers = []  # of each model, which show in its taps

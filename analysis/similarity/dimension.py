@@ -8,11 +8,11 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import one_pass_measurement
 from ..engine.pooling import grid_of, pool
 from ..engine.results import DEFAULT, dataset_of, facts_of, require_finite, variable
 from ..engine.roles import Images, Model
-from ..engine.stream import Statistic, evaluate
+from ..engine.stream import Statistic
 
 TWO_NN, PARTICIPATION, EFFECTIVE_RANK = "two_nn", "participation_ratio", "effective_rank"
 MEASURES = (TWO_NN, PARTICIPATION, EFFECTIVE_RANK)
@@ -23,8 +23,10 @@ BLOCK_SIZE = 512  # rows of the matrix of distances in memory at once
 ESTIMATOR = "TwoNN by maximum likelihood, eigenvalues of the covariance; jackknife over images"
 
 
-@measurement("outputs")
-def intrinsic_dimension(features: Model, images: Images, tokens: str | None = None) -> xr.Dataset:
+@one_pass_measurement("outputs")
+def intrinsic_dimension(
+    features: Model, images: Images, tokens: str | None = None
+) -> Statistic[xr.Dataset]:
     """Intrinsic dimension, participation ratio and effective rank of every layer.
 
         two_nn              = d of P(r2 / r1 > m) = m^-d
@@ -67,13 +69,7 @@ def intrinsic_dimension(features: Model, images: Images, tokens: str | None = No
         `plots.plot_intrinsic_dimension`, `cka`, `ridge_probe`; page
         measurements/similarity/intrinsic-dimension.md.
     """
-    statistic = dimension_statistic(features, tokens)
-    return evaluate(statistic, images, features, description="intrinsic dimension")
 
-
-@statistic_of(intrinsic_dimension)
-def dimension_statistic(features, tokens=None):
-    """The `Statistic` of `intrinsic_dimension`, which stores the pooled features of all images."""
     grid = grid_of(features, None)
 
     def step(images, taps):

@@ -13,13 +13,12 @@ from ..attention.attention_distance import (
     num_attended,
     summed_distance,
 )
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.feature_taps import select
-from ..engine.pooling import on_grid
 from ..engine.results import mean_of, require_finite, variable
-from ..engine.roles import Block, Grid, Images, Model
-from ..engine.stream import Statistic, evaluate
+from ..engine.roles import Block, Grid, Images, Model, Taps
+from ..engine.stream import Statistic
 from .cka import (
     hsic_terms,
     labelled_similarity,
@@ -32,14 +31,19 @@ from .cka import (
 ORDERS = ("local", "global")
 
 
-@measurement(features_vit="block_heads")
+def _num_tokens(vit: Taps, other: Taps) -> int:
+    """The number of tokens of the attention weights of the ViT."""
+    return num_attended(vit)
+
+
+@one_pass_measurement(num_tokens=_num_tokens, description="heads", features_vit="block_heads")
 def head_similarity(
     features_vit: Model,
     features_other: Model,
     images: Images,
     grid: Grid | None = None,
     block: Block = "block00",
-) -> xr.Dataset:
+) -> Statistic[xr.Dataset]:
     """CKA between subsets of a ViT block's heads and the layers of another model.
 
     The minibatch CKA of `cka` between the outputs of the heads of each subset, at all tokens, and
@@ -81,23 +85,7 @@ def head_similarity(
         `plots.plot_head_similarity`, `cka`, `attention_distance`; page
         measurements/similarity/head-similarity.md.
     """
-    statistic = head_statistic(features_vit, features_other, grid, block)
-    return evaluate(statistic, images, features_vit, features_other, description="heads")
 
-
-@statistic_of(head_similarity)
-def head_statistic(features_vit, features_other, grid=None, block="block00"):
-    """The `Statistic` of `head_similarity`."""
-    weights = f"{block}/attention/weights"
-    return on_grid(
-        features_vit,
-        grid,
-        lambda grid: _statistic(features_vit, features_other, grid, block),
-        lambda vit, other: num_attended(select(vit, [weights])),
-    )
-
-
-def _statistic(features_vit, features_other, grid, block):
     tap = f"{block}/attention/heads"
     layers = []  # of the other model, which show in its taps
 

@@ -10,22 +10,22 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.pooling import as_tokens, grid_of, shared_grid
 from ..engine.results import array_of, expect_array, facts_of, require_finite
 from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic, evaluate
+from ..engine.stream import Statistic
 from .cka import pairwise_hsic, unbiased_kernels
 
 # Share of the squared sum of squares: rounding leaves 1e-14, d equal dimensions 1 / d.
 NEGLIGIBLE = 1e-10
 
 
-@measurement("output_tokens")
+@one_pass_measurement("output_tokens")
 def localization(
     features: Model, images: Images, grid: Grid | None = None, tokens: Sequence[int] | None = None
-) -> xr.DataArray:
+) -> Statistic[xr.DataArray]:
     """Minibatch CKA between single tokens and the patches of the input image.
 
         CKA(t, p) = sum_b HSIC(t, p) / sqrt(sum_b HSIC(t, t) sum_b HSIC(p, p))
@@ -67,13 +67,7 @@ def localization(
     See also:
         `plots.plot_localization`, `cka`; page measurements/similarity/localization.md.
     """
-    statistic = localization_statistic(features, grid, tokens)
-    return evaluate(statistic, images, features, description="localization")
 
-
-@statistic_of(localization)
-def localization_statistic(features, grid=None, tokens=None):
-    """The `Statistic` of `localization`; `finish` needs a pass in the same process."""
     given_grid = grid_of(features, grid)
     shown = {}  # the grid and the tokens on it show in the shapes of the taps
 

@@ -11,12 +11,12 @@ import xarray as xr
 
 from vit_tf.names import format_list
 
-from ..engine.declaration import measurement, statistic_of
+from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES, ranks
 from ..engine.pooling import as_tokens, grid_of, pool
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
 from ..engine.roles import Images, Model
-from ..engine.stream import Statistic, evaluate
+from ..engine.stream import Statistic
 from .cka import jackknife, sides, varying_layers
 from .measures import (
     Layers,
@@ -51,14 +51,14 @@ MEASURES = {
 }
 
 
-@measurement()
+@one_pass_measurement()
 def similarities(
     features_x: Model,
     images: Images | None = None,
     features_y: Model | None = None,
     measures: Sequence[str | Measure] | None = None,
     tokens: str | None = None,
-) -> xr.Dataset:
+) -> Statistic[xr.Dataset]:
     """Several measures of the similarity of layers, of one or two models, in one pass over images.
 
     The measures are those of `cka`, `rbf_cka`, `token_cka`, `procrustes`, `svcca`, `cca`, `pwcca`,
@@ -106,14 +106,7 @@ def similarities(
     See also:
         `plots.plot_similarities`, `cka`; page measurements/similarity/measures.md.
     """
-    features = (features_x,) if features_y is None else (features_x, features_y)
-    statistic = similarities_statistic(*features, measures=measures, tokens=tokens)
-    return evaluate(statistic, images, *features, description="similarities")
 
-
-@statistic_of(similarities)
-def similarities_statistic(features_x, features_y=None, measures=None, tokens=None):
-    """The `Statistic` of `similarities`: of one model's taps, or of two."""
     selected = _chosen(measures, tokens)
     models = (features_x,) if features_y is None else (features_x, features_y)
     grids = [grid_of(features, None) for features in models]

@@ -117,10 +117,13 @@ def measure(count):
     pooled = analysis.pooled_statistic("cls", features.token_grid)
     tested = stream.evaluate(pooled, data, features)
     requests = {
-        "knn": (analysis.knn_statistic(features, tested, 3, (5,)), features),
-        "cka": (analysis.cka_statistic(features), features),
-        "probe": (analysis.probe_statistic(features, data, 3, tokens="each"), features),
-        "score": (analysis.skip_statistic(features := vit_tf.submodel(make_vit(), "*")), features),
+        "knn": (analysis.knn_accuracy.statistic(features, tested, 3, (5,)), features),
+        "cka": (analysis.cka.statistic(features), features),
+        "probe": (analysis.ridge_probe.statistic(features, data, 3, tokens="each"), features),
+        "score": (
+            analysis.skip_ratio.statistic(features := vit_tf.submodel(make_vit(), "*")),
+            features,
+        ),
     }
     totals = tf.nest.flatten(analysis.one_pass(requests, data))
     field = analysis.receptive_field(vit_tf.submodel(make_vit(), "*/sum"), data)

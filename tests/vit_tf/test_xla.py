@@ -13,13 +13,13 @@ import tensorflow as tf
 from oracles import randomize
 
 from vit_tf import BEiT, BiT, CLIPViT, Mixer, Recipe, ViT, analysis, submodel
-from vit_tf.analysis.attention.attention_distance import attention_statistic
-from vit_tf.analysis.attention.mean_attention import mean_attention_statistic
-from vit_tf.analysis.flow.skips import skip_statistic
-from vit_tf.analysis.probes.ridge import Probe, few_shot, probe_statistic, score_statistic
-from vit_tf.analysis.similarity.cka import cka_statistic
-from vit_tf.analysis.similarity.heads import head_statistic
-from vit_tf.analysis.similarity.localization import localization_statistic
+from vit_tf.analysis.attention.attention_distance import attention_distance
+from vit_tf.analysis.attention.mean_attention import mean_attention
+from vit_tf.analysis.flow.skips import skip_ratio
+from vit_tf.analysis.probes.ridge import Probe, few_shot, ridge_probe, score_statistic
+from vit_tf.analysis.similarity.cka import cka
+from vit_tf.analysis.similarity.heads import head_similarity
+from vit_tf.analysis.similarity.localization import localization
 
 SHAPE, CLASSES = (16, 16, 3), 3
 COMMON = {"image_shape": SHAPE, "num_layers": 1, "hidden_dim": 8, "num_classes": CLASSES}
@@ -192,17 +192,17 @@ def pixels(images):
 
 SUMS, SKIPS, HEADS = ("block*/sum",), ("block*/skip", "block*/branch"), ("*/weights", "*/heads")
 STATISTICS = {
-    "cka": (SUMS, lambda f: cka_statistic(f)),
-    "cka of two": (SUMS, lambda f: cka_statistic(f, pixels)),
-    "attention": (("*/weights",), attention_statistic),
-    "mean attention": (("*/weights",), mean_attention_statistic),
-    "skips": (SKIPS, skip_statistic),
-    "localization": (SUMS, localization_statistic),
-    "heads": (HEADS, lambda f: head_statistic(f, pixels)),
+    "cka": (SUMS, lambda f: cka.statistic(f)),
+    "cka of two": (SUMS, lambda f: cka.statistic(f, pixels)),
+    "attention": (("*/weights",), attention_distance.statistic),
+    "mean attention": (("*/weights",), mean_attention.statistic),
+    "skips": (SKIPS, skip_ratio.statistic),
+    "localization": (SUMS, localization.statistic),
+    "heads": (HEADS, lambda f: head_similarity.statistic(f, pixels)),
     # 8 images: the 8 channels of a sum are summed over them, 16 hidden units are kept.
     "probe": (
         (*SUMS, "*/hidden"),
-        lambda f: probe_statistic(f, images_and_labels(), CLASSES, tokens="each"),
+        lambda f: ridge_probe.statistic(f, images_and_labels(), CLASSES, tokens="each"),
     ),
     "score": (SUMS, lambda f: score_statistic(f, probe(f.taps))),
 }

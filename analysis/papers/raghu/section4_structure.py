@@ -8,7 +8,7 @@ from ...engine.estimates import lower, minus, of_cka, upper
 from ...engine.results import expect_variable, layer_names
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_layer_match_accuracy
-from ...similarity.cka import cka_statistic, layer_match_accuracy
+from ...similarity.cka import cka, layer_match_accuracy
 from ...study.claims import RUNS, claim
 from ...study.figure import Figure, Overview, each, pairs
 from ...study.measure import quantity, statistic
@@ -22,13 +22,13 @@ def cka_of(model):
     """Similarity of all representations of a model."""
     taps = model.layers("representations", "sublayers")
     model.require(len(taps) >= 2, "two layers to compare")
-    return statistic("cka", model, taps, cka_statistic)
+    return statistic("cka", model, taps, cka.statistic)
 
 
 def cka_of_two(first, second):
     """Similarity of all representations of two models."""
     taps = [model.layers("representations", "sublayers") for model in (first, second)]
-    return statistic("cka", (first, second), taps, cka_statistic)
+    return statistic("cka", (first, second), taps, cka.statistic)
 
 
 @claim("cka.{vit} cka.{resnet}", "4", "1", "difference in CKA", above=0, least=0.05, about=RUNS)

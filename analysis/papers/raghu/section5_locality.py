@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...attention.attention_distance import attention_statistic
+from ...attention.attention_distance import attention_distance
 from ...engine.estimates import (
     descriptive,
     lower,
@@ -16,7 +16,7 @@ from ...plots.attention_plots import plot_attention_distance
 from ...plots.flow_plots import plot_receptive_field
 from ...plots.interactive import distance_lines
 from ...plots.similarity_plots import plot_head_similarity
-from ...similarity.heads import head_statistic
+from ...similarity.heads import head_similarity
 from ...study.claims import RUNS, claim
 from ...study.figure import Figure, Overview, each, pairs, together
 from ...study.measure import DATA, quantity, statistic, task
@@ -26,7 +26,9 @@ from . import RAGHU
 
 def attention_distance_of(model):
     """Attention distance of every head."""
-    return statistic("attention_distance", model, model.require_attention(), attention_statistic)
+    return statistic(
+        "attention_distance", model, model.require_attention(), attention_distance.statistic
+    )
 
 
 def head_similarity_of(vit, other):
@@ -36,7 +38,10 @@ def head_similarity_of(vit, other):
     other.require(other.has_maps, "maps of convolutions")
     taps = (heads, other.layers("representations", "lower"))
     return statistic(
-        "head_similarity", (vit, other), taps, lambda *both: head_statistic(*both, block="block00")
+        "head_similarity",
+        (vit, other),
+        taps,
+        lambda *both: head_similarity.statistic(*both, block="block00"),
     )
 
 

@@ -19,7 +19,7 @@ from ...engine.estimates import (
     upper,
 )
 from ...engine.results import expect_variable, layer_names
-from ...flow.skips import skip_statistic
+from ...flow.skips import skip_ratio
 from ...plots.flow_plots import plot_skip_ratio, plot_skip_ratio_lines
 from ...plots.similarity_plots import plot_cka
 from ...study.claims import RUNS, claim
@@ -34,7 +34,7 @@ def skip_ratio_of(model):
     """Skip-to-branch norm ratio and cosine at every sum."""
     taps = model.layers("skips")
     model.require_grid()
-    return statistic("skip_ratio", model, taps, skip_statistic)
+    return statistic("skip_ratio", model, taps, skip_ratio.statistic)
 
 
 def skip_ratio_by_token(model):

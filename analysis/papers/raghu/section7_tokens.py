@@ -16,12 +16,12 @@ from ...engine.estimates import (
     student,
     with_enough_images,
 )
-from ...engine.pooling import match_maps
+from ...engine.matching import match_maps
 from ...engine.results import expect_array, layer_names, unpack_correct
 from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
-from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
-from ...similarity.localization import last_maps, localization_statistic, own_share
+from ...probes.ridge import L2, ridge_probe, score_statistic, select_l2
+from ...similarity.localization import last_maps, localization, own_share
 from ...study.claims import RUNS, claim
 from ...study.figure import Figure, Overview, each, group, split, together, variants, with_roles
 from ...study.measure import DATA, quantity, statistic, task
@@ -33,7 +33,7 @@ def localization_of(model):
     """Similarity of single tokens of all blocks on the grid and image patches."""
     model.require_grid()
     taps = model.layers("output_tokens", "blocks")
-    return statistic("localization", model, taps, localization_statistic)
+    return statistic("localization", model, taps, localization.statistic)
 
 
 def localization_by_depth(model):
@@ -58,7 +58,7 @@ def localization_of_stages(model):
             f"localization_{stage}",
             model,
             [tap],
-            partial(localization_statistic, tokens=tuple(tokens)),
+            partial(localization.statistic, tokens=tuple(tokens)),
             call=f"analysis.localization({{model}}, images, layers={tap!r}, tokens={tokens})",
         )
     return measurements
@@ -269,7 +269,9 @@ def ridge_probe_of(model, tokens="all"):
         f"{analysis}_fitted",
         model,
         taps,
-        lambda features, data: probe_statistic(features, data.train, data.num_classes, L2, tokens),
+        lambda features, data: ridge_probe.statistic(
+            features, data.train, data.num_classes, L2, tokens
+        ),
         reads="train",
         inputs=(DATA,),
         saved=False,

@@ -8,7 +8,7 @@ import xarray as xr
 
 from ...engine.estimates import lower, minus, of_cka, upper
 from ...plots.similarity_plots import plot_best_matching_layer, plot_data_scale
-from ...similarity.cka import best_matching_layer, cka_statistic
+from ...similarity.cka import best_matching_layer, cka
 from ...study.claims import RUNS, claim
 from ...study.figure import Figure, group, variants, with_roles
 from ...study.measure import statistic, task
@@ -22,7 +22,7 @@ from .section4_structure import expect_cka
 def block_cka_of(model, other):
     """Similarity of the block outputs of two models."""
     taps = [each.layers("representations", "blocks") for each in (model, other)]
-    return statistic("block_cka", (model, other), taps, cka_statistic)
+    return statistic("block_cka", (model, other), taps, cka.statistic)
 
 
 def counterparts_of(model, other, analysis="counterparts"):

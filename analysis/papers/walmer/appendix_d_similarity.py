@@ -6,7 +6,7 @@ from ...engine.estimates import lower, minus, of_cka, upper
 from ...engine.results import layer_names
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_last_layer_cka
-from ...similarity.cka import last_layer_statistic, residual_statistic
+from ...similarity.cka import last_layer_cka, residual_cka
 from ...study.claims import claim
 from ...study.figure import Figure, each, group
 from ...study.measure import statistic, task
@@ -26,7 +26,7 @@ def last_layers_of(models):
     taps = [(last_tokens(model),) for model in models]
 
     def make(*features):
-        return last_layer_statistic(dict(zip(names, features, strict=True)))
+        return last_layer_cka.statistic(dict(zip(names, features, strict=True)))
 
     return statistic("last_layers", tuple(models), taps, make)
 
@@ -53,7 +53,7 @@ def residual_cka_of(model):
     """Similarity of skips and branches of all attention sites."""
     taps = model.layers("skips")
     model.require(any("attention/" in tap for tap in taps), "known attention skips")
-    return statistic("residual_cka", model, taps, residual_statistic)
+    return statistic("residual_cka", model, taps, residual_cka.statistic)
 
 
 @claim(

@@ -6,16 +6,16 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from ...attention.attention_patterns import pattern_statistic
+from ...attention.attention_patterns import attention_patterns
 from ...attention.mean_attention import (
     aligned_attention,
     attention_maps,
     attention_offset,
     head_classes,
-    mean_attention_statistic,
+    mean_attention,
     mean_distance,
 )
-from ...attention.saliency import saliency_statistic
+from ...attention.saliency import attention_saliency
 from ...engine.estimates import (
     contrast_over_depth,
     descriptive,
@@ -48,7 +48,7 @@ from . import WALMER
 
 def mean_attention_of(model):
     """Attention maps averaged over images, which others follow from."""
-    return statistic("mean_attention", model, model.require_attention(), mean_attention_statistic)
+    return statistic("mean_attention", model, model.require_attention(), mean_attention.statistic)
 
 
 def aligned_attention_of(model):
@@ -250,7 +250,9 @@ MAPS = ("query", "layer", "layer_other")
 
 def attention_patterns_of(model):
     """Repetition of sparse attention patterns over heads and layers."""
-    return statistic("attention_patterns", model, model.require_attention(), pattern_statistic)
+    return statistic(
+        "attention_patterns", model, model.require_attention(), attention_patterns.statistic
+    )
 
 
 def cls_attention_of(model):
@@ -409,7 +411,7 @@ def saliency_of(model):
 
 def _of_union(features):
     """The statistic of saliency, of the union of all masks of an image."""
-    inner = saliency_statistic(features)
+    inner = attention_saliency.statistic(features)
 
     def step(images, masks, labels, taps):
         return inner.step(images, tf.reduce_any(tf.cast(masks, tf.bool), axis=1), taps)

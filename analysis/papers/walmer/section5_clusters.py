@@ -9,7 +9,7 @@ from ...engine.noise import gaussian_like
 from ...engine.pooling import grid_of, pooled_statistic
 from ...engine.results import KEPT, POOLED, expect_variable, layer_names
 from ...plots.probe_plots import plot_clustering
-from ...probes.clustering import cluster_scores, object_statistic
+from ...probes.clustering import cluster_scores, object_clustering
 from ...study.claims import claim
 from ...study.figure import Figure, together
 from ...study.measure import statistic, task
@@ -71,14 +71,18 @@ def spatial_clustering_of(model):
 def objects_of(model):
     """Agreement of clusters of objects with their classes."""
     return statistic(
-        "objects", model, model.layers("tokens", "blocks"), object_statistic, reads="objects"
+        "objects",
+        model,
+        model.layers("tokens", "blocks"),
+        object_clustering.statistic,
+        reads="objects",
     )
 
 
 def parts_of(model):
     """Agreement of clusters of parts of objects with their names."""
     taps = model.layers("tokens", "blocks")
-    return statistic("parts", model, taps, object_statistic, reads="parts")
+    return statistic("parts", model, taps, object_clustering.statistic, reads="parts")
 
 
 @claim("clustering_first.{vit}", "5.2", "7 left", "difference in purity", above=0, least=0.05)

@@ -15,7 +15,7 @@ from ...plots.probe_plots import (
     plot_linear_probe,
     plot_retrieval,
 )
-from ...probes.knn import knn_statistic
+from ...probes.knn import knn_accuracy
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
 from ...study.claims import claim
@@ -41,7 +41,7 @@ def knn_accuracy_of(model):
         "knn_accuracy",
         model,
         pooled.taps[0],
-        lambda features, tested, data: knn_statistic(features, tested, data.num_classes),
+        lambda features, tested, data: knn_accuracy.statistic(features, tested, data.num_classes),
         reads="gallery",
         inputs=(pooled, DATA),
         view=pooled.view,

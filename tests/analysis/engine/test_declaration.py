@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import xarray as xr
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis import engine
-from vit_tf.analysis.engine.stream import as_dataset
+from vit_tf.analysis.attention.attention_distance import num_attended
+from vit_tf.analysis.engine.stream import as_dataset, one_pass
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32")
 LABELS = np.arange(8) % 3
@@ -80,14 +84,15 @@ def test_every_model_reads_its_own_kind_and_block(vit):
 
 
 def test_a_renamed_parameter_of_a_measurement_of_this_package_changes_nothing(vit):
-    function = analysis.skip_ratio.__wrapped__
+    function = inspect.unwrap(analysis.attention_distance)
 
     def renamed(anything: engine.Model, x: engine.Images, places: engine.Grid | None = None):
         return function(anything, x, places)
 
     pixels = (IMAGES * 127.5 + 127.5).round().astype("uint8")
-    expected = analysis.skip_ratio(vit, pixels, layers="block01/*")
-    found = engine.measurement("skips")(renamed)(vit, x=pixels, layers="block01/*")
+    expected = analysis.attention_distance(vit, pixels, (2, 2), layers="block01/*")
+    declare = engine.one_pass_measurement("attention", num_tokens=num_attended)
+    found = declare(renamed)(vit, x=pixels, places=(2, 2), layers="block01/*")
     xr.testing.assert_identical(found, expected)
 
 
@@ -120,3 +125,48 @@ def test_a_declaration_is_checked_when_it_is_made():
         @engine.measurement()
         def twice(net: engine.Model, a: engine.Scores, b: engine.Scores):
             return net, a, b
+
+
+@engine.one_pass_measurement()
+def mean_activation(
+    net: engine.Model, rival: engine.Model | None, x: engine.Images, power: int = 1
+) -> engine.Statistic:
+    """The mean of a power of the activations of each layer of one model or two."""
+
+    def step(images, *taps):
+        means = {
+            f"{number} {name}": tf.reduce_sum(tf.reduce_mean(values**power, axis=[1, 2]))
+            for number, of_model in enumerate(taps)
+            for name, values in of_model.items()
+        }
+        return {"sums": means, "examples": tf.shape(images)[0]}
+
+    def finish(totals):
+        means = [total / totals["examples"] for total in totals["sums"].values()]
+        return xr.DataArray(means, {"layer": list(totals["sums"])}, "layer")
+
+    return engine.Statistic(step, finish)
+
+
+def test_one_definition_is_a_call_and_a_statistic_of_a_shared_pass(vit):
+    layers = "block0?/mlp/sum"
+    expected = {
+        name: np.mean(np.asarray(x, np.float64) ** 2)
+        for name, x in vit_tf.submodel(vit, layers)(IMAGES).items()
+    }
+    alone = mean_activation(vit, None, IMAGES, 2, layers=layers)
+    np.testing.assert_allclose(alone, list(expected.values()), rtol=1e-5)
+    both = mean_activation(vit, vit, x=IMAGES, layers=layers)
+    assert both.sizes["layer"] == 4
+    features = analysis.features_of(vit, layers=layers)
+    statistic = mean_activation.statistic(features, None, power=2)
+    assert mean_activation.statistic(features, rival=None, power=2) is statistic
+    assert mean_activation.statistic(features, None) is not statistic
+    totals = one_pass({"mean": (statistic, features)}, IMAGES)
+    xr.testing.assert_identical(statistic.finish(totals["mean"]), alone)
+    names = list(inspect.signature(mean_activation.statistic).parameters)
+    assert names == ["net", "rival", "power"]
+    names = list(inspect.signature(mean_activation).parameters)
+    assert names == ["net", "rival", "x", "power", "layers", "detail"]
+    with pytest.raises(TypeError, match=r"mean_activation\(\) missing .* 'x'"):
+        mean_activation(vit, None)

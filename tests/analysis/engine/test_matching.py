@@ -4,7 +4,7 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine.pooling import match_maps
+from vit_tf.analysis.engine.matching import match_maps
 
 
 def match_oracle(values, rows, columns, side):

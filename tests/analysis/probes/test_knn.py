@@ -122,8 +122,8 @@ def test_it_shares_a_pass_with_ridge_probes(rng):
     tested = analysis.one_pass({"": (analysis.pooled_statistic("all"), features)}, test)[""]
     tested = analysis.pooled_statistic("all").finish(tested)
     requests = {
-        "knn": (analysis.knn_statistic(features, tested, 7, (9,)), features),
-        "ridge": (analysis.probe_statistic(features, train, 7, (1.0,)), features),
+        "knn": (analysis.knn_accuracy.statistic(features, tested, 7, (9,)), features),
+        "ridge": (analysis.ridge_probe.statistic(features, train, 7, (1.0,)), features),
     }
     totals = analysis.one_pass(requests, batches(train, 16))
     assert len(calls) == 2

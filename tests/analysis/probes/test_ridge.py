@@ -29,7 +29,7 @@ def test_weights_equal_scikit_learn(rng, count):
     def shifted(images):
         return {"tokens": images[..., 0] + 1000.0}
 
-    statistic = analysis.probe_statistic(shifted, (x, y), 4, L2)
+    statistic = analysis.ridge_probe.statistic(shifted, (x, y), 4, L2)
     totals = analysis.one_pass({"probe": (statistic, shifted)}, (x, y))["probe"]
     assert ("rows" in totals) == (count < 12)
     weights, intercept = statistic.finish(totals).weights["tokens"]
@@ -92,7 +92,9 @@ def test_a_constant_feature_gives_chance(rng):
 def test_all_tokens_in_one_pass_equal_their_own(rng, count):
     train, test = make(rng, count), make(rng, 60)
     features = counted(calls := [])
-    modes = {tokens: analysis.probe_statistic(features, train, 4, L2, tokens) for tokens in PROBED}
+    modes = {
+        tokens: analysis.ridge_probe.statistic(features, train, 4, L2, tokens) for tokens in PROBED
+    }
     totals = analysis.one_pass({mode: (item, features) for mode, item in modes.items()}, train)
     probes = {mode: item.finish(totals[mode]) for mode, item in modes.items()}
     assert len(calls) == 1

@@ -177,7 +177,7 @@ def test_129_images_in_batches_of_128_work_in_a_pass_with_others(rng):
     result = analysis.cka(features, images)
     assert result.attrs["remainder"] == 1 and result.attrs["examples"] == 128
     requests = {
-        "cka": (analysis.cka_statistic(features), features),
+        "cka": (analysis.cka.statistic(features), features),
         "labels": (analysis.pooled_statistic("all"), features),
     }
     totals = analysis.one_pass(requests, (images, np.arange(129)))

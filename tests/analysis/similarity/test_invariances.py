@@ -31,7 +31,7 @@ def compare():
     def features(rows):
         return dict(zip(names, tf.unstack(rows, axis=1), strict=True))
 
-    statistic = analysis.similarities_statistic(features)
+    statistic = analysis.similarities.statistic(features)
     spec = tf.TensorSpec((IMAGES, len(names), CHANNELS), tf.float32)
     step = tf.function(lambda rows: statistic.step(rows, features(rows)), input_signature=[spec])
 

@@ -193,7 +193,7 @@ def test_settings_are_used_and_noted(of):
 
 
 NOT_FINITE = np.full((20, 2), np.nan)
-statistic = partial(analysis.similarities_statistic, None)
+statistic = partial(analysis.similarities.statistic, None)
 
 
 @pytest.mark.parametrize(

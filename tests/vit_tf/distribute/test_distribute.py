@@ -90,14 +90,14 @@ def statistics(vit, bit, data):
     every = vit_tf.submodel(vit, "*")
     sums = analysis.choose(every, [tap for tap in vit.taps if tap.endswith("/sum")])
     other = vit_tf.submodel(bit, "stage*/sum")
-    probe = analysis.probe_statistic
+    probe = analysis.ridge_probe.statistic
     return {
-        "cka": (analysis.cka_statistic(sums), sums),
-        "cross": (analysis.cka_statistic(sums, other), sums, other),
-        "distance": (analysis.attention_statistic(every), every),
-        "skips": (analysis.skip_statistic(every), every),
-        "localization": (analysis.localization_statistic(sums), sums),
-        "heads": (analysis.head_statistic(every, other), every, other),
+        "cka": (analysis.cka.statistic(sums), sums),
+        "cross": (analysis.cka.statistic(sums, other), sums, other),
+        "distance": (analysis.attention_distance.statistic(every), every),
+        "skips": (analysis.skip_ratio.statistic(every), every),
+        "localization": (analysis.localization.statistic(sums), sums),
+        "heads": (analysis.head_similarity.statistic(every, other), every, other),
         "probe": (probe(sums, data, 3, tokens="each"), sums),
         "wide": (probe(other, data, 3, tokens="all"), other),
     }

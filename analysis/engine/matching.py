@@ -1,0 +1,77 @@
+"""Maps of all stages resampled to the rows and columns of the last, to compare their layers."""
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from vit_tf.tokens import TokenGrid
+
+from .declaration import measurement
+from .feature_taps import Derived
+from .pooling import require_grid
+from .roles import Model
+
+
+@measurement()
+def match_maps(
+    features: Model, channels: int | None = None, grid: TokenGrid | tuple[int, int] | None = None
+) -> Callable:
+    """Features resampled to the rows and columns of the last stage, with about as many channels.
+
+    Each map is split into patches that are flattened, so that early layers with few channels are
+    not at a disadvantage, then average-pooled (Raghu et al. 2021, appendix A, "linear probes"):
+
+        out[r, c, (i, j, k)] = mean over u, v of map[(r a + u) p + i, (c b + v) p + j, k]
+
+    with i, j < p and the mean over a x b whole patches. Among the patch sides p that divide the map
+    in this way, the one whose number of channels (i, j, k) is nearest to `channels` is used. A map
+    that the grid does not divide is an error, not padded: padding would weigh the border
+    differently in every stage.
+
+    Args:
+        features: a model, or a callable from images to `{layer: tensor of shape (example, row,
+            column, channel)}`.
+        channels: number of channels of the last stage; by default that of the last layer.
+        grid: `TokenGrid` of the last stage's map; by default the features' own.
+
+    Returns:
+        Callable from images to `{layer: tensor of shape (example, grid.rows, grid.columns, about
+        channels)}`.
+
+    Raises:
+        ValueError: without a grid; when called, for taps that are not maps, or whose rows and
+            columns are no multiples of the grid's.
+    """
+    grid = require_grid(features, grid)
+
+    def matched(taps):
+        for tap, values in taps.items():
+            _require_divisible(tap, values.shape, grid)
+        width = channels or list(taps.values())[-1].shape[-1]
+        return {
+            tap: _match_map(values, grid.rows, grid.columns, width) for tap, values in taps.items()
+        }
+
+    return Derived(features, matched, grid)
+
+
+def _match_map(values, rows, columns, channels):
+    """One map, patched and pooled: tensor of shape (example, rows, columns, side side depth)."""
+    height, width, depth = values.shape[1:]
+    common = math.gcd(height // rows, width // columns)
+    sides = [side for side in range(1, common + 1) if common % side == 0]
+    side = min(sides, key=lambda side: abs(side * side * depth - channels))  # the smaller of two
+    pooled = (height // rows // side, width // columns // side)
+    patches = tf.nn.space_to_depth(values, side) if side > 1 else values
+    # Several times faster than a mean over two axes of patches that are split.
+    return tf.nn.avg_pool2d(patches, pooled, pooled, "VALID")
+
+
+def _require_divisible(tap, shape, grid):
+    """Raises a `ValueError` unless the shape is that of a map that the grid divides."""
+    if shape.rank != 4 or shape[1] % grid.rows or shape[2] % grid.columns:
+        raise ValueError(
+            "Expected maps of shape (example, row, column, channel) with rows a multiple of "
+            f"{grid.rows} and columns of {grid.columns}. Received: {tap!r} of shape {tuple(shape)}"
+        )
