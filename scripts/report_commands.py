@@ -148,6 +148,7 @@ def read_data(options, description, split="test", **images):
         MOST_IN_BATCH,
         Data,
         batch_size_of,
+        field_batch_size,
         num_field_images,
     )
 
@@ -157,8 +158,9 @@ def read_data(options, description, split="test", **images):
     tested = options.sizes["test"]
     size = batch_size_of(tested)
     (test,) = load(splits=(split,), batch_size=size, take=tested)
-    fields = min(num_field_images(test), tested)
-    (few,) = load(splits=(split,), batch_size=fields, take=fields)
+    at_once = min(field_batch_size(test), tested)
+    fields = min(num_field_images(at_once), tested)
+    (few,) = load(splits=(split,), batch_size=at_once, take=fields)
     pixels = tuple(few.element_spec[0].shape[1:3])
     annotated, annotation_facts = read_annotations(options, pixels, images.get("preprocessing"))
     facts = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +14,7 @@ from vit_tf.tokens import as_grid
 
 from ..engine.declaration import measurement
 from ..engine.feature_taps import example_taps, require_features, taps_of
+from ..engine.noise import PRIME, content_key
 from ..engine.pooling import as_tokens, grid_of
 from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.roles import Grid, Images, Model
@@ -118,19 +120,23 @@ def propagated(pieces):
     return rows
 
 
-def absolute_gradients(pieces, channels, seed):
+def absolute_gradients(pieces: list[Piece], channels: str | int, seed: int) -> dict[str, tf.Tensor]:
     """Mean over channels of absolute gradients, summed over examples, by tap: (row, column)."""
     rows = propagated(pieces)
     widths = {tap: t.shape[1] for piece in pieces for tap, t in piece.targets.items()}
-    weights = {row.tap: _weights(widths[row.tap], channels, seed) for row in rows}
-    counts = np.array([len(rows_of_tap) for rows_of_tap in weights.values()])
+    of_width = _weights(pieces[0].source, {widths[row.tap] for row in rows}, channels, seed)
+    weights = {row.tap: of_width[widths[row.tap]] for row in rows}
+    counts = np.array([rows_of_tap.shape[0] for rows_of_tap in weights.values()])
     rounds = int(counts.max())
-    padded = {tap: np.pad(w, ((0, rounds - len(w)), (0, 0))) for tap, w in weights.items()}
+    padded = {
+        tap: tf.pad(w, ((0, rounds - count), (0, 0), (0, 0)))
+        for (tap, w), count in zip(weights.items(), counts, strict=True)
+    }
     needed = tf.constant(np.arange(rounds)[:, None] < counts)
     names = names_of(rows)
 
     def add(index, total):
-        weights = {tap: tf.constant(w)[index] for tap, w in padded.items()}
+        weights = {tap: w[index] for tap, w in padded.items()}
         some = None if counts.min() == rounds else needed[index]
         return index + 1, total + _weighted_gradients(pieces, rows, weights, some, _absolute)
 
@@ -153,14 +159,33 @@ def names_of(rows):
     return [tap for row in rows for tap in (row.tap, row.total) if tap]
 
 
-def _weights(width, channels, seed):
-    """Weights of a layer's channels in each gradient that is taken: (gradient, channel)."""
+def _weights(
+    images: tf.Tensor, widths: set[int], channels: str | int, seed: int
+) -> dict[int, tf.Tensor]:
+    """Weights of channels in each gradient that is taken, by number of channels of a layer.
+
+    Of shape (gradient, example or 1, channel).
+    """
     if channels == "sum":
-        return np.ones((1, width), np.float32)
-    every = np.eye(width, dtype=np.float32)
+        return {width: tf.ones((1, 1, width)) for width in widths}
     if channels == "all":
-        return every
-    return every[np.random.default_rng(seed).permutation(width)[:channels]]
+        return {width: tf.eye(width)[:, None] for width in widths}
+    # Each image has channels of its own, whatever its batch: at the same cost, the mean over images
+    # has a smaller error than with the same few channels for all of them.
+    size = 2 * math.prod(images.shape[1:])
+    factors = np.random.default_rng(seed).integers(1, PRIME, (size, 2))
+
+    def sampled(image):
+        key, drawn = content_key(image, factors), {}
+        for width in widths:
+            key_of_width = tf.random.experimental.stateless_fold_in(key, width)
+            order = tf.argsort(tf.random.stateless_uniform((width,), key_of_width))
+            drawn[width] = tf.one_hot(order[:channels], width)
+        return drawn
+
+    spec = {width: tf.TensorSpec((min(channels, width), width)) for width in widths}
+    of_images = tf.map_fn(sampled, images, fn_output_signature=spec)
+    return {width: tf.transpose(x, (1, 0, 2)) for width, x in of_images.items()}
 
 
 def _weighted_gradients(pieces, rows, weights, needed, reduce):
@@ -264,7 +289,7 @@ def receptive_field(
         images: as in `vit_tf.analysis`.
         channels: `"sum"`, the gradient of the sum over the layer's channels, which is fast;
             `"all"`, the mean of the absolute gradients of all channels, as in the paper; or a
-            number of channels to sample for this mean.
+            number of channels to sample for each image by itself.
         grid: `TokenGrid` of layers of shape (example, token, channel), or a pair (rows, columns);
             by default the features' own.
         seed: seed of the sampled channels.

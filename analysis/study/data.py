@@ -45,7 +45,7 @@ class Data:
     """
 
     test: Any  # images that everything is measured on
-    few: Any  # some of the test images, for what costs a gradient each
+    few: Any  # some of the test images, in few batches, for what costs a gradient each
     train: Any = None  # images that probes are fitted on; None without labels, as the next
     validation: Any = None  # images that choose the strength of their penalty
     num_classes: int | None = None  # None where there are no labels
@@ -92,9 +92,12 @@ class Data:
         return " ".join(dict.fromkeys(reasons))
 
 
-FIELD_IMAGES = 32  # whose receptive fields are averaged, at most
-FIELD_PIXELS = 2**18  # of these images, of 224 px five: one batch
-FEWEST_FIELDS = 4  # of these, as this batch also shows which axes hold examples
+# Images whose receptive fields are averaged, each for a channel of its own. With as many backward
+# passes, more images have a smaller error than more channels of each.
+FIELD_IMAGES = 64  # in one batch, at most
+FIELD_PIXELS = 2**18  # of a batch, which holds five images of 224 px
+FEWEST_FIELDS = 4  # in a batch, as this batch also shows which axes hold examples
+FEWEST_FIELD_IMAGES = 16  # in several batches, where one holds fewer
 MOST_IN_BATCH = 120
 FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
 SMALLEST_BATCH = 8  # where there would be fewer otherwise: similarities of small ones are noisy
@@ -187,16 +190,22 @@ def labels_of(images: tf.data.Dataset) -> np.ndarray:
 
 
 def few_images(images: tf.data.Dataset) -> tf.data.Dataset:
-    """The first images of a data set in one batch, for what costs a gradient each."""
-    return images.unbatch().batch(num_field_images(images)).take(1)
+    """The first images of a data set in few batches, for what costs a gradient each."""
+    size = field_batch_size(images)
+    return images.unbatch().batch(size).take(-(-num_field_images(size) // size))
 
 
-def num_field_images(test: tf.data.Dataset) -> int:
-    """How many images receptive fields are taken of, all at once: their activations are kept."""
+def field_batch_size(test: tf.data.Dataset) -> int:
+    """Of how many images receptive fields are taken at once: their activations are kept."""
     size = tf.nest.flatten(test.element_spec)[0].shape[1:3].as_list()
     if None in size:
         return FIELD_IMAGES
     return min(FIELD_IMAGES, max(FEWEST_FIELDS, FIELD_PIXELS // math.prod(size)))
+
+
+def num_field_images(batch_size: int) -> int:
+    """Of how many images receptive fields are averaged, in whole batches of this size."""
+    return -(-max(batch_size, FEWEST_FIELD_IMAGES) // batch_size) * batch_size
 
 
 def _batched(images: Any, **sizes: int) -> tf.data.Dataset:

@@ -237,8 +237,8 @@ FIGURE_5 = Figure(
 )
 
 
-# Sampled for each receptive field: all of a wide layer's channels cost a gradient each.
-CHANNELS = 8
+# Sampled for each image: another image has a smaller error at the same cost.
+CHANNELS = 1
 
 
 def branches(model):
@@ -392,7 +392,7 @@ FIGURE_6 = Figure(
     measure=receptive_field_of,
     draw=plot_receptive_field,
     name="receptive-field-{model}",
-    call='analysis.receptive_field({model}, few_images(images), channels=8, detail="sums")',
+    call='analysis.receptive_field({model}, few_images(images), channels=1, detail="sums")',
     title="Effective receptive fields",
     caption=fields_caption,
     claims=[early_fields],
@@ -406,7 +406,7 @@ FIGURE_C4 = FIGURE_6.variant(
     shows="effective receptive fields before the residual connection",
     measure=branch_field_of,
     name="receptive-field-branch-{model}",
-    call='analysis.receptive_field({model}, few_images(images), channels=8, layers="*/branch")',
+    call='analysis.receptive_field({model}, few_images(images), channels=1, layers="*/branch")',
     title="Effective receptive fields before the residual connection",
     caption="Each panel is the gradient of a branch's output at the centre position, before it is "
     "added to the skip, with respect to the pixels. Where the centre patch is not the brightest, "

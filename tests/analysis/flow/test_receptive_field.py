@@ -53,10 +53,28 @@ def test_all_channels_are_the_mean_of_single_channel_gradients(vit, rng):
         np.testing.assert_allclose(result.sel(layer=tap), np.mean(fields, 0), rtol=1e-4, atol=1e-7)
     sampled = analysis.receptive_field(features, data, channels=8)
     np.testing.assert_allclose(sampled, result, rtol=1e-5)
-    one = analysis.receptive_field(features, data, channels=1, seed=3)
-    chosen = np.random.default_rng(3).permutation(8)[0]
-    expected = single_channel(vit, features.taps[0], centre, chosen, images)
-    np.testing.assert_allclose(one[0], expected, rtol=1e-4, atol=1e-7)
+
+
+def test_each_image_has_a_channel_of_its_own_whatever_its_batch(vit, rng):
+    images = rng.normal(size=(6, 16, 24, 3)).astype("float32")
+    features = vit_tf.submodel(vit, "block01/attention/sum")
+
+    def fields(images):
+        data = tf.data.Dataset.from_tensor_slices(images).batch(2)
+        return analysis.receptive_field(features, data, channels=1, seed=3).values[0]
+
+    of_images = [fields(np.repeat(image[None], 2, axis=0)) for image in images]
+    single = [
+        [single_channel(vit, features.taps[0], 5, c, image[None]) for c in range(8)]
+        for image in images
+    ]
+    channels = []
+    for field, candidates in zip(of_images, single, strict=True):
+        matches = [np.allclose(field, c, rtol=1e-4, atol=1e-7) for c in candidates]
+        assert sum(matches) == 1
+        channels.append(matches.index(True))
+    assert len(set(channels)) > 1
+    np.testing.assert_allclose(fields(images), np.mean(of_images, axis=0), rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,32 @@ from image_folders import write
 from study_parts import EVERYTHING
 
 from vit_tf import Preprocessing, TokenGrid
-from vit_tf.analysis.study.data import make_data, num_field_images
+from vit_tf.analysis.engine.stream import as_dataset
+from vit_tf.analysis.study.data import (
+    few_images,
+    field_batch_size,
+    make_data,
+    num_field_images,
+)
 from vit_tf.analysis.study.figure import all_figures, plan
 from vit_tf.analysis.study.models import StudyModel
 from vit_tf.data.any_images import as_images
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"), [(32, 32), (64, 32), (96, 28), (224, 5), (512, 4), (None, 32)]
+    ("size", "at_once", "count"),
+    [(32, 64, 64), (64, 64, 64), (96, 28, 28), (224, 5, 20), (512, 4, 16), (None, 64, 64)],
 )
-def test_gradients_are_taken_of_fewer_large_images_at_once(size, expected):
+def test_gradients_are_taken_of_fewer_large_images_at_once(size, at_once, count):
     spec = tf.TensorSpec((None, size, size, 3)), tf.TensorSpec((None,), tf.int64)
     data = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=spec)
-    assert num_field_images(data) == expected
+    assert (field_batch_size(data), num_field_images(at_once)) == (at_once, count)
+
+
+def test_fields_are_of_whole_batches_where_there_are_enough_images():
+    images = np.zeros((70, 224, 224, 1), np.float32)
+    assert [len(batch) for batch in few_images(as_dataset(images, 35))] == [5, 5, 5, 5]
+    assert [len(batch) for batch in few_images(as_dataset(images[:7], 7))] == [5, 2]
 
 
 def folder(root, *names):
