@@ -188,12 +188,13 @@ def plot_attention_maps(
 ) -> "Axes":
     """Mean attention of a query on the grid of keys (Figures 2 and 17 of Walmer et al. 2023).
 
-    Every panel is scaled to its own maximum.
+    Every panel is scaled to its own maximum, which its title states relative to uniform attention.
     """
     result = select_layers(result, layers)
     query = "CLS" if result.attrs.get("query") == CLS else "the query"
     title = style.titled(f"Mean attention of {query}", result)
-    return _draw_heads(result, ax, title, image=image)[0]
+    prefix = int(result.attrs.get("prefix", 0))
+    return _draw_heads(result, ax, title, RELATIVE, prefix=prefix, image=image)[0]
 
 
 @draws({"raw": "layer head query key"}, panels="(layer, head)", see="plot_attention_maps")
@@ -207,7 +208,7 @@ def plot_mean_attention(
 ) -> "Axes":
     """Mean attention of a query of every head on the grid of keys, over all images.
 
-    Every panel is scaled to its own maximum.
+    Every panel is scaled to its own maximum, which its title states relative to uniform attention.
 
     Args:
         query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
@@ -220,16 +221,30 @@ def plot_mean_attention(
     coords = {"layer": layer_names(raw), "head": raw["head"].values}
     maps = xr.DataArray(values, coords, ("layer", "head", "row", "column"))
     title = style.titled(f"Mean attention of {name}", result)
-    return _draw_heads(maps, ax, title, image=image)[0]
+    return _draw_heads(maps, ax, title, RELATIVE, prefix=prefix, image=image)[0]
 
 
-def _draw_heads(result, ax, title, note="", **options):
-    """Maps of dims (layer, head, ...), a row per layer and a column per head; axes and panels."""
+TIMES = "\N{MULTIPLICATION SIGN}"
+RELATIVE = f"{TIMES}: its maximum relative to uniform attention"
+
+
+def _draw_heads(result, ax, title, note="", *, prefix=None, **options):
+    """Maps of dims (layer, head, ...), a row per layer and a column per head; axes and panels.
+
+    Where the number of prefix tokens is known, titles state each maximum, relative to uniform
+    attention over all tokens: a head that attends to nothing in particular looks like any other.
+    """
     names, cut = shorten(layer_names(result))
     tall = result.shape[2] / result.shape[3]
     width = max(0.6, 1.1 / max(tall, 1))
     maps = result.values.reshape(-1, *result.shape[2:])
     heads = [f"head {head}" for head in result["head"].values]
+    if prefix is not None:
+        peaks = np.nanmax(maps, axis=(1, 2)) * (prefix + maps[0].size)
+        above = heads + [""] * (len(maps) - len(heads))
+        heads = [
+            f"{head} {TIMES}{peak:.2g}".strip() for head, peak in zip(above, peaks, strict=True)
+        ]
     look = {"cmap": "viridis", "bar": "attention / panel maximum", "label": layer_label(cut)}
     look |= {"shape": result.shape[:2], "inches": (width, width * tall), "size": 8, "pad": 3}
     title = "\n".join(filter(None, [title, SCALED, note]))

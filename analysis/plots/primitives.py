@@ -15,6 +15,7 @@ LONGEST = 26  # letters of a name
 ENOUGH_GROUPS = 8
 LEFT_BY_LAYOUT = 0.75
 LETTER, SMALLEST = 0.55, 5.5  # width of a letter in font sizes; points
+TITLE_LETTER, BAR_WIDTH = 0.085, 0.9  # inches of a letter of a title, and of a colour bar
 NORMALISED = "normalised depth (0: first layer, 1: last layer)"
 
 
@@ -218,8 +219,10 @@ def panels(
         names, size = _fit(names, LEFT_BY_LAYOUT * width / columns, size)
     lines = 1 + max((name.count("\n") for name in names), default=0)
     if ax is None:
-        widest = max(map(len, title.split("\n")))
-        width = max(columns * (inches[0] + 0.1) + 1.5 + 0.3 * bool(label), 0.085 * widest, 3.2)
+        panels_width = columns * (inches[0] + 0.1)
+        # The title is centred over the panels, which the colour bar moves to the left.
+        title_width = TITLE_LETTER * max(map(len, title.split("\n"))) + BAR_WIDTH
+        width = max(panels_width + 1.5 + 0.3 * bool(label), title_width, 3.2)
         height = rows * (inches[1] + 0.17 * lines + 0.1) + 0.2 * (2 + title.count("\n")) + 0.3
         height = max(height, 2.6)
         ax = style.new_axes(width, height, "compressed")

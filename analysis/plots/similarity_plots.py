@@ -150,14 +150,29 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Several measures of similarity between layers, and where the measures disagree.
 
     Matrices of the measures, at most 4 in a row, and last of the disagreement, in other colours;
-    all scales are fixed to [0, 1].
+    all scales are fixed to [0, 1]. The title of a measure states how similar a layer is to itself,
+    where that is less than 1.
     """
-    values = result["similarity"]
-    maps = dict(zip(layer_names(values, "measure"), values, strict=True))
+    values, maps = result["similarity"], {}
+    first, second = style.models(result)
+    for measure, matrix in zip(layer_names(values, "measure"), values, strict=True):
+        least = _self_similarity(matrix) if first == second else 1.0
+        words = f"{measure}\n(a layer with itself: {least:.2f} or more)"
+        maps[words if least < SELF else measure] = matrix
     maps["disagreement of the measures"] = result["disagreement"]
     title = style.titled("Similarity measures between layers", result)
     bars = "similarity", "disagreement in the order of pairs"
     return _draw_panels(maps, title, [style.models(result)] * len(maps), ax, *bars)
+
+
+SELF = 0.99  # the similarity of a layer with itself, of measures without errors of estimation
+
+
+def _self_similarity(matrix):
+    """The least similarity of a layer with itself; 1 where none is compared with itself."""
+    layers, others = (layer_names(matrix, dim) for dim in DIMS)
+    own = [matrix.values[layers.index(name), others.index(name)] for name in {*layers} & {*others}]
+    return np.nanmin(own, initial=1.0)
 
 
 @draws(
@@ -361,7 +376,14 @@ def plot_localization(
     look = {"shape": shape[1:], "cells": _cells(drawn)} if single else {"shape": shape}
     look |= {"inches": (width, width * tall), "frames": frames * shape[0], "size": 8, "pad": 3}
     look |= {"scaled": False, "norm": Normalize(**style.span(drawn.values))}
-    look["bar"] = f"CKA of token and input patch{gaps}\n{style.SPANNED}"
+    # Panels of a report share colours where their labels are equal: each model keeps its own range.
+    ends = [np.nanmin(drawn.values, initial=np.inf), np.nanmax(drawn.values, initial=-np.inf)]
+    spanned = (
+        f": {ends[0]:.2g} to {ends[1]:.2g}".replace("-", "\N{MINUS SIGN}")
+        if ends[0] <= ends[1]
+        else ""
+    )
+    look["bar"] = f"CKA of token and input patch{gaps}\n{style.SPANNED}{spanned}"
     maps = drawn.values.reshape(-1, *drawn.shape[2:])
     ax, _ = draw_maps(ax, maps, titles, title, **look)
     if not single:
@@ -456,6 +478,8 @@ def plot_head_similarity(
     other = f" of {models[1]}" if models[1] else ""
     title = f"CKA between {heads} and layers{other}"
     style.tidy(ax, title=title, ylabel="CKA", ylim=(min(0, cka.values.min() - 0.02), None))
+    # From 0: heads whose distances differ by little lie close together.
+    ax.set_xlim(0, 1.06 * distance.values.max())
     ax.set_xlabel("mean attention distance of the heads (pixels)")
     ax.plot([], [], linestyle="none", label=" ")
     for order, look in ORDERS.items():

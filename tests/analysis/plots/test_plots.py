@@ -16,6 +16,7 @@ from study_parts import cka_result
 
 from vit_tf.analysis import plots
 from vit_tf.analysis.plots import primitives as naming
+from vit_tf.analysis.report.rendering import share_scales
 
 SITES = [f"block{block:02}/{site}" for block in range(3) for site in ("attention", "mlp")]
 
@@ -412,7 +413,8 @@ def test_measures_are_drawn_next_to_their_disagreement_at_fixed_scales(rng):
     dims = ("measure", "layer_x", "layer_y")
     coords = {"measure": ["cka", "rsa", "knn"], "layer_x": SITES[:4], "layer_y": SITES}
     data = {"similarity": (dims, values), "disagreement": (dims[1:], apart)}
-    axes = plots.plot_similarities(xr.Dataset(data, coords, {"model": "ViT"})).panels
+    attrs = {"model": "ViT", "model_x": "ViT", "model_y": "BiT"}
+    axes = plots.plot_similarities(xr.Dataset(data, coords, attrs)).panels
     assert axes[0].figure.axes[0].get_title() == "Similarity measures between layers: ViT"
     assert [ax.get_title() for ax in axes] == ["cka", "rsa", "knn", "disagreement of the measures"]
     for ax, drawn in zip(axes, [*values, apart], strict=True):
@@ -426,6 +428,20 @@ def test_measures_are_drawn_next_to_their_disagreement_at_fixed_scales(rng):
         "similarity",
         "disagreement in the order of pairs",
     ]
+
+
+def test_measures_that_differ_from_1_for_a_layer_with_itself_say_so(rng):
+    values = rng.uniform(0.2, 0.9, (2, 6, 6))
+    for number, own in enumerate((1.0, 0.6)):
+        np.fill_diagonal(values[number], own)
+    dims = ("measure", "layer_x", "layer_y")
+    coords = {"measure": ["cka", "predictivity"], "layer_x": SITES, "layer_y": SITES}
+    data = {"similarity": (dims, values), "disagreement": (dims[1:], values[0])}
+    result = xr.Dataset(data, coords, {"model_x": "ViT", "model_y": "ViT"})
+    titles = [ax.get_title() for ax in plots.plot_similarities(result).panels]
+    assert titles[:2] == ["cka", "predictivity\n(a layer with itself: 0.60 or more)"]
+    other = plots.plot_similarities(result.assign_attrs(model_y="another run")).panels
+    assert other[1].get_title() == "predictivity"
 
 
 def test_cka_of_several_names_shared_layers_at_the_outer_panels(rng):
@@ -732,6 +748,32 @@ def test_localization_of_layers_has_a_row_per_layer_and_a_column_per_token(rng):
     np.testing.assert_allclose(boxes[0], boxes[1])
     assert (np.diff(boxes[0]) > 0).all()
     assert axes[1, 0].get_position().y1 < axes[0, 0].get_position().y0
+
+
+def test_localizations_of_a_report_keep_the_range_of_their_model(rng):
+    results = [factor * _localized(rng, 3, 1) for factor in (0.1, 1.0)]
+    axes = [plots.plot_localization(result) for result in results]
+    ranges = [ax.panels[0].images[0].get_clim() for ax in axes]
+    share_scales([ax.figure for ax in axes])
+    assert [ax.panels[0].images[0].get_clim() for ax in axes] == ranges
+    assert 5 * ranges[0][1] < ranges[1][1]
+
+
+def test_titles_wider_than_their_panels_are_not_cut(rng):
+    result = _localized(rng, 2, 0, ["stage3/unit02/sum"]).assign_attrs(model="a-model-of-mine")
+    ax = plots.plot_localization(result)
+    ax.figure.draw_without_rendering()
+    title = ax.title.get_window_extent()
+    assert 0 < title.x0 < title.x1 < ax.figure.bbox.width
+
+
+def test_distances_of_heads_begin_at_zero(rng):
+    values = xr.DataArray(rng.uniform(15.4, 16, (2, 3)), dims=("order", "subset"))
+    cka = xr.DataArray(rng.uniform(0.2, 0.8, (2, 3, 2)), dims=("order", "subset", "layer"))
+    result = xr.Dataset({"cka": cka, "distance": values})
+    result = result.assign_coords(order=["local", "global"], layer=["root", "norm"])
+    low, high = plots.plot_head_similarity(result).get_xlim()
+    assert low == 0 and values.max() < high < 1.1 * values.max()
 
 
 def test_a_frame_covers_nothing_of_its_patch(rng):
