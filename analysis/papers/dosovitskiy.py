@@ -78,15 +78,18 @@ def accuracy_by_compute_of(models):
         return None
 
     def make():
-        data = {
-            "training_flops": ("run", [float(model.training_flops()) for model in known]),
-            "test_accuracy": ("run", [model.accuracy[0] for model in known]),
-        }
-        names = [model.name for model in known]
+        flops = [float(model.training_flops()) for model in known]
+        accuracies = [model.accuracy[0] for model in known]
         families = [FAMILIES.get(model.role, "ViT") for model in known]
-        return xr.Dataset(data, {"run": names, "family": ("run", families)})
+        return compute_table([model.name for model in known], flops, accuracies, families)
 
     return task("accuracy_by_compute", tuple(known), make, reads="")
+
+
+def compute_table(names, training_flops, accuracies, families=None):
+    """The table that `plot_compute` draws, of models by name."""
+    data = {"training_flops": ("run", training_flops), "test_accuracy": ("run", accuracies)}
+    return xr.Dataset(data, {"run": names, "family": ("run", families or names)})
 
 
 FAMILIES = {"resnet": "BiT", "mixer": "Mixer", "hybrid": "hybrid"}  # others are ViTs
@@ -228,6 +231,10 @@ FIGURE_3 = Figure(
     measure=accuracy_by_data_of,
     draw=plot_accuracy_by_data,
     name="accuracy-by-data",
+    imports="from vit_tf.analysis.papers.dosovitskiy import accuracy_table",
+    call="accuracy_table([0.03, 0.1, 0.3, 1.0], [(model.evaluate(images)[1], len(labels)) "
+    "for model in {models}.values()])",
+    show="analysis.plots.plot_accuracy_by_data",
     title="Test accuracy by amount of training data",
     caption="Each point is the test accuracy of a model trained on a share of the images, with as "
     "many updates as on all, and its 95 % CI. Where the lines cross, the ViT overtakes the ResNet.",
@@ -243,6 +250,9 @@ FIGURE_5 = FIGURE_3.variant(
     measure=accuracy_by_compute_of,
     draw=plot_compute,
     name="accuracy-by-compute",
+    imports="import vit_tf\nfrom vit_tf.analysis.papers.dosovitskiy import compute_table",
+    call="compute_table(list({models}), [3 * vit_tf.count_flops(model) * num_images_seen "
+    "for model in {models}.values()], [model.evaluate(images)[1] for model in {models}.values()])",
     show="analysis.plots.plot_compute",
     title="Test accuracy by training compute",
     caption="Each point is a model: operations of its training and test accuracy. Models up and to "

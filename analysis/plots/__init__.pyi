@@ -38,6 +38,7 @@ from .flow_plots import (
 )
 from .probe_plots import (
     plot_accuracy_by_data as plot_accuracy_by_data,
+    plot_best_layers as plot_best_layers,
     plot_clustering as plot_clustering,
     plot_keypoint_correspondence as plot_keypoint_correspondence,
     plot_knn_accuracy as plot_knn_accuracy,

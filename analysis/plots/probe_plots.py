@@ -291,6 +291,39 @@ def plot_accuracy_by_data(results: style.Datasets, ax: "Axes | None") -> "Axes":
 
 
 @draws(
+    dict.fromkeys(("best_score", "low", "high"), ""),
+    of="Walmer's tables 1 and 5",
+    several=True,
+    example="table",
+    by_name_only=True,
+)
+def plot_best_layers(
+    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+) -> "Axes":
+    """Score and number of the best layer of each model (Tables 1 and 5 of Walmer et al. 2023)."""
+    results = style.by_label(results)
+    height = 0.9 + 0.42 * len(results)
+    ax = style.new_axes(6.5, height) if ax is None else ax
+    colours = style.line_colours(list(results), baselines)
+    for row, (label, result) in enumerate(results.items()):
+        score, low, high = (float(result[name]) for name in ("best_score", "low", "high"))
+        ends = [[score - low], [high - score]] if np.isfinite([low, high]).all() else None
+        ax.errorbar(score, row, xerr=ends, color=colours[label], marker="o", capsize=3)
+        ax.annotate(
+            f"layer {int(result['number'])} of {result.attrs['layers']}",
+            (score, row),
+            xytext=(0, 6),
+            textcoords="offset points",
+            ha="center",
+            fontsize=7,
+        )
+    ax.set_yticks(range(len(results)), [label or "model" for label in results])
+    ax.set_ylim(len(results) - 0.4, -0.8)
+    style.tidy(ax, title="Score of the best layer", xlabel="score of the best layer (95 % CI)")
+    return ax
+
+
+@draws(
     "layer k top",
     several=True,
     example="analysis.knn_accuracy(model, train, test)",
@@ -386,7 +419,22 @@ def plot_clustering(
     (number,) = counts if len(counts) == 1 else [None]
     words = f"Agreement of {number} clusters with labels" if number else "Cluster agreement"
     labels = {"title": style.titled(words, results), "ylabel": SCORES[score]}
-    return draw_lines(lines, {score: SCORES[score]}, ax, baselines, **labels)
+    ax = draw_lines(lines, {score: SCORES[score]}, ax, baselines, **labels)
+    pixels = [x.attrs.get("purity_raw_pixels") for x in style.by_label(results).values()]
+    known = [purity for purity in pixels if purity is not None]
+    if known and score == "purity":
+        ax.axhline(max(known), color="0.6", linestyle=":", linewidth=1.2, zorder=0)
+        ax.annotate(
+            "raw pixels",
+            (1, max(known)),
+            xycoords=("axes fraction", "data"),
+            xytext=(-2, 2),
+            textcoords="offset points",
+            ha="right",
+            fontsize=7,
+            color="0.4",
+        )
+    return ax
 
 
 @draws(

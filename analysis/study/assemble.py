@@ -507,6 +507,8 @@ def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = 
         head.insert(0, "import vit_tf")
     if helpers := [name for name in HELPERS if any(f"{name}(" in line for line in lines)]:
         head.append(f"from vit_tf.analysis.study.data import {', '.join(helpers)}")
+    if figure.imports:
+        head.append(figure.imports)
     return "\n".join([*head, *lines])
 
 

@@ -90,6 +90,7 @@ class Figure:
         call: Python expression that measures it, with the models in braces: `"{model}"`, for pairs
             `"{other}"` too, for groups `"{models}"`, as `"analysis.cka({model}, images)"`.
         show: Python expression of the plot; by default `draw` by name.
+        imports: Python statement that imports what `call` needs besides `analysis` and `vit_tf`.
     """
 
     paper: Paper
@@ -111,6 +112,7 @@ class Figure:
     scale: str = ""
     call: str = ""
     show: str = ""
+    imports: str = ""
 
     def variant(self, **changes: Any) -> "Figure":
         """Another picture like this one, without its claims, quantities and `show`."""
@@ -616,7 +618,7 @@ def _nominal(name, role, taps, grid=None):
 
     taps = taps if role == "resnet" else ("embedding", *taps, "norm", "pooled", "logits")
     grid = grid or TokenGrid(2, 2, 0, 8)
-    layers = {"patch_kernel": of_layer, "position_embedding": of_layer}
+    layers = dict.fromkeys(("patch_kernel", "position_embedding", "training_flops"), of_layer)
     return StudyModel(name, role, name, taps, grid, None, accuracy=(0.5, 8), **layers)
 
 

@@ -1,8 +1,8 @@
 """Walmer et al. 2023: "Teaching Matters: Investigating the Role of Supervision in ViTs".
 
-Of the claims of table 3, those are here that one supervised model can test; the others compare
-kinds of supervision. Where the paper distinguishes kinds of supervision, the claim is that about
-supervised models. Its models have 12 layers; for other depths, layers at the same relative depth
+Of the observations of table 3, those are claims that supervised ViTs, larger ones and ViTs trained
+on masked patches can test; docs/papers-on-released-weights.md lists those that need released
+weights. Its models have 12 layers; for other depths, layers at the same relative depth
 are used.
 """
 

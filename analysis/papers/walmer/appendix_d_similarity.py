@@ -85,6 +85,26 @@ def skips_diverge(similarity):
     return minus(*(of_cka(half, similarity) for half in halves))
 
 
+@claim("norm_cka.{masked}", "D.3", "21 and 22", "difference in CKA", above=0, least=0.05)
+def masked_x_pattern(similarity):
+    """ViTs trained by reconstruction have an X pattern: their last layers return to the first.
+
+    CKA of each layer of the first third with its mirror image in the last third, minus with the
+    middle layer, mean over layers.
+
+    An encoder and decoder inside one model have it; in layers that only drift apart, the middle is
+    nearer. The interval leaves out images.
+    """
+    similarity = expect_cka(similarity)
+    count = similarity.sizes["layer_x"]
+    if count < 6:
+        raise ValueError(f"Expected at least 6 sublayers. Received: {count}")
+    first = np.arange(count // 3)
+    partners = (count - 1 - first, np.full(len(first), count // 2))
+    means = (lambda cka, other=other: cka[first, other].mean() for other in partners)
+    return minus(*(of_cka(mean, similarity) for mean in means))
+
+
 def last_layers_caption(models, results):
     """The caption of `FIGURE_6`."""
     cls = "of their CLS tokens and " if any(model.has_cls for model in models) else ""
@@ -113,7 +133,7 @@ FIGURE_20 = Figure(
     numbers="20 21 22",
     chapter=STRUCTURE,
     shows="CKA between sublayer inputs of a model",
-    models=each(*ALL),
+    models=each(*ALL, "masked"),
     measure=norm_cka_of,
     draw=plot_cka,
     interactive=cka_heatmap,
@@ -123,6 +143,7 @@ FIGURE_20 = Figure(
     caption="Each cell is the CKA between the normalized inputs of two sublayers. A bright "
     "diagonal from the upper left to the lower right means that the last layers return to the "
     "representation of the first.",
+    claims=[masked_x_pattern],
 )
 
 FIGURE_23 = Figure(

@@ -37,7 +37,7 @@ from ...plots.attention_plots import (
     plot_head_classes,
     plot_mean_distance,
 )
-from ...study.claims import claim
+from ...study.claims import RUNS, claim
 from ...study.figure import Figure, each, together
 from ...study.measure import statistic, task
 from ...study.supervision import EXPLICIT
@@ -72,6 +72,12 @@ def unit_distance_of(model):
     return task("unit_distance", model, make, inputs=(mean_attention_of(model),))
 
 
+def unit_distance_by_seed(model):
+    """The same, labelled by seed."""
+    measurement = unit_distance_of(model)
+    return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
+
+
 @claim("aligned_attention.{vit} head_classes.{vit}", "4.2", "3", "asymmetry", above=0.5, least=0.05)
 def offset_heads(aligned, kinds):
     """There are offset local attention heads, which attend to one side of the query.
@@ -91,6 +97,24 @@ def offset_heads(aligned, kinds):
     sided = abs(share - share[:, :, ::-1, ::-1]).sum(axis=(2, 3)) / 2
     spread = expect_variable(kinds, "relative_spread", ("layer", "head")).values
     return descriptive(np.where(spread <= 0.5, sided, 0).max(), "a maximum over heads")
+
+
+@claim(
+    "aligned_attention.{masked} head_classes.{masked}",
+    "C.1",
+    "14",
+    "asymmetry",
+    above=0.5,
+    least=0.05,
+)
+def masked_offset_heads(aligned, kinds):
+    """ViTs that are trained by reconstruction learn offset local heads too, as all ViTs studied.
+
+    Asymmetry of the most asymmetric local head of the ViT trained on masked patches.
+
+    As `offset_heads`. Descriptive: a maximum over heads.
+    """
+    return offset_heads(aligned, kinds)
 
 
 @claim(
@@ -177,6 +201,66 @@ def distance_rises(distance):
     return contrast_over_depth(values, means_of(len(values), late, third))
 
 
+@claim(
+    "unit_distance.{vit} unit_distance.{masked} unit_distance.{seed}",
+    "4.3",
+    "4",
+    "difference in distance",
+    above=0,
+    least=0.01,
+    about=RUNS,
+)
+def supervision_orders_attention(labels, masked, seed):
+    """ViTs process local and global information in orders that depend on their supervision.
+
+    Difference between the profiles of attention distance over depth, supervised versus masked
+    patches, minus that between two supervised seeds.
+
+        root mean square over relative depths of the difference of (mean over heads - mean over all)
+
+    The second seed is the control: two runs with the same supervision differ as well.
+    """
+    return descriptive(
+        profile_difference(labels, masked) - profile_difference(labels, seed), NO_IMAGES
+    )
+
+
+@claim(
+    "unit_distance.{vit} unit_distance.{masked} unit_distance.{larger}",
+    "C.2",
+    "15",
+    "difference in distance",
+    above=0,
+    least=0.01,
+    about=RUNS,
+)
+def supervision_orders_more_than_size(labels, masked, larger):
+    """The order of local and global processing is due to supervision more than to size.
+
+    Difference between the profiles of attention distance over depth, supervised versus masked
+    patches, minus that between the ViT and a larger one.
+
+    Profiles as in `supervision_orders_attention`.
+    """
+    return descriptive(
+        profile_difference(labels, masked) - profile_difference(labels, larger), NO_IMAGES
+    )
+
+
+NO_IMAGES = "the error over images is not known"
+DEPTHS = np.linspace(0, 1, 25)  # relative to the last layer, at which profiles are compared
+
+
+def profile_difference(first, second):
+    """Root mean square difference of two profiles of distance over depth, without their means."""
+    profiles = []
+    for result in (first, second):
+        means = expect_array(result, ("layer", "head")).values.mean(axis=1)
+        profile = np.interp(DEPTHS, np.linspace(0, 1, len(means)), means)
+        profiles.append(profile - profile.mean())
+    return float(np.sqrt(np.mean((profiles[0] - profiles[1]) ** 2)))
+
+
 def phases(values):
     """Layers along the first axis: the first two of 12, the next four, and the upper half."""
     middles, count = 2 * np.arange(len(values)) + 1, len(values)  # in half layers
@@ -191,7 +275,7 @@ FIGURE_3 = Figure(
     numbers="3 14 18",
     chapter=LOCALITY,
     shows="attention by offset from the query, and types of heads",
-    models=each("vit", "gap"),
+    models=each("vit", "gap", "masked"),
     measure=aligned_attention_of,
     draw=plot_aligned_attention,
     name="aligned-attention-{model}",
@@ -200,7 +284,7 @@ FIGURE_3 = Figure(
     caption="Each panel is a head: attention by the offset of the key from the query, which is at "
     "the centre. A bright point next to the centre is an offset head, a bright line an axial "
     "head.",
-    claims=[offset_heads],
+    claims=[offset_heads, masked_offset_heads],
 )
 
 FIGURE_14 = FIGURE_3.variant(
@@ -233,15 +317,20 @@ FIGURE_4 = Figure(
     also="V.7",
     chapter=LOCALITY,
     shows="attention distance by layer",
-    models=together("vit", "gap"),
-    measure=unit_distance_of,
+    models=together("vit", "gap", "larger", "masked", "seed"),
+    measure=unit_distance_by_seed,
     draw=plot_mean_distance,
     name="attention-distance-depth",
     call='analysis.mean_distance(analysis.mean_attention({model}, images), units="unit")',
     title="Attention distance by layer",
     caption="Mean attention distance in sides of the token grid: points are heads, lines are means "
     "over the heads of a layer. Widely spread points indicate local and global heads.",
-    claims=[distance_dips, distance_rises],
+    claims=[
+        distance_dips,
+        distance_rises,
+        supervision_orders_attention,
+        supervision_orders_more_than_size,
+    ],
 )
 
 

@@ -1,16 +1,21 @@
 """Walmer et al. 2023, section 5: do features of a class, an object or a part cluster?"""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import tensorflow as tf
 
-from ...engine.estimates import accuracy_of, contrast_over_depth, lower, means_of, minus
+from vit_tf.tokens import TokenGrid
+
+from ...engine.estimates import accuracy_of, contrast_over_depth, lower, means_of, minus, upper
 from ...engine.noise import gaussian_like
 from ...engine.pooling import grid_of, pooled_statistic
 from ...engine.results import KEPT, POOLED, expect_variable, layer_names
 from ...plots.probe_plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_clustering
-from ...study.claims import claim
+from ...similarity.localization import input_patches
+from ...study.claims import RUNS, claim
 from ...study.figure import Figure, together
 from ...study.measure import statistic, task
 from ...study.models import BASELINES
@@ -54,13 +59,23 @@ def pooled_of(model, tokens, reads="test"):
 def clustering_of(model, tokens=None):
     """Agreement of clusters of images with their classes."""
     tokens = tokens or summary(model)
-    return task(
-        f"clustering_{KEPT[tokens]}",
-        model,
-        lambda pooled: cluster_scores(model, pooled),
-        reads="test",
-        inputs=(pooled_of(model, tokens),),
-    )
+    pixels = pixels_of(model, tokens, "test", lambda features: pooled_statistic("all"))
+
+    def make(pooled, of_pixels=None):
+        scores = cluster_scores(model, pooled)
+        if of_pixels is None:
+            return scores
+        # Some images, such as permutations of one, differ in pixels but not in mean colour.
+        layers = {
+            layer: x
+            for layer, x in of_pixels.layers.items()
+            if len(np.unique(x, axis=0)) >= scores.attrs["clusters"]
+        }
+        chance = cluster_scores(model, replace(of_pixels, layers=layers)) if layers else None
+        return with_chance(scores, chance)
+
+    inputs = (pooled_of(model, tokens), *pixels)
+    return task(f"clustering_{KEPT[tokens]}", model, make, reads="test", inputs=inputs)
 
 
 def spatial_clustering_of(model):
@@ -70,19 +85,89 @@ def spatial_clustering_of(model):
 
 def objects_of(model):
     """Agreement of clusters of objects with their classes."""
-    return statistic(
-        "objects",
-        model,
-        model.layers("tokens", "blocks"),
-        object_clustering.statistic,
-        reads="objects",
-    )
+    return _masked_clusters_of(model, "objects")
 
 
 def parts_of(model):
     """Agreement of clusters of parts of objects with their names."""
+    return _masked_clusters_of(model, "parts")
+
+
+def _masked_clusters_of(model, reads):
+    """Agreement of clusters of what has a mask each, and that of raw pixels under the mask."""
     taps = model.layers("tokens", "blocks")
-    return statistic("parts", model, taps, object_clustering.statistic, reads="parts")
+    pixels = pixels_of(model, "spatial", reads, object_clustering.statistic)
+    if not pixels:
+        return statistic(reads, model, taps, object_clustering.statistic, reads=reads)
+    of_tokens = statistic(
+        f"{reads}_tokens", model, taps, object_clustering.statistic, reads=reads, saved=False
+    )
+    return task(reads, model, with_chance, inputs=(of_tokens, *pixels))
+
+
+PIXELS = ("raw pixels", "mean colour")  # of patches, or of an image
+CHANCE = {name: f"purity_{name.replace(' ', '_')}" for name in PIXELS}  # names of attributes
+FINEST = 4  # side of a patch of raw pixels, to which the image is averaged
+COARSE = 8  # side of an image of raw pixels
+
+
+def pixels_of(model, tokens, reads, make):
+    """The same of pixels, without any model, in a list; empty for baselines, which have them too.
+
+    With "spatial" tokens, the pixels of each patch of the grid, otherwise those of the image.
+    """
+    if model.role in (*BASELINES, "copy"):
+        return []
+    of_patches = reads != "test"
+    taps = model.layers("tokens", "blocks") if of_patches else summarised(model, tokens)
+
+    def pixels(model, features, data):
+        return _Pixels(taps[: len(PIXELS)], model.grid if of_patches else None)
+
+    return [
+        statistic(
+            f"pixels_{reads}" if of_patches else f"pixels_{tokens}",
+            model,
+            taps[: len(PIXELS)],
+            make,
+            reads=reads,
+            saved=False,
+            labelled=not of_patches,
+            view=pixels,
+        )
+    ]
+
+
+class _Pixels:
+    """Pixels and mean colours as features, in place of those of the first two taps of a model."""
+
+    name = "pixels"
+
+    def __init__(self, taps: list[str], grid: TokenGrid | None):
+        self.taps = taps
+        self.token_grid = None if grid is None else replace(grid, prefix=0)
+
+    def __call__(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        grid = self.token_grid
+        rows, columns = (COARSE, COARSE) if grid is None else (grid.rows, grid.columns)
+        side = 1 if grid is None else FINEST
+        fine = tf.image.resize(images, (rows * side, columns * side), "area")
+        if grid is None:
+            values = [tf.reshape(fine, (tf.shape(images)[0], rows * columns * images.shape[-1]))]
+            values.append(tf.reduce_mean(images, axis=(1, 2)))
+        else:
+            values = [input_patches(fine, replace(grid, prefix=0, stride=side))]
+            colours = tf.reshape(values[0], (-1, rows * columns, side * side, images.shape[-1]))
+            values.append(tf.reduce_mean(colours, axis=2))
+        return dict(zip(self.taps, values, strict=False))
+
+
+def with_chance(scores, of_pixels=None):
+    """A result of clusters with the purity of clusters of pixels as attributes."""
+    if of_pixels is None:
+        return scores
+    purities = zip(PIXELS, of_pixels["purity"].values, strict=False)
+    return scores.assign_attrs({CHANCE[name]: float(purity) for name, purity in purities})
 
 
 @claim("clustering_first.{vit}", "5.2", "7 left", "difference in purity", above=0, least=0.05)
@@ -118,8 +203,57 @@ def spatial_first(spatial, cls):
     return minus(*(_purity(result, lower(np.arange(count))) for result in (spatial, cls)))
 
 
+@claim(
+    "clustering_first.{masked} clustering_first.{untrained}",
+    "5.2",
+    "7 left",
+    "difference in purity",
+    above=0,
+    least=0.02,
+)
+def masked_cls_is_semantic(clusters, untrained):
+    """ViTs that are trained by reconstruction learn semantic CLS features, which no loss reads.
+
+    Cluster purity of CLS of the ViT trained on masked patches, mean over layers, minus the highest
+    of that of the untrained model, of raw pixels and of mean colour.
+    """
+    return _over_untrained(clusters, untrained)
+
+
+@claim(
+    "clustering_first.{vit} clustering_first.{masked}",
+    "5.2",
+    "7 left",
+    "difference in purity",
+    above=0,
+    least=0.02,
+    about=RUNS,
+)
+def supervised_most_semantic(labels, masked):
+    """Features of supervised ViTs are the most semantically rich.
+
+    Cluster purity of CLS, mean over the upper half of the layers, supervised minus trained on
+    masked patches.
+
+    The paper's contrastive models, which are comparable, need released weights.
+    """
+    halves = (upper(np.arange(len(blocks_of(x["layer"])))) for x in (labels, masked))
+    return minus(*(_purity(x, half) for x, half in zip((labels, masked), halves, strict=True)))
+
+
 def _over_untrained(clusters, untrained):
-    return minus(*(_purity(result) for result in (clusters, untrained)))
+    """Purity minus the highest of that of the untrained model, of raw pixels and of mean colour."""
+    chance = _purity(untrained)
+    values = {"untrained": chance.value}
+    values |= {name: clusters.attrs[at] for name, at in CHANCE.items() if at in clusters.attrs}
+    highest = max(values.values())
+    if highest > chance.value:
+        count = clusters.attrs.get("objects", clusters.attrs.get("examples", np.nan))
+        over = "objects" if "objects" in clusters.attrs else "images"
+        chance = accuracy_of(highest, count, over=over)
+    gap = minus(_purity(clusters), chance)
+    words = ", ".join(f"{name} {value:.2g}" for name, value in values.items())
+    return replace(gap, how=f"{gap.how}; chance: {words}")
 
 
 def _last_quarter_over_last(clusters):
@@ -146,8 +280,8 @@ def _cluster_claims(kind, plural, figure):
         name=f"{plural}-above-chance",
         text=(
             f"Tokens within {'an' if kind == 'object' else 'a'} {kind} mask cluster by {of_kind}.",
-            f"Cluster purity of {plural}, mean over layers, minus that of the untrained model, "
-            "which clusters by colour as well.",
+            f"Cluster purity of {plural}, mean over layers, minus the highest of that of the "
+            "untrained model, of raw pixels and of mean colour.",
         ),
     )(_over_untrained)
     peak_early = task_claim(
@@ -192,13 +326,14 @@ def caption_of_features(caption):
 
 
 ALL = ("vit", "gap", "resnet", "mixer")
+WITH_VARIANTS = (*ALL, "larger", "masked")
 
 FIGURE_7 = Figure(
     paper=WALMER,
     numbers="7 24 25",
     chapter=CLASSES,
     shows="cluster purity of images",
-    models=together(*ALL, baselines=BASELINES),
+    models=together(*WITH_VARIANTS, baselines=BASELINES),
     measure=clustering_of,
     draw=plot_clustering,
     name="clusters",
@@ -208,7 +343,7 @@ FIGURE_7 = Figure(
         "Cluster purity: the share of images in the majority class of their cluster, for k-means "
         "with as many clusters as classes on features {read}."
     ),
-    claims=[clusters_deepen],
+    claims=[clusters_deepen, masked_cls_is_semantic, supervised_most_semantic],
 )
 
 FIGURE_7_SPATIAL = FIGURE_7.variant(

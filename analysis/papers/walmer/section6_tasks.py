@@ -3,12 +3,14 @@
 from functools import partial
 
 import numpy as np
+import xarray as xr
 
 from ...engine.estimates import accuracy_of, descriptive, minus, require_above_chance, student
 from ...engine.results import expect_array, expect_variable, layer_names, unpack_correct
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
 from ...plots.probe_plots import (
+    plot_best_layers,
     plot_keypoint_correspondence,
     plot_knn_accuracy,
     plot_label_propagation,
@@ -18,7 +20,7 @@ from ...plots.probe_plots import (
 from ...probes.knn import knn_accuracy
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
-from ...study.claims import claim
+from ...study.claims import RUNS, claim
 from ...study.figure import Figure, together
 from ...study.measure import DATA, quantity, statistic, task
 from ...study.models import BASELINES
@@ -26,6 +28,7 @@ from ..chapters import CLASSES, PROBES, TASKS
 from . import WALMER
 from .section5_clusters import (
     ALL,
+    WITH_VARIANTS,
     blocks_of,
     caption_of_features,
     pooled_of,
@@ -91,6 +94,46 @@ def knn_last_best(neighbours):
     return minus(*(accuracy_of(0, 0, correct) for correct in (last, best_of_layers(others))))
 
 
+@claim(
+    "knn_accuracy.{larger} knn_accuracy.{vit}",
+    "E.2",
+    "28",
+    "difference in accuracy",
+    above=0,
+    least=0.01,
+    about=RUNS,
+)
+def larger_is_better(larger, vit):
+    """Larger architectures tend to give better features.
+
+    Top-1 k-NN accuracy of the last layer, larger ViT minus ViT.
+    """
+    return minus(last_knn.statistic(larger), last_knn.statistic(vit))
+
+
+@claim(
+    "linear_probe.{masked}",
+    "E.4",
+    "T6",
+    "difference in accuracy",
+    above=0,
+    least=0.02,
+)
+def masked_spatial_better_than_cls(probes):
+    """In ViTs trained by reconstruction, spatial features are better for probes than CLS.
+
+    Test accuracy of linear probes on the last layer without batch normalization, mean of spatial
+    tokens minus CLS.
+
+    The error is binomial, as if both were measured on different images.
+    """
+    last = expect_array(probes, ("layer", "tokens", "batch_norm")).isel(layer=-1)
+    last = last.sel(batch_norm=False)
+    values = [last.sel(tokens=tokens).item() for tokens in ("spatial", "cls")]
+    require_above_chance(max(values), probes.attrs, "the better of CLS and spatial tokens")
+    return minus(*(accuracy_of(value, probes.attrs["examples"]) for value in values))
+
+
 def best_of_layers(correct):
     """Whether the best layer of (layer, example) is right, chosen on the other half of examples."""
     correct = np.asarray(correct)
@@ -145,7 +188,7 @@ FIGURE_9 = Figure(
     numbers="9 28",
     chapter=CLASSES,
     shows="k-NN classification",
-    models=together(*ALL, baselines=BASELINES),
+    models=together(*WITH_VARIANTS, baselines=BASELINES),
     measure=knn_accuracy_of,
     draw=plot_knn_accuracy,
     name="knn-top-1",
@@ -155,7 +198,7 @@ FIGURE_9 = Figure(
         "Each point is the test accuracy of k-NN classification with k = 20 and cosine similarity "
         "on features {read}."
     ),
-    claims=[knn_last_best],
+    claims=[knn_last_best, larger_is_better],
     quantities=[last_knn],
 )
 
@@ -171,13 +214,14 @@ TABLE_6 = Figure(
     numbers="T6",
     chapter=PROBES,
     shows="linear probes trained by gradient descent",
-    models=together(*ALL),
+    models=together(*ALL, "masked"),
     measure=linear_probe_of,
     draw=plot_linear_probe,
     name="linear-probe",
     call='analysis.linear_probe({model}, train, images, detail="blocks")',
     title="Accuracy by layer of linear probes trained by gradient descent",
     caption=probe_caption,
+    claims=[masked_spatial_better_than_cls],
 )
 
 FIGURE_29 = Figure(
@@ -391,4 +435,97 @@ FIGURE_10_KEYPOINTS = FIGURE_10_VIDEOS.variant(
         ),
         no_single_layer,
     ],
+)
+
+
+def best_layer(result):
+    """Best layer for a task and its score, of the task's result, as a row of tables 1 and 5."""
+    if "average_precision" in result:
+        # As in table 1, queries of medium difficulty, where there are some.
+        words = [str(word) for word in result["difficulty"].values]
+        asked = dict(zip(words, result["asked"].values, strict=True))
+        word = "medium" if asked.get("medium") else next(word for word in words if asked[word])
+        scores = expect_variable(result, "average_precision", ("layer", "difficulty", "query"))
+        scores = blocks_of(scores.sel(difficulty=word, drop=True).rename(query="unit"))
+        return best_of_scores(scores.dropna("unit"), "queries")
+    if isinstance(result, xr.Dataset):
+        return best_of_scores(*task_scores(result))
+    accuracy = top_one(result)
+    correct = unpack_correct(accuracy["correct"], int(result.attrs["examples"]))
+    coords = {"layer": layer_names(accuracy)}
+    return best_of_scores(xr.DataArray(correct, coords, ("layer", "unit")), "images")
+
+
+def best_of_scores(scores, over):
+    """The same from scores, or truth values, of dims (unit, layer) over units such as "videos".
+
+    The layer is chosen by the mean over all units; its score and interval are those of layers that
+    are chosen on every other unit and scored on the rest, and vice versa.
+    """
+    values = scores.transpose("layer", "unit").values
+    if min(values.shape) < 2:
+        raise ValueError(f"Expected two {over} and two layers. Received: shape {values.shape}")
+    held_out = np.empty(values.shape[1], values.dtype)
+    for start in (0, 1):
+        best = values[:, start::2].mean(axis=1).argmax()
+        held_out[1 - start :: 2] = values[best, 1 - start :: 2]
+    is_truth = values.dtype == bool
+    measured = accuracy_of(0, 0, held_out) if is_truth else student(held_out, over)
+    number = int(values.mean(axis=1).argmax())
+    data = {"best_score": measured.value, "low": measured.low, "high": measured.high}
+    coords = {"best_layer": layer_names(scores)[number], "number": number + 1}
+    facts = {"layers": len(values), "units": values.shape[1], "over": over}
+    return xr.Dataset(data, coords, facts)
+
+
+def best_layer_of(model, measure):
+    """The best layer of a model for a task, of its measurement."""
+    measurement = measure(model)
+    name = f"best_{measurement.name.partition('.')[0]}"
+    return task(name, model, best_layer, inputs=(measurement,))
+
+
+TABLE_1 = Figure(
+    paper=WALMER,
+    numbers="T1 T5",
+    chapter=CLASSES,
+    shows="best layer and best score for k-NN classification",
+    models=together(*WITH_VARIANTS, baselines=("untrained",)),
+    measure=partial(best_layer_of, measure=knn_accuracy_of),
+    draw=plot_best_layers,
+    name="best-layer-knn",
+    imports="from vit_tf.analysis.papers.walmer.section6_tasks import best_layer",
+    call='best_layer(analysis.knn_accuracy({model}, train, images, detail="blocks"))',
+    title="Best layer for k-NN classification",
+    caption="Each point is the top-1 accuracy of a model's best layer, which is chosen on one half "
+    "of the images and scored on the other, with its 95 % CI; the number is that of the layer.",
+)
+
+TABLE_1_RETRIEVAL = TABLE_1.variant(
+    chapter=TASKS,
+    shows="best layer and best score for retrieval, videos and keypoints",
+    measure=partial(best_layer_of, measure=retrieval_of),
+    name="best-layer-retrieval",
+    call='best_layer(analysis.retrieval({model}, queries, database, truth, detail="blocks"))',
+    title="Best layer for image retrieval",
+    caption="Each point is the mean average precision of a model's best layer, which is chosen on "
+    "one half of the queries and scored on the other, with its 95 % CI.",
+)
+
+TABLE_1_VIDEOS = TABLE_1_RETRIEVAL.variant(
+    measure=partial(best_layer_of, measure=propagation_of),
+    name="best-layer-videos",
+    call='best_layer(analysis.label_propagation({model}, videos, detail="blocks"))',
+    title="Best layer for video object segmentation",
+    caption="Each point is the J&F score of a model's best layer, which is chosen on one half of "
+    "the videos and scored on the other, with its 95 % CI.",
+)
+
+TABLE_1_KEYPOINTS = TABLE_1_RETRIEVAL.variant(
+    measure=partial(best_layer_of, measure=keypoints_of),
+    name="best-layer-keypoints",
+    call='best_layer(analysis.keypoint_correspondence({model}, pairs, detail="blocks"))',
+    title="Best layer for keypoint correspondence",
+    caption="Each point is PCK at 0.1 of a model's best layer, which is chosen on one half of the "
+    "categories and scored on the other, with its 95 % CI.",
 )

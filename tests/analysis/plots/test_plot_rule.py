@@ -288,7 +288,8 @@ def test_help_says_what_the_signature_says_and_the_example_runs(name):
         assert hasattr(plots, other), other
     with pytest.raises(TypeError, match=function.__name__):
         function()
-    if name not in ("plot_data_scale", "plot_probes", "plot_accuracy_by_data"):  # several runs
+    several_runs = ("plot_data_scale", "plot_probes", "plot_accuracy_by_data", "plot_best_layers")
+    if name not in several_runs:
         _run_example(text, name)
 
 

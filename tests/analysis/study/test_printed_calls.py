@@ -64,7 +64,7 @@ def test_the_code_of_every_figure_reads_the_layers_of_the_figure(name, tmp_path)
 
 
 def test_the_code_of_some_figures_gives_their_results(tmp_path):
-    found = compare({"ViT": filled("ViT")}, tmp_path, numbers=("1", "9", "13", "W.7"))
+    found = compare({"ViT": filled("ViT")}, tmp_path, numbers=("1", "9", "13", "W.7", "W.T1"))
     assert len(found) >= 6 and not any(found.values()), found
 
 

@@ -1,0 +1,70 @@
+"""Chance levels of clusters: raw pixels and mean colours, against scikit-learn on NumPy arrays."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.cluster import KMeans
+
+import vit_tf
+from vit_tf.analysis.papers.walmer.section5_clusters import (
+    _over_untrained,
+    clustering_of,
+    objects_of,
+)
+from vit_tf.analysis.study.data import make_data
+from vit_tf.analysis.study.measure import measure_all
+from vit_tf.analysis.study.models import LoadedModel, baselines_of, expected, prepare_models
+
+COUNT, CLASSES, SIDE = 48, 3, 16
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Clusters of images and objects whose class is their colour, by an untrained ViT."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(COUNT) % CLASSES
+    images = rng.uniform(-1, 1, (COUNT, SIDE, SIDE, 3)).astype("float32")
+    images[np.arange(COUNT), :, :, labels] = 0.4 * images[np.arange(COUNT), :, :, labels] + 0.6
+    masks = np.zeros((COUNT, 1, SIDE, SIDE), bool)
+    masks[:, :, 4:12, 8:] = True
+    objects = tf.data.Dataset.from_tensor_slices((images, masks, labels[:, None])).batch(16)
+    folder = tmp_path_factory.mktemp("chance")
+    data = make_data((images, labels), None, None, {"objects": objects})
+    vit = vit_tf.ViT((SIDE, SIDE, 3), 4, 2, 2, 8, 8, CLASSES)
+    loaded = LoadedModel("ViT", vit, expected(vit))
+    (model, *_), _, _ = prepare_models([loaded], data, folder, copies=1)
+    wanted = [clustering_of(model), objects_of(model)]
+    results, problems = measure_all(wanted, data, folder / "results")
+    assert not problems
+    return images, labels, results, model
+
+
+def purity_of(x, labels):
+    clusters = KMeans(CLASSES, n_init=10, random_state=0).fit_predict(x)
+    return sum(np.bincount(labels[clusters == one]).max() for one in range(CLASSES)) / len(labels)
+
+
+def test_clusters_of_images_state_the_purity_of_their_pixels(measured):
+    images, labels, results, _ = measured
+    small = images.reshape(COUNT, 8, 2, 8, 2, 3).mean(axis=(2, 4)).reshape(COUNT, -1)
+    attrs = results["clustering_first.vit"].attrs
+    assert attrs["purity_raw_pixels"] == pytest.approx(purity_of(small, labels))
+    assert attrs["purity_mean_colour"] == pytest.approx(1.0)
+    assert purity_of(images.mean(axis=(1, 2)), labels) == 1
+
+
+def test_clusters_of_objects_state_the_purity_of_patches_under_the_mask(measured):
+    images, labels, results, _ = measured
+    patches = images.reshape(COUNT, 4, 4, 4, 4, 3).transpose(0, 1, 3, 2, 4, 5)
+    patches = patches.reshape(COUNT, 4, 4, -1)[:, 1:3, 2:].mean(axis=(1, 2))
+    attrs = results["objects.vit"].attrs
+    assert attrs["purity_raw_pixels"] == pytest.approx(purity_of(patches, labels))
+    assert attrs["purity_mean_colour"] == pytest.approx(1.0)
+    # Where colour is the class, features that cluster by class show nothing.
+    claim = _over_untrained(results["objects.vit"], results["objects.vit"])
+    assert claim.value <= 0 and "mean colour 1" in claim.how
+
+
+def test_baselines_have_no_pixels_of_their_own(measured):
+    noise = next(each for each in baselines_of(measured[-1]) if each.role == "noise")
+    assert [each.name for each in clustering_of(noise).inputs] == ["pooled_cls_test.vit-noise"]
