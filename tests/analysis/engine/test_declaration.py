@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from paths import ROOT
 
 import vit_tf
 from vit_tf import analysis
@@ -170,3 +171,24 @@ def test_one_definition_is_a_call_and_a_statistic_of_a_shared_pass(vit):
     assert names == ["net", "rival", "x", "power", "layers", "detail"]
     with pytest.raises(TypeError, match=r"mean_activation\(\) missing .* 'x'"):
         mean_activation(vit, None)
+
+
+def test_the_definition_of_the_guide_suffices(vit):
+    page = (ROOT / "docs/guides/adding-an-analysis.md").read_text("utf-8")
+    definition = page.split("```python\n")[1].split("\n(images,) =")[0]
+    exec(definition, namespace := {"__name__": "own"})
+    measure = namespace["mean_activation"]
+    names = ["embedding", "block00/mlp/sum", "block01/mlp/sum"]
+    blocks = vit_tf.submodel(vit, *names)(IMAGES)
+    expected = [np.mean(np.asarray(blocks[name], np.float64) ** 2) for name in names]
+    pixels = (IMAGES * 127.5 + 127.5).round().astype("uint8")
+    found = measure(vit, pixels, power=2, detail="blocks")
+    assert found.layer.values.tolist() == names
+    np.testing.assert_allclose(found, expected, rtol=0.02)  # pixels are rounded
+    np.testing.assert_allclose(measure(vit, IMAGES, 2, detail="blocks"), expected, rtol=1e-5)
+
+    recorder = analysis.Recorder([measure], IMAGES)
+    vit.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    vit.fit(IMAGES, LABELS, verbose=0, callbacks=[recorder])
+    recorded = recorder.results["mean_activation"]
+    np.testing.assert_allclose(recorded.sel(epoch=1), measure(vit, IMAGES), rtol=1e-5)
