@@ -47,6 +47,8 @@ from .flow.embeddings import (
     patch_filters as patch_filters,
     position_similarity as position_similarity,
 )
+from .flow.equivariance import equivariance_error as equivariance_error
+from .flow.frequency import frequency_amplitude as frequency_amplitude
 from .flow.logit_lens import lens_accuracy as lens_accuracy, logit_lens as logit_lens
 from .flow.receptive_field import (
     position_attribution as position_attribution,
@@ -121,7 +123,11 @@ from .plots.probe_plots import (
     plot_retrieval as plot_retrieval,
     plot_ridge_probe as plot_ridge_probe,
 )
-from .plots.property_plots import plot_intrinsic_dimension as plot_intrinsic_dimension
+from .plots.property_plots import (
+    plot_equivariance_error as plot_equivariance_error,
+    plot_frequency_amplitude as plot_frequency_amplitude,
+    plot_intrinsic_dimension as plot_intrinsic_dimension,
+)
 from .plots.similarity_plots import (
     plot_best_matching_layer as plot_best_matching_layer,
     plot_cka as plot_cka,

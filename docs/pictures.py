@@ -243,6 +243,8 @@ RESULTS = {
     "localization": lambda: analysis.localization(vit("block05/mlp/sum"), test_images()),
     "formation": formation,
     "intrinsic_dimension": lambda: of_two(analysis.intrinsic_dimension),
+    "frequency_amplitude": lambda: of_two(analysis.frequency_amplitude),
+    "equivariance_error": lambda: of_two(analysis.equivariance_error),
     "head_classes": head_classes,
     "receptive_field": receptive_field,
     "compute": compute,

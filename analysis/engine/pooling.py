@@ -10,6 +10,7 @@ from vit_tf.data.labels import require_label_type
 from vit_tf.tokens import as_grid, as_pair
 
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
+from .roles import Taps
 from .stream import Statistic
 
 _NOT_TOKENS = ("weights", "heads")
@@ -217,3 +218,28 @@ def pooled_statistic(tokens=None, grid=None):
         return Pooled(rows["x"], rows["labels"], tokens, int(totals["batches"]))
 
     return Statistic(step, finish, with_labels=True)
+
+
+def as_maps(taps: Taps, grid: TokenGrid | tuple[int, int] | None) -> dict[str, tf.Tensor]:
+    """The taps with positions as float32 maps (example, row, column, channel), without prefixes.
+
+    Vectors, and sequences that do not lie on the grid, are left out; a `ValueError` if all are.
+    """
+    maps = {}
+    for tap, values in taps.items():
+        if tap.rpartition("/")[2] in _NOT_TOKENS:
+            continue
+        if values.shape.rank == 4:
+            maps[tap] = tf.cast(values, tf.float32)
+        elif values.shape.rank == 3 and grid is not None:
+            own = as_grid(grid, values.shape[1])
+            if values.shape[1] == own.num_tokens:
+                tokens = own.spatial(tf.cast(values, tf.float32))
+                shape = (-1, own.rows, own.columns, values.shape[2])
+                maps[tap] = tf.reshape(tokens, shape)
+    if not maps:
+        raise ValueError(
+            "Expected maps (example, row, column, channel), or tokens on a known grid: pass grid=. "
+            f"Received: { {tap: tuple(x.shape) for tap, x in taps.items()} }, grid={grid}"
+        )
+    return maps

@@ -53,7 +53,11 @@ from .probe_plots import (
     plot_summary_probes as plot_summary_probes,
     plot_token_probes as plot_token_probes,
 )
-from .property_plots import plot_intrinsic_dimension as plot_intrinsic_dimension
+from .property_plots import (
+    plot_equivariance_error as plot_equivariance_error,
+    plot_frequency_amplitude as plot_frequency_amplitude,
+    plot_intrinsic_dimension as plot_intrinsic_dimension,
+)
 from .similarity_plots import (
     plot_best_matching_layer as plot_best_matching_layer,
     plot_cka as plot_cka,

@@ -108,6 +108,15 @@ def results(seed=0):
         "head_similarity": dataset(
             "order subset layer", head_similarity, cka=(0.2, 0.8), stderr=errors
         ).assign(distance=subsets.copy(data=np.sort(subsets.values))),
+        "frequency_amplitude": dataset(
+            "layer frequency",
+            {"frequency": [0.0, 0.25, 0.5, 0.75, 1.0]},
+            amplitude=(-3, 0),
+            stderr=(0.01, 0.05),
+        ),
+        "equivariance_error": dataset(
+            "transform layer", {"transform": ["flip", "shift 8 8"]}, error=(0, 1), stderr=(0, 0.05)
+        ),
         "intrinsic_dimension": dataset(
             "measure layer",
             {"measure": ["two_nn", "participation_ratio", "effective_rank"]},

@@ -1,0 +1,181 @@
+"""Equivariance of representations: do they move with the image?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf.names import format_list
+
+from ..engine.declaration import one_pass_measurement
+from ..engine.feature_taps import taps_of
+from ..engine.pooling import as_maps, grid_of
+from ..engine.results import dataset_of, provenance, require_finite, variable
+from ..engine.roles import Grid, Images, Model
+from ..engine.stream import Statistic
+from ..similarity.cka import jackknife
+
+Shift: TypeAlias = tuple[int, int]  # down and to the right, in pixels
+
+FLIP = "flip"
+NEGLIGIBLE = 1e-6  # of the squares of activations, their variance by rounding of float32
+
+
+@one_pass_measurement(description="equivariance")
+def equivariance_error(
+    features: Model,
+    images: Images,
+    shifts: Sequence[Shift] | None = None,
+    grid: Grid | None = None,
+) -> Statistic[xr.Dataset]:
+    """Error of a layer's map of a moved image against the moved map of the image.
+
+        error = sum |f(T x) - T f(x)|^2 / (2 sum |f(x) - mean|^2)
+
+    over examples, positions and channels, with the mean of each channel over examples and positions
+    (Lenc and Vedaldi 2015, https://arxiv.org/abs/1411.5908, section 3, with maps of the features
+    that are known): 0 where the representation moves with the image, 1 where that of the moved
+    image is as different as that of another image. `T` flips the image from left to right, or
+    shifts it cyclically: what leaves it on one side returns on the other. A vector, such as a
+    pooled layer, has no positions: its error is that of invariance.
+
+    Args:
+        features, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.
+        shifts: pairs of numbers of pixels, down and to the right; by default one of the least
+            number of pixels in both directions by which the maps of all layers move by whole
+            positions, as the patch size of a ViT.
+
+    Returns:
+        Dataset of `error` and `stderr`, the jackknife over batches, of shape (transform, layer).
+        Transforms are `"flip"` and `"shift 4 4"`. A shift that is no whole number of a layer's
+        positions is NaN.
+
+    Raises:
+        ValueError: without maps or a grid, for shifts that are not pairs of integers, for
+            activations that are not finite, and for constant layers, which are named.
+
+    Examples:
+        >>> error = analysis.equivariance_error(vit, images)
+        >>> error.error.dims
+        ('transform', 'layer')
+        >>> error.transform.values.tolist()
+        ['flip', 'shift 8 8']
+        >>> ax = analysis.plot(error)
+
+    See also:
+        `plots.plot_equivariance_error`, `frequency_amplitude`, `receptive_field`; page
+        measurements/flow/equivariance-error.md.
+    """
+    if shifts is not None:
+        shifts = tuple((int(down), int(right)) for down, right in shifts)
+    grid = grid_of(features, grid)
+    names = []  # of the transforms, which depend on the sizes of the maps
+
+    def step(images, taps):
+        taps = with_positions(taps, grid)
+        size = tuple(images.shape[1:3])
+        own_shifts = shifts if shifts is not None else (common_shift(taps, size),)
+        names[:] = [FLIP, *(f"shift {down} {right}" for down, right in own_shifts)]
+        moved = [with_positions(taps_of(features, tf.reverse(images, [2])), grid)]
+        moved += [
+            with_positions(taps_of(features, tf.roll(images, shift, [1, 2])), grid)
+            for shift in own_shifts
+        ]
+        rows = {}
+        for layer, x in taps.items():
+            expected = [tf.reverse(x, [2]), *(shifted(x, shift, size) for shift in own_shifts)]
+            rows[layer] = {
+                "differences": tf.stack(
+                    [
+                        tf.constant(np.nan, tf.float64) if y is None else sum_of_squares(z - y)
+                        for y, z in zip(expected, [m[layer] for m in moved], strict=True)
+                    ]
+                )[None],
+                "squares": sum_of_squares(x)[None],
+                "sums": tf.reduce_sum(tf.cast(tf.reduce_sum(x, axis=[1, 2]), tf.float64), axis=0)[
+                    None
+                ],
+                "positions": tf.cast(tf.size(x[..., 0]), tf.float64)[None],
+            }
+        return {"rows": rows, "examples": tf.shape(images)[0]}
+
+    def finish(totals):
+        rows = totals["rows"]
+        layers = list(rows)
+        require_finite("equivariance", [rows[layer]["squares"] for layer in layers], layers)
+        constant = [
+            layer
+            for layer in layers
+            if not total_variance({k: x.sum(axis=0) for k, x in rows[layer].items()})
+            > NEGLIGIBLE * rows[layer]["squares"].sum()
+        ]
+        if constant:
+            raise ValueError(
+                "Expected every layer to vary between images or positions. "
+                f"Received a constant layer: {format_list(constant)}"
+            )
+
+        def errors(sums):
+            return np.stack(
+                [x["differences"] / (2 * total_variance(x)) for x in sums.values()], axis=-1
+            )
+
+        error, stderr = jackknife(errors, rows)
+        dims = ("transform", "layer")
+        variables = {
+            "error": variable(dims, error, "equivariance error"),
+            "stderr": variable(dims, stderr, "standard error of the equivariance error"),
+        }
+        batches = len(rows[layers[0]]["squares"])
+        estimator = "ratio of sums over examples, jackknife over batches"
+        facts = provenance(features, totals["examples"], batches, estimator=estimator)
+        return dataset_of(variables, facts, transform=list(names), layer=layers)
+
+    return Statistic(step, finish)
+
+
+def with_positions(taps, grid):
+    """Maps (example, row, column, channel) of the taps; a vector is a map of one position."""
+    vectors = {tap: x for tap, x in taps.items() if x.shape.rank == 2}
+    others = {tap: x for tap, x in taps.items() if x.shape.rank != 2}
+    maps = as_maps(others, grid) if others or not vectors else {}
+    maps |= {tap: tf.cast(x, tf.float32)[:, None, None] for tap, x in vectors.items()}
+    return {tap: maps[tap] for tap in taps if tap in maps}
+
+
+def common_shift(maps, size):
+    """The least shift by which all maps move by whole positions."""
+    strides = [
+        tuple(math.ceil(length / n) for length, n in zip(size, x.shape[1:3], strict=True))
+        for x in maps.values()
+        if tuple(x.shape[1:3]) != (1, 1)
+    ]
+    return tuple(math.lcm(*lengths) for lengths in zip(*strides, strict=True)) or (1, 1)
+
+
+def shifted(maps, shift, size):
+    """Maps that move as images of a size do, or None if not by a whole number of positions."""
+    if tuple(maps.shape[1:3]) == (1, 1):  # of a vector, which stays
+        return maps
+    steps = [
+        pixels * positions / length
+        for pixels, positions, length in zip(shift, maps.shape[1:3], size, strict=True)
+    ]
+    if any(step != round(step) for step in steps):
+        return None
+    return tf.roll(maps, [round(step) for step in steps], [1, 2])
+
+
+def sum_of_squares(x):
+    """The sum of squares, each example's of float32 and their sum of float64."""
+    return tf.reduce_sum(tf.cast(tf.reduce_sum(x**2, axis=[1, 2, 3]), tf.float64))
+
+
+def total_variance(sums):
+    """Sum of squared differences from the mean of each channel."""
+    return sums["squares"] - (sums["sums"] ** 2).sum(axis=-1) / sums["positions"]

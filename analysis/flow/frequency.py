@@ -1,0 +1,124 @@
+"""Frequencies of representations: the amplitude at high frequencies by layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.declaration import one_pass_measurement
+from ..engine.pooling import as_maps, grid_of
+from ..engine.results import dataset_of, facts_of, require_finite, variable
+from ..engine.roles import Grid, Images, Model
+from ..engine.stream import Statistic
+
+FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest frequency
+
+
+@one_pass_measurement(description="frequencies")
+def frequency_amplitude(
+    features: Model, images: Images, grid: Grid | None = None
+) -> Statistic[xr.Dataset]:
+    """Log amplitude of every layer at higher spatial frequencies, minus that at frequency 0.
+
+        amplitude(w) = mean over examples of (log A(w) - log A(0)),
+        A(w)^2       = mean over channels of |sum over r, c of x(r, c) exp(-i (w r + w c))|^2
+
+    along the diagonal of the two-dimensional Fourier transform of a layer's map (Park and Kim 2022,
+    https://arxiv.org/abs/2202.06709, section 3 and figure 2, who average the logarithms over
+    channels as well). Attention that averages tokens lowers it, the more the more uniform; a blur
+    of standard deviation `s` lowers it by `s^2 w^2` at `(w, w)`.
+
+    Args:
+        features, images, grid: as in `vit_tf.analysis`. Layers are maps, or tokens on the grid;
+            vectors are left out.
+
+    Returns:
+        Dataset of `amplitude`, natural logarithms, and `stderr` of shape (layer, frequency), for
+        the fractions 0, 1/4, 1/2, 3/4 and 1 of the highest frequency along either axis of the
+        layer's map, or those nearest. The coordinate `angular_frequency` of shape (layer,
+        frequency) is the length of the frequency, in radians per position. A frequency without any
+        amplitude is -inf.
+
+    Raises:
+        ValueError: without maps or a grid, for activations that are not finite, and for a layer
+            without amplitude at frequency 0, which is named.
+
+    Examples:
+        >>> frequencies = analysis.frequency_amplitude(vit, images)
+        >>> frequencies.amplitude.dims
+        ('layer', 'frequency')
+        >>> frequencies.amplitude.sel(frequency=0).values.tolist()
+        [0.0, 0.0, 0.0, 0.0]
+        >>> ax = analysis.plot(frequencies)
+
+    See also:
+        `plots.plot_frequency_amplitude`, `attention_distance`, `equivariance_error`; page
+        measurements/flow/frequency-amplitude.md.
+    """
+    grid = grid_of(features, grid)
+    sizes = {}  # rows and columns of the map of each layer, which show in the taps
+
+    def step(images, taps):
+        maps = as_maps(taps, grid)
+        sizes.clear()
+        sizes.update({layer: tuple(x.shape[1:3]) for layer, x in maps.items()})
+        relative = {layer: relative_amplitude(x) for layer, x in maps.items()}
+        return {
+            "sums": {
+                layer: tf.stack([tf.reduce_sum(x, axis=0), tf.reduce_sum(x**2, axis=0)])
+                for layer, x in relative.items()
+            },
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    def finish(totals):
+        layers, count = list(totals["sums"]), totals["examples"]
+        sums, squares = np.stack(list(totals["sums"].values()), axis=1)
+        require_finite("frequencies", np.where(sums == -np.inf, 0, sums), layers)
+        mean = sums / count
+        with np.errstate(invalid="ignore"):  # -inf has no standard error
+            variance = np.maximum(squares / count - mean**2, 0)
+        stderr = np.sqrt(variance / (count - 1)) if count > 1 else np.full_like(mean, np.nan)
+        dims = ("layer", "frequency")
+        lengths = [np.hypot(*angular_frequencies(sizes[layer]).T) for layer in layers]
+        words = {"long_name": "angular frequency", "units": "radians per position"}
+        variables = {
+            "amplitude": variable(dims, mean, "log amplitude relative to frequency 0"),
+            "stderr": variable(dims, stderr, "standard error of the log amplitude"),
+        }
+        estimator = "mean over examples of the log amplitude over channels, along the diagonal"
+        coords = {"layer": layers, "frequency": list(FRACTIONS)}
+        coords["angular_frequency"] = (dims, np.array(lengths), words)
+        return dataset_of(variables, facts_of(features, totals, estimator), **coords)
+
+    return Statistic(step, finish)
+
+
+def angular_frequencies(size: tuple[int, int]) -> np.ndarray:
+    """Frequencies (frequency, axis) of a map (rows, columns), the harmonics nearest `FRACTIONS`."""
+    numbers = [np.rint(np.array(FRACTIONS) * (length // 2)) for length in size]
+    return np.stack([2 * np.pi * k / n for k, n in zip(numbers, size, strict=True)], axis=-1)
+
+
+def relative_amplitude(maps: tf.Tensor) -> tf.Tensor:
+    """Log amplitude of maps (example, row, column, channel) minus that at 0: (example, frequency).
+
+    A discrete Fourier transform at few frequencies: of the rows, then of the columns.
+    """
+    rows, columns = maps.shape[1:3]
+    # Amplitudes are relative: activations of 1e-30 and 1e+30 have finite squares in this unit.
+    largest = tf.reduce_max(tf.abs(maps), axis=(1, 2, 3), keepdims=True)
+    maps = maps / tf.where(largest > 0, largest, 1.0)
+    waves = [
+        np.exp(-1j * np.outer(w, np.arange(length)))
+        for w, length in zip(angular_frequencies((rows, columns)).T, (rows, columns), strict=True)
+    ]
+    parts = [tf.constant(np.stack([w.real, w.imag]), tf.float32) for w in waves]
+    along_rows = tf.einsum("pfr,nrcd->pfncd", parts[0], maps)
+    both = tf.einsum("pfncd,qfc->pqfnd", along_rows, parts[1])
+    real, imaginary = both[0, 0] - both[1, 1], both[0, 1] + both[1, 0]
+    power = tf.reduce_mean(tf.cast(real, tf.float64) ** 2 + tf.cast(imaginary, tf.float64) ** 2, -1)
+    logarithm = tf.math.log(tf.transpose(power)) / 2
+    return logarithm - logarithm[:, :1]
