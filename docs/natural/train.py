@@ -5,8 +5,8 @@ side, as one program over a leading axis of runs; a convolution with one kernel 
 slow, so ResNets are trained one after another. Products are computed in bfloat16, weights kept in
 float32. The data and their augmentation stay on the GPU, and one call trains one epoch.
 
-All arms have the same number of updates, batch size, optimizer, and augmentation. An arm on a part
-of the data repeats it more often, so that the arms on all data are its control.
+All arms have the same number of updates, batch size, optimizer, and augmentation. An arm on
+a fraction of the data repeats it more often, so that the arms on all data are its control.
 
 Each run becomes a folder ARM-SEED as `vit-tf train` writes it: model.keras, log.csv,
 configuration.json and result.json. Saved weights are rounded to half precision, which files
@@ -49,7 +49,6 @@ BIT = {"units": (2, 3, 3), "width_factor": 0.5, "stem": "small"}
 MIXER = {"patch_size": 4, "num_layers": 6, "hidden_dim": 96}
 MIXER |= {"tokens_mlp_dim": 64, "channels_mlp_dim": 384}
 SMALL = {"num_layers": 4, "hidden_dim": 64, "mlp_dim": 256}
-LARGE = {"num_layers": 8, "num_heads": 6, "hidden_dim": 192, "mlp_dim": 768}
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ ARMS = {
     "bit-30": Arm(vit_tf.BiT, BIT, fraction=0.3),
     "mixer": Arm(vit_tf.Mixer, MIXER),
     "vit-small": Arm(vit_tf.ViT, VIT | SMALL),
-    "vit-large": Arm(vit_tf.ViT, VIT | LARGE),
 }
 
 
