@@ -7,15 +7,15 @@ images waits until everything that goes through them is ready, so that each is g
 
 import contextvars
 import inspect
+import itertools
 import logging
 import os
+import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any, TypeAlias
 
 import keras
@@ -231,7 +231,7 @@ log = logging.getLogger(__name__)
 
 # Most models that share a pass without being compared with each other.
 MOST_MODELS = 4
-# Measurements with passes of their own that are made at a time: tracing takes a single core.
+# Passes that are made at a time: tracing takes a single core.
 MOST_AT_ONCE = 2
 # What a shared pass goes through, in words.
 DATA_DESCRIPTIONS = {
@@ -241,6 +241,24 @@ DATA_DESCRIPTIONS = {
     "objects": "images with masks of objects",
     "parts": "images with masks of parts",
 }
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Measurements that are made together, and what they are, in words.
+
+    Each of `copies` has the same measurements of other models with the same layers, which share
+    the graphs, by the name of that of `measurements`.
+    """
+
+    title: str
+    measurements: list[Measurement]
+    copies: list[dict[str, Measurement]] = field(default_factory=list)
+
+    @property
+    def every_measurement(self) -> list[Measurement]:
+        """All measurements, those of copies last."""
+        return [*self.measurements, *(m for copy in self.copies for m in copy.values())]
 
 
 def measure_all(wanted, data, folder, progress=None, meanwhile=None):
@@ -275,8 +293,10 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
     problems = {}
     schedule = _schedule(missing)
 
-    def make(numbered):
-        number, together = numbered
+    numbers = itertools.count(1)
+
+    def make(together: Pass) -> tuple[Finishes, float]:
+        number = next(numbers)
         place = f"[{number}/{len(schedule)}]"
         if progress:
             progress(number - 1, len(schedule), together.title)
@@ -285,10 +305,9 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
         finishes = _make_pass(together, data, results, problems)
         seconds = round(time.perf_counter() - start, 2)
         log.info("%s took %.1f s", place, seconds)
-        return together, finishes, seconds
+        return finishes, seconds
 
-    at_once = [_in_threads(make, passes, _num_at_once()) for passes in _independent(schedule)]
-    for together, finishes, seconds in chain.from_iterable(at_once):
+    for together, (finishes, seconds) in _when_ready(make, schedule, _num_at_once()):
         notes = {"pass": together.title, "seconds": seconds}
         for m in together.every_measurement:
             if m.name not in finishes:
@@ -309,22 +328,6 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
     return {name: result for name, result in results.items() if table[name].saved}, problems
 
 
-def _independent(schedule):
-    """Groups of (number, `Pass`) that can be made at once: none is fed by another of its group."""
-    lists, names = [], set()
-    for numbered in enumerate(schedule, start=1):
-        measurements = numbered[1].every_measurement
-        is_own = all(isinstance(m, OwnPasses) for m in measurements)
-        is_fed = any(before.name in names for m in measurements for before in m.before)
-        if is_own and names and not is_fed:
-            lists[-1].append(numbered)
-        else:
-            lists.append([numbered])
-            names = set()
-        names |= {m.name for m in measurements} if is_own else set()
-    return lists
-
-
 def _num_at_once():
     """The number of passes at a time: one where devices are shared or waited for in an order."""
     if tf.distribute.has_strategy() or tf.config.list_logical_devices("GPU"):
@@ -332,38 +335,61 @@ def _num_at_once():
     return min(MOST_AT_ONCE, os.cpu_count() or 1)
 
 
-def _in_threads(function, items, count):
-    """Yields what a function returns for each item, in their order; `count` are called at a time.
+def _when_ready(
+    make: Callable[[Pass], Any], schedule: Sequence[Pass], count: int
+) -> Iterator[tuple[Pass, Any]]:
+    """Yields each pass with what `make` returns for it, as they end; `count` are made at a time.
 
-    The threads end with the program: one that is stopped does not wait for them.
+    A pass starts once the results that it is fed are there: those of a pass are taken as made when
+    the next one is asked for. The threads end with the program: one that is stopped does not wait.
     """
-    if min(count, len(items)) < 2:
-        yield from map(function, items)
+    if min(count, len(schedule)) < 2:
+        yield from ((together, make(together)) for together in schedule)
         return
-    futures = [Future() for _ in items]
-    calls = zip(futures, items, [contextvars.copy_context() for _ in items], strict=True)
-    policy, lock, stopped = keras.config.dtype_policy(), threading.Lock(), threading.Event()
+    policy, ended = keras.config.dtype_policy(), queue.SimpleQueue()
 
-    def work():
+    def work(context: contextvars.Context, together: Pass) -> None:
         keras.config.set_dtype_policy(policy)  # Keras has one for each thread
-        while not stopped.is_set():
-            with lock:
-                call = next(calls, None)
-            if call is None:
-                return
-            future, item, context = call
-            try:
-                future.set_result(context.run(function, item))
-            except BaseException as error:
-                future.set_exception(error)
+        try:
+            ended.put((together, context.run(make, together), None))
+        except BaseException as error:
+            ended.put((together, None, error))
 
-    for _ in range(count):
-        threading.Thread(target=work, daemon=True).start()
-    try:
-        for future in futures:
-            yield future.result()
-    finally:
-        stopped.set()
+    waiting, running, unfinished = list(schedule), [], list(schedule)
+
+    def start() -> None:
+        while len(running) < count:
+            ready = (each for each in waiting if not _has_to_wait(each, unfinished))
+            together = next(ready, None)
+            if together is None:
+                return
+            waiting.remove(together)
+            running.append(together)
+            arguments = contextvars.copy_context(), together
+            threading.Thread(target=work, args=arguments, daemon=True).start()
+
+    while unfinished:
+        start()
+        together, result, error = ended.get()
+        if error is not None:
+            raise error
+        running.remove(together)
+        start()  # what does not need these results, which are yet to be finished
+        yield together, result
+        unfinished.remove(together)
+
+
+def _has_to_wait(together: Pass, unfinished: Sequence[Pass]) -> bool:
+    """Whether a pass is fed by one that is not finished, or has to read images after one."""
+    before = {source.name for m in together.every_measurement for source in m.before}
+    for other in unfinished:
+        if other is not together and before & {m.name for m in other.every_measurement}:
+            return True
+    # The order of training images differs from pass to pass, and what is loaded when it is first
+    # read is loaded once: the passes keep their order.
+    earlier = unfinished[: unfinished.index(together)]
+    reads = {m.reads for m in together.measurements} - {None, "", "test", "few"}
+    return any(m.reads in reads for other in earlier for m in other.measurements)
 
 
 def in_own_passes(measurements):
@@ -402,24 +428,6 @@ def _missing(table, results):
 
     names = dict.fromkeys(to_make(m for m in table.values() if m.saved))
     return [table[name] for name in names]
-
-
-@dataclass(frozen=True)
-class Pass:
-    """Measurements that are made together, and what they are, in words.
-
-    Each of `copies` has the same measurements of other models with the same layers, which share
-    the graphs, by the name of that of `measurements`.
-    """
-
-    title: str
-    measurements: list[Measurement]
-    copies: list[dict[str, Measurement]] = field(default_factory=list)
-
-    @property
-    def every_measurement(self) -> list[Measurement]:
-        """All measurements, those of copies last."""
-        return [*self.measurements, *(m for copy in self.copies for m in copy.values())]
 
 
 def _schedule(missing):

@@ -362,17 +362,6 @@ def own_passes(name, inputs=()):
     return OwnPasses(name, (), tuple(inputs), None, True, False, lambda *results: None)
 
 
-def test_passes_that_do_not_feed_each_other_are_made_at_once():
-    first, second, alone = own_passes("first"), own_passes("second"), own_passes("alone")
-    shared = SharedPass("shared", (), (), "test", True, False, (), lambda: None)
-    schedule = [
-        measuring.Pass(m.name, [m])
-        for m in (first, second, own_passes("fed", [first]), shared, alone)
-    ]
-    lists = measuring._independent(schedule)
-    assert [[number for number, _ in numbered] for numbered in lists] == [[1, 2], [3], [4], [5]]
-
-
 def test_unsaved_inputs_of_saved_results_are_not_made_again():
     unsaved = dataclasses.replace(own_passes("unsaved"), saved=False)
     saved = own_passes("saved", [unsaved])
@@ -385,26 +374,52 @@ def test_unsaved_inputs_of_saved_results_are_not_made_again():
     assert measuring._missing(table, on_disk | {"both": "a result"}) == [fed]
 
 
-def test_calls_in_threads_are_in_order_and_two_at_a_time():
-    both = threading.Barrier(2, timeout=20)
+def pass_of(name, inputs=(), reads=None):
+    """A pass of one measurement."""
+    return measuring.Pass(name, [dataclasses.replace(own_passes(name, inputs), reads=reads)])
+
+
+def test_passes_start_two_at_a_time_when_what_feeds_them_is_finished():
+    slow, quick = pass_of("slow", reads="test"), pass_of("quick", reads="gallery")
+    fed = pass_of("fed", quick.measurements, reads="test")
+    same_images, free = pass_of("same images", reads="gallery"), pass_of("free", reads="test")
+    last = pass_of("last", [*slow.measurements, *fed.measurements])
+    schedule, events, finished = [slow, quick, fed, same_images, free, last], [], threading.Event()
     keras.config.set_dtype_policy("mixed_bfloat16")
-    policy = keras.config.dtype_policy()
+    policy, lock, running = keras.config.dtype_policy(), threading.Lock(), []
 
-    def call(item):
-        both.wait()  # passes only when another thread is here
+    def make(together):
+        with lock:
+            running.append(together.title)
+            events.append((together.title, len(running)))
         assert keras.config.dtype_policy() == policy
-        if item == 3:
-            raise ValueError("third")
-        return item
+        if together is slow:
+            assert finished.wait(20)  # until all others that it does not feed are made
+        with lock:
+            running.remove(together.title)
+        return together.title
 
+    ended = []
     try:
-        calls = measuring._in_threads(call, [0, 1, 2, 3], 2)
-        assert [next(calls) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(ValueError, match="third"):
-            next(calls)
+        for together, title in measuring._when_ready(make, schedule, 2):
+            assert title == together.title
+            ended.append(title)
+            if len(ended) == 4:
+                finished.set()
     finally:
         keras.config.set_dtype_policy("float32")
-    assert list(measuring._in_threads(str, [1, 2], 1)) == ["1", "2"]
+    assert max(number for _, number in events) == 2
+    # While the first results are not finished, only what needs neither them nor their images runs.
+    assert ended == ["quick", "free", "fed", "same images", "slow", "last"]
+    assert [t for t, _ in measuring._when_ready(str, schedule, 1)] == schedule
+
+
+def test_an_error_that_ends_a_study_ends_its_passes():
+    def make(together):
+        raise OSError("full disk")
+
+    with pytest.raises(OSError, match="full disk"):
+        list(measuring._when_ready(make, [pass_of("a"), pass_of("b")], 2))
 
 
 def test_one_failure_does_not_lose_the_others(subjects, data, tmp_path):
