@@ -41,6 +41,17 @@ STRATEGIES = {
     "multiworker": "GPUs of several machines",
     "tpu": "a TPU",
 }
+# What people of other tools write, and what to do here.
+GUESSES = {
+    "--resume": "the same command goes on where it was stopped",
+    "--steps": "training lasts for --epochs; --take N limits the images of an epoch",
+    "--output": "results are written to --out",
+    "--dataset": "the images are named by --data",
+    "--lr": "the rate is --learning-rate",
+    "--gpu": "the devices are chosen by --strategy",
+    "--device": "the devices are chosen by --strategy",
+    "--pretrained": "vit-tf finetune starts from the weights of a model",
+}
 METAVARS = {int: "N", float: "X", Path: "PATH"}  # in usage and help
 LEAST_ADDRESS_SPACE = 3 * 2**30  # bytes that TensorFlow's libraries and their threads map
 LIBRARIES = ("keras_hub", "keras_cv")  # imported where a `.keras` file names their classes
@@ -78,7 +89,8 @@ class Parser(argparse.ArgumentParser):
     """A parser with options in titled sections; `--help` shows `main_options`, `--help-all` all."""
 
     def __init__(self, main_options=None, **kwargs):
-        super().__init__(formatter_class=_Formatter, **kwargs)
+        # An abbreviation would make `--steps 3` another option, `--steps-per-execution`.
+        super().__init__(formatter_class=_Formatter, allow_abbrev=False, **kwargs)
         self._titled, self.main_options = {}, main_options
         if main_options:
             self.add_argument("--help-all", action=_HelpAll)
@@ -125,8 +137,11 @@ class Parser(argparse.ArgumentParser):
         hints = []
         for word in self._words:
             typed = word.partition("=")[0]
-            near = near_names(typed.lstrip("-"), names) if typed.startswith("--") else []
-            if near and not any(name.startswith(typed) for name in self._option_string_actions):
+            if not typed.startswith("--") or typed in self._option_string_actions:
+                continue
+            if typed in GUESSES:
+                hints.append(f"{typed}: {GUESSES[typed]}")
+            elif near := near_names(typed.lstrip("-"), names):
                 hints.append(f"did you mean --{near[0]} in place of {typed}?")
         super().error(without_password("; ".join([message, *hints])))
 

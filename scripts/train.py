@@ -21,6 +21,7 @@ Examples:
         --rand-augment 0.3 --mixup 0.2 --strategy mirrored --mixed-precision --out runs/s16
 """
 
+import argparse
 import dataclasses
 import sys
 from pathlib import Path
@@ -86,13 +87,29 @@ def parse(arguments=None):
 
 
 def _add_model(add):
-    add("--model", choices=tuple(MODELS), default="vit", help="ViT, BiT ResNet or MLP-Mixer")
+    add(
+        "--model",
+        type=_known_model,
+        metavar="NAME",
+        default="vit",
+        help=f"{' or '.join(MODELS)}: ViT, BiT ResNet or MLP-Mixer",
+    )
     add(
         "--variant",
         metavar="NAME",
         help="published size, such as B/16 or R50x1 (default: a small model)",
     )
     common.add_architecture(add)
+
+
+def _known_model(name: str) -> str:
+    """The name of a model that `train` makes; an error says how its size is chosen."""
+    if name in MODELS:
+        return name
+    raise argparse.ArgumentTypeError(
+        f"Expected {' or '.join(MODELS)}; a size is chosen by --variant, such as Ti/16 or "
+        f"R50x1, or by --num-layers, --hidden-dim and others. Received: {name!r}"
+    )
 
 
 def make_model(options, image_shape, num_classes):

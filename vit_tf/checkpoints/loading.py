@@ -25,7 +25,7 @@ from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import ACTIVATIONS, check_pooling
 from vit_tf.names import lookup
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.taps.saving import load_features, load_model
+from vit_tf.taps.saving import TRAINED, load_features, load_model
 from vit_tf.torch_models.timm_names import PREFIX, open_timm
 
 # An image processor's size is at most so many times that of the weights: its file could say any.
@@ -65,9 +65,10 @@ def load(source):
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 
     Args:
-        source: a `.keras` file; the folder of a SavedModel; what `load_pretrained` opens: a
-            checkpoint file or folder, or a name of `list_pretrained`; or `timm:NAME`, a PyTorch
-            module of timm, which measurements take like any other model.
+        source: a `.keras` file; the folder of a SavedModel, or that of a training run with its
+            `model.keras`; what `load_pretrained` opens: a checkpoint file or folder, or a name of
+            `list_pretrained`; or `timm:NAME`, a PyTorch module of timm, which measurements take
+            like any other model.
 
     Raises:
         ValueError: for a path that does not exist or an unknown name (near matches are listed), and
@@ -83,6 +84,8 @@ def load(source):
         return load_model(path)
     if os.path.isfile(os.path.join(path, "saved_model.pb")):
         return load_features(path)
+    if os.path.isfile(os.path.join(path, TRAINED)):
+        return load_model(path)
     return load_pretrained(path if os.path.exists(path) else os.fspath(source))
 
 

@@ -23,12 +23,15 @@ from vit_tf.preprocessing import Preprocessing, check_dtype
 from vit_tf.taps.submodels import FACTS, TapModel, submodel
 from vit_tf.tokens import TokenGrid
 
+TRAINED = "model.keras"  # the file of a training run's folder that holds the trained model
+
 
 def load_model(path):
     """Loads the `keras.Model` of a `.keras` file, without compiling it.
 
-    A name of a bundled model opens too (`vit_tf.list_pretrained`). The file may
-    be at an address that TensorFlow or fsspec can open, such as `gs://bucket/a.keras`.
+    The folder of a training run opens as its `model.keras`, and a name of a bundled model opens too
+    (`vit_tf.list_pretrained`). The file may be at an address that TensorFlow or fsspec can open,
+    such as `gs://bucket/a.keras`.
 
     To restore a compiled model, use `keras.saving.load_model`, which finds this package's classes
     too.
@@ -47,9 +50,13 @@ def load_model(path):
             return load_model(local)
     path = os.fspath(path)
     path = str(bundled_models().get(path, path))
+    if os.path.isfile(os.path.join(path, TRAINED)):
+        path = os.path.join(path, TRAINED)
     if os.path.isdir(path):
         saved = tf.saved_model.contains_saved_model(path)
         kind = "a SavedModel folder, which load_features opens" if saved else "a folder"
+        if os.path.isfile(os.path.join(path, "configuration.json")):
+            kind = f"a folder of a training run that has not ended and has no {TRAINED} yet"
         raise ValueError(
             f"Expected path to be a .keras file. Received: {without_password(path)!r}, {kind}"
         )

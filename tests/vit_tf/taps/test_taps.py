@@ -130,6 +130,18 @@ def test_whole_model_file_opens_as_features(vit, images, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_folder_of_a_training_run_opens_as_its_model(vit, images, tmp_path):
+    run = tmp_path / "my-run"
+    run.mkdir()
+    (run / "configuration.json").write_text("{}")
+    with pytest.raises(ValueError, match="training run that has not ended"):
+        vit_tf.load_model(run)
+    vit.save(run / "model.keras")
+    for load in (vit_tf.load, vit_tf.load_model):
+        np.testing.assert_array_equal(load(run)(images), vit(images))
+
+
+@pytest.mark.slow
 def test_saved_model_answers_without_the_package(vit, images, tmp_path):
     features = vit_tf.submodel(vit, "block*/*/sum", "logits", "embedding")
     features.export(tmp_path / "exported", verbose=False)
