@@ -65,7 +65,7 @@ def _needed(outputs):
 
 def _cost(op: tf.Operation, functions: dict) -> int:
     """The cost of an operation of a graph with these functions, by name."""
-    if op.type in _FREE or (op.type in _CALLS and _is_free(functions[op.get_attr("f").name])):
+    if op.type in _FREE or (op.type in _CALLS and _is_free(op.get_attr("f").name, functions)):
         return 0
     if op.type not in _COSTS:
         raise ValueError(
@@ -77,9 +77,12 @@ def _cost(op: tf.Operation, functions: dict) -> int:
     return _COSTS[op.type](op)
 
 
-def _is_free(function) -> bool:
+def _is_free(name: str, functions: dict) -> bool:
     """Whether a function, such as a normalization with its own gradient, costs nothing."""
-    return all(node.op in _FREE for node in function.node_def)
+    return all(
+        node.op in _FREE or (node.op in _CALLS and _is_free(node.attr["f"].func.name, functions))
+        for node in functions[name].node_def
+    )
 
 
 def _of_product(transposed):
