@@ -43,7 +43,7 @@ STRATEGIES = {
 }
 # What people of other tools write, and what to do here.
 GUESSES = {
-    "--resume": "the same command goes on where it was stopped",
+    "--resume": "a stopped run resumes with the same command",
     "--steps": "training lasts for --epochs; --take N limits the images of an epoch",
     "--output": "results are written to --out",
     "--dataset": "the images are named by --data",

@@ -181,7 +181,7 @@ def test_other_formats_are_refused(call, file):
         ("export m.keras --out d --tpas pooled", "--taps in place of --tpas?"),
         ("evaluate m.keras --batchsize 3", "--batch-size in place of --batchsize?"),
         ("evaluate m.keras --xyzzy 3 --shots 1", None),
-        ("train --out run --resume", "the same command goes on where it was stopped"),
+        ("train --out run --resume", "a stopped run resumes with the same command"),
         ("train --out run --steps 3", "--take N limits the images of an epoch"),
         ("train --out run --model vit-tiny", "Received: 'vit-tiny'"),
     ],
