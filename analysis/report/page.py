@@ -334,11 +334,17 @@ def _by_paper(claims, figures):
                 "name": name,
                 "address": address,
                 "claims": own,
-                "groups": list(groups.values()),
+                "tested": [group for group in groups.values() if _is_tested(group)],
+                "untested": [group for group in groups.values() if not _is_tested(group)],
                 "counts": Counter(claim["key"] for claim in own),
             }
         )
     return papers
+
+
+def _is_tested(group):
+    """Whether a claim is tested on some of the models."""
+    return any(claim["key"] != "not-tested" for claim in group)
 
 
 def _judged(claim, number, figures):
@@ -412,7 +418,8 @@ def _by_reason(entries):
     by_reason = {}
     for title, reasons in entries:
         for reason in reasons:
-            by_reason.setdefault(reason, []).append(title)
+            sentence = reason if reason.rstrip().endswith((".", "!", "?")) else f"{reason}."
+            by_reason.setdefault(sentence, []).append(title)
     return list(by_reason.items())
 
 

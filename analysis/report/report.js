@@ -271,6 +271,29 @@
     }
   }
 
+  // Folded figures show a thumbnail of their first picture: the same image, not another copy.
+  const folds = [...document.querySelectorAll("main figure > details")];
+  for (const fold of folds) {
+    const image = fold.querySelector(".pictures img");
+    if (!image) continue;
+    const thumb = element("img", "thumb");
+    thumb.alt = "";
+    thumb.src = image.src;
+    fold.querySelector("summary").prepend(thumb);
+  }
+  const all = document.querySelector(".open-all");
+  if (all) {
+    all.parentElement.hidden = false;
+    const isClosed = () => folds.some((fold) => !fold.open);
+    const name = () => (all.textContent = isClosed() ? "Open all figures" : "Close all figures");
+    all.addEventListener("click", () => {
+      const open = isClosed();
+      for (const fold of folds) fold.open = open;
+    });
+    for (const fold of folds) fold.addEventListener("toggle", name);
+    name();
+  }
+
   // A link to a folded part unfolds it.
   function unfold() {
     const id = decodeURIComponent(location.hash.slice(1));

@@ -208,7 +208,7 @@ def test_pictures_keep_their_size_on_a_small_screen_and_link_to_their_files(brow
     for width, shown in ((1280, 864), (390, 864), (700, 637)):
         browser.open(path, width=width)
         unfold(browser, "wide")
-        assert browser.value("document.querySelector('img').clientWidth") == shown
+        assert browser.value("document.querySelector('.picture img').clientWidth") == shown
         assert browser.value("document.documentElement.scrollWidth") <= width
     link = browser.value("document.querySelector('.picture a').href")
     assert link == (tmp_path / "figures" / "wide one.png").as_uri()
@@ -228,8 +228,36 @@ def test_the_first_screen_holds_models_results_overview_and_claims(browser, repo
     for selector in (".models li", ".results", ".overview img", ".strips .mark"):
         bottom = f"document.querySelector({selector!r}).getBoundingClientRect().bottom"
         assert 0 < browser.value(bottom) < 900, selector
-    folded = "[...document.querySelectorAll('main details')].every((one) => !one.open)"
-    assert browser.value(folded)
+
+
+def test_the_leading_figure_is_open_and_others_are_bars_with_a_thumbnail(browser, report):
+    browser.open(report, width=1280, height=900)
+    for selector, shown in (("main > section", "figure details"), (".untested", "details")):
+        opened = browser.value(
+            f"[...document.querySelectorAll({selector!r})].map(part => "
+            f"[...part.querySelectorAll({shown!r})].map(fold => fold.open))"
+        )
+        for folds in filter(None, opened):
+            assert folds == [selector == "main > section", *[False] * (len(folds) - 1)]
+    figures = "[...document.querySelectorAll('main figure')]"
+    pictured = browser.value(
+        f"{figures}.filter(one => one.querySelector('.pictures')).map(one => {{"
+        "const [thumb, image] = ['.thumb', '.picture img'].map(name => one.querySelector(name));"
+        "const fold = one.querySelector('details');"
+        "return [thumb.src === image.src, thumb.clientHeight > 0, fold.open]; })"
+    )
+    assert len(pictured) > 1
+    for same, is_visible, is_open in pictured:
+        assert same and is_visible is not is_open
+    press = "document.querySelector('.open-all').click()"
+    closed = f"{figures}.filter(one => !one.querySelector('details').open).length"
+    for name, count in (("Open", 0), ("Close", len(browser.value(f"{figures}.map(() => 0)")))):
+        wait = "new Promise(done => setTimeout(done, 50))"
+        browser.value(f"{wait}.then(() => 0)")
+        label = browser.value("document.querySelector('.open-all').textContent")
+        assert label == f"{name} all figures"
+        browser.value(press)
+        assert browser.value(closed) == count
 
 
 @pytest.mark.parametrize("number", [1, 15, 30])
@@ -306,7 +334,9 @@ def test_print_shows_the_figures_and_no_controls(browser, report):
     )
     assert browser.value(hidden)
     assert (
-        browser.value("document.querySelector('#figure-cka img').getBoundingClientRect().height")
+        browser.value(
+            "document.querySelector('#figure-cka .picture img').getBoundingClientRect().height"
+        )
         > 50
     )
     browser.call("Emulation.setEmulatedMedia", media="")
