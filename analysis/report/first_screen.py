@@ -1,9 +1,10 @@
 """The first screen of a report: differences between models with intervals, and small plots."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..engine.failures import explain
 from ..plots import style
 from .page import Panel
 
+UNTRAINED_ROLES = ("untrained", "copy")  # of the randomly initialized copies of a model
 # Of more models than that only the two that are furthest apart are compared.
 MOST_PAIRWISE = 3
 
@@ -35,6 +37,8 @@ class Comparison:
     explanation: str
     unit: str
     values: tuple[tuple[str, Estimate], ...]  # list of (name of the model or of a pair, `Estimate`)
+    # Mean over its untrained copies, by name of the model or of a pair; empty where none is known.
+    untrained: dict[str, float] = field(default_factory=dict)
     sentences: tuple[str, ...] = ()  # the differences between pairs of models
     tested: int = 0  # how many pairs have a difference with an interval
     differs: int = 0  # how many pairs differ significantly
@@ -70,8 +74,14 @@ def compare(
         except Exception as error:
             left_out.append((label, [explain(error, f"The quantity {label!r}")]))
             continue
-        said = {} if quantity.of_pairs else _said(values, label, unit, quantity.more)
+        try:
+            untrained = _untrained_values(quantity, compared, models, results)
+        except Exception as error:
+            untrained = {}
+            left_out.append((f"{label}, untrained", [explain(error, f"The quantity {label!r}")]))
+        said = {} if quantity.of_pairs else _said(values, label, unit, quantity.more, untrained)
         about = {"link": f"figure-{picture.name}", "chapter": picture.figure.chapter}
+        about["untrained"] = untrained
         rows.append(_row(values, label, quantity.explanation, unit, said, **about))
     return [row for row in rows if row.values], left_out
 
@@ -100,6 +110,18 @@ def _estimates(quantity, models, results):
     return estimates
 
 
+def _untrained_values(quantity, compared, models, results):
+    """The mean value of the untrained copies of models or pairs, by the name of the trained."""
+    values = {}
+    for role in UNTRAINED_ROLES:
+        copies = {m.base.name: m for m in models if m.role == role and m.base in compared}
+        # Named as the trained models, so that names of pairs are theirs.
+        named = [SimpleNamespace(name=name, slug=copy.slug) for name, copy in copies.items()]
+        for name, estimate in _estimates(quantity, named, results):
+            values.setdefault(name, []).append(estimate.value)
+    return {name: float(np.mean(each)) for name, each in values.items()}
+
+
 def main_results(rows, most=5):
     """The significant differences in words, the largest first; of one model its key quantities."""
     differing = sorted((row for row in rows if row.main), key=lambda row: -row.size)
@@ -110,7 +132,7 @@ def main_results(rows, most=5):
     return sentences or [row.plain for row in rows[:most]]
 
 
-def _said(values, label, unit, more=""):
+def _said(values, label, unit, more="", untrained=None):
     """The differences between pairs of models as fields of a `Comparison`."""
     pairs = list(combinations(values, 2))
     bounds = range_of(f"difference in {unit}")
@@ -128,7 +150,13 @@ def _said(values, label, unit, more=""):
         (high, above), (low, below) = sorted(pairs[largest], key=lambda pair: -pair[1].value)
         more = more or f"has a higher {_decapitalized(label)}"
         numbers = f"{_number(above.value, unit)} versus {_number(below.value, unit)}"
-        fields["main"] = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}."
+        of_copies = [(untrained or {}).get(name) for name in (high, low)]
+        copies = ""
+        if None not in of_copies:
+            copies = "; untrained copies {} versus {}".format(
+                *(_number(x, unit) for x in of_copies)
+            )
+        fields["main"] = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}."
         scale = abs(above.value) + abs(below.value)
         fields["size"] = (above.value - below.value) / scale if scale else 0.0
     return fields

@@ -88,6 +88,29 @@ def test_variants_are_left_out_and_one_model_stands_beside_its_untrained_copy():
     assert alone.sentences == () and not alone.differs
 
 
+def test_untrained_copies_stand_next_to_each_value_and_in_the_main_results():
+    models = [model("A"), model("B")]
+    copies = [
+        model(f"{item.name} {number}", role, base=item)
+        for number, role in enumerate(("untrained", "copy"))
+        for item in models
+    ]
+    results = {"size_a": [3.0, 2.9, 3.1], "size_b": [6.0, 5.9, 6.1]}
+    of_copies = {"a 0": 1.0, "a 1": 2.0, "b 0": 5.0}
+    results |= {f"size_{name}": [value] * 3 for name, value in of_copies.items()}
+    (row,) = made([size], [*models, *copies], **results)
+    assert row.untrained == {"A": 1.5, "B": 5.0} and [name for name, _ in row.values] == ["A", "B"]
+    assert main_results([row]) == [
+        "B has a higher size of a thing than A: 6.00 versus 3.00 (pixels); untrained copies 5.00 "
+        "versus 1.50."
+    ]
+    of_pairs = replace(size, result="size.{model}.{other}")
+    results = {"size.A.B": [3.0, 2.9, 3.1], "size.A 0.B 0": [1.0] * 3, "size.A 1.B 1": [2.0] * 3}
+    results = {name.lower().replace(".", "_"): value for name, value in results.items()}
+    (row,) = made([of_pairs], [*models, *copies], **results)
+    assert row.untrained == {"A and B": 1.5}
+
+
 def test_unknown_interval_says_nothing():
     nothing = [1.0, np.nan, np.nan]
     (row,) = made([size], [model("A"), model("B")], size_a=nothing, size_b=[2.0, 1.9, 2.1])
