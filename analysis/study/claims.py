@@ -483,7 +483,7 @@ def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, St
             base = by_role.get(BASES.get(role, "vit"))
             kind = "fraction" if role == "resnet_fraction" else role
             variants = [m for m in models if m.role == kind and m.base == base]
-            if base is not None and variants:
+            if variants and (base is not None or role == "before"):
                 by_role[role] = min(variants, key=partial(_order_of_variants, base))
         sets_of_models.append(by_role)
     return sets_of_models

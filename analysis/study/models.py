@@ -559,12 +559,14 @@ def with_given_roles(models: list[StudyModel]) -> list[StudyModel]:
     return [assigned[position] for position in range(len(models))]
 
 
-def _base_of(model: StudyModel, role: str, others: list[StudyModel]) -> StudyModel:
+def _base_of(model: StudyModel, role: str, others: list[StudyModel]) -> StudyModel | None:
     """What a model with the role of a variant is compared with, of these."""
     wanted = "before" if role == "after" else model.scorecard_role
     fitting = [other for other in others if other.role == wanted]
     alike = [other for other in others if other.role == "larger" and role == "fraction"]
     alike = [other for other in [*fitting, *alike] if other.shapes == model.shapes]
+    if role == "before" and not fitting:  # compared with what is fine-tuned from it alone
+        return None
     if not fitting:
         raise ValueError(
             f"Expected a model with the role {wanted!r}, of which {model.name} is a variant "

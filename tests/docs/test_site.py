@@ -115,3 +115,15 @@ def test_commands_have_the_options_that_are_written(flags):
                 assert option in flags(name), (page.name, name, option)
                 observations += 1
     assert observations > 20
+
+
+def test_released_names_and_figures_on_the_page_of_the_papers_exist():
+    from vit_tf.analysis.study.figure import all_figures
+    from vit_tf.checkpoints import released
+
+    text = (DOCS / "papers-on-released-weights.md").read_text("utf-8")
+    names = set(re.findall(r"(?:vit|bit|mixer)_models/[\w+./-]+|timm/[\w.]+", text))
+    assert len(names) > 8 and names <= set(released.CHECKPOINTS)
+    listed = ",".join(re.findall(r"--figures ([\w.,]+)", text)).split(",")
+    choices = {number for figure in all_figures() for number in figure.choices}
+    assert len(listed) > 20 and set(listed) <= choices

@@ -187,6 +187,11 @@ def test_roles_that_do_not_exist_are_refused_with_those_that_do(role):
         with_given_roles([given("vit"), given("few", role)])
 
 
+def test_a_model_before_fine_tuning_needs_no_other():
+    before, after = with_given_roles([given("first", "before"), given("second", "after")])
+    assert (before.role, before.base, after.role, after.base) == ("before", None, "after", before)
+
+
 def test_a_variant_needs_a_base():
     with pytest.raises(ValueError, match="role 'vit', of which few is a variant"):
         with_given_roles([given("few", "fraction:0.1"), given("gap", prefix=0)])
