@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,7 +11,10 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.files import write_whole
 from vit_tf.names import unknown_name
+
+from .stream import this_worker
 
 # From a model and images to a labelled result.
 Measure: TypeAlias = Callable[..., xr.DataArray | xr.Dataset]
@@ -22,7 +26,7 @@ class Recorder(keras.callbacks.Callback):
 
     Any measurement that takes a model and images, of any Keras model, subclassed ones included:
     each is called as `measure(model, images)`. Weights, optimizer and random numbers of the
-    training are not touched.
+    training are not touched. Only the first of several workers writes.
 
     Args:
         measurements: names of measurements such as `"cka"`, or the functions, or a dict from a name
@@ -48,7 +52,7 @@ class Recorder(keras.callbacks.Callback):
         [0, 2]
 
     See also:
-        `FormationRecorder`, which compares every epoch with the last one; page
+        `FormationRecorder`, which compares every epoch with the one before; page
         measurements/similarity/formation.md.
     """
 
@@ -88,37 +92,42 @@ class Recorder(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Mapping | None = None) -> None:
         """Measures the model as it is before its first epoch."""
-        if self._last is not None:
-            return
-        self._last = epoch
-        earlier = {
-            name: {done: result for done, result in of_epochs.items() if done <= epoch and epoch}
-            for name, of_epochs in self._recorded.items()
-        }
-        self._recorded = {name: earlier.get(name, {}) for name in self._measures}
-        if any(epoch not in of_epochs for of_epochs in self._recorded.values()):
-            self._measure(epoch)
+        if self._last is None:
+            self._last = epoch
+            if self._begin(epoch):
+                self._record(epoch)
 
     def on_epoch_end(self, epoch: int, logs: Mapping | None = None) -> None:
         """Measures the model after every few epochs."""
         self._last = epoch + 1
         if self._last % self._every == 0:
-            self._measure(self._last)
+            self._record(self._last)
 
     def on_train_end(self, logs: Mapping | None = None) -> None:
         """Measures the trained model, unless its last epoch was measured."""
         if self._last is None:  # there was no epoch
             return
         if any(self._last not in of_epochs for of_epochs in self._recorded.values()):
-            self._measure(self._last)
+            self._record(self._last)
 
-    def _measure(self, epoch: int) -> None:
+    def _begin(self, epoch: int) -> bool:
+        """Keeps what was recorded up to an epoch; whether the model is measured before it."""
+        earlier = {
+            name: {done: result for done, result in of_epochs.items() if done <= epoch and epoch}
+            for name, of_epochs in self._recorded.items()
+        }
+        self._recorded = {name: earlier.get(name, {}) for name in self._measures}
+        return any(epoch not in of_epochs for of_epochs in self._recorded.values())
+
+    def _record(self, epoch: int) -> None:
+        """Measures the model as it is after so many epochs, and writes what is recorded."""
         for name, measure in self._measures.items():
             self._recorded[name][epoch] = measure(self.model, self._images)
+        if not self._is_writer():
+            return
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for name, result in self.results.items():
-                result.to_netcdf(self._folder / f"{name}.nc", engine="h5netcdf")
+            self._save(self._folder)
         if self._log_dir is not None:
             writer = tf.summary.create_file_writer(self._log_dir)
             with writer.as_default(step=epoch):
@@ -126,6 +135,15 @@ class Recorder(keras.callbacks.Callback):
                     for tag, value in scalars_of(of_epochs[epoch]).items():
                         tf.summary.scalar(f"{name}/{tag}", value)
             writer.close()
+
+    def _save(self, folder: Path) -> None:
+        """Writes all that is recorded."""
+        for name, result in self.results.items():
+            write_whole(folder / f"{name}.nc", partial(result.to_netcdf, engine="h5netcdf"))
+
+    def _is_writer(self) -> bool:
+        """Whether this process writes: the first of several workers does."""
+        return this_worker(self.model.distribute_strategy)[0] == 0
 
 
 def _measures_by_name(measurements: Any) -> dict[str, Measure]:

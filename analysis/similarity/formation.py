@@ -1,10 +1,12 @@
 """How representations form: a callback for `fit` that compares layers with earlier epochs."""
 
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +22,9 @@ from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.feature_taps import taps_of
 from ..engine.pooling import pool
 from ..engine.results import ALL, model_name, require_finite, variable
-from ..engine.stream import as_dataset, this_worker
+from ..engine.roles import Images
+from ..engine.stream import as_dataset
+from ..engine.training_recorder import Recorder
 from ..probes.ridge import classify, fit_classifier
 from .cka import ESTIMATOR, layer_kernels, similarity
 
@@ -122,7 +126,7 @@ EXPECTED = (
 )
 
 
-class FormationRecorder(keras.callbacks.Callback):
+class FormationRecorder(Recorder):
     """Records, while a model is trained, how its layers change and how well they classify.
 
     At the start and after every `every` epochs, it records the CKA of each layer with itself at the
@@ -147,6 +151,7 @@ class FormationRecorder(keras.callbacks.Callback):
             and of others to score, or None. Read once.
         l2: strength of the penalty of the ridge classifiers.
         folder: folder of `formation.nc` and `formation-state/`, or None.
+        log_dir: folder for TensorBoard's scalars of each layer, or None.
 
     Raises:
         ValueError: for an `every` or `l2` out of range, batches of less than 4 images or labels
@@ -155,27 +160,35 @@ class FormationRecorder(keras.callbacks.Callback):
             epoch.
     """
 
-    def __init__(self, features, images, *, every=1, probes=None, l2=L2, folder=None):
-        super().__init__()
+    def __init__(
+        self,
+        features: Callable,
+        images: Images,
+        *,
+        every: int = 1,
+        probes: tuple[Any, Any, int] | None = None,
+        l2: float = L2,
+        folder: str | os.PathLike | None = None,
+        log_dir: str | os.PathLike | None = None,
+    ):
         if every < 1 or l2 <= 0:
             raise ValueError(
                 f"Expected every of at least 1 and l2 above 0. Received: every={every}, l2={l2}"
             )
         if not callable(features):
             raise ValueError(f"{EXPECTED}. Received: {features!r}")
-        self.every = every
+        measure = {"formation": self._formation}
+        super().__init__(measure, _batches(images), every, folder, log_dir)
         self._features, self._l2 = features, l2
-        self._folder = None if folder is None else Path(folder)
-        self._images = _batches(images)
         self._sizes = np.array([len(batch) for batch in self._images])
         if min(self._sizes, default=0) < LEAST_EXAMPLES:
             wanted = f"Expected batches of at least {LEAST_EXAMPLES} images"
             raise ValueError(f"{wanted}. Received: {self._sizes.tolist()}")
         self._probes = probes and _read_probes(*probes)
-        self._records = {}  # of the last two epochs
+        self._records: dict[int, Record] = {}  # of the last two epochs
 
     @property
-    def result(self):
+    def result(self) -> xr.Dataset:
         """Dataset of dims (epoch, layer); epoch 0 is before the training.
 
         It has `cka_to_start`, `cka_to_previous` (NaN in the first epoch) and the `..._stderr` of
@@ -188,9 +201,11 @@ class FormationRecorder(keras.callbacks.Callback):
             raise ValueError("Expected a recorder that was passed to `fit`. Received: a new one")
         return self._records[max(self._records)].result
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Mapping | None = None) -> None:
+        """Compiles what is measured, and reads what a killed run has recorded."""
+        super().on_train_begin(logs)
         features = _features_of(self._features, self.model, self._images[0][:1])
-        self._name, self._first = model_name(features), True
+        self._name = model_name(features)
         for batch in self._images:
             check_dtype(features, batch.dtype.name)
         check_values(features, self._images[0])
@@ -211,21 +226,13 @@ class FormationRecorder(keras.callbacks.Callback):
                     "Received others"
                 )
 
-    def on_epoch_begin(self, epoch, logs=None):
-        if self._first:
-            self._first = False
-            self._go_on(epoch)
+    def on_train_end(self, logs: Mapping | None = None) -> None:
+        """Writes the result again, which a finished run may lack."""
+        if self._records and self._folder is not None and self._is_writer():
+            self._write_result(self._folder)
 
-    def on_epoch_end(self, epoch, logs=None):
-        if (epoch + 1) % self.every == 0:
-            self._record(epoch + 1)
-
-    def on_train_end(self, logs=None):
-        if self._is_writer() and self._records:  # a finished run may lack this file
-            write_whole(self._folder / "formation.nc", self.result.to_netcdf)
-
-    def _go_on(self, epoch):
-        """Drop records of epochs that are trained again, and record the start if missing."""
+    def _begin(self, epoch: int) -> bool:
+        """Drops records of epochs that are trained again; whether the start is missing."""
         earlier = {number: record for number, record in self._records.items() if number <= epoch}
         if self._records and not earlier:
             raise ValueError(
@@ -233,13 +240,15 @@ class FormationRecorder(keras.callbacks.Callback):
                 f"are. Received: a run from epoch {epoch}; use a new recorder and folder"
             )
         self._records = earlier
-        if not earlier:
-            self._record(epoch)
+        rows = earlier[max(earlier)].result if earlier else None
+        epochs = [] if rows is None else rows["epoch"].values.tolist()
+        self._recorded = {"formation": {done: rows.sel(epoch=done, drop=True) for done in epochs}}
+        return not earlier
 
-    def _record(self, epoch):
-        """Measure the model as it is, and write."""
-        last = self._records.get(max(self._records, default=None))
-        now, layers = self._measure(), self._layers
+    def _formation(self, model: keras.Model, images: list[np.ndarray]) -> xr.Dataset:
+        """The result (layer,) of the model as it is, which is compared with earlier records."""
+        epoch, last = self._last, self._records.get(max(self._records, default=None))
+        now, layers = self._kernels_now(), self._layers
         nothing = np.full((2, len(layers)), np.nan)
         if last is not None and list(last.result["layer"].values) != layers:
             names = ", ".join(last.result["layer"].values)
@@ -253,22 +262,28 @@ class FormationRecorder(keras.callbacks.Callback):
             compare(start, now, self._sizes, layers),
             compare(last.now, now, self._sizes, layers) if last else nothing,
             self._accuracy() if self._probes else None,
-        )
-        if last:
-            result = xr.concat([last.result, result], "epoch")
-        record = Record(result.assign_attrs(self._facts()), start, now)
+        ).assign_attrs(self._facts())
+        rows = xr.concat([last.result, result], "epoch") if last else result
+        record = Record(rows.assign_attrs(self._facts()), start, now)
         self._records = dict(list(self._records.items())[-1:]) | {epoch: record}
-        if self._is_writer():
-            save_record(record, self._folder / "formation-state", self._records)
-            write_whole(self._folder / "formation.nc", self.result.to_netcdf)
+        return result.sel(epoch=epoch, drop=True)
 
-    def _measure(self):
+    def _save(self, folder: Path) -> None:
+        """Writes what a killed run needs to go on, then the result."""
+        record = self._records[max(self._records)]
+        save_record(record, folder / "formation-state", self._records)
+        self._write_result(folder)
+
+    def _write_result(self, folder: Path) -> None:
+        write_whole(folder / "formation.nc", self.result.to_netcdf)
+
+    def _kernels_now(self) -> Kernels:
         """The `Kernels` of the model as it is."""
         values, scales = zip(*map(self._kernels, self._images), strict=True)
         flat = [np.asarray(kernels).reshape(len(kernels), -1) for kernels in values]
         return Kernels(np.concatenate(flat, axis=1), np.stack(scales, axis=1))
 
-    def _accuracy(self):
+    def _accuracy(self) -> np.ndarray:
         """Accuracy of a ridge classifier on each layer: array of shape (layer,)."""
         (train, labels), (test, wanted), num_classes = self._probes
         train, test = self._pooled(train), self._pooled(test)
@@ -278,14 +293,14 @@ class FormationRecorder(keras.callbacks.Callback):
             accuracies.append((classify(test[layer], *classifier)[0] == wanted).mean())
         return np.array(accuracies)
 
-    def _pooled(self, batches):
+    def _pooled(self, batches: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Mean over tokens of each layer: dict to float64 array of shape (example, channel)."""
         parts = [tf.nest.map_structure(np.asarray, self._rows(images)) for images in batches]
         rows = {layer: np.concatenate([part[layer] for part in parts]) for layer in parts[0]}
         require_finite("ridge classifiers", list(rows.values()), rows)
         return rows
 
-    def _facts(self):
+    def _facts(self) -> dict[str, Any]:
         """Attributes of the result."""
         facts = {"model": self._name, "examples": int(self._sizes.sum()), "units": "1"}
         facts |= {"batch_size": int(self._sizes.max()), "images": self._digest()}
@@ -296,15 +311,12 @@ class FormationRecorder(keras.callbacks.Callback):
             facts |= {"num_classes": num_classes, "l2": self._l2, "tokens": ALL}
         return facts
 
-    def _digest(self):
+    def _digest(self) -> str:
         """What identifies these images."""
         digest = hashlib.sha256()
         for batch in tf.nest.flatten([self._images, self._probes and self._probes[:2]]):
             digest.update(b"" if batch is None else np.ascontiguousarray(batch))
         return digest.hexdigest()[:16]
-
-    def _is_writer(self):
-        return self._folder is not None and this_worker(self.model.distribute_strategy)[0] == 0
 
 
 def _features_of(features, model, images):

@@ -142,6 +142,24 @@ def test_features_that_are_neither_are_refused_and_named():
         analysis.FormationRecorder(("early",), IMAGES)
 
 
+def test_it_is_a_case_of_the_recorder_with_scalars(tmp_path):
+    formed = analysis.FormationRecorder(small_taps_of, IMAGES, log_dir=tmp_path)
+    fit(make_small(), [formed], rate=0.3)
+    assert isinstance(formed, analysis.Recorder)
+    recorded = formed.results["formation"].transpose(*formed.result["cka_to_start"].dims)
+    xr.testing.assert_equal(recorded, formed.result)
+    logged = {
+        event.step: tf.make_ndarray(value.tensor)
+        for path in tmp_path.iterdir()
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "formation/cka_to_start/late"
+    }
+    expected = formed.result["cka_to_start"].sel(layer="late")
+    assert list(logged) == expected.epoch.values.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(list(logged.values()), expected, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_a_learning_rate_of_0_changes_nothing():
     formed = recorder(every=2)
