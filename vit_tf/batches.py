@@ -106,13 +106,13 @@ class ResumableDataset(tf.data.Dataset):
         num_examples: int | None = None,  # of all batches
         batch_size: int | None = None,  # examples of a full batch
         shardable: bool = False,  # whether a worker can make its shard of each batch alone
-        shard: Shard | None = None,  # of one worker, where these are its shard already
+        worker_shard: Shard | None = None,  # where these are the shard of one worker already
         identify_names: Callable | None = None,  # a digest of the examples' names
     ):
         self._build, self._map_images = build, map_images
         self._input_dataset = build(Selection())
         self.num_examples, self.batch_size = num_examples, batch_size
-        self.shardable, self.shard = shardable, shard
+        self.shardable, self.worker_shard = shardable, worker_shard
         self.identify_names = identify_names
         super().__init__(self._input_dataset._variant_tensor)
 
@@ -126,7 +126,7 @@ class ResumableDataset(tf.data.Dataset):
     @property
     def facts(self) -> dict:
         """What is inherited by a data set that is made of this one."""
-        names = ("num_examples", "batch_size", "shardable", "shard", "identify_names")
+        names = ("num_examples", "batch_size", "shardable", "worker_shard", "identify_names")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
@@ -138,7 +138,7 @@ class ResumableDataset(tf.data.Dataset):
         def build(selection: Selection) -> tf.data.Dataset:
             # Where the batches are a worker's shard already, what is drawn for them is that
             # worker's too.
-            shard = facts.get("shard") or selection.shard
+            shard = facts.get("worker_shard") or selection.shard
             of_worker = dataclasses.replace(selection, shard=shard)
             return make(select(first, selection), *(select(other, of_worker) for other in others))
 
@@ -175,7 +175,7 @@ class ResumableDataset(tf.data.Dataset):
         def build(selection):
             return self._build(dataclasses.replace(selection, shard=shard))
 
-        return type(self)(build, shard=shard)
+        return type(self)(build, worker_shard=shard)
 
     @property
     def can_map_images(self) -> bool:
@@ -189,18 +189,18 @@ class ResumableDataset(tf.data.Dataset):
 
 def is_shard(dataset: tf.data.Dataset) -> bool:
     """Whether a data set is the shard of one worker, which is not to be shared out again."""
-    return isinstance(dataset, ResumableDataset) and dataset.shard is not None
+    return isinstance(dataset, ResumableDataset) and dataset.worker_shard is not None
 
 
 def is_shardable(dataset: tf.data.Dataset) -> bool:
     """Whether each of several workers can make its own shard of a data set alone."""
     is_resumable = isinstance(dataset, ResumableDataset)
-    return is_resumable and dataset.shardable and dataset.shard is None
+    return is_resumable and dataset.shardable and dataset.worker_shard is None
 
 
 def as_shard(dataset: tf.data.Dataset, shard: Shard) -> ResumableDataset:
     """A data set as the shard of one worker."""
-    return ResumableDataset(lambda selection: select(dataset, selection), shard=shard)
+    return ResumableDataset(lambda selection: select(dataset, selection), worker_shard=shard)
 
 
 def select(dataset: tf.data.Dataset, selection: Selection) -> tf.data.Dataset:

@@ -173,9 +173,7 @@ def batch_train(train: Any) -> tf.data.Dataset:
 def split_train(train: Any) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """The labelled images that probes are fitted on, and those that choose their penalty."""
     labelled = batch_train(train)
-    # A `ResumableDataset` has an attribute of this name: the shard of its worker.
-    shard = tf.data.Dataset.shard
-    return shard(labelled, 2, 0), shard(labelled, 2, 1)
+    return labelled.shard(2, 0), labelled.shard(2, 1)
 
 
 def first_images(images: tf.data.Dataset, most: int) -> tf.data.Dataset:

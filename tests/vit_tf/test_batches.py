@@ -98,3 +98,9 @@ def test_no_pass_over_own_data_is_tuned_meanwhile():
     arrays = as_dataset(np.zeros((4, 8, 8, 3), "float32"))
     for dataset in (train, test, augmented, skip_batches(train, 1), arrays):
         assert dataset.options().autotune.enabled is False
+
+
+def test_users_take_shards_of_any_data_set_as_of_tensorflows():
+    found = [passes(counted([]).shard(2, index), 1)[0] for index in range(2)]
+    (whole,) = passes(counted([]), 1)
+    assert found == [whole[::2], whole[1::2]]

@@ -287,7 +287,7 @@ def _between(batches, step, last, num_batches):
     # TensorFlow would read on into a pass that nobody wants. The filter hides the length from
     # Keras, which would count an epoch without steps as a step.
     left = passes.take(last - step).filter(lambda *batch: True)
-    return as_shard(left, batches.shard) if is_shard(batches) else left
+    return as_shard(left, batches.worker_shard) if is_shard(batches) else left
 
 
 def _begun(batches, count):
