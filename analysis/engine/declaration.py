@@ -56,6 +56,23 @@ class Declaration:
     roles: Roles
     any_size: bool
 
+    def expression(self, num_models: int, images: str = "images", **options: Any) -> str:
+        """The call that a user types, with the models in braces: {model}, {other} or {models}.
+
+        Args:
+            num_models: of how many models it is.
+            images: expression of the images.
+            **options: further keywords, of which those that are None are left out.
+        """
+        roles = self.roles
+        words = dict(zip(roles.models, ("{model}", "{other}")[:num_models], strict=False))
+        words |= dict.fromkeys(roles.images, images)
+        words |= {roles.several_models: "{models}"} if roles.several_models else {}
+        arguments = [words[name] for name in roles.order if name in words]
+        given = {name: repr(value) for name, value in options.items() if value is not None}
+        arguments += [f"{name}={value}".replace("'", '"') for name, value in given.items()]
+        return f"analysis.{self.name}({', '.join(arguments)})"
+
 
 def measurement(
     kind: str = "representations", any_size: bool = False, **kinds: str

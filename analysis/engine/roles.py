@@ -76,6 +76,7 @@ class Roles:
     block: str | None
     grid: str | None
     defaults: tuple[tuple[str, str], ...]  # of the scores and the block
+    order: tuple[str, ...]  # of all parameters in the signature
 
     def value(self, name: str | None, given: Mapping[str, Any]) -> Any:
         """The scores or the block that is given, or the default; None without such a parameter."""
@@ -127,6 +128,7 @@ def roles_of(function: Callable) -> Roles:
         block=_first(names[Role.BLOCK]),
         grid=_first(names[Role.GRID]),
         defaults=tuple((name, value) for name, value in defaults if isinstance(value, str)),
+        order=tuple(signature.parameters),
     )
 
 

@@ -16,7 +16,7 @@ def rollout_of(model):
     sites = dict.fromkeys(tap.rpartition("/")[0] for tap in taps)
     missing = [f"{s}/{end}" for s in sites for end in ("skip", "sum") if f"{s}/{end}" not in taps]
     model.require(not missing, f"{''.join(missing[:1])}, which would show that it has that skip")
-    return statistic("rollout", model, taps, attention_rollout.statistic)
+    return statistic(attention_rollout, model, taps, name="rollout")
 
 
 ROLLOUT = Figure(
@@ -28,7 +28,6 @@ ROLLOUT = Figure(
     measure=rollout_of,
     draw=plot_attention_rollout,
     name="rollout-{model}",
-    call="analysis.attention_rollout({model}, images)",
     title="Attention rollout",
     caption="Each panel shows from which image positions the content of the CLS token, or of the "
     "mean token where there is none, comes after that layer, assuming that attention and skip "

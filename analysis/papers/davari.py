@@ -24,7 +24,7 @@ def sensitivity_of(model):
     """CKA of the representations of a model, and without parts of them."""
     taps = model.layers("representations")
     model.require(len(taps) >= 2, "two layers to compare")
-    return statistic("cka_sensitivity", model, taps, cka_sensitivity.statistic)
+    return statistic(cka_sensitivity, model, taps)
 
 
 def changed_readings(result):
@@ -69,7 +69,6 @@ SENSITIVITY = Figure(
     measure=sensitivity_of,
     draw=plot_cka_sensitivity,
     name="cka-sensitivity-{model}",
-    call="analysis.cka_sensitivity({model}, images)",
     title="What CKA depends on",
     caption=reading_of,
 )

@@ -1,7 +1,5 @@
 """Ding et al. 2021: "Grounding Representation Similarity Through Statistical Testing"."""
 
-from functools import partial
-
 import numpy as np
 
 from ..engine.estimates import jackknifed, ranks, transformed
@@ -35,8 +33,7 @@ def measures_of(model):
         model = model.base
     taps = model.layers("representations", "blocks")
     model.require(len(taps) >= LEAST_LAYERS, f"{LEAST_LAYERS} blocks to compare")
-    make = partial(similarities.statistic, measures=MEASURES)
-    return statistic("similarities", model, taps, make)
+    return statistic(similarities, model, taps, detail="blocks", options={"measures": MEASURES})
 
 
 @claim("similarities.{vit}", "1", "1", "rank correlation", below=0.5, least=0.1)
@@ -96,9 +93,6 @@ AGREEMENT = Figure(
     measure=measures_of,
     draw=plot_similarities,
     name="measures-{base}",
-    call=f'analysis.similarities({{model}}, images, measures={MEASURES}, detail="blocks")'.replace(
-        "'", '"'
-    ),
     title="Similarity of layers by several measures",
     caption="Each panel shows the similarity of all pairs of blocks by one measure, on a common "
     "scale. The last shows disagreement: bright pairs are among the most similar by one measure "

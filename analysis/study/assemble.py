@@ -488,7 +488,7 @@ def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = 
     """The code of one figure from its panels, or no text where its definition has none."""
     figure = pictures[0].figure
     templates = [
-        measurement.call or figure.call
+        measurement.call or figure.call or measurement.declared_call
         for picture in pictures
         for measurement in picture.selection.measurements.values()
     ]
@@ -571,7 +571,7 @@ def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) ->
 
 def _template(figure: Figure, measurement: Measurement) -> str:
     """The expression of a measurement; of a model whose layers were chosen, with these."""
-    template = measurement.call or figure.call
+    template = measurement.call or figure.call or measurement.declared_call
     chosen = next((model.chosen for model in measurement.models if model.chosen), ())
     # Braces of a pattern are no fields.
     layers = f"layers={list(chosen)!r}".replace("{", "{{").replace("}", "}}")

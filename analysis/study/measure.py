@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -58,6 +58,8 @@ class Measurement:
     # Python expression of public calls that makes it, with the models in braces; empty where that
     # of the figure does.
     call: str = field(default="", kw_only=True)
+    # The same as its measurement declares it, where neither this nor the figure has one.
+    declared_call: str = field(default="", kw_only=True)
 
     @property
     def before(self):
@@ -74,7 +76,7 @@ class Measurement:
     def identity(self):
         """`fingerprint` of what it is, of which models: all but its data and its code."""
         parameters = {each.name: getattr(self, each.name) for each in fields(self)}
-        del parameters["call"]  # words
+        del parameters["call"], parameters["declared_call"]  # words
         inputs = [
             source if source is DATA else source.identity for source in parameters.pop("inputs")
         ]
@@ -125,30 +127,43 @@ class OwnPasses(Measurement):
 
 
 def statistic(
-    analysis,
-    models,
-    taps,
-    make,
+    analysis: str | Callable[..., Any],
+    models: StudyModel | Sequence[StudyModel],
+    taps: Sequence[Any],
+    make: Callable[..., Any] | None = None,
     *,
-    reads="test",
-    inputs=(),
-    saved=True,
-    labelled=False,
-    view=None,
-    call="",
-):
+    name: str | None = None,
+    detail: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    reads: str = "test",
+    inputs: Sequence[Any] = (),
+    saved: bool = True,
+    labelled: bool = False,
+    view: Callable[..., Any] | None = None,
+    call: str = "",
+) -> SharedPass:
     """A measurement that rides in a pass with others.
 
     Args:
-        analysis: what is measured; with the models' names it makes the result's.
+        analysis: what is measured: a measurement such as `cka`, whose name, statistic and printed
+            call follow from its declaration; or a name, for the statistics of `make`.
         models: a `StudyModel`, or a tuple of several.
         taps: names of the taps that are looked at; of several models a list for each.
+        name: with the models' names it makes the result's; by default that of the measurement.
+        detail: the subset of the measurement's layers that `taps` are, for its printed call.
+        options: further arguments of the measurement.
         make, inputs, reads, saved, labelled, view, call: as the attributes of `SharedPass`.
     """
     if isinstance(models, StudyModel):
         models, taps = (models,), (taps,)
+    follows, options = "", dict(options or {})
+    if not isinstance(analysis, str):
+        declaration = analysis.declaration
+        follows = declaration.expression(len(models), **options, detail=detail)
+        make = make or (partial(analysis.statistic, **options) if options else analysis.statistic)
+        analysis = declaration.name
     return SharedPass(
-        name_of(analysis, *models),
+        name_of(name or analysis, *models),
         tuple(models),
         tuple(inputs),
         reads,
@@ -158,6 +173,7 @@ def statistic(
         make,
         view,
         call=call,
+        declared_call=follows,
     )
 
 

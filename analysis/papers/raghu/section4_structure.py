@@ -22,13 +22,13 @@ def cka_of(model):
     """Similarity of all representations of a model."""
     taps = model.layers("representations", "sublayers")
     model.require(len(taps) >= 2, "two layers to compare")
-    return statistic("cka", model, taps, cka.statistic)
+    return statistic(cka, model, taps, detail="sublayers")
 
 
 def cka_of_two(first, second):
     """Similarity of all representations of two models."""
     taps = [model.layers("representations", "sublayers") for model in (first, second)]
-    return statistic("cka", (first, second), taps, cka.statistic)
+    return statistic(cka, (first, second), taps, detail="sublayers")
 
 
 @claim("cka.{vit} cka.{resnet}", "4", "1", "difference in CKA", above=0, least=0.05, about=RUNS)
@@ -173,7 +173,6 @@ FIGURE_1 = Figure(
     draw=plot_cka,
     interactive=cka_heatmap,
     name="cka-{model}",
-    call='analysis.cka({model}, images, detail="sublayers")',
     title="CKA between layers",
     caption="Each cell is the CKA between two layers on the same images; the input is at the lower "
     "left. Bright blocks are groups of similar layers; the representation changes at dark bands "
@@ -193,7 +192,6 @@ FIGURE_2 = Figure(
     draw=plot_cka,
     interactive=cka_heatmap,
     name="cka-{model}-{other}",
-    call='analysis.cka({model}, images, {other}, detail="sublayers")',
     title="CKA between the layers of two models",
     caption="Each cell is the CKA between a layer of the first model (column) and one of the "
     "second (row). The brightest cell of a column is the best-matching layer of the second model.",
@@ -223,7 +221,6 @@ SANITY = Figure(
     measure=lambda seed: cka_of_two(seed.base, seed),
     draw=plot_layer_match_accuracy,
     name="seeds-{model}",
-    call='analysis.cka({model}, images, {other}, detail="sublayers")',
     title="Best-matching layers over two seeds",
     caption=count_matches,
 )

@@ -26,9 +26,7 @@ from . import RAGHU
 
 def attention_distance_of(model):
     """Attention distance of every head."""
-    return statistic(
-        "attention_distance", model, model.require_attention(), attention_distance.statistic
-    )
+    return statistic(attention_distance, model, model.require_attention())
 
 
 def head_similarity_of(vit, other):
@@ -37,12 +35,7 @@ def head_similarity_of(vit, other):
     vit.require_grid()
     other.require(other.has_maps, "maps of convolutions")
     taps = (heads, other.layers("representations", "lower"))
-    return statistic(
-        "head_similarity",
-        (vit, other),
-        taps,
-        lambda *both: head_similarity.statistic(*both, block="block00"),
-    )
+    return statistic(head_similarity, (vit, other), taps, detail="lower")
 
 
 @claim("head_classes.{vit}", "5", "3", "difference in share of heads", above=0, least=0.1)
@@ -206,7 +199,6 @@ FIGURE_3 = Figure(
     draw=plot_attention_distance,
     interactive=distance_lines,
     name="attention-distance",
-    call="analysis.attention_distance({model}, images)",
     title="Attention distance of heads",
     caption="Mean attention distance of each head, sorted within its layer; each line is a layer. "
     "Low points are local heads; a flat line is a layer whose heads have equal distances.",
@@ -228,7 +220,6 @@ FIGURE_5 = Figure(
     measure=head_similarity_of,
     draw=plot_head_similarity,
     name="head-similarity-{model}-{other}",
-    call='analysis.head_similarity({model}, {other}, images, detail="lower")',
     title="CKA between heads and lower layers of another model",
     caption="Each point is a subset of the heads of block 0, which grows from the most local "
     "or from the most global head; the axes are its mean attention distance and its CKA. Where a "

@@ -34,7 +34,7 @@ def skip_ratio_of(model):
     """Skip-to-branch norm ratio and cosine at every sum."""
     taps = model.layers("skips")
     model.require_grid()
-    return statistic("skip_ratio", model, taps, skip_ratio.statistic)
+    return statistic(skip_ratio, model, taps)
 
 
 def skip_ratio_by_token(model):
@@ -198,7 +198,6 @@ FIGURE_7_LEFT = Figure(
     measure=skip_ratio_by_token,
     draw=plot_skip_ratio,
     name="skip-ratio-{model}",
-    call="analysis.skip_ratio({model}, images)",
     title="Skip-to-branch norm ratio by token",
     caption="Each cell is the norm ratio of one token at one sum: above 1 the skip dominates, "
     "below 1 the branch.",
@@ -237,7 +236,6 @@ FIGURE_8 = Figure(
     measure=cka_without_skips,
     draw=plot_cka,
     name="without-skips-{model}",
-    call='analysis.cka({model}, images, detail="sublayers")',
     title="CKA between layers without the skips of a block",
     caption="CKA within the intact model and within models trained without the skips of one block. "
     "Two separate bright squares, before and after the block, show that these skips matter.",

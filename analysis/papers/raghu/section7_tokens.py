@@ -33,7 +33,7 @@ def localization_of(model):
     """Similarity of single tokens of all blocks on the grid and image patches."""
     model.require_grid()
     taps = model.layers("output_tokens", "blocks")
-    return statistic("localization", model, taps, localization.statistic)
+    return statistic(localization, model, taps, detail="blocks")
 
 
 def localization_by_depth(model):
@@ -222,7 +222,6 @@ FIGURE_9 = Figure(
     draw=plot_localization,
     scale="CKA of tokens and patches",
     name="localization-{model}",
-    call='analysis.localization({model}, images, detail="blocks")',
     title="Localization of last-layer tokens",
     caption=localization_caption,
     claims=[own_patch, cls_localizes_more, vit_localizes_more],

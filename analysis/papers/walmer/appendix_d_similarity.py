@@ -53,7 +53,7 @@ def residual_cka_of(model):
     """Similarity of skips and branches of all attention sites."""
     taps = model.layers("skips")
     model.require(any("attention/" in tap for tap in taps), "known attention skips")
-    return statistic("residual_cka", model, taps, residual_cka.statistic)
+    return statistic(residual_cka, model, taps)
 
 
 @claim(
@@ -156,7 +156,6 @@ FIGURE_23 = Figure(
     draw=plot_cka,
     interactive=cka_heatmap,
     name="residual-cka-{model}",
-    call="analysis.residual_cka({model}, images)",
     show="analysis.plots.plot_residual_cka",
     title="CKA between skips and attention branches",
     caption="Each cell is the CKA between the branch of one attention sublayer and the skip of "

@@ -48,7 +48,7 @@ from . import WALMER
 
 def mean_attention_of(model):
     """Attention maps averaged over images, which others follow from."""
-    return statistic("mean_attention", model, model.require_attention(), mean_attention.statistic)
+    return statistic(mean_attention, model, model.require_attention())
 
 
 def aligned_attention_of(model):
@@ -339,9 +339,7 @@ MAPS = ("query", "layer", "layer_other")
 
 def attention_patterns_of(model):
     """Repetition of sparse attention patterns over heads and layers."""
-    return statistic(
-        "attention_patterns", model, model.require_attention(), attention_patterns.statistic
-    )
+    return statistic(attention_patterns, model, model.require_attention())
 
 
 def cls_attention_of(model):
@@ -459,7 +457,6 @@ FIGURE_2 = Figure(
     measure=attention_patterns_of,
     draw=plot_attention_patterns,
     name="attention-patterns-{model}",
-    call="analysis.attention_patterns({model}, images)",
     title="Sparse repeating attention patterns",
     caption="Each cell compares the heads of two layers on the same image: high where both "
     "attend to the same few tokens, for any query, low where attention is diffuse or differs. A "

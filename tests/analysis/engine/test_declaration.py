@@ -192,3 +192,18 @@ def test_the_definition_of_the_guide_suffices(vit):
     vit.fit(IMAGES, LABELS, verbose=0, callbacks=[recorder])
     recorded = recorder.results["mean_activation"]
     np.testing.assert_allclose(recorded.sel(epoch=1), measure(vit, IMAGES), rtol=1e-5)
+
+
+def test_the_printed_call_follows_from_the_declaration():
+    expressions = {
+        (analysis.cka, 1, None): "analysis.cka({model}, images)",
+        (analysis.cka, 2, "blocks"): 'analysis.cka({model}, images, {other}, detail="blocks")',
+        (analysis.head_similarity, 2, None): "analysis.head_similarity({model}, {other}, images)",
+        (analysis.last_layer_cka, 3, None): "analysis.last_layer_cka({models}, images)",
+    }
+    for (measure, count, detail), expected in expressions.items():
+        assert measure.declaration.expression(count, detail=detail) == expected
+    assert (
+        analysis.object_clustering.declaration.expression(1, "objects", num_clusters=80)
+        == "analysis.object_clustering({model}, objects, num_clusters=80)"
+    )
