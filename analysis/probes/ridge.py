@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,7 @@ from vit_tf.data.any_images import as_images
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
 
 from ..engine.declaration import measurement, statistic_of
-from ..engine.feature_taps import select, taps_of
+from ..engine.feature_taps import choose, select, taps_of
 from ..engine.pooling import as_tokens, grid_of, pool, tokens_of
 from ..engine.results import (
     ALL,
@@ -29,7 +30,7 @@ from ..engine.results import (
     require_finite,
     require_word,
 )
-from ..engine.roles import LabelledImages, Model, NumClasses
+from ..engine.roles import Features, LabelledImages, Model, NumClasses
 from ..engine.stream import Statistic, as_dataset, collect, evaluate, first_batch
 from ..engine.traces import reusable
 
@@ -68,6 +69,8 @@ def _eigh(matrices):
 
 L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
 
+# Of the float64 sums of a pass of `fit_ridge_probe`; their batches and their solution take as much.
+MAX_SUM_BYTES = 2 * 2**30
 # Rows of blocks of a symmetric product, of which those below the diagonal are left out.
 BLOCKS = 4
 
@@ -157,13 +160,44 @@ def fit_ridge_probe(
     See also:
         `ridge_probe`, `select_l2`; page measurements/probes/ridge-probe.md.
     """
-    statistic = probe_statistic(features, train, num_classes, l2, tokens)
-    probe = evaluate(statistic, train, features, description="ridge probes: train")
-    statistic = score_statistic(features, probe)
+    groups = _layers_of_passes(features, train, tokens)
+    probes = []
+    for layers in groups:
+        read = features if len(groups) == 1 else choose(features, layers)
+        statistic = probe_statistic(read, train, num_classes, l2, tokens)
+        probes.append(evaluate(statistic, train, read, description="ridge probes: train"))
+    weights = {layer: fitted for probe in probes for layer, fitted in probe.weights.items()}
+    positions = _positions({len(fitted) for fitted, _ in weights.values()}, grid_of(features, None))
+    statistic = score_statistic(features, replace(probes[0], weights=weights, positions=positions))
     expects = getattr(features, "preprocessing", None)
     return lambda data: evaluate(
         statistic, as_images(data, expects), features, description="ridge probes: test"
     )
+
+
+def _layers_of_passes(
+    features: Features, train: LabelledImages, tokens: str
+) -> list[tuple[str, ...]]:
+    """The layers whose probes are fitted in a pass, so that their sums fit into `MAX_SUM_BYTES`.
+
+    Probes of each token sum products for all tokens, which takes 1 GiB for a layer of a ViT-B/16. A
+    layer that needs more by itself has a pass of its own; layers of unknown shape share one.
+    """
+    outputs = getattr(features, "output", None)
+    if tokens != EACH or not isinstance(outputs, Mapping):
+        return [()]
+    dataset = as_dataset(train)
+    cardinality = int(dataset.cardinality())
+    examples = cardinality * len(first_batch(dataset)) if cardinality >= 0 else np.inf
+    groups, used = [], np.inf
+    for layer, output in outputs.items():
+        num_tokens, channels = math.prod(output.shape[1:-1]), output.shape[-1]
+        size = 8 * num_tokens * channels * min(channels, examples)
+        if used + size > MAX_SUM_BYTES:
+            groups, used = [*groups, ()], 0
+        groups[-1] += (layer,)
+        used += size
+    return groups
 
 
 @statistic_of(ridge_probe)

@@ -1,13 +1,16 @@
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import xarray as xr
 from probe_data import POOL, batches, clouds, counted, sequences
 from sklearn.linear_model import Ridge
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine.results import PROBED, unpack_correct
+from vit_tf.analysis.probes import ridge
 
 L2 = (0.01, 1.0, 100.0)
 
@@ -104,6 +107,38 @@ def test_all_tokens_in_one_pass_equal_their_own(rng, count):
     for mode in ("spatial", "each"):
         alone = analysis.ridge_probe(features, train, test, 4, l2=L2, tokens=mode)
         xr.testing.assert_identical(scores[mode].finish(totals[mode]), alone)
+
+
+@pytest.mark.parametrize("count", [40, 6], ids=["primal", "dual"])
+def test_probes_of_each_token_are_fitted_in_passes_of_bounded_sums(rng, count, monkeypatch):
+    train, test = make(rng, count), make(rng, 20)
+
+    def features(images):
+        return {f"layer {power}": images[..., 0] ** power for power in (1, 2, 3, 4)}
+
+    features.output = features(train[0])
+    at_once = analysis.ridge_probe(features, train, test, 4, l2=L2, tokens="each")
+    sums, evaluate = [], ridge.evaluate
+
+    def counted(statistic, images, *args, **options):
+        totals = []
+
+        def finish(sums_of_pass):
+            totals.append(sums_of_pass)
+            return statistic.finish(sums_of_pass)
+
+        result = evaluate(replace(statistic, finish=finish), images, *args, **options)
+        large = [totals[0].get(key, ()) for key in ("products", "rows")]
+        sums.append(sum(np.asarray(array).nbytes for array in tf.nest.flatten(large)))
+        return result
+
+    of_layer = 8 * 3 * 12 * min(12, count)
+    monkeypatch.setattr(ridge, "MAX_SUM_BYTES", 2.5 * of_layer)
+    monkeypatch.setattr(ridge, "evaluate", counted)
+    in_passes = analysis.ridge_probe(features, train, test, 4, l2=L2, tokens="each")
+    xr.testing.assert_identical(in_passes, at_once)
+    # Two layers in each of two passes, then the scores, which sum nothing of this size.
+    assert len(sums) == 3 and max(sums) <= 2.5 * of_layer
 
 
 def test_the_places_of_tokens_are_noted(rng):
