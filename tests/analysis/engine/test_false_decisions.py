@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from scipy.ndimage import gaussian_filter
+from scipy.special import ndtri
 
 from vit_tf.analysis.engine.estimates import (
     Estimate,
@@ -18,14 +19,21 @@ from vit_tf.analysis.engine.estimates import (
     over_trainings,
     with_enough_images,
 )
+from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu.section5_locality import first_block_mixes, last_block_global
+from vit_tf.analysis.papers.raghu.section7_tokens import (
+    gap_tokens_become_alike,
+    native_readouts_equal,
+    pooled_tokens_plateau,
+)
 from vit_tf.analysis.papers.walmer.section4_attention import (
     distance_dips,
     distance_rises,
     patterns_vary,
     phases,
+    supervision_orders_attention,
 )
-from vit_tf.analysis.papers.walmer.section5_clusters import clusters_deepen
+from vit_tf.analysis.papers.walmer.section5_clusters import _over_untrained, clusters_deepen
 
 MOST = 0.055
 DECIDED = ("replicates", "does not replicate")
@@ -156,6 +164,78 @@ def share_of_own(rng, images, tokens=64, margin=0.3):
         return np.mean((signal + parts.mean(axis=0)).argmax(axis=1) == np.arange(tokens))
 
     return share(noise), np.array([share(np.delete(noise, b, 0)) for b in range(batches)])
+
+
+def answers(rng, share, layers, images, correlation=0.5):
+    """Whether probes of equally accurate layers classify images correctly: (layer, image)."""
+    shared = np.sqrt(correlation) * rng.normal(size=images)
+    values = shared + np.sqrt(1 - correlation) * rng.normal(size=(layers, images))
+    return values < ndtri(share)
+
+
+def probes_of(correct):
+    """A result of `ridge_probe` from truth values (layer, image)."""
+    names = [f"block{block:02}/mlp/sum" for block in range(len(correct))]
+    coords = {"layer": names, "correct": ("layer", pack_correct(correct))}
+    attrs = {"examples": correct.shape[1], "num_classes": 10}
+    return xr.DataArray(correct.mean(axis=1), coords, ("layer",), attrs=attrs)
+
+
+def test_probes_that_rise_alike(rng):
+    """Readouts with equal accuracy in each layer: neither plateaus, and none is poorer early."""
+    count, plateaus, gaps = 2500, [], []
+    for number in range(count):
+        correct = answers(rng, 0.6, 6, 200)
+        first, mean = probes_of(correct[:3]), probes_of(correct[3:])
+        plateaus.append(pooled_tokens_plateau(first, mean))
+        if number % 5 == 0:
+            gaps.append(gap_tokens_become_alike(mean, first))
+    assert decided(plateaus) <= most_decided(count)
+    assert decided(gaps) <= most_decided(len(gaps))
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_readouts_whose_accuracies_differ_by_the_threshold(rng, runs):
+    """Equivalence at its threshold, of one run and of several: a mean of absolute differences."""
+    count, estimates = 1000, []
+    for _ in range(count):
+        of_runs = [
+            native_readouts_equal(
+                probes_of(answers(rng, 0.65, 1, 500, 0)), probes_of(answers(rng, 0.6, 1, 500, 0))
+            )
+            for _ in range(runs)
+        ]
+        estimates.append(of_runs[0] if runs == 1 else over_trainings(of_runs))
+    assert decided(estimates, 0.05, "below") <= most_decided(count)
+
+
+def test_profiles_of_attention_that_differ_in_the_seed_only(rng):
+    """Two kinds of supervision and a second seed without any difference, over three runs."""
+    count, estimates = 3000, []
+    for _ in range(count):
+        of_runs = []
+        for _ in range(3):
+            profiles = rng.normal(size=(3, 6, 4)).cumsum(axis=1)
+            results = [xr.DataArray(each, dims=("layer", "head")) for each in profiles]
+            of_runs.append(supervision_orders_attention(*results))
+        estimates.append(over_trainings(of_runs))
+    assert decided(estimates) <= most_decided(count)
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+def test_purity_at_the_level_of_chance(rng, levels):
+    """All chance levels are equal: the highest of several estimates is not the truth."""
+    count, objects, estimates = 2000, 400, []
+    for _ in range(count):
+        purity, untrained, *pixels = rng.binomial(objects, 0.4, 2 + levels - 1) / objects
+        names = ("purity_raw_pixels", "purity_mean_colour")
+        results = [
+            xr.Dataset({"purity": ("layer", [x])}, {"layer": ["block00/sum"]}, {"objects": objects})
+            for x in (purity, untrained)
+        ]
+        results[0].attrs |= dict(zip(names, pixels, strict=False))
+        estimates.append(_over_untrained(*results))
+    assert decided(estimates) <= most_decided(count)
 
 
 def test_few_images_do_not_hide_what_many_show(rng):

@@ -6,11 +6,13 @@ import tensorflow as tf
 from sklearn.cluster import KMeans
 
 import vit_tf
+from vit_tf import analysis
 from vit_tf.analysis.papers.walmer.section5_clusters import (
     _over_untrained,
     clustering_of,
     objects_of,
 )
+from vit_tf.analysis.similarity.localization import input_patches, last_maps, own_share
 from vit_tf.analysis.study.data import make_data
 from vit_tf.analysis.study.measure import measure_all
 from vit_tf.analysis.study.models import LoadedModel, baselines_of, expected, prepare_models
@@ -68,3 +70,25 @@ def test_clusters_of_objects_state_the_purity_of_patches_under_the_mask(measured
 def test_baselines_have_no_pixels_of_their_own(measured):
     noise = next(each for each in baselines_of(measured[-1]) if each.role == "noise")
     assert [each.name for each in clustering_of(noise).inputs] == ["pooled_cls_test.vit-noise"]
+
+
+def test_permuted_images_give_the_level_of_chance(rng):
+    """Patches localize themselves; matched with other images, one in 16 does, and CKA is 0."""
+    images = rng.uniform(-1, 1, (512, SIDE, SIDE, 3)).astype("float32")
+    grid = vit_tf.TokenGrid(4, 4, 0, 4)
+
+    def patches(batch):
+        return {"patches": input_patches(batch, grid)}
+
+    def of_other_images(batch):
+        return {"patches": tf.roll(input_patches(batch, grid), 1, axis=0)}
+
+    batches = tf.data.Dataset.from_tensor_slices(images).batch(64)
+    shares = {}
+    for features in (patches, of_other_images):
+        maps, own = last_maps(analysis.localization(features, batches, grid=grid))
+        shares[features.__name__] = own_share(maps, own)
+    assert shares["patches"] == 1 and shares["of_other_images"] <= 4 / 16
+    similarity = analysis.cka(patches, batches, of_other_images)
+    assert abs(similarity["cka"].item()) < 0.02
+    assert analysis.cka(patches, batches, patches)["cka"].item() == pytest.approx(1)

@@ -337,8 +337,8 @@ def masked_x_pattern(side):
 def masked_cls_is_semantic(side):
     """Raw pixels are the highest chance level."""
     purity = clusters(0.5 + 0.1 * side + np.append(0.5, SWAY), ["embedding", *BLOCKS])
-    purity.attrs |= {"purity_raw_pixels": 0.5, "purity_mean_colour": 0.3}
-    chance = clusters(np.full(7, 0.4), ["embedding", *BLOCKS])
+    purity.attrs |= {"purity_raw_pixels": 0.5, "purity_mean_colour": 0.3 if side > 0 else 0.49}
+    chance = clusters(np.full(7, 0.4 if side > 0 else 0.49), ["embedding", *BLOCKS])
     return {"clustering_first.masked": purity, "clustering_first.vit-untrained": chance}
 
 
