@@ -294,10 +294,26 @@
         chooseHead(clamp(head, 0, heads - 1), false);
         chooseLayer(clamp(layer, 0, layers.attention.length - 1));
       };
-      tiles.addEventListener("click", (event) => {
+      const tileAt = (event) => {
         const { left, top, width, height } = tiles.getBoundingClientRect();
-        choose(Math.floor(((event.clientY - top) / height) * layers.attention.length), Math.floor(((event.clientX - left) / width) * heads));
+        const at = (share, count) => clamp(Math.floor(share * count), 0, count - 1);
+        return [at((event.clientY - top) / height, layers.attention.length), at((event.clientX - left) / width, heads)];
+      };
+      tiles.addEventListener("click", (event) => choose(...tileAt(event)));
+      // The large map shows the head below the pointer until it leaves.
+      const heading = own(".shown-head");
+      let previewed = "";
+      const preview = (layer, head, words) => {
+        if (words === previewed) return;
+        previewed = words;
+        heading.textContent = words ? `Attention weights: ${words}` : "Attention weights";
+        paintMap(mains.attention, patches(attention(layer, head)), "");
+      };
+      tiles.addEventListener("pointermove", (event) => {
+        const [layer, head] = tileAt(event);
+        if (event.pointerType !== "touch") preview(layer, head, `${labels(layers.attention)[layer]}, head ${head}`);
       });
+      tiles.addEventListener("pointerleave", () => preview(state.layer, state.head, ""));
       tiles.addEventListener("keydown", (event) => {
         const move = STEPS[event.key];
         if (!move) return;
@@ -626,6 +642,8 @@
       for (const holder of document.querySelectorAll(`[data-model="${number}"]`)) {
         holder.style.setProperty("--picture", `url(${example().picture})`);
       }
+      const seen = own(".seen img");
+      seen.src = example().seen;
       mains.correspondence?.box.style.setProperty("--picture", `url(${examples[shared.other].picture})`);
       if (find("predictions")) paintPredictions();
       if (mains.attention) paintMass();
@@ -714,11 +732,32 @@
   }
 
   const views = page.models.map(view);
-  options(document.getElementById("example"), page.images, 0, (index) => {
+  const strip = document.getElementById("strip");
+  const select = document.getElementById("example");
+  function chooseExample(index) {
     shared.example = index;
+    if (select) select.value = index;
+    strip?.childNodes.forEach((one, other) => one.setAttribute("aria-pressed", String(other === index)));
     views.forEach((one) => one.chooseLikeliest());
     paintPage();
+  }
+  options(select, page.images, 0, chooseExample);
+  // All images, with what each model predicts; a click chooses one.
+  if (strip) page.images.forEach((name, index) => {
+    const button = element("button", "", strip);
+    button.type = "button";
+    element("img", "", button).src = page.models[0].examples[index].picture;
+    button.firstChild.alt = name;
+    const predicted = page.models.map((model) => model.examples[index].predictions?.[0]?.name).filter(Boolean);
+    element("span", "", button, [...new Set(predicted)].join(" or "));
+    button.setAttribute("aria-pressed", String(index === 0));
+    button.addEventListener("click", () => chooseExample(index));
   });
+  for (const part of document.querySelectorAll("section[id]")) {
+    const heading = part.querySelector("h2[id]");
+    if (!heading) continue;
+    element("a", "", document.querySelector(".contents"), heading.textContent).href = `#${part.id}`;
+  }
   pooledButton?.addEventListener("click", () => {
     shared.pinned = shared.pooled;
     setPooled(!shared.pooled);

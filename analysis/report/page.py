@@ -182,7 +182,12 @@ def write_page(path, name, live, **values):
     layout |= {"loader": FunctionLoader(_resource), "undefined": StrictUndefined}
     environment = Environment(**layout)
     environment.filters |= {"shown": _shown, "listed": _listed, "paragraphs": _paragraphs}
-    environment.filters |= {"by_reason": _by_reason, "brief": _brief, "interval": _interval}
+    environment.filters |= {
+        "sentence": _sentence,
+        "by_reason": _by_reason,
+        "brief": _brief,
+        "interval": _interval,
+    }
     script = _resource("common.js") + _resource(f"{name}.js") if live else ""
     digest = hashlib.sha256(script.encode()).digest()
     page = environment.get_template(f"{name}.html").render(
@@ -418,9 +423,17 @@ def _by_reason(entries):
     by_reason = {}
     for title, reasons in entries:
         for reason in reasons:
-            sentence = reason if reason.rstrip().endswith((".", "!", "?")) else f"{reason}."
-            by_reason.setdefault(sentence, []).append(title)
+            by_reason.setdefault(_sentence(reason), []).append(title)
     return list(by_reason.items())
+
+
+def _sentence(reason):
+    """A reason as a sentence: the message of an error says what was expected and received."""
+    if message := re.fullmatch(r"Expected (.+?)\. Received:? ?(.*)", reason.strip(), re.DOTALL):
+        needed, received = message.groups()
+        received = received.rstrip(".")
+        reason = f"It needs {needed}" + (f"; there is {received}" if received != "None" else "")
+    return reason if reason.rstrip().endswith((".", "!", "?")) else f"{reason}."
 
 
 def _paragraphs(text):

@@ -216,7 +216,7 @@ def open_subject(
     noise,
     **options,
 ):
-    """The `LoadedModel`, it and its images as a `Subject`, and its photographs."""
+    """The `LoadedModel`, it and its images as a `Subject`, and pairs (photograph, as seen)."""
     require_samples(samples, noise)
     expects = preprocessing or expected(model)
     opened = LoadedModel(
@@ -246,7 +246,11 @@ def open_subject(
     )
     if subject.classes is not None:
         _check_classes(subject)
-    return opened, subject, [_photo(picture, expects, size) for picture in pictures]
+    photos = [
+        (_photo(picture, expects, size), _photo(picture, expects, size, largest=0))
+        for picture in pictures
+    ]
+    return opened, subject, photos
 
 
 def _shared(opened, model):
@@ -257,10 +261,10 @@ def _shared(opened, model):
     return replace(model, features=cache(partial(base.features, model.grid)))
 
 
-def _photo(picture, expects, size):
+def _photo(picture, expects, size, largest=MOST_PHOTO):
     """What the model sees of a picture, with as many more pixels as it has and a page shows."""
     visible_size = np.array(picture.shape[:2]) if expects.crop is None else min(picture.shape[:2])
-    most = np.minimum(MOST_PHOTO, visible_size * (expects.crop or 1))
+    most = np.minimum(largest, visible_size * (expects.crop or 1))
     times = max(1, int(np.min(most / np.array(size))))
     framing = expects.framing(tuple(times * side for side in size))
     framed = _framed(picture, replace(framing, mean=(0.5,) * 3, std=(0.5,) * 3))
@@ -407,9 +411,10 @@ def make_payload(subject, results, photos, class_names, packed):
         "examples": [
             {
                 "picture": _as_data_url(photo),
+                "seen": _as_data_url(seen),
                 "classes": [class_name(class_names, number) for number in explained],
             }
-            for photo, explained in zip(photos, explained_classes, strict=True)
+            for (photo, seen), explained in zip(photos, explained_classes, strict=True)
         ],
     }
     for of_all, of_each in packed.values():

@@ -181,6 +181,53 @@ def test_the_overview_shows_all_layers_and_heads_and_a_click_chooses_one(browser
     assert_row(browser, vit_page.results["attention"], 0, 1, 1, 0)
 
 
+def test_the_head_below_the_pointer_is_previewed_until_it_leaves(browser, vit_page):
+    browser.open(vit_page.path)
+    rows = vit_page.results["attention"].attention.values[0, :, :, 0, 1:]
+    heading = "document.querySelector('.shown-head').textContent"
+
+    def assert_shown(layer, head):
+        row = rows[layer, head] / rows[layer, head].max()
+        actual = shares(browser, f"{MAIN} canvas").ravel()
+        np.testing.assert_allclose(actual, row, atol=1.5 * LEVEL)
+
+    assert_shown(1, 0)
+    for layer, head in ((0, 2), (1, 1)):
+        point(browser, "#overview .tiles", 3 * layer + head, 2, 3)
+        assert_shown(layer, head)
+        assert browser.value(heading) == f"Attention weights: block0{layer}, head {head}"
+    assert browser.value("[document.querySelector('#layer').value, head.value].join()") == "1,0"
+    browser.mouse(5, 5)
+    assert_shown(1, 0)
+    assert browser.value(heading) == "Attention weights"
+
+
+def test_a_strip_of_all_images_chooses_one(browser, pair_page):
+    browser.open(pair_page.path)
+    strip = "[...document.querySelectorAll('#strip button')]"
+    names = [
+        ["abcdef"[result["scores"].values[example].argmax()] for result in by_model]
+        for example, by_model in ((i, pair_page.results.values()) for i in range(2))
+    ]
+    expected = [" or ".join(dict.fromkeys(both)) for both in names]
+    assert browser.value(f"{strip}.map(one => one.textContent)") == expected
+    browser.value(f"{strip}[1].click()")
+    assert browser.value("document.querySelector('#example').value") == "1"
+    assert browser.value(f"{strip}.map(one => one.ariaPressed)") == ["false", "true"]
+    shown = "document.querySelector('#predictions button span:not(.bar-of)').textContent"
+    assert browser.value(shown) == names[1][0]
+
+
+def test_the_contents_lead_to_every_panel(browser, vit_page):
+    browser.open(vit_page.path)
+    headings = browser.value("[...document.querySelectorAll('h2[id]')].map(one => one.textContent)")
+    links = browser.value(
+        "[...document.querySelectorAll('.contents a')].map(one => [one.textContent,"
+        "document.querySelector(one.hash).querySelector('h2').textContent])"
+    )
+    assert [[heading, heading] for heading in headings] == links and len(links) > 5
+
+
 def test_a_click_pins_a_patch_and_another_or_escape_releases_it(browser, vit_page):
     browser.open(vit_page.path)
     query = "document.querySelector('#attention-facts dd').textContent"
@@ -232,11 +279,13 @@ def test_the_photograph_is_not_shrunk_to_what_the_model_sees(browser, tmp_path):
     path = tmp_path / "page.html"
     analysis.explore(vit, photo, path, preprocessing=crop, samples=1)
     payload = json.loads(path.read_text("utf-8").split('id="data">')[1].split("</script>")[0])
-    data = payload["models"][0]["examples"][0]["picture"].split(",")[1]
-    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))), np.float64)
-    assert shown.shape == (96, 96, 3)  # 0.8 of 150 pixels are 120, which hold 3 times 32
-    expected = vit_tf.Preprocessing((96, 96), crop=0.8)(photo)
-    np.testing.assert_allclose(shown, np.asarray(expected + 1) * 127.5, atol=0.51)
+    # 0.8 of 150 pixels are 120, which hold 3 times 32; next to it is what the model sees.
+    for name, side in (("picture", 96), ("seen", 32)):
+        data = payload["models"][0]["examples"][0][name].split(",")[1]
+        shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))), np.float64)
+        assert shown.shape == (side, side, 3)
+        expected = vit_tf.Preprocessing((side, side), crop=0.8)(photo)
+        np.testing.assert_allclose(shown, np.asarray(expected + 1) * 127.5, atol=0.51)
 
 
 def test_a_model_that_pools_its_patches_shows_their_mean_query(browser, tmp_path):

@@ -426,3 +426,20 @@ def test_texts_after_the_first_paragraph_are_at_the_end(tmp_path, png):
     end = words.index("About this report", words.index("Bright cells agree."))
     assert words.index("First paragraph.") < words.index("Bright") < end
     assert words.index("Second paragraph.") > end
+
+
+def test_reasons_are_sentences_and_no_messages_of_errors(tmp_path, png):
+    entries = [
+        ("A", ["Expected batches of at least 12 examples. Received one of 8"]),
+        ("B", ["Expected image_size, as it takes any. Received: None"]),
+        ("C", ["bit has no attention weights."]),
+    ]
+    page = _write(tmp_path / "report.html", [_figure(png)], not_shown=entries)
+    words = " ".join(page.text.split())
+    for sentence in (
+        "It needs batches of at least 12 examples; there is one of 8.",
+        "It needs image_size, as it takes any.",
+        "bit has no attention weights.",
+    ):
+        assert sentence in words
+    assert "Expected" not in words and "Received" not in words
