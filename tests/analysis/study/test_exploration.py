@@ -287,7 +287,7 @@ def test_the_page_explains_classes_by_the_tokens_that_the_head_reads(tmp_path):
         actual = unpack(data["examples"][0]["relevance"])
         np.testing.assert_allclose(actual, expected, rtol=1e-6)
         drawn = analysis.plots.plot_gradient_attention(relevance)
-        values = drawn[0].images[-1].get_array().ravel()
+        values = drawn.panels[0].images[-1].get_array().ravel()
         np.testing.assert_allclose(values, expected[0] / expected[0].max(), rtol=1e-6)
 
 
