@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -17,8 +19,8 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic
+from ..engine.roles import Grid, Images, Model, Taps
+from ..engine.stream import Statistic, Totals
 
 DIMS = ("layer", "head")
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
@@ -77,7 +79,7 @@ def attention_distance(
         measurements/attention/attention-distance.md.
     """
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         weights = attention_weights(taps, grid)
         return {
             "distance": {layer: summed_distance(w, grid) for layer, w in weights.items()},
@@ -85,7 +87,7 @@ def attention_distance(
             "batches": 1,
         }
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.DataArray:
         layers = list(totals["distance"])
         summed, counted = np.stack(list(totals["distance"].values()), axis=1)
         require_finite("attention distance", summed, layers)
@@ -189,11 +191,11 @@ def attention_rows(
         `plots.plot_attention_rows`, `attention_distance`; page guides/one-image.md.
     """
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         weights = attention_weights(taps, grid)
         return {"rows": {layer: tf.cast(w, tf.float32) for layer, w in weights.items()}}
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         layers = list(totals["rows"])
         attention = np.stack(list(totals["rows"].values()), axis=1)
         require_finite("attention", np.moveaxis(attention, 1, 0), layers)

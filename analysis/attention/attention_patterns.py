@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.results import dataset_of, facts_of, mean_of, require_finite, variable
-from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic
+from ..engine.roles import Grid, Images, Model, Taps
+from ..engine.stream import Statistic, Totals
 from .attention_distance import LEFT_OUT, attention_weights, num_attended
 from .mean_attention import attention_maps, grid_of_mean, require_tokens
 from .saliency import has_attention, query_maps, query_names
@@ -67,7 +69,7 @@ def attention_patterns(
 
     require_tokens(grid)
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         weights = attention_weights(taps, grid)
         maps = tf.stack([query_maps(w, grid) for w in weights.values()], axis=2)
         summed = {name: tf.reduce_sum(x, axis=1) for name, x in pattern_terms(maps).items()}
@@ -76,7 +78,7 @@ def attention_patterns(
         batch = {name: summed[name][None] for name in ("repetition", "paired")}
         return summed | {"rows": batch, "examples": tf.shape(images)[0], "batches": 1}
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         layers, peak = list(totals["peak"]), list(totals["peak"].values())
         require_finite("attention patterns", peak, layers)
         terms = totals | {"peak": np.stack(peak, axis=1)}

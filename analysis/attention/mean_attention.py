@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -21,8 +23,8 @@ from ..engine.results import (
     require_word,
     variable,
 )
-from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic
+from ..engine.roles import Grid, Images, Model, Taps
+from ..engine.stream import Statistic, Totals
 from .attention_distance import DIMS, LEFT_OUT, attention_weights, num_attended, summed_spatial
 
 
@@ -68,7 +70,7 @@ def mean_attention(
         measurements/attention/mean-attention.md.
     """
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         weights = attention_weights(taps, grid)
         return {
             "raw": {
@@ -79,7 +81,7 @@ def mean_attention(
             "batches": 1,
         }
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         layers = list(totals["raw"])
         raw = np.stack(list(totals["raw"].values()))
         spatial, counted = map(np.stack, zip(*totals["spatial"].values(), strict=True))

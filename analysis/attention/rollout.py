@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,8 +16,8 @@ from ..engine.class_scores import class_gradients
 from ..engine.declaration import measurement, one_pass_measurement
 from ..engine.pooling import grid_of, pooled_tokens
 from ..engine.results import array_of, facts_of, provenance, require_finite
-from ..engine.roles import Classes, Grid, Images, Model, Scores
-from ..engine.stream import Statistic, collect
+from ..engine.roles import Classes, Grid, Images, Model, Scores, Taps
+from ..engine.stream import Statistic, Totals, collect
 from ..engine.traces import reuse
 from .attention_distance import attention_weights, num_attended
 
@@ -66,7 +67,7 @@ def attention_rollout(
         measurements/attention/rollout.md.
     """
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         rollouts = _rollouts(taps, grid)
         return {
             "rollout": {layer: tf.reduce_sum(r, axis=0) for layer, r in rollouts.items()},
@@ -75,7 +76,7 @@ def attention_rollout(
             "batches": 1,
         }
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.DataArray:
         layers = list(totals["rollout"])
         rollout = np.stack(list(totals["rollout"].values())) / totals["examples"]
         require_finite("attention rollout", rollout, layers)
@@ -106,11 +107,11 @@ def rollout_of_images(
         `plots.plot_rollout_of_images`, `attention_rollout`; page measurements/attention/rollout.md.
     """
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         rollouts = _rollouts(taps, grid)
         return {"rows": {"rollout": list(rollouts.values())[-1], "changes": _changes(taps)}}
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.DataArray:
         rows = totals["rows"]
         rollout = rows["rollout"].astype(np.float64)
         examples = [f"example {number}" for number in range(len(rollout))]

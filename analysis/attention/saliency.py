@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.results import PARTS, SPATIAL, dataset_of, facts_of, mean_of, require_finite, variable
-from ..engine.roles import AnnotatedImages, Grid, Model
+from ..engine.roles import AnnotatedImages, Grid, Model, Taps
 from ..engine.stream import Statistic
 from .attention_distance import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
@@ -69,7 +71,7 @@ def attention_saliency(
     if not 0 < mass <= 1:
         raise ValueError(f"Expected mass in (0, 1]. Received: mass={mass}")
 
-    def step(images, masks, taps):
+    def step(images: tf.Tensor, masks: tf.Tensor, taps: Taps) -> dict[str, Any]:
         covered = patch_cover(masks, grid)
         counted = tf.cast(tf.reduce_any(covered > 0, axis=-1), tf.float32)
         weights = attention_weights(taps, grid)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -90,6 +90,8 @@ def spread(strategy, group):
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+# What the steps of all batches add up to, with the structure of what a step returns.
+Totals: TypeAlias = dict[str, Any]
 
 BATCH_SIZE = 128
 SECONDS_BETWEEN_LINES = 10  # of the log, where no progress bar is shown
@@ -131,7 +133,7 @@ class Statistic(Generic[Result]):
     """
 
     step: Callable[..., dict]
-    finish: Callable[[dict], Result]
+    finish: Callable[[Totals], Result]
     min_batch: int = 1
     with_labels: bool = False
     merge: Callable[..., Any] | None = None
@@ -311,12 +313,10 @@ def collect(step, images, *, with_labels=False, description=None, min_batch=1, c
 def _under(name: str, step: Callable) -> Callable:
     """The step whose result stands under a name; it shares its graphs."""
 
-    def named(*batch):
+    def named(*batch: Any) -> dict[str, Any]:
         return {name: step(*batch)}
 
-    if not isinstance(step, Reusable):
-        return Reusable(named)
-    return Reusable(named, step.graphs, step.substitutes)
+    return Reusable(named, step.graphs, step.substitutes) if isinstance(step, Reusable) else named
 
 
 def _without_remainder(part, size, min_batch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -19,8 +21,8 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic
+from ..engine.roles import Grid, Images, Model, Taps
+from ..engine.stream import Statistic, Totals
 
 
 @one_pass_measurement("skips", description="skip ratios")
@@ -97,7 +99,7 @@ def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
         `plots.plot_branch_norms`, `skip_ratio`; page guides/one-image.md.
     """
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         return {
             "rows": {
                 site: tf.stack([tf.norm(as_tokens(site, x), axis=-1) for x in pair], axis=1)
@@ -105,7 +107,7 @@ def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
             }
         }
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         sites, norms = list(totals["rows"]), list(totals["rows"].values())
         require_finite("norms of skips and branches", norms, sites)
         examples, tokens = len(norms[0]), max(norm.shape[-1] for norm in norms)
@@ -130,7 +132,7 @@ def _num_tokens(taps):
 
 
 def _statistic(features, grid):
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         return {
             "ratios": {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()},
             "examples": tf.shape(images)[0],

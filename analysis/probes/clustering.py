@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +22,7 @@ from ..engine.declaration import one_pass_measurement
 from ..engine.pooling import Pooled, as_tokens, grid_of, pooled_statistic
 from ..engine.results import DEFAULT, provenance, require_finite, variable
 from ..engine.roles import AnnotatedImages, Grid, LabelledImages, Model, Taps
-from ..engine.stream import Statistic
+from ..engine.stream import Statistic, Totals
 
 STARTS = 10
 
@@ -72,7 +73,7 @@ def clustering(
 
     rows = pooled_statistic(tokens, grid_of(features, None))
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         return cluster_scores(features, rows.finish(totals), num_clusters, seed, starts)
 
     return Statistic(rows.step, finish, with_labels=True)
@@ -129,7 +130,7 @@ def object_clustering(
         measurements/probes/object-clustering.md.
     """
 
-    def step(images, masks, labels, taps):
+    def step(images: tf.Tensor, masks: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         means = {tap: masked_features(as_tokens(tap, x), masks, grid) for tap, x in taps.items()}
         covered = tf.cast(masks, tf.float32) > 0
         labelled, covered_any = labels >= 0, tf.reduce_any(covered, axis=(2, 3))
@@ -143,7 +144,7 @@ def object_clustering(
             "batches": 1,
         }
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         require_shares(totals["beyond"])
         x, labels = totals["rows"]["x"], totals["rows"]["labels"]
         require_finite("features of objects", list(x.values()), x)

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,8 +26,8 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Images, Model, Models
-from ..engine.stream import Statistic
+from ..engine.roles import Images, Model, Models, Taps
+from ..engine.stream import Statistic, Totals
 
 CHANNEL_PARTS = 4  # of the channels of a layer, for its kernel
 MOST_GROUPS = 32  # of batches, whose values without each are saved
@@ -192,12 +193,12 @@ def cka(
 
     layers = []  # of each model, which show in its taps
 
-    def step(images, *taps):
+    def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         layers[:] = map(list, taps)
         every = [x for model_taps in taps for x in model_taps.values()]
         return hsic_terms(images, *layer_kernels(every))
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         scales = totals["rows"]["scales"]
         hsic, _ = unscaled(totals["rows"]["hsic"], scales)
         varies, names, constant = varying_layers(hsic, scales, layers)
@@ -445,7 +446,7 @@ def _cka_of_endings(names, *features):
     features_x, *others = features
     statistic = cka.__wrapped__(features_x, None, *others)
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         named = [
             {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")} for name in names
         ]
@@ -492,13 +493,13 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
     parts = [(n, part) for n, grid in grids.items() for part in PARTS[0 if grid.prefix else 1 :]]
     layers = []  # the names of the last taps show when the features are called
 
-    def step(images, *taps):
+    def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         layers[:] = [list(model_taps)[-1] for model_taps in taps]
         each = zip(layers, taps, grids.values(), strict=True)
         every = [x for tap, values, grid in each for x in _parts(tap, values[tap], grid)]
         return hsic_terms(images, *layer_kernels(every))
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
         values = similarity(hsic, squares, [f"{part} of {name}" for name, part in parts])
         names = list(models)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,8 +11,8 @@ import xarray as xr
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.results import dataset_of, model_name, provenance, variable
-from ..engine.roles import Images, Model
-from ..engine.stream import Statistic
+from ..engine.roles import Images, Model, Taps
+from ..engine.stream import Statistic, Totals
 from .cka import in_units, jackknife, layer_gram, ratio, sides, varying_layers
 
 IMAGES, COMPONENT, PIXELS = "images", "component", "pixels"
@@ -83,13 +84,13 @@ def cka_sensitivity(
     layers = []  # of each model, which show in its taps
     with_pixels = []  # whether there are images: activations at hand have two axes
 
-    def step(images, *taps):
+    def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         layers[:], with_pixels[:] = map(list, taps), [images.shape.rank == 4]
         every = [x for model_taps in taps for x in model_taps.values()]
         rows = sensitivity_terms(every, images, fraction, unbiased)
         return {"rows": rows, "examples": tf.shape(images)[0]}
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         rows, pixels = dict(totals["rows"]), -1  # the last layer
         scales = rows.pop("scales")
         size = scales[..., 0].astype(np.float64)

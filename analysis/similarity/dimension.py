@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -11,8 +13,8 @@ from vit_tf.names import format_list
 from ..engine.declaration import one_pass_measurement
 from ..engine.pooling import grid_of, pool
 from ..engine.results import DEFAULT, dataset_of, facts_of, require_finite, variable
-from ..engine.roles import Images, Model
-from ..engine.stream import Statistic
+from ..engine.roles import Images, Model, Taps
+from ..engine.stream import Statistic, Totals
 
 TWO_NN, PARTICIPATION, EFFECTIVE_RANK = "two_nn", "participation_ratio", "effective_rank"
 MEASURES = (TWO_NN, PARTICIPATION, EFFECTIVE_RANK)
@@ -72,11 +74,11 @@ def intrinsic_dimension(
 
     grid = grid_of(features, None)
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         rows = pool(taps, tokens, grid)
         return {"rows": rows, "examples": tf.shape(images)[0], "batches": 1}
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         layers, rows = list(totals["rows"]), list(totals["rows"].values())
         require_finite("intrinsic dimension", rows, layers)
         examples = int(totals["examples"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -18,7 +20,7 @@ from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.feature_taps import select
 from ..engine.results import mean_of, require_finite, variable
 from ..engine.roles import Block, Grid, Images, Model, Taps
-from ..engine.stream import Statistic
+from ..engine.stream import Statistic, Totals
 from .cka import (
     hsic_terms,
     labelled_similarity,
@@ -89,7 +91,7 @@ def head_similarity(
     tap = f"{block}/attention/heads"
     layers = []  # of the other model, which show in its taps
 
-    def step(images, vit, other):
+    def step(images: tf.Tensor, vit: Taps, other: Taps) -> dict[str, Any]:
         layers[:] = other
         weights, heads = _weights_and_heads(vit, block, grid)
         by_head = tf.transpose(heads, (2, 0, 1, 3))
@@ -98,7 +100,7 @@ def head_similarity(
         kernels, scales = (tf.concat(pair, axis=0) for pair in pairs)
         return hsic_terms(images, kernels, scales) | {"distance": summed_distance(weights, grid)}
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         distance, left_out = _distance(totals, grid, f"{block}/attention/weights")
         hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
         members = subset_members(distance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,8 +15,8 @@ from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.pooling import as_tokens, grid_of, shared_grid
 from ..engine.results import array_of, expect_array, facts_of, require_finite
-from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic
+from ..engine.roles import Grid, Images, Model, Taps
+from ..engine.stream import Statistic, Totals
 from .cka import pairwise_hsic, unbiased_kernels
 
 # Share of the squared sum of squares: rounding leaves 1e-14, d equal dimensions 1 / d.
@@ -71,7 +72,7 @@ def localization(
     given_grid = grid_of(features, grid)
     shown = {}  # the grid and the tokens on it show in the shapes of the taps
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         shared = shared_grid(taps, given_grid, grid is not None, images.shape)
         shown.update(grid=shared, tokens=_positions(tokens, shared))
         patches = input_patches(images, shared)
@@ -97,7 +98,7 @@ def localization(
             "batches": 1,
         }
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.DataArray:
         grid, positions = shown["grid"], shown["tokens"]
         value, constant_patches = _ratio(totals, positions)
         counts = {"constant_patches": constant_patches, "remainder": int(totals["remainder"])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,8 +16,8 @@ from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES, ranks
 from ..engine.pooling import as_tokens, grid_of, pool
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
-from ..engine.roles import Images, Model
-from ..engine.stream import Statistic
+from ..engine.roles import Images, Model, Taps
+from ..engine.stream import Statistic, Totals
 from .cka import jackknife, sides, varying_layers
 from .measures import (
     Layers,
@@ -116,7 +117,7 @@ def similarities(
     def places():
         return Places(*(side.tolist() for side in sides(layers)))
 
-    def step(images, *taps):
+    def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         layers[:] = map(list, taps)
         if tokens is not None:
             taps = [pool(x, tokens, grid) for x, grid in zip(taps, grids, strict=True)]
@@ -130,7 +131,7 @@ def similarities(
             "examples": tf.shape(images)[0],
         }
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         rows = totals["rows"]
         varies, varying, constant = varying_layers(rows["hsic"], rows["scales"], layers)
 

@@ -41,3 +41,16 @@ def tiny(name, shape=SHAPE, **options):
     """A model of the table for images of a shape, with options in place of its arguments."""
     model, arguments = MODELS[name]
     return getattr(vit_tf, model)(shape, **ARGUMENTS[model] | arguments | options)
+
+
+def tiny_vit(num_layers=2):
+    """An untrained ViT with 3 classes for images of 16 x 16 pixels, with 2 x 2 patches."""
+    return vit_tf.ViT(
+        image_shape=(16, 16, 3),
+        patch_size=8,
+        num_layers=num_layers,
+        num_heads=2,
+        hidden_dim=8,
+        mlp_dim=8,
+        num_classes=3,
+    )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,6 +13,8 @@ import pytest
 import tensorflow as tf
 import xarray as xr
 from paths import ROOT
+from public_measurements import PACKAGES
+from tiny_models import tiny_vit
 
 import vit_tf
 from vit_tf import analysis
@@ -23,7 +28,7 @@ LABELS = np.arange(8) % 3
 
 @pytest.fixture(scope="module")
 def vit() -> keras.Model:
-    return vit_tf.ViT((16, 16, 3), 8, 2, num_heads=2, hidden_dim=8, mlp_dim=8, num_classes=3)
+    return tiny_vit()
 
 
 @engine.measurement("scores")
@@ -207,3 +212,16 @@ def test_the_printed_call_follows_from_the_declaration():
         analysis.object_clustering.declaration.expression(1, "objects", num_clusters=80)
         == "analysis.object_clustering({model}, objects, num_clusters=80)"
     )
+
+
+def test_every_measurement_has_its_line_in_the_public_stub():
+    found = {}
+    for package in PACKAGES:
+        folder = [str(Path(analysis.__file__).parent / package)]
+        for module in pkgutil.iter_modules(folder, f"vit_tf.analysis.{package}."):
+            members = vars(importlib.import_module(module.name)).values()
+            found |= {x.declaration.name: x for x in members if hasattr(x, "declaration")}
+    assert len(found) > 35
+    del found["few_shot"]  # a protocol of evaluations, below `vit_tf.data.few_shot`
+    for name, measure in found.items():
+        assert getattr(analysis, name, None) is measure, f"add {name} to analysis/__init__.pyi"

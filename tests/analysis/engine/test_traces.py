@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers
 from oracles import randomize
 from tensorflow.python.framework.func_graph import FuncGraph
+from tiny_models import tiny_vit
 
 import vit_tf
 from vit_tf import analysis
@@ -16,21 +17,9 @@ IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32
 LABELS = np.arange(8) % 3
 
 
-def make_vit() -> keras.Model:
-    return vit_tf.ViT(
-        image_shape=(16, 16, 3),
-        patch_size=8,
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=8,
-        mlp_dim=8,
-        num_classes=3,
-    )
-
-
 @pytest.fixture(scope="module")
 def vit() -> keras.Model:
-    return make_vit()
+    return tiny_vit()
 
 
 @pytest.fixture
@@ -71,7 +60,7 @@ def test_a_second_call_traces_nothing_and_gives_the_same(name, vit, traced):
 
 
 def test_other_arguments_images_and_weights_give_their_own_result():
-    vit, other = make_vit(), make_vit()
+    vit, other = tiny_vit(), tiny_vit()
     fresh = CALLS["field"](other)
     first = CALLS["field"](vit)
     assert not np.allclose(first, analysis.receptive_field(vit, IMAGES, channels=2, seed=1))
@@ -211,7 +200,7 @@ def test_a_graph_serves_copies_with_other_weights(vit, traced):
 @pytest.fixture(scope="module")
 def copies() -> list[keras.Model]:
     """Models that differ in weights alone, none of which is zero."""
-    models = [make_vit(), make_vit()]
+    models = [tiny_vit(), tiny_vit()]
     for seed, model in enumerate(models):
         randomize(model, seed)
     return models
