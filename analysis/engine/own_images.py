@@ -60,14 +60,28 @@ def _own_size(images: Images) -> tuple[int, int]:
     return tuple((spec[0] if isinstance(spec, tuple) else spec).shape[1:3])
 
 
+def _scale_and_shift(preprocessing: Preprocessing) -> tuple[np.ndarray, np.ndarray]:
+    """The factor and the summand of each channel, from values in [-1, 1] to a model's own."""
+    mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
+    return np.float32(0.5 / std), np.float32((0.5 - mean) / std)
+
+
+def in_common_range(
+    images: tf.Tensor | np.ndarray, preprocessing: Preprocessing
+) -> tf.Tensor | np.ndarray:
+    """Images as a model expects them, with values in [-1, 1]: what `Normalised` undoes."""
+    scale, shift = _scale_and_shift(preprocessing)
+    images = (images - shift) / scale
+    return images[..., ::-1] if preprocessing.channel_order == "bgr" else images
+
+
 class Normalised:
     """Features of a model that expects other values than [-1, 1], for images in [-1, 1]."""
 
     def __init__(self, features: Features, preprocessing: Preprocessing):
         self.name, self.token_grid = model_name(features), getattr(features, "token_grid", None)
         self._features = features
-        mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
-        self._scale, self._shift = np.float32(0.5 / std), np.float32((0.5 - mean) / std)
+        self._scale, self._shift = _scale_and_shift(preprocessing)
         self._is_bgr = preprocessing.channel_order == "bgr"
         if hasattr(features, "segments"):
             self.segments, self.taps, self.output = self._segments, features.taps, features.output

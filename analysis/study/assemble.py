@@ -5,21 +5,26 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import xarray as xr
 
 import vit_tf
-from vit_tf.data.any_images import as_images
+from vit_tf.data.any_images import as_images, is_raw
 from vit_tf.names import format_list, join_words, renamed_arguments
+from vit_tf.preprocessing import Preprocessing, check_values
 
 from ..engine.estimates import NOT_TESTED, OUTCOMES, REPLICATES, accuracy_of
 from ..engine.features import name_models
+from ..engine.own_images import in_common_range
 from ..engine.store import has_own_digest, load_unchanged, save
+from ..engine.stream import first_batch
 from ..plots.similarity_plots import plot_trainings
 from ..report.drawing import Drawer, draw, draw_measured
 from ..report.first_screen import compare, draw_overview, main_results, model_colours
@@ -54,6 +59,7 @@ from .measure import Measurement, measure_all
 from .models import (
     LoadedModel,
     StudyModel,
+    declared,
     expected,
     prepare_models,
     require_distinct,
@@ -228,8 +234,8 @@ def make_report(
             from images to `{tap: tensor}`; a list of these, or a dict from name to each. All are
             shown the same images, in the range that each expects: cropped and resized as the models
             expect if they agree, otherwise whole images, bilinearly.
-        images: images for all measurements: floats in [-1, 1], 8-bit values or files, as in
-            `vit_tf.analysis`, with labels or without.
+        images: images for all measurements, as in `vit_tf.analysis`, with labels or without:
+            8-bit values or files, or floats, which are taken as what the models expect.
         folder: folder of the report, its figures and its results. Results of the same arrays and
             Keras models are reused.
         figures: number of a figure, such as `"W.3"`, or a list of these; all figures if empty.
@@ -263,7 +269,8 @@ def make_report(
         The `Report`, which a notebook shows.
 
     Raises:
-        ValueError: if no figure applies, for model names that give the same file name, for class
+        ValueError: if no figure applies, for float images for models that expect different values,
+            or far from what they expect, for model names that give the same file name, for class
             names without labels, and for a folder whose report.html was not written by this
             package.
     """
@@ -275,10 +282,13 @@ def make_report(
         if isinstance(model, str | os.PathLike)
     }
     models = _named(models)
-    framing = shared_framing([expected(model) for model in models.values()])
+    expectations = {name: expected(model) for name, model in models.items()}
+    framing = shared_framing(list(expectations.values()))
+    if any(given is not None and not is_raw(given) for given in (images, train)):
+        expectations |= _one_range(models, expectations)
     images, train = (
-        given_images if given_images is None else as_images(given_images, framing)
-        for given_images in (images, train)
+        given if given is None else _in_common_range(given, framing, expectations)
+        for given in (images, train)
     )
     data = make_data(images, train, num_classes, optional or {})
     if class_names and not data.labelled:
@@ -293,7 +303,7 @@ def make_report(
         LoadedModel(
             name,
             model,
-            expected(model),
+            expectations[name],
             role=(roles or {}).get(name),
             supervision=supervision.get(name, ""),
             **given,
@@ -318,6 +328,57 @@ def make_report(
 
 
 SETUP = "# models, images, train: the arguments of make_report"
+
+
+def _one_range(
+    models: dict[str, Any], expectations: dict[str, Preprocessing]
+) -> dict[str, Preprocessing]:
+    """What models expect of float images, which they are all given as they are.
+
+    Those that declare nothing get the values of the others; a `ValueError` if these differ.
+    """
+    values = {
+        name: {"mean": found.mean, "std": found.std, "channel_order": found.channel_order}
+        for name, model in models.items()
+        if (found := declared(model))
+    }
+    different = {tuple(each.items()): name for name, each in values.items()}
+    if len(different) > 1:
+        ranges = [f"{name!r}: {expectations[name].describe()}" for name in different.values()]
+        raise ValueError(
+            "Expected 8-bit images or files for models that expect different values, as float "
+            f"images are taken as they are. Received: floats for {'; '.join(ranges)}"
+        )
+    if not values:
+        return {}
+    common = next(iter(values.values()))
+    return {name: replace(expects, **common) for name, expects in expectations.items()}
+
+
+def _in_common_range(
+    images: Any, framing: Preprocessing, expectations: dict[str, Preprocessing]
+) -> Any:
+    """Images with values in [-1, 1], which figures show and `LoadedModel.features` brings back.
+
+    By the rule of calls, files and 8-bit images are prepared and floats are what models expect.
+    """
+    made = as_images(images, framing)
+    name, expects = next(iter(expectations.items()))
+    if is_raw(images) or expects == expects.framing():
+        return made
+    check = partial(check_values, SimpleNamespace(name=name, preprocessing=expects))
+    convert = partial(in_common_range, preprocessing=expects)
+    if isinstance(made, tf.data.Dataset):
+        check(first_batch(made))
+        mapped = made.map(
+            lambda *batch: (convert(batch[0]), *batch[1:]) if len(batch) > 1 else convert(batch[0])
+        )
+        if hasattr(images, "class_names"):
+            mapped.class_names = images.class_names
+        return mapped
+    pixels, *labels = made if isinstance(made, tuple) else (made,)
+    check(pixels)
+    return (convert(np.asarray(pixels)), *labels) if labels else convert(np.asarray(pixels))
 
 
 def _enough_images(claims: list[Result], results: dict[str, Any]) -> list[str]:

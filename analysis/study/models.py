@@ -427,16 +427,25 @@ class LoadedModel:
         return features
 
 
-def expected(model: Any) -> Preprocessing:
-    """The preprocessing of a model's images; by default values in [-1, 1]."""
-    from vit_tf.models.input_range import find_preprocessing, input_size
+def declared(model: Any) -> Preprocessing | None:
+    """The preprocessing that a model declares, or that its layers show; None if neither does."""
+    from vit_tf.models.input_range import find_preprocessing
 
     if hasattr(model, "count_params"):
-        preprocessing, _ = find_preprocessing(model)
-        channels = (recorder.input_spec(model)[0][3:] or (1,))[0] or 3
-        plain = Preprocessing(input_size(model), (0.5,) * channels, (0.5,) * channels)
-        return preprocessing or plain
-    return getattr(model, "preprocessing", None) or Preprocessing(None)
+        return find_preprocessing(model)[0]
+    return getattr(model, "preprocessing", None)
+
+
+def expected(model: Any) -> Preprocessing:
+    """The preprocessing of a model's images; by default values in [-1, 1]."""
+    from vit_tf.models.input_range import input_size
+
+    if preprocessing := declared(model):
+        return preprocessing
+    if not hasattr(model, "count_params"):
+        return Preprocessing(None)
+    channels = (recorder.input_spec(model)[0][3:] or (1,))[0] or 3
+    return Preprocessing(input_size(model), (0.5,) * channels, (0.5,) * channels)
 
 
 def shared_framing(

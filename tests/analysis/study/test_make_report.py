@@ -7,10 +7,12 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+import xarray as xr
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.analysis import make_report
+from vit_tf.analysis import branch_norms, make_report
 from vit_tf.analysis.study import assemble
 from vit_tf.analysis.study.claims import evaluate
 from vit_tf.analysis.study.figure import all_figures, lookup_figures
@@ -202,3 +204,33 @@ def test_a_report_of_others_is_not_replaced(of_mix, images, tmp_path):
     with pytest.raises(ValueError, match=r"report.html.* did not write"):
         make_report(of_mix(("CNN",)), images, figures=["1"], folder=tmp_path)
     assert page.read_text() == "<html>my thesis</html>" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("low, high", [(-1, 1), (0, 1), (0, 255)])
+@pytest.mark.parametrize("form", ["8-bit", "floats", "data set"])
+def test_a_report_and_a_call_take_images_by_one_rule(low, high, form, monkeypatch, tmp_path):
+    """8-bit images are prepared for the model, floats are what it expects; figures see [-1, 1]."""
+    model, levels = vit(), np.random.default_rng(1).integers(0, 256, (12, *SHAPE), np.uint8)
+    model.preprocessing = vit_tf.Preprocessing.from_range(SHAPE[:2], low, high)
+    images = levels if form == "8-bit" else model.preprocessing(levels)
+    if form == "data set":
+        images = tf.data.Dataset.from_tensor_slices(images).batch(6)
+    made = []
+    monkeypatch.setattr(assemble, "write_figures", lambda *given, **_: made.extend(given[1:3]))
+    make_report(model, images, folder=tmp_path, untrained=0)
+    (study, *_), data = made
+    expected = branch_norms(model, images)
+    found = branch_norms(study.features(*study.layers("skips")), data.test)
+    xr.testing.assert_allclose(found, expected, rtol=1e-5)
+    shown = np.concatenate(list(data.test.as_numpy_iterator()))
+    np.testing.assert_allclose(shown, levels / 127.5 - 1, atol=1e-6)
+
+
+def test_floats_for_models_that_expect_other_values_are_refused_or_warned_of(tmp_path):
+    one, other = vit(), vit()
+    one.preprocessing = vit_tf.Preprocessing.from_range(SHAPE[:2], 0, 1)
+    floats = np.random.default_rng(1).uniform(-1, 1, (12, *SHAPE)).astype("float32")
+    with pytest.raises(ValueError, match="models that expect different values"):
+        make_report({"one": one, "other": other}, floats, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"values in \[0, 1\]. Received: values from"):
+        make_report(one, 300 * floats, folder=tmp_path)
