@@ -26,9 +26,8 @@ def model_like(name, role="model", slug=None, base=None, accuracy=None):
     """What reports and scorecards ask of a model."""
     slug = slug or name.lower()
     roles = {"role": role, "scorecard_role": role}
-    return SimpleNamespace(
-        name=name, slug=slug, base=base, accuracy=accuracy, correct=None, **roles
-    )
+    facts = {"accuracy": accuracy, "correct": None, "supervision": "labels"}
+    return SimpleNamespace(name=name, slug=slug, base=base, **facts, **roles)
 
 
 def claim_result(**changes):
