@@ -274,6 +274,7 @@ def receptive_field(
     channels: str | int = "sum",
     grid: Grid | None = None,
     seed: int = 0,
+    token: str = "centre",
 ) -> xr.DataArray:
     """Mean absolute gradient of the centre of each layer with respect to the image.
 
@@ -282,6 +283,7 @@ def receptive_field(
 
     (Luo et al. 2017; Raghu et al. 2021, section 5, figures 6 and C.1 to C.4). The centre is the
     token or position at `(rows // 2, columns // 2)`; a vector (example, channel) is its own centre.
+    The class token, which has no position, has a field of its own: `token="cls"`.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
@@ -293,12 +295,15 @@ def receptive_field(
         grid: `TokenGrid` of layers of shape (example, token, channel), or a pair (rows, columns);
             by default the features' own.
         seed: seed of the sampled channels.
+        token: `"centre"`, or `"cls"` for the first prefix token in place of the centre, in layers
+            of tokens that depend on the image there: from the first attention on.
 
     Returns:
         DataArray of shape (layer, row, column), one value per pixel, per unit of the image.
 
     Raises:
-        ValueError: for unknown `channels`, tokens without a grid, a layer that does not depend on
+        ValueError: for unknown `channels` or `token`, a grid without prefix tokens for `"cls"`,
+            tokens without a grid, a layer that does not depend on
             the image or gradients that are not finite; the layer is named.
 
     Examples:
@@ -319,31 +324,34 @@ def receptive_field(
             "Expected channels to be 'sum', 'all' or a number of channels to sample. "
             f"Received: channels={channels!r}"
         )
+    if token not in ("centre", "cls"):
+        raise ValueError(f"Expected token to be 'centre' or 'cls'. Received: token={token!r}")
     grid = grid_of(features, grid)
     layers = []
 
     def step(batch):
         batch = tf.cast(batch, tf.float32)
-        centre = partial(_centre, grid=grid, image_shape=batch.shape)
+        centre = partial(_centre, grid=grid, image_shape=batch.shape, token=token)
         pieces = run_pieces(features, batch, centre)
         fields = absolute_gradients(pieces, channels, seed)
         layers[:] = [tap for tap in getattr(features, "taps", fields) if tap in fields]
         ordered = tf.stack([fields[tap] for tap in layers])
         return {"field": ordered, "examples": tf.shape(batch)[0], "batches": 1}
 
-    key = "receptive_field", channels, grid, seed
+    key = "receptive_field", channels, grid, seed, token
     step, layers = reuse(features, key, step, layers)
     sums = accumulate(step, images, description="receptive fields", checked=(features,))
     field = sums["field"] / sums["examples"]
     require_finite("receptive fields", field, layers)
     estimator = "mean absolute gradient, summed over image channels"
     facts = facts_of(features, sums, estimator, channels=channels, seed=seed)
-    dims, words = ("layer", "row", "column"), ("effective receptive field of the centre", UNITS)
+    place = "centre" if token == "centre" else "class token"
+    dims, words = ("layer", "row", "column"), (f"effective receptive field of the {place}", UNITS)
     return array_of("receptive_field", field, dims, words, facts, layer=layers)
 
 
-def _centre(tap, values, grid, image_shape):
-    """The activations at the centre of a layer, of shape (example, channel)."""
+def _centre(tap, values, grid, image_shape, token="centre"):
+    """The activations at the centre of a layer, or of CLS, of shape (example, channel)."""
     rank = values.shape.rank
     tokens = as_tokens(tap, values)
     if rank == 2:
@@ -357,7 +365,11 @@ def _centre(tap, values, grid, image_shape):
             f"Expected a TokenGrid of the {tokens.shape[1]} tokens of {tap!r}. "
             f"Received: grid={grid}"
         )
-    return tokens[:, grid.center]
+    if token == "centre":
+        return tokens[:, grid.center]
+    if not grid.prefix:
+        raise ValueError(f"Expected a grid with prefix tokens, for token='cls'. Received: {grid}")
+    return tokens[:, 0]
 
 
 @measurement("maps")

@@ -198,3 +198,21 @@ def test_cells_that_share_a_batch_have_the_fields_of_single_ones(rng, monkeypatc
         monkeypatch.setattr("vit_tf.analysis.flow.receptive_field.PIXELS_AT_ONCE", pixels)
         apart = analysis.position_attribution(features, images, 2, 3)
         np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-7)
+
+
+def test_the_field_of_the_class_token_is_its_own_gradient(vit, rng):
+    images = rng.normal(size=(3, 16, 24, 3)).astype("float32")
+    features = vit_tf.submodel(vit, "block01/attention/sum")
+    field = analysis.receptive_field(features, images, token="cls")
+    total = 0
+    for image in images:
+        image = tf.constant(image[None])
+        with tf.GradientTape() as tape:
+            tape.watch(image)
+            value = tf.reduce_sum(vit.intermediates(image)["block01/attention/sum"][0, 0])
+        total = total + np.abs(tape.gradient(value, image).numpy()[0]).sum(-1)
+    np.testing.assert_allclose(field.isel(layer=0), total / 3, rtol=1e-4, atol=1e-7)
+    assert not np.allclose(field, analysis.receptive_field(features, images), rtol=1e-2)
+    for arguments in ({"token": "clss"}, {"token": "cls", "grid": vit_tf.TokenGrid(1, 7, 0, 8)}):
+        with pytest.raises(ValueError, match="Expected"):
+            analysis.receptive_field(features, images, **arguments)
