@@ -54,10 +54,12 @@ from .flow.receptive_field import (
     position_attribution as position_attribution,
     receptive_field as receptive_field,
 )
+from .flow.robustness import robustness as robustness
 from .flow.skips import (
     branch_norms as branch_norms,
     skip_ratio as skip_ratio,
 )
+from .flow.stitching import stitching as stitching
 from .objects.dense_features import dense_features as dense_features, dense_size as dense_size
 from .objects.keypoints import (
     correct_keypoints as correct_keypoints,
@@ -127,6 +129,8 @@ from .plots.property_plots import (
     plot_equivariance_error as plot_equivariance_error,
     plot_frequency_amplitude as plot_frequency_amplitude,
     plot_intrinsic_dimension as plot_intrinsic_dimension,
+    plot_robustness as plot_robustness,
+    plot_stitching as plot_stitching,
 )
 from .plots.similarity_plots import (
     plot_best_matching_layer as plot_best_matching_layer,

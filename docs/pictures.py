@@ -244,6 +244,10 @@ RESULTS = {
     "formation": formation,
     "intrinsic_dimension": lambda: of_two(analysis.intrinsic_dimension),
     "frequency_amplitude": lambda: of_two(analysis.frequency_amplitude),
+    "stitching": lambda: analysis.stitching(
+        trained("bit"), trained("vit"), train_images()[1], test_images()
+    ),
+    "robustness": lambda: of_two(analysis.robustness),
     "equivariance_error": lambda: of_two(analysis.equivariance_error),
     "head_classes": head_classes,
     "receptive_field": receptive_field,

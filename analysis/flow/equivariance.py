@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -16,8 +16,8 @@ from ..engine.declaration import one_pass_measurement
 from ..engine.feature_taps import taps_of
 from ..engine.pooling import as_maps, grid_of
 from ..engine.results import dataset_of, provenance, require_finite, variable
-from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic
+from ..engine.roles import Grid, Images, Model, Taps
+from ..engine.stream import Statistic, Totals
 from ..similarity.cka import jackknife
 
 Shift: TypeAlias = tuple[int, int]  # down and to the right, in pixels
@@ -76,7 +76,7 @@ def equivariance_error(
     grid = grid_of(features, grid)
     names = []  # of the transforms, which depend on the sizes of the maps
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         taps = with_positions(taps, grid)
         size = tuple(images.shape[1:3])
         own_shifts = shifts if shifts is not None else (common_shift(taps, size),)
@@ -104,7 +104,7 @@ def equivariance_error(
             }
         return {"rows": rows, "examples": tf.shape(images)[0]}
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         rows = totals["rows"]
         layers = list(rows)
         require_finite("equivariance", [rows[layer]["squares"] for layer in layers], layers)
@@ -120,7 +120,7 @@ def equivariance_error(
                 f"Received a constant layer: {format_list(constant)}"
             )
 
-        def errors(sums):
+        def errors(sums: dict[str, dict[str, np.ndarray]]) -> np.ndarray:
             return np.stack(
                 [x["differences"] / (2 * total_variance(x)) for x in sums.values()], axis=-1
             )
@@ -139,7 +139,7 @@ def equivariance_error(
     return Statistic(step, finish)
 
 
-def with_positions(taps, grid):
+def with_positions(taps: Taps, grid: Grid | None) -> dict[str, tf.Tensor]:
     """Maps (example, row, column, channel) of the taps; a vector is a map of one position."""
     vectors = {tap: x for tap, x in taps.items() if x.shape.rank == 2}
     others = {tap: x for tap, x in taps.items() if x.shape.rank != 2}
@@ -148,7 +148,7 @@ def with_positions(taps, grid):
     return {tap: maps[tap] for tap in taps if tap in maps}
 
 
-def common_shift(maps, size):
+def common_shift(maps: Taps, size: tuple[int, int]) -> Shift:
     """The least shift by which all maps move by whole positions."""
     strides = [
         tuple(math.ceil(length / n) for length, n in zip(size, x.shape[1:3], strict=True))
@@ -158,7 +158,7 @@ def common_shift(maps, size):
     return tuple(math.lcm(*lengths) for lengths in zip(*strides, strict=True)) or (1, 1)
 
 
-def shifted(maps, shift, size):
+def shifted(maps: tf.Tensor, shift: Shift, size: tuple[int, int]) -> tf.Tensor | None:
     """Maps that move as images of a size do, or None if not by a whole number of positions."""
     if tuple(maps.shape[1:3]) == (1, 1):  # of a vector, which stays
         return maps
@@ -171,11 +171,11 @@ def shifted(maps, shift, size):
     return tf.roll(maps, [round(step) for step in steps], [1, 2])
 
 
-def sum_of_squares(x):
+def sum_of_squares(x: tf.Tensor) -> tf.Tensor:
     """The sum of squares, each example's of float32 and their sum of float64."""
     return tf.reduce_sum(tf.cast(tf.reduce_sum(x**2, axis=[1, 2, 3]), tf.float64))
 
 
-def total_variance(sums):
+def total_variance(sums: dict[str, np.ndarray]) -> float:
     """Sum of squared differences from the mean of each channel."""
     return sums["squares"] - (sums["sums"] ** 2).sum(axis=-1) / sums["positions"]

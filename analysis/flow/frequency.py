@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -9,8 +11,8 @@ import xarray as xr
 from ..engine.declaration import one_pass_measurement
 from ..engine.pooling import as_maps, grid_of
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic
+from ..engine.roles import Grid, Images, Model, Taps
+from ..engine.stream import Statistic, Totals
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest frequency
 
@@ -59,7 +61,7 @@ def frequency_amplitude(
     grid = grid_of(features, grid)
     sizes = {}  # rows and columns of the map of each layer, which show in the taps
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         maps = as_maps(taps, grid)
         sizes.clear()
         sizes.update({layer: tuple(x.shape[1:3]) for layer, x in maps.items()})
@@ -73,7 +75,7 @@ def frequency_amplitude(
             "batches": 1,
         }
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         layers, count = list(totals["sums"]), totals["examples"]
         sums, squares = np.stack(list(totals["sums"].values()), axis=1)
         require_finite("frequencies", np.where(sums == -np.inf, 0, sums), layers)

@@ -57,6 +57,8 @@ from .property_plots import (
     plot_equivariance_error as plot_equivariance_error,
     plot_frequency_amplitude as plot_frequency_amplitude,
     plot_intrinsic_dimension as plot_intrinsic_dimension,
+    plot_robustness as plot_robustness,
+    plot_stitching as plot_stitching,
 )
 from .similarity_plots import (
     plot_best_matching_layer as plot_best_matching_layer,

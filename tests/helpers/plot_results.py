@@ -114,6 +114,14 @@ def results(seed=0):
             amplitude=(-3, 0),
             stderr=(0.01, 0.05),
         ),
+        "stitching": samples.effects("layer_x layer_y"),
+        "robustness": dataset(
+            "perturbation strength",
+            {"perturbation": ["patch drop", "patch shuffle"], "strength": [0.25, 0.5, 0.9]},
+            accuracy=(0.1, 0.9),
+            accuracy_change=(-0.5, 0),
+            accuracy_change_stderr=(0.01, 0.02),
+        ).assign(intact_accuracy=0.9),
         "equivariance_error": dataset(
             "transform layer", {"transform": ["flip", "shift 8 8"]}, error=(0, 1), stderr=(0, 0.05)
         ),

@@ -1,0 +1,242 @@
+"""Robustness: accuracy on images with dropped, shuffled or occluded patches, or with noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf.data.labels import batch_labels, require_counted
+
+from ..engine.class_scores import ONE_SCORE, require_scores
+from ..engine.declaration import one_pass_measurement
+from ..engine.feature_taps import taps_of
+from ..engine.noise import PRIME, content_key
+from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
+from ..engine.roles import LabelledImages, Model, Scores, Taps
+from ..engine.stream import Statistic, Totals
+
+DROP, SHUFFLE = "patch drop", "patch shuffle"
+SALIENT, OTHERS = "occlusion of salient patches", "occlusion of other patches"
+LOW, HIGH = "low-frequency noise", "high-frequency noise"
+PERTURBATIONS = (DROP, SHUFFLE, SALIENT, OTHERS, LOW, HIGH)
+STRENGTHS = (0.25, 0.5, 0.75, 0.9)
+
+
+@one_pass_measurement("scores", description="robustness")
+def robustness(
+    features: Model,
+    images: LabelledImages,
+    scores: Scores = "logits",
+    patch_size: int | None = None,
+    strengths: Sequence[float] = STRENGTHS,
+    seed: int = 0,
+) -> Statistic[xr.Dataset]:
+    """Accuracy on images that are perturbed to several degrees.
+
+        area = integral of the accuracy over strengths, from 0 to the largest, over its length
+
+    by the trapezoidal rule. A strength is a share of the patches of an image (Naseer et al. 2021,
+    https://arxiv.org/abs/2105.10497, sections 3.1 and 3.3): `"patch drop"` replaces random ones by
+    0, `"patch shuffle"` exchanges random ones with each other, and the occlusions replace those of
+    the largest, or smallest, variance of pixels by 0. These are the same for all models. Of the
+    noises a strength is the standard deviation, in units of the image's own: Gaussian noise at
+    spatial frequencies below, or above, half the highest (Park and Kim 2022,
+    https://arxiv.org/abs/2202.06709, section 3). The random numbers of an image follow from its
+    values and the seed: batches and order do not matter.
+
+    Args:
+        features: a model, or a callable from images to a dict with its scores.
+        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
+        scores: name of the tap with the scores, of shape (example, class).
+        patch_size: side of a patch in pixels; by default the model's own. Give models that are
+            compared the same.
+        strengths: ascending, in (0, 1].
+        seed: seed of the random numbers.
+
+    Returns:
+        Dataset of `accuracy`, `accuracy_change` from the accuracy on the intact images, and
+        `accuracy_change_stderr`, that of the paired difference, of shape (perturbation, strength);
+        of `area`, in units of accuracy, and `area_stderr` of shape (perturbation,); and of
+        `intact_accuracy`. The coordinate `correct` of shape (perturbation, strength) packs which
+        images are classified correctly, from which models are compared on the same images.
+
+    Raises:
+        ValueError: for strengths that are not ascending in (0, 1], images that the patches do not
+            tile, a model without a patch size where none is given, and labels beyond the classes.
+
+    Examples:
+        >>> result = analysis.robustness(vit, (images, labels), strengths=(0.25, 0.75))
+        >>> result.accuracy.dims
+        ('perturbation', 'strength')
+        >>> result.perturbation.values.tolist()[:2]
+        ['patch drop', 'patch shuffle']
+        >>> ax = analysis.plot(result)
+
+    See also:
+        `plots.plot_robustness`, `token_ablation`, `equivariance_error`; page
+        measurements/flow/robustness.md.
+    """
+    strengths = tuple(float(strength) for strength in strengths)
+    if not strengths or not (np.diff((0.0, *strengths)) > 0).all() or strengths[-1] > 1:
+        raise ValueError(f"Expected ascending strengths in (0, 1]. Received: {strengths}")
+    if patch_size is None:
+        patch_size = getattr(getattr(features, "token_grid", None), "stride", None)
+    if patch_size is None or patch_size < 1:
+        raise ValueError(
+            "Expected patch_size, the side of a patch in pixels, for a model without a known grid. "
+            f"Received: patch_size={patch_size}"
+        )
+    num_classes = []
+
+    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        num_classes[:] = [require_scores(taps, scores, [0])]
+        if num_classes[0] < 2:
+            raise ValueError(ONE_SCORE.format(f"{scores!r} of a single class"))
+        labels, label_counts = batch_labels(labels, num_classes[0])
+        images = tf.cast(images, tf.float32)
+        every = perturbed(images, patch_size, strengths, seed)
+
+        def is_correct(values: tf.Tensor) -> tf.Tensor:
+            answers = tf.argmax(tf.cast(values, tf.float32), axis=-1)
+            return tf.cast(answers == labels, tf.float32)
+
+        # A loop, whose graph has the model once.
+        answers = tf.map_fn(
+            lambda batch: is_correct(taps_of(features, batch)[scores]),
+            tf.reshape(every, (-1, *tf.unstack(tf.shape(images)))),
+        )
+        correct = tf.concat([is_correct(taps[scores])[None], answers], axis=0)
+        return {
+            "rows": {"correct": tf.transpose(correct)},
+            "finite": tf.reduce_sum(tf.cast(taps[scores], tf.float32)),
+            "label_counts": label_counts,
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    def finish(totals: Totals) -> xr.Dataset:
+        examples = int(totals["examples"])
+        require_finite("robustness", [totals["finite"]], [scores])
+        require_counted(totals["label_counts"], examples, num_classes[0])
+        correct = totals["rows"]["correct"].astype(np.float64)
+        intact = correct[:, 0]
+        shape = (examples, len(PERTURBATIONS), len(strengths))
+        correct = correct[:, 1:].reshape(shape)
+        change = correct - intact[:, None, None]
+        curves = np.concatenate([np.repeat(intact[:, None, None], shape[1], 1), correct], axis=2)
+        area = np.trapezoid(curves, (0.0, *strengths), axis=2) / strengths[-1]
+        dims = ("perturbation", "strength")
+
+        def error(values: np.ndarray) -> np.ndarray | float:
+            return values.std(axis=0, ddof=1) / np.sqrt(examples) if examples > 1 else np.nan
+
+        words = {"long_name": "images that are classified correctly, packed"}
+        variables = {
+            "accuracy": variable(dims, correct.mean(axis=0), "accuracy"),
+            "accuracy_change": variable(dims, change.mean(axis=0), "change in accuracy"),
+            "accuracy_change_stderr": variable(
+                dims, error(change), "standard error of the change in accuracy"
+            ),
+            "area": variable(dims[:1], area.mean(axis=0), "mean accuracy over strengths"),
+            "area_stderr": variable(dims[:1], error(area), "standard error of the area"),
+            "intact_accuracy": variable((), intact.mean(), "accuracy on intact images"),
+        }
+        facts = {"patch_size": patch_size, "seed": seed, "num_classes": num_classes[0]}
+        facts = facts_of(features, totals, "accuracy; paired differences over images", **facts)
+        packed = pack_correct(np.moveaxis(correct, 0, -1).astype(bool))
+        coords = {"perturbation": list(PERTURBATIONS), "strength": list(strengths)}
+        return dataset_of(variables, facts, correct=(dims, packed, words), **coords)
+
+    return Statistic(step, finish, with_labels=True)
+
+
+def perturbed(
+    images: tf.Tensor, patch_size: int, strengths: Sequence[float], seed: int
+) -> tf.Tensor:
+    """Images (perturbation, strength, example, height, width, channel), as `PERTURBATIONS`."""
+    height, width = images.shape[1:3]
+    if height % patch_size or width % patch_size:
+        raise ValueError(
+            f"Expected images that patches of {patch_size} pixels tile; choose patch_size. "
+            f"Received: images of {height} x {width} pixels"
+        )
+    patches = as_patches(images, patch_size)
+    count = patches.shape[1]
+    factors = np.random.default_rng(seed).integers(
+        1, PRIME, (2 * int(np.prod(images.shape[1:])), 2)
+    )
+
+    def random_numbers(image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        key = content_key(image, factors)
+        noise = tf.random.stateless_normal(image.shape, key)
+        return tf.random.stateless_uniform((count,), key), noise
+
+    uniform, noise = tf.map_fn(
+        random_numbers,
+        images,
+        fn_output_signature=(
+            tf.TensorSpec((count,), tf.float32),
+            tf.TensorSpec(images.shape[1:], tf.float32),
+        ),
+    )
+    contrast = tf.math.reduce_variance(patches, axis=2)
+    contrast = tf.reduce_mean(contrast, axis=-1)
+    order = tf.argsort(uniform, axis=1)
+    ranks = {
+        DROP: tf.argsort(order, axis=1),
+        SALIENT: tf.argsort(tf.argsort(-contrast, axis=1, stable=True), axis=1),
+        OTHERS: tf.argsort(tf.argsort(contrast, axis=1, stable=True), axis=1),
+    }
+    low = low_frequencies(noise)
+    scale = tf.math.reduce_std(images, axis=(1, 2, 3), keepdims=True)
+    every = []
+    for name in PERTURBATIONS:
+        for strength in strengths:
+            number = round(strength * count)
+            if name in ranks:
+                is_kept = tf.cast(ranks[name] >= number, tf.float32)
+                images_now = as_images_again(patches * is_kept[..., None, None], images, patch_size)
+            elif name == SHUFFLE:
+                # The first patches of a random order are permuted in a cycle.
+                positions = tf.concat(
+                    [tf.roll(order[:, :number], 1, axis=1), order[:, number:]], axis=1
+                )
+                source = tf.gather(positions, ranks[DROP], axis=1, batch_dims=1)
+                shuffled = tf.gather(patches, source, axis=1, batch_dims=1)
+                images_now = as_images_again(shuffled, images, patch_size)
+            else:
+                band = low if name == LOW else noise - low
+                size = tf.math.reduce_std(band, axis=(1, 2, 3), keepdims=True)
+                images_now = images + strength * scale * band / size
+            every.append(images_now)
+    shape = (len(PERTURBATIONS), len(strengths), *tf.unstack(tf.shape(images)))
+    return tf.reshape(tf.stack(every), shape)
+
+
+def as_patches(images: tf.Tensor, size: int) -> tf.Tensor:
+    """Patches (example, patch, pixel, channel) of images, row by row."""
+    height, width, channels = images.shape[1:]
+    rows, columns = height // size, width // size
+    patches = tf.reshape(images, (-1, rows, size, columns, size, channels))
+    patches = tf.transpose(patches, (0, 1, 3, 2, 4, 5))
+    return tf.reshape(patches, (-1, rows * columns, size * size, channels))
+
+
+def as_images_again(patches: tf.Tensor, images: tf.Tensor, size: int) -> tf.Tensor:
+    """Images like others from their patches (example, patch, pixel, channel)."""
+    height, width, channels = images.shape[1:]
+    patches = tf.reshape(patches, (-1, height // size, width // size, size, size, channels))
+    return tf.reshape(tf.transpose(patches, (0, 1, 3, 2, 4, 5)), (-1, height, width, channels))
+
+
+def low_frequencies(noise: tf.Tensor) -> tf.Tensor:
+    """The part of noise (example, row, column, channel) below half the highest frequency."""
+    rows, columns = (np.abs(np.fft.fftfreq(n)) for n in noise.shape[1:3])
+    is_low = np.maximum.outer(rows, columns) <= 0.25  # in cycles per pixel
+    kept = tf.constant(is_low, tf.complex64)
+    spectrum = tf.signal.fft2d(tf.cast(tf.transpose(noise, (0, 3, 1, 2)), tf.complex64))
+    return tf.transpose(tf.math.real(tf.signal.ifft2d(spectrum * kept)), (0, 2, 3, 1))

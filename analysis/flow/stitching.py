@@ -1,0 +1,209 @@
+"""Stitching: how well does one model go on from another model's representations?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf import edits
+from vit_tf.tokens import TokenGrid
+
+from ..engine.declaration import measurement
+from ..engine.feature_taps import taps_of
+from ..engine.pooling import as_maps, require_grid
+from ..engine.results import model_name, require_finite
+from ..engine.roles import Images, LabelledImages, Model, Scores, Taps
+from ..engine.stream import accumulate
+from .ablation import effects_of_cells, require_submodel
+
+# The tensors of the parts of a sequence, by layer.
+Parts: TypeAlias = dict[str, dict[str, tf.Tensor]]
+
+SPATIAL, PREFIX = "spatial", "prefix"
+
+
+@measurement("lens")
+def stitching(
+    features_x: Model,
+    features_y: Model,
+    train: Images,
+    images: LabelledImages,
+    scores: Scores = "logits",
+    l2: float = 1e-4,
+) -> xr.Dataset:
+    """Loss of one model whose layer is replaced by a linear map of another model's layer.
+
+        W = argmin sum over tokens of |x W + b - y|^2 + l2 (mean of x's variances) tokens |W|^2
+
+    for tokens `x` of a layer of the first model and `y` at the same positions of a layer of the
+    second, which runs on from `x W + b` (Lenc and Vedaldi 2015, https://arxiv.org/abs/1411.5908;
+    Bansal et al. 2021, https://arxiv.org/abs/2106.07682, who train the map on the loss instead).
+    Where CKA compares variance, stitching asks what the second model can use: a small direction may
+    matter, a large one may not. Prefix tokens have a map of their own, from the first model's
+    prefix if it has as many, else from the mean of its spatial tokens.
+
+    Args:
+        features_x: the model whose layers are mapped.
+        features_y: the model that runs on, or a submodel of its layers and scores.
+        train: images that the maps are fitted on, as in `vit_tf.analysis`; more than the channels
+            of a layer, where there are prefix tokens.
+        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays, that the loss is
+            measured on.
+        scores: name of the tap of the second model with the scores.
+        l2: penalty, relative to the mean variance of the channels.
+
+    Returns:
+        Dataset of `loss_change`, `accuracy_change` and `output_change`, each with `..._stderr`, of
+        shape (layer_x, layer_y), changes from the second model as it is, paired over images, and of
+        its `accuracy` and `loss`.
+
+    Raises:
+        ValueError: for a second model that cannot be run from its layers, layers without positions
+            on the second model's grid, activations that are not finite, and an l2 below 0.
+
+    Examples:
+        >>> result = analysis.stitching(bit, vit, images, (images, labels), l2=0.1)
+        >>> result.loss_change.dims
+        ('layer_x', 'layer_y')
+        >>> ax = analysis.plot(result)
+
+    See also:
+        `plots.plot_stitching`, `cka`, `activation_patching`; page measurements/flow/stitching.md.
+    """
+    if l2 < 0:
+        raise ValueError(f"Expected an l2 of at least 0. Received: {l2}")
+    layers_y = list(require_submodel(features_y, scores))
+    grid_x = getattr(features_x, "token_grid", None)
+    grid = require_grid(features_y, None)
+
+    def step(batch: tf.Tensor) -> dict[str, Any]:
+        batch = tf.cast(batch, tf.float32)
+        x = parts_of(taps_of(features_x, batch), grid_x, grid)
+        taps = taps_of(features_y, batch)
+        y = parts_of({layer: taps[layer] for layer in layers_y}, grid, grid)
+        return moments(x, y)
+
+    totals = accumulate(step, train, description="stitching maps", checked=(features_x, features_y))
+    names_x = list(totals["x"])
+    means = [totals["x"][layer][part]["sum"] for layer in names_x for part in totals["x"][layer]]
+    require_finite("stitching", means, [layer for layer in names_x for _ in totals["x"][layer]])
+    maps = fitted_maps(totals, l2)
+    cells = dict.fromkeys((layer, other) for layer in names_x for other in layers_y)
+
+    def interventions(taps: Taps, images: tf.Tensor) -> list[dict[str, Callable]]:
+        x = parts_of(taps_of(features_x, images), grid_x, grid)
+        runs = []
+        for layer, other in cells:
+            mapped = {
+                part: values @ tf.constant(maps[layer, other, part][0], tf.float32)
+                + tf.constant(maps[layer, other, part][1], tf.float32)
+                for part, values in x[layer].items()
+            }
+            runs.append({other: edits.constant(joined(mapped, taps[other]))})
+        return runs
+
+    return effects_of_cells(
+        features_y,
+        cells,
+        images,
+        scores,
+        ("layer_x", "layer_y"),
+        interventions,
+        description="stitching",
+        l2=l2,
+        model_x=model_name(features_x),
+        model_y=model_name(features_y),
+    )
+
+
+def parts_of(taps: Taps, own_grid: TokenGrid | None, grid: TokenGrid) -> Parts:
+    """Spatial tokens, and as many prefix tokens as the grid has, (example, token, channel).
+
+    They lie on the grid: a map of more positions is averaged over whole multiples of it.
+    """
+    parts = {}
+    for layer, x in as_maps(taps, own_grid).items():
+        rows, columns = x.shape[1:3]
+        if rows % grid.rows or columns % grid.columns:
+            raise ValueError(
+                f"Expected layers whose positions are multiples of {grid.rows} x {grid.columns}, "
+                f"the grid of the second model. Received: {layer!r} of {rows} x {columns}"
+            )
+        window = (rows // grid.rows, columns // grid.columns)
+        x = tf.nn.avg_pool2d(x, window, window, "VALID") if window != (1, 1) else x
+        spatial = tf.reshape(x, (-1, grid.num_spatial, x.shape[-1]))
+        parts[layer] = {SPATIAL: spatial}
+        if grid.prefix:
+            is_sequence = taps[layer].shape.rank == 3 and own_grid is not None
+            if is_sequence and own_grid.prefix == grid.prefix:
+                prefix = tf.cast(taps[layer][:, : grid.prefix], tf.float32)
+            else:
+                prefix = tf.repeat(tf.reduce_mean(spatial, 1, keepdims=True), grid.prefix, axis=1)
+            parts[layer][PREFIX] = prefix
+    return parts
+
+
+def moments(x: Parts, y: Parts) -> dict[str, Any]:
+    """Sums over the tokens of a batch from which linear maps of layers x to layers y follow."""
+
+    def flat(values: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.reshape(values, (-1, values.shape[-1])), tf.float64)
+
+    def own(parts: dict[str, tf.Tensor]) -> dict[str, dict[str, tf.Tensor]]:
+        return {
+            part: {
+                "sum": tf.reduce_sum(flat(values), axis=0),
+                "products": tf.matmul(flat(values), flat(values), transpose_a=True),
+                "count": tf.shape(flat(values))[0],
+            }
+            for part, values in parts.items()
+        }
+
+    return {
+        "x": {layer: own(parts) for layer, parts in x.items()},
+        "y": {
+            layer: {part: tf.reduce_sum(flat(values), axis=0) for part, values in parts.items()}
+            for layer, parts in y.items()
+        },
+        "both": {
+            layer: {
+                other: {
+                    part: tf.matmul(flat(values), flat(y[other][part]), transpose_a=True)
+                    for part, values in parts.items()
+                }
+                for other in y
+            }
+            for layer, parts in x.items()
+        },
+    }
+
+
+def fitted_maps(
+    totals: dict[str, Any], l2: float
+) -> dict[tuple[str, str, str], tuple[np.ndarray, np.ndarray]]:
+    """Ridge regressions, matrix and intercept, by layer x, layer y and part of the sequence."""
+    maps = {}
+    for layer, parts in totals["x"].items():
+        for part, own in parts.items():
+            count, mean = own["count"], own["sum"] / own["count"]
+            covariance = own["products"] - count * np.outer(mean, mean)
+            penalty = l2 * np.trace(covariance) / len(mean)
+            # An unpenalized fit of channels that are dependent is that of the least norm.
+            inverse = np.linalg.pinv(
+                covariance + penalty * np.eye(len(mean)), rcond=1e-12, hermitian=True
+            )
+            for other, sums in totals["both"][layer].items():
+                mean_y = totals["y"][other][part] / count
+                matrix = inverse @ (sums[part] - count * np.outer(mean, mean_y))
+                maps[layer, other, part] = matrix, mean_y - mean @ matrix
+    return maps
+
+
+def joined(parts: dict[str, tf.Tensor], like: tf.Tensor) -> tf.Tensor:
+    """The sequence or map, like that of a layer, of its parts."""
+    x = tf.concat([parts[part] for part in (PREFIX, SPATIAL) if part in parts], axis=1)
+    return tf.cast(tf.reshape(x, tf.shape(like)), like.dtype)

@@ -1,0 +1,99 @@
+"""Stitched models next to models that they equal, and to ridge regression in float64."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import analysis
+
+SHAPE = (16, 24, 3)
+SIZE = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12, "num_classes": 3}
+
+
+@pytest.fixture(scope="module")
+def vit():
+    keras.utils.set_random_seed(0)
+    model = vit_tf.ViT(SHAPE, 8, **SIZE)
+    kernel = model.head.kernel
+    kernel.assign(np.random.default_rng(0).normal(size=kernel.shape))
+    return model
+
+
+@pytest.fixture
+def images(rng):
+    return rng.uniform(-1, 1, (40, *SHAPE)).astype("float32"), np.arange(40) % 3
+
+
+def test_a_model_stitched_to_itself_or_a_rotated_copy_costs_nothing(vit, images, rng):
+    layers = "block*/mlp/sum"
+    own = analysis.stitching(vit, vit, images[0], images, layers=layers, l2=0.0)
+    assert own.layer_x.values.tolist() == ["block00/mlp/sum", "block01/mlp/sum"]
+    costs = own.loss_change.values
+    np.testing.assert_allclose(np.diagonal(costs), 0, atol=1e-5)
+    assert costs[0, 1] > 1e-3  # a linear map is no block
+    rotation = np.linalg.qr(rng.normal(size=(8, 8)))[0].astype("float32")
+    features = vit_tf.submodel(vit, layers)
+
+    def rotated(x):
+        return {tap: 3 * values @ rotation + 1 for tap, values in features(x).items()}
+
+    rotated.token_grid = features.token_grid
+    result = analysis.stitching(rotated, vit, images[0], images, l2=0.0)
+    costs = result.sel(layer_y="block01/mlp/sum").loss_change
+    np.testing.assert_allclose(costs.sel(layer_x="block01/mlp/sum"), 0, atol=1e-5)
+    np.testing.assert_allclose(
+        result.output_change.sel(layer_y=own.layer_y), own.output_change, atol=1e-5
+    )
+
+
+def test_maps_of_another_model_are_ridge_regressions(vit, images, rng):
+    """A ResNet-like map of other channels and twice the positions, and a prefix from its mean."""
+    kernel = rng.normal(size=(4, 4, 3, 5)).astype("float32")
+
+    def other(x):
+        return {"map": tf.nn.relu(tf.nn.conv2d(x, kernel, 4, "VALID"))}
+
+    other.token_grid = vit_tf.TokenGrid(4, 6, 0, 4)
+    l2 = 0.01
+    layer = "block01/mlp/sum"
+    result = analysis.stitching(other, vit, images[0], images, l2=l2)
+    x = np.asarray(other(images[0])["map"], "float64")
+    x = x.reshape(40, 2, 2, 3, 2, 5).mean(axis=(2, 4)).reshape(40, 6, 5)
+    y = np.asarray(vit_tf.submodel(vit, layer)(images[0])[layer], "float64")
+
+    def mapped(x, y):
+        mean_x, mean_y = x.mean(axis=(0, 1)), y.mean(axis=(0, 1))
+        a, b = (x - mean_x).reshape(-1, 5), (y - mean_y).reshape(-1, 8)
+        penalty = l2 * (a**2).sum() / 5
+        w = np.linalg.solve(a.T @ a + penalty * np.eye(5), a.T @ b)
+        return (x - mean_x) @ w + mean_y
+
+    tokens = np.concatenate(
+        [mapped(x.mean(axis=1, keepdims=True), y[:, :1]), mapped(x, y[:, 1:])], axis=1
+    )
+    replaced = vit_tf.intervene(
+        vit, {layer: vit_tf.edits.constant(tokens.astype("float32"))}, "logits"
+    )
+    logits = np.asarray(replaced(images[0])["logits"], "float64")
+    plain = np.asarray(vit(images[0]), "float64")
+
+    def loss(scores):
+        log_sums = np.log(np.exp(scores).sum(axis=1))
+        return log_sums - scores[np.arange(40), images[1]]
+
+    change = result.sel(layer_x="map", layer_y=layer)
+    np.testing.assert_allclose(change.loss_change, (loss(logits) - loss(plain)).mean(), atol=1e-5)
+    error = (loss(logits) - loss(plain)).std(ddof=1) / np.sqrt(40)
+    np.testing.assert_allclose(change.loss_change_stderr, error, rtol=1e-3)
+
+
+def test_layers_that_do_not_fit_are_refused(vit, images):
+    def odd(x):
+        return {"map": x[:, ::3, ::3]}
+
+    with pytest.raises(ValueError, match="multiples of 2 x 3"):
+        analysis.stitching(odd, vit, images[0], images)
+    with pytest.raises(ValueError, match="l2"):
+        analysis.stitching(vit, vit, images[0], images, l2=-1)
