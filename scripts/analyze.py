@@ -267,7 +267,7 @@ def input_shape(opened):
     if not opened.is_keras:
         shape = opened.model.input_shape or ()
         size = opened.expects.size
-        # Of a PyTorch module that takes images of any size, those that it was made for.
+        # A PyTorch module that takes images of any size gets those that it was made for.
         return (shape[0], *size, shape[3]) if None in shape[1:3] and size else shape
     if hasattr(opened.model, "image_shape") and not opened.is_foreign:
         return (None, *opened.model.image_shape)

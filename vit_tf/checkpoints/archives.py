@@ -48,7 +48,7 @@ LONGEST_HEADER = 1024
 MOST_TEXT = 2**26  # bytes of the description of a Keras model
 # A deflated bit pair stands for at most 258 bytes.
 DEFLATE_RATIO = 1032
-# Of a compiled model (torch.compile), and of blocks in chunks, numbered throughout (DINOv2's code).
+# What torch.compile, and DINOv2's code for blocks in chunks, numbered throughout, add to names.
 WRAPPED = ((r"(^|\.)_orig_mod\.", r"\1"), (r"(^|\.)blocks\.\d+\.(?=\d+\.)", r"\1blocks."))
 SAFETENSORS = {"BOOL": "bool", "BF16": "bfloat16"}
 SAFETENSORS |= {f"F{bits}": f"float{bits}" for bits in (16, 32, 64)}

@@ -117,7 +117,7 @@ _CLIP = _VIT | {"epsilon": 1e-5}
 _TANH, _QUICK, _WIDE = {"act_layer": "gelu_tanh"}, {"act_layer": "quick_gelu"}, {"num_heads": 24}
 _EVA = {"global_pool": "avg", "act_layer": "gelu", "epsilon": 1e-6}
 _DINO3 = _EVA | {"fc_norm": False, "epsilon": 1e-5}
-# Of timm's architectures those that a model here computes, and the arguments with which timm makes
+# The architectures of timm that a model here computes, with the arguments by which timm makes
 # them. `SIZE` stands for a key of `TIMM_HEADS`; of several rows that fit, the last counts.
 ARCHITECTURES = {
     r"(vit|deit|deit3|flexivit)_SIZE(_distilled)?(_patch\d+_\d+)?": _VIT,
@@ -240,7 +240,7 @@ DEFAULTS = {
     "Beit": {"resample": 3, "do_center_crop": True},
     "DINOv3ViT": {"resample": 2, "do_center_crop": False},
 }
-# Of means, deviations and factors; JSON has integers that no float holds.
+# Means, deviations and factors are at most this; JSON has integers that no float holds.
 LARGEST = 1e6
 SUFFIXES = ("ImageProcessorFast", "ImageProcessor", "FeatureExtractor")
 # The processor of each type of model, for files that name none, and what it does with images.

@@ -51,7 +51,7 @@ def in_known_form(images):
         return array
     if array.dtype == object:
         return list(array)
-    # Of arrays with three axes the first may be that of grey images: only PyTorch's are single.
+    # The first of three axes may be that of grey images: only PyTorch's arrays are single images.
     if array.ndim == 4 or (array.ndim == 3 and array is not images):
         channels, *size = array.shape[-3:]
         is_first = channels in CHANNELS and size[-1] not in CHANNELS and channels < min(size)

@@ -48,7 +48,7 @@ from vit_tf.files import (
 )
 from vit_tf.names import file_error, format_list, join_words
 
-# Of images that are to share a size so many are measured ahead, and all others when they are met.
+# So many images that are to share a size are measured ahead, all others when they are met.
 MEASURED = 100
 
 
@@ -149,7 +149,7 @@ def _size(path):
 
     file = _readable(path)
     with imaging.explained(file, without_password(path)), Image.open(file) as image:
-        # Of a PNG the orientation may follow the image, which may be corrupt.
+        # The orientation of a PNG may follow the image, which may be corrupt.
         sideways = image.getexif().get(0x0112, 1) >= 5
         return image.size if sideways else image.size[::-1]
 

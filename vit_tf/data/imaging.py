@@ -229,8 +229,8 @@ def _first_frame(gif: tf.Tensor) -> tf.Tensor:
 
 def _with_webp_size(webp: tf.Tensor) -> tf.Tensor:
     """The contents of a WebP; an error of TensorFlow where its header declares too many pixels."""
-    # Of the canvas 24 bits each, minus one; of lossless images 14 bits each, minus one; of lossy
-    # ones 14 bits each.
+    # The sides of the canvas have 24 bits each, minus one; those of lossless images 14 bits, minus
+    # one; those of lossy ones 14 bits.
     head = tf.pad(_bytes(tf.strings.substr(webp, 0, 30)), [[0, 30]])
     canvas = head[24:30:3] + 256 * head[25:30:3] + 65536 * head[26:30:3] + 1
     bits = tf.reduce_sum(head[21:25] * [1, 2**8, 2**16, 0]) + 2**24 * (head[24] % 16)
@@ -579,7 +579,7 @@ def resize_image(image: tf.Tensor, size: tuple, preprocessing: Preprocessing) ->
 def _in_aspect(images, size, aspect):
     """Images cut or padded to the aspect ratio of a size, in the integers of Keras' `Resizing`."""
     own = tf.shape(images)[1:3]
-    # Of the height that fits the width, and of the width that fits the height.
+    # What is divided here gives the height that fits the width, and the width that fits the height.
     products = tf.cast(own[::-1] * tf.constant(size), tf.float32)
     fit = tf.cast(products / tf.constant(size[::-1], tf.float32), tf.int32)
     if aspect == "crop":

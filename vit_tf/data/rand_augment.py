@@ -14,7 +14,7 @@ import tensorflow as tf
 from vit_tf.batches import map_examples
 from vit_tf.names import lookup
 
-# Of red, green and blue in the brightness that an eye sees (ITU-R 601-2), as in Pillow's mode L.
+# Shares of red, green and blue in the brightness that an eye sees (ITU-R 601-2; Pillow's mode L).
 LUMA = (0.299, 0.587, 0.114)
 
 
@@ -189,7 +189,7 @@ def _rotation(image, magnitude, sign):
     """Coefficients of a turn about the centre by up to 30 degrees."""
     angle = magnitude * sign * math.radians(30)
     cos, sin = tf.cos(angle), tf.sin(angle)
-    # Of the centre between the pixels, whose own centres lie at integers here.
+    # The image turns about its centre; the centres of pixels lie at integers here.
     y, x = ((size - 1) / 2 for size in image.shape[:2])
     return [cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y]
 
@@ -218,7 +218,7 @@ def shear_x(image, magnitude, sign):
     shift = 0.3 * magnitude * sign * (tf.range(float(height)) + 0.5)
     pixels = tf.floor(shift)
     part = (shift - pixels)[:, None]
-    # Of columns from one before the image to one behind it, which are black.
+    # The columns go from one before the image to one behind it, which are black.
     columns = tf.range(width + 1) + tf.cast(pixels, tf.int32)[:, None] + 1
     places = tf.clip_by_value(columns, 0, width + 1) + (width + 2) * tf.range(height)[:, None]
     padded = tf.pad(image, ((0, 0), (1, 1), (0, 0)))

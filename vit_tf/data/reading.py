@@ -27,10 +27,10 @@ from vit_tf.data.source import is_contiguous
 from vit_tf.preprocessing import Preprocessing
 
 CACHE_BYTES = 2**30
-# Of shuffled ones, all of which are decoded before the first batch.
+# A shuffled data set is decoded whole before its first batch, so its cache is limited by count too.
 CACHE_EXAMPLES = 100_000
 CPUS = os.cpu_count()
-# Of files that TensorFlow decodes; others may be animated, transparent or of rare kinds.
+# TensorFlow decodes files of these names; others may be animated, transparent or of rare kinds.
 TENSORFLOW_SUFFIXES = (b".png", b".jpg", b".jpeg")
 BLOCK = 64  # examples that are decoded together on their way into the cache
 
@@ -58,15 +58,24 @@ def read_batches(
     """
     # A problem with an image travels as words and is raised last, since a cache whose input fails
     # drops that example for good.
-    own = source.image_size(split, indices) if size is None else None
-    framing = framing_of(preprocessing or Preprocessing(None), size or own, area)
+    native_size = source.image_size(split, indices) if size is None else None
+    framing = framing_of(preprocessing or Preprocessing(None), size or native_size, area)
     if source.decode_with_alpha is not None and framing.num_channels == 4:
         source = dataclasses.replace(source, decode=source.decode_with_alpha, attempt=None)
     elif _needs_pillow(source, split, indices):
         source = dataclasses.replace(source, decode=source.decode_by_pillow)
     items = _items(source, split, indices, seed)
-    most = CACHE_BYTES if keep and (seed is None or len(indices) <= CACHE_EXAMPLES) else -1
-    examples, ways, singly = _plan(source, items, len(indices), own, framing, seed, most, repeats)
+    may_cache = keep and (seed is None or len(indices) <= CACHE_EXAMPLES)
+    examples, decoders, can_map_images = _plan(
+        source,
+        items,
+        len(indices),
+        native_size,
+        framing,
+        seed,
+        CACHE_BYTES if may_cache else -1,
+        repeats,
+    )
     if cut_batches and not worker.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
 
@@ -84,18 +93,18 @@ def read_batches(
 
         def finish(prepare, batch, *seeds):
             count = tf.size(batch[1])
-            drawn = tuple(draw(count, own) for (draw, _), own in zip(random, seeds, strict=True))
+            drawn = tuple(draw(count, seed) for (draw, _), seed in zip(random, seeds, strict=True))
             return prepare(*batch, drawn, image_map)
 
         def make(batches, *seeds):
             drawn = tf.data.Dataset.zip((batches, *seeds))
-            tried = _tried(drawn, [partial(finish, way) for way in ways], batch_size)
+            tried = _tried(drawn, [partial(finish, decoder) for decoder in decoders], batch_size)
             finished = tried.map(_raise_problems)
             return divided_by_batch(without_autotune(finished)).prefetch(tf.data.AUTOTUNE)
 
         return ResumableDataset.from_sources(make, batches, *(seeds for _, seeds in random))
 
-    return _mappable(build) if singly else build(None)
+    return _mappable(build) if can_map_images else build(None)
 
 
 def _mappable(build):
@@ -120,15 +129,17 @@ def read_shardable(source, split, indices, size, batch_size, *, seed=None, **set
             return empty_batch(batches)
         if seed is not None and source.read_shuffled is None:
             # It is another shard in each epoch: none of it is kept.
-            part = read(indices, batch_size, worker=shard, cut_batches=True, keep=False)
+            of_worker = read(indices, batch_size, worker=shard, cut_batches=True, keep=False)
         else:
-            own = shard.batch_indices if seed is None else shard.contiguous_indices
-            shard_size, keep = shard.size(batch_size), image_map is None
-            part = read(own(used, batch_size), shard_size, worker=shard, keep=keep)
-        part = part.map_images(image_map) if image_map else part
+            select = shard.batch_indices if seed is None else shard.contiguous_indices
+            worker_indices, shard_size = select(used, batch_size), shard.size(batch_size)
+            of_worker = read(worker_indices, shard_size, worker=shard, keep=image_map is None)
+        of_worker = of_worker.map_images(image_map) if image_map else of_worker
         if not rest or shard.size(rest):
-            return part
-        return ResumableDataset.from_sources(lambda part: part.concatenate(empty_batch(part)), part)
+            return of_worker
+        return ResumableDataset.from_sources(
+            lambda batches: batches.concatenate(empty_batch(batches)), of_worker
+        )
 
     batches = read(indices, batch_size)
 
@@ -181,68 +192,73 @@ def _items(source, split, indices, seed):
     return source.read_shuffled(split, indices, seed)
 
 
-def _plan(source, items, count, own, framing, seed, most, repeats):
-    """What is kept in memory, `most` bytes of it, and what is left to do with a batch of it."""
+def _plan(source, items, count, native_size, framing, seed, cache_bytes, repeats):
+    """What is kept in memory, up to `cache_bytes`, and what is left to do with a batch of it."""
     # Shuffled examples; functions for `_tried` of a batch of them, of what was drawn and of an
     # `ImageMap` or None; and whether these make the images one by one, so that they can map them.
-    spec = _own_spec(source, items, own)
+    spec = _shared_spec(source, items, native_size)
     resized = framing.spec.shape.num_elements() * tf.float32.size
     cost = np.prod(spec.shape) * spec.dtype.size if spec else np.inf
     # Larger images than those asked for are kept only where they are cropped anew in each epoch.
-    as_they_are = framing.area or cost <= resized or count * resized > most
+    as_they_are = framing.area or cost <= resized or count * resized > cache_bytes
 
     def shuffle(examples, buffer):
         examples = examples if seed is None else examples.shuffle(buffer, seed=seed)
         return _repeated(examples, count, repeats)
 
-    if as_they_are and count * cost <= most:
+    if as_they_are and count * cost <= cache_bytes:
 
         def frame(images, labels, problems, drawn, image_map):
             return _framed(images, drawn, framing, image_map), labels, problems
 
         cached = _cached(items, _decoders(source, None, spec), count)
         return shuffle(cached, count), [frame], bool(framing.area)
-    if not framing.area and count * resized <= most:
+    if not framing.area and count * resized <= cache_bytes:
         cached = _cached(items, _decoders(source, framing), count)
         return shuffle(cached, count), [lambda *example: example[:3]], False
-    ways = _decoders(source, framing, spec if own and not framing.area else None)
+    decoders = _decoders(source, framing, spec if native_size and not framing.area else None)
     if repeats > 1 and source.shuffle_buffer < count:
         # The first of a stream that is shuffled in part would be nearly the same in every epoch.
         items = _one_of_neighbours(items, repeats, seed)
-    return shuffle(items, min(count, source.shuffle_buffer)), ways, True
+    return shuffle(items, min(count, source.shuffle_buffer)), decoders, True
 
 
-def _own_spec(source, items, own):
+def _shared_spec(source, items, native_size):
     """The `tf.TensorSpec` that the decoded images share, or None if they share no shape."""
-    way = partial(source.attempt, window=None) if source.attempt else lambda x: source.decode(x)[0]
-    image = items.map(lambda item, label: way(item)).element_spec
+
+    def decode(item, label):
+        return source.attempt(item, None) if source.attempt else source.decode(item)[0]
+
+    image = items.map(decode).element_spec
     shape = tuple(image.shape)
-    shape = (*own, shape[2]) if own and None not in (*own, shape[2]) else shape
+    if native_size and None not in (*native_size, shape[2]):
+        shape = (*native_size, shape[2])
     return None if None in shape else tf.TensorSpec(shape, image.dtype)
 
 
-def _tried(batches, ways, size):
+def _tried(batches, decoders, size):
     """Results, batch by batch, of the first of one or two functions that does not raise."""
     # Errors are caught in a data set that `interleave` reads: `get_single_element` would optimize
     # the functions anew for each batch.
     # A whole batch is in the making at each of these calls: a few are enough.
     calls = max(2, -(-2 * CPUS // size))
-    if len(ways) == 1:
-        return batches.map(*ways, num_parallel_calls=calls)
+    if len(decoders) == 1:
+        return batches.map(*decoders, num_parallel_calls=calls)
 
-    def try_ways(*batch):
-        first, second = [tf.data.Dataset.from_tensors(batch).map(way) for way in ways]
+    def try_each(*batch):
+        single = tf.data.Dataset.from_tensors(batch)
+        first, second = map(single.map, decoders)
         return first.ignore_errors().concatenate(second).take(1)
 
     made = batches.interleave(
-        try_ways, cycle_length=calls, num_parallel_calls=calls, deterministic=True
+        try_each, cycle_length=calls, num_parallel_calls=calls, deterministic=True
     )
     return made.apply(tf.data.experimental.assert_cardinality(batches.cardinality()))
 
 
-def _cached(items, ways, count):
+def _cached(items, decoders, count):
     """Decoded examples, (image, label, problem), kept in memory once they have been seen."""
-    examples = _tried(items.batch(BLOCK), ways, BLOCK).unbatch()
+    examples = _tried(items.batch(BLOCK), decoders, BLOCK).unbatch()
     return examples.apply(tf.data.experimental.assert_cardinality(count)).cache()
 
 

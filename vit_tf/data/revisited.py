@@ -155,7 +155,7 @@ def crop(image, box, path):
     return image[top:bottom, left:right]
 
 
-# Of a pickle, each as often as it is held; Oxford and Paris have less than a million.
+# The values of a pickle are counted as often as held; Oxford and Paris have less than a million.
 MOST_VALUES = 2**26
 # Numbers of one type, in NumPy's letters, with or without a byte order: no objects, no records.
 NUMBERS = re.compile(r"[<>=|]?[biuf][1248]")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -54,30 +55,42 @@ class Description:
     num_examples: dict
 
 
+# What the functions of a `Source` take and return. An item is an image that is not yet decoded.
+Indices: TypeAlias = np.ndarray
+Item: TypeAlias = tf.Tensor
+Window: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+# A split's labels, int array (example,), -1 for unknown; None if images would have to be read.
+Labels: TypeAlias = Callable[[str], np.ndarray | None]
+# The (height, width) that images share; it raises a `ValueError` if they share none.
+SharedSize: TypeAlias = Callable[[str, Indices], tuple[int, int]]
+# A data set of (item, label) for sorted indices, in their order.
+ReadItems: TypeAlias = Callable[[str, Indices], tf.data.Dataset]
+# The same for an integer more, the seed of another order in each pass.
+ReadShuffled: TypeAlias = Callable[[str, Indices, int], tf.data.Dataset]
+# An image, uint8 or float (height, width, 1 or 3) in [0, 255], and what is wrong with it, a string
+# tensor that is empty if nothing is.
+Decode: TypeAlias = Callable[[Item], tuple[tf.Tensor, tf.Tensor]]
+# A part of an image, faster than by `Decode`; the graph raises where it cannot.
+Attempt: TypeAlias = Callable[[Item, Window | None], tf.Tensor]
+
+
 @dataclass(frozen=True)
 class Source:
-    """Where examples come from; an item is an image that is not yet decoded."""
+    """Where examples come from."""
 
-    class_names: tuple  # a label is a position in them; empty for images without labels
-    num_examples: Mapping  # of each split
-    # Of a split: int array (example,), -1 for unknown; None if the images would have to be read.
-    labels: Callable
-    # Of (split, indices): the (height, width) that they share; a `ValueError` if they share none.
-    image_size: Callable
-    # Of (split, sorted indices): a `tf.data.Dataset` of (item, label) in that order.
-    read: Callable
-    # Of an item: its image, uint8 or float (height, width, 1 or 3) in [0, 255], and what is wrong
-    # with it, a string tensor that is empty if nothing is.
-    decode: Callable
-    # Of (item, window): faster than `decode`; a part of the image, or an error of the graph.
-    attempt: Callable | None = None
-    decode_by_pillow: Callable | None = None  # for files that the graph may not decode
-    decode_with_alpha: Callable | None = None  # the same, with an alpha channel
-    # Of (split, neighbours, seed): as `read`, in another order each time.
-    read_shuffled: Callable | None = None
+    class_names: tuple[str, ...]  # a label is a position in them; empty for images without labels
+    num_examples: Mapping[str, int]  # of each split
+    labels: Labels
+    image_size: SharedSize
+    read: ReadItems
+    decode: Decode
+    attempt: Attempt | None = None
+    decode_by_pillow: Decode | None = None  # for files that the graph may not decode
+    decode_with_alpha: Decode | None = None  # the same, with an alpha channel
+    read_shuffled: ReadShuffled | None = None
     shuffle_buffer: int = 2**24  # items that may wait in memory to be shuffled
     in_files: bool = False  # whether an item is the path of a file
-    version: Callable | None = None  # of nothing: a text that changes with what is stored
+    version: Callable[[], str] | None = None  # a text that changes with what is stored
 
 
 def identify(source, split, indices):

@@ -19,7 +19,7 @@ BLOCK = 1024  # records that are picked from at once
 _labels = {}  # of each split that was read, by its folder, version and name
 # The file that describes a prepared data set.
 INFO = "dataset_info.json"
-# Of the hosts that a data set comes from, how many are asked, and for how long.
+# How many of the hosts that a data set comes from are asked, and for how many seconds each.
 HOSTS, SECONDS = 3, 5
 
 
@@ -228,7 +228,7 @@ def _unreachable(builder):
 
 
 def _unusable(name, error, where=""):
-    # Of a host that does not answer, requests wraps what is wrong in words about the attempts.
+    # Where a host does not answer, requests wraps what is wrong in words about the attempts.
     inner = getattr(error.args[0], "reason", error) if error.args else error
     reason = " ".join(str(inner).split())[:300]
     return ValueError(

@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 
 NUM_IMAGENET = 1000
-# Of keras.applications, where `decode_predictions` has stored it, and of timm's package.
+# `decode_predictions` of keras.applications stores the names here; timm's package has them there.
 KERAS_INDEX = Path("models", "imagenet_class_index.json")
 TIMM_FOLDER = Path("data", "_info")
 

@@ -175,7 +175,7 @@ class VisionModel(keras.Model):
         try:
             for layer in self.layers:
                 for node in layer._inbound_nodes[-1:]:
-                    # Of taps, which are in the order of their names, the last is such as "mlp/sum".
+                    # Taps are in the order of their names, so that the last is such as "mlp/sum".
                     last = SimpleNamespace(output_tensors=node.output_tensors[-1:])
                     layer._inbound_nodes.append(last)
             super().summary(*args, **kwargs)

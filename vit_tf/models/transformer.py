@@ -72,7 +72,7 @@ def swiglu(x):
 
 
 ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
-# Of twice as many channels as they return.
+# Gates take twice as many channels as they return.
 GATES = {"swiglu": swiglu}
 
 

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from vit_tf.torch_models import axes
 
 Tensor = torch.Tensor
-# Of the name of a value inside a module and the value: what the module goes on with.
+# Takes the name of a value inside a module and the value; returns what the module goes on with.
 Watch = Callable[[str, Tensor], Tensor]
 # Names of what the first block is given, and of what the model returns.
 EMBEDDING, SCORES, OUTPUT = "embedding", "logits", "output"

@@ -64,7 +64,7 @@ class Trace:
 
 
 NOTHING = Trace({}, {})
-# Of each module its structure and its traces: the same model is measured many times.
+# Structure and traces are kept for each module: the same model is measured many times.
 TRACES: WeakKeyDictionary = WeakKeyDictionary()
 SHAPES: WeakKeyDictionary = WeakKeyDictionary()  # of the images that each module is made for
 

@@ -206,7 +206,7 @@ def check_configuration(configuration, directory):
         raise ValueError(
             f"Expected {str(path)!r} next to the saved state. Received: {file_error(error, path)}"
         ) from error
-    # Of runs of earlier versions the number of replicas and the images are not known.
+    # Earlier versions did not write the number of replicas and the images.
     for field in {"replicas", "images"} & configuration.keys():
         saved.setdefault(field, configuration[field])
     differing = _differences(saved, json.loads(text))
@@ -426,7 +426,7 @@ class Checkpoint(keras.callbacks.Callback):
         self.directory, self.history = directory, progress.history
         self._steps, self._preemption = steps, preemption
         self._save_every, self._average = save_every, average
-        # Of the epoch: steps done before this process and in all, totals then and at its end.
+        # The steps of this epoch done before this process and in all, and the totals at its end.
         self._before = self._done = progress.step
         self._metrics, self._cut = progress.metrics, False
 

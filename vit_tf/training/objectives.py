@@ -124,7 +124,7 @@ def compile_model(model, optimizer, loss, accuracy):
         if replicas == 1 and not is_tpu(strategy):
             model.compile(optimizer=optimizer, loss=loss, metrics=[accuracy])
             return
-        # Of results named "loss" Keras returns the last; a model's own losses have only its own.
+        # Keras returns the last result named "loss"; only its own includes a model's own losses.
         means = [accuracy] if model.losses else [accuracy, MeanLoss(loss)]
         model.compile(optimizer=optimizer, loss=loss, weighted_metrics=means)
         model._flatten_metrics_in_order = _loss_and_others
