@@ -181,6 +181,7 @@ RANGES = {
     "repetition": (-1.0, 1.0),
     "distance": (0.0, np.sqrt(2)),  # in sides of a square grid
     "ratio": (0.0, np.inf),
+    "number": (0.0, np.inf),
     **dict.fromkeys(("share", "accuracy", "purity", "IoU", "PCK", "J&F", "asymmetry"), (0.0, 1.0)),
     "CKA": (0.0, 1.0),
 }

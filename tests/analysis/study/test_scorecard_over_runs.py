@@ -113,6 +113,7 @@ def test_claims_are_matched_by_name_and_evaluated_anew():
         ("difference in share", (-0.6, 0.1, 0.56), (-1.0, 1.0)),
         ("difference in share of patches", (-0.9, 0.8, 0.1), (-1.0, 1.0)),
         ("ratio", (0.2, 0.5, 0.9), (0.0, None)),
+        ("number of types", (0.0, 0.0, 1.0), (0.0, None)),
         ("CKA", (0.2, 0.5, 0.9), (0.0, 1.0)),
         ("nat", (0.2, 0.5, 0.9), (None, None)),
     ],
