@@ -64,13 +64,13 @@ def annotated(rng):
     index = masks.astype("uint8")
     pairs = [
         {
-            "category": "square",
+            "category": category,
             "source": images[m],
             "target": images[m + 1],
             "source_points": places[m : m + 1] + 4.0,
             "target_points": places[m + 1 : m + 2] + 4.0,
         }
-        for m in (0, 2)
+        for category, m in (("square", 0), ("other square", 2))
     ]
     truth = [{"easy": [q], "hard": [q + 5], "junk": [q + 9]} for q in range(3)]
     queries = images[:3] + rng.normal(size=(3, 16, 16, 3)).astype("float32")
@@ -92,7 +92,7 @@ def subjects():
     without = vit | {"without_skips": ("block01",)}
     mixer = vit | {"tokens_mlp_dim": 4, "channels_mlp_dim": 8}
     mixer = {key: value for key, value in mixer.items() if key not in ("num_heads", "mlp_dim")}
-    bit = shape | {"units": (1, 1), "width_factor": 0.5}
+    bit = shape | {"units": (1, 2), "width_factor": 0.5}  # two layers on the last grid
     cast = [
         ("ViT-CLS", "vit", vit_tf.ViT(**vit), None, None),
         ("ViT-GAP", "gap", vit_tf.ViT(**vit, pooling="gap"), None, None),
@@ -154,7 +154,8 @@ def test_every_figure_finds_its_results_and_draws_them(measured):
     pictures, _, results, _, _ = measured
     shown = {id(picture.figure) for picture in pictures}
     others = [figure for figure in all_figures() if id(figure) not in shown]
-    assert [figure.name for figure in others] == ["counterparts"]  # of models of the user
+    # These are of models of the user, and of models whose training operations are known.
+    assert [figure.name for figure in others] == ["counterparts", "accuracy-by-compute"]
     names = [picture.name for picture in pictures]
     assert len(set(names)) == len(names)
     for picture in pictures:
