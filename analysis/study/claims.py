@@ -45,7 +45,7 @@ from .data import UNKNOWN, Data
 from .figure import Figure, all_figures, describe, fields_of, missing_data
 from .measure import DATA, Measurement
 from .models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
-from .supervision import SUPERVISIONS
+from .supervision import RECONSTRUCTION, SUPERVISIONS
 
 log = logging.getLogger(__name__)
 
@@ -371,6 +371,12 @@ def _of_other_supervision(
     claim: Claim, by_role: dict[str, StudyModel]
 ) -> tuple[str, tuple[str, ...]] | None:
     """Why a claim about ViTs with some supervision is not tested on these; None if it is."""
+    masked = by_role.get("masked")
+    if masked is not None and masked.supervision not in ("", RECONSTRUCTION):
+        return (
+            f"Not tested: {masked.name} was trained {SUPERVISIONS[masked.supervision]}; the claim "
+            f"is about ViTs trained {SUPERVISIONS[RECONSTRUCTION]}."
+        ), ()
     model = by_role.get("vit")
     if not claim.supervision or model is None or model.supervision in claim.supervision:
         return None

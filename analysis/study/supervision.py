@@ -26,13 +26,19 @@ _BY_PAPER = {
     SELF_DISTILLATION: "DINO DINO2 DINO3",
     RECONSTRUCTION: "MAE BEIT BEIT2",
 }
+# A word of a name, also with a version: not "dino" in "dinosaurs".
+_START, _END = r"(?<![a-z])", r"(?=v?\d|[^a-z]|$)"
+_RELEASED = ("timm:", "hf://", "timm/", "facebook/")  # beginnings of names of released models
+# Endings of the files of authors.
+_AUTHORS_FILES = (".pth", ".pth.tar", ".npz", ".pt")
 # Of names that are in no table: those of timm, the hub, and the files of the authors.
 _BY_NAME = {
-    SELF_DISTILLATION: r"dino|ibot",
-    RECONSTRUCTION: r"(^|[._/-])(vit_?)?mae([._/-]|$)|mae_pretrain|beit|simmim|i-?jepa",
-    CONTRASTIVE: r"moco|simclr|vit-[bsl]-300ep",
-    IMAGE_TEXT: r"clip|siglip|^ViT-[BL]-\d+(-336px)?\.pt$",
-    LABELS: r"augreg|deit|(^|[._/-])(orig_)?in(1k|21k)$|^ViT-\w_\d+\.npz$|^BiT-[SML]|\.fb_in1k",
+    SELF_DISTILLATION: rf"{_START}(dino|ibot){_END}",
+    RECONSTRUCTION: rf"{_START}((vit_?)?mae|beit|simmim){_END}",
+    CONTRASTIVE: rf"{_START}(moco|simclr){_END}|{_START}vit-[bsl]-300ep",
+    IMAGE_TEXT: rf"{_START}((meta|mobile|open|m)?clipa?|siglip){_END}|^ViT-[BL]-\d+(-336px)?\.pt$",
+    LABELS: rf"{_START}(augreg|deit)|{_START}(orig_)?in(1k|21k)$|^ViT-\w_\d+\.npz$|^BiT-[SML]"
+    r"|\.fb_in1k",
 }
 
 
@@ -48,14 +54,14 @@ def require_supervisions(kinds: Iterable[str]) -> None:
 def supervision_of(source: str) -> str:
     """The supervision of a released model, a key of `SUPERVISIONS`; empty where it is not known.
 
-    `source` is a name or path as `vit_tf.load` opens it. A user's own file has no released name:
-    only its base name is looked at, for those of the authors' files.
+    `source` is a name or path as `vit_tf.load` opens it. A local path has a released name only if
+    it is a file that ends as those of the authors do; its folders are the user's own.
     """
     if source in released.bundled_models():
         return LABELS
-    is_released = source in released.CHECKPOINTS or source.startswith(("timm:", "hf://", "timm/"))
-    name = source if is_released else os.path.basename(source.rstrip("/"))
-    if name.endswith((".keras", ".h5")):
+    is_released = source in released.CHECKPOINTS or source.startswith(_RELEASED)
+    name = source if is_released else os.path.basename(source)
+    if not (is_released or name.endswith(_AUTHORS_FILES)):
         return ""
     known = next((kind for kind, at in _BY_NAME.items() if re.search(at, name, re.IGNORECASE)), "")
     if source in released.CHECKPOINTS and not known:

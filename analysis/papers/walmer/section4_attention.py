@@ -209,6 +209,7 @@ def distance_rises(distance):
     above=0,
     least=0.01,
     about=RUNS,
+    supervision=EXPLICIT,
 )
 def supervision_orders_attention(labels, masked, seed):
     """ViTs process local and global information in orders that depend on their supervision.
@@ -233,6 +234,7 @@ def supervision_orders_attention(labels, masked, seed):
     above=0,
     least=0.01,
     about=RUNS,
+    supervision=EXPLICIT,
 )
 def supervision_orders_more_than_size(labels, masked, larger):
     """The order of local and global processing is due to supervision more than to size.

@@ -237,6 +237,7 @@ def masked_cls_is_semantic(clusters, untrained):
     above=0,
     least=0.02,
     about=RUNS,
+    supervision=EXPLICIT,
 )
 def supervised_most_semantic(labels, masked):
     """Features of supervised ViTs are the most semantically rich.

@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_4
+from vit_tf.analysis.papers.walmer.section5_clusters import supervised_most_semantic
 from vit_tf.analysis.study.claims import evaluate
 from vit_tf.analysis.study.models import StudyModel
 from vit_tf.analysis.study.supervision import SUPERVISIONS, require_supervisions, supervision_of
@@ -32,6 +33,15 @@ from vit_tf.checkpoints import released
         ("beit_base_patch16_224_pt22k_ft22k.pth", "labels"),
         ("vit-b-300ep.pth.tar", "contrastive"),
         ("facebook/dinov2-base", "self-distillation"),
+        ("hf://openai/clip-vit-base-patch32", "image-text"),
+        ("weights/dino_deitsmall8_pretrain.pth", "self-distillation"),
+        ("mocov3-vit-base-300ep.pth.tar", "contrastive"),
+        # I-JEPA predicts features, which is none of these kinds.
+        ("hf://facebook/ijepa_vith14_1k", ""),
+        ("runs/dino_of_mine", ""),
+        ("dinosaurs/", ""),
+        ("runs/dinosaurs.pth", ""),
+        ("mae/eclipse.pt", ""),
         ("ViT-B-16.pt", "image-text"),
         ("ViT-B_16.npz", "labels"),
         ("runs/clip/model.keras", ""),
@@ -81,3 +91,30 @@ def test_claims_about_supervised_vits_are_tested_on_those_only(kind):
     elif not kind:
         assert "not known how ViT was trained" in rises.explanation
     assert is_tested or np.isnan(rises.value)
+
+
+OF_SUPERVISED = ("supervision-orders-attention", "supervision-orders-more-than-size")
+
+
+@pytest.mark.parametrize(
+    ("vit", "masked", "reason"),
+    [
+        ("labels", "reconstruction", ""),
+        ("image-text", "", ""),
+        ("self-distillation", "reconstruction", "vit was trained by self-distillation"),
+        ("labels", "contrastive", "masked was trained by contrastive learning"),
+        ("labels", "labels", "masked was trained with class labels"),
+    ],
+)
+def test_both_sides_of_a_comparison_have_the_supervision_that_it_is_about(vit, masked, reason):
+    model = replace(StudyModel("vit", "vit", "key", (), None, None), supervision=vit)
+    other = replace(model, name="masked", role="masked", base=model, supervision=masked)
+    variants = [
+        replace(model, name=name, role=name, detail=1, base=model) for name in ("seed", "larger")
+    ]
+    results = {f"unit_distance.{name}": DISTANCE for name in ("vit", "masked", "seed", "larger")}
+    rows = {row.name: row for row in evaluate([FIGURE_4], [model, other, *variants], results)}
+    for name in OF_SUPERVISED:
+        assert (rows[name].outcome == "not tested") == bool(reason), name
+        assert reason in rows[name].explanation
+    assert supervised_most_semantic.supervision == ("labels", "image-text")
