@@ -86,7 +86,12 @@ def parse(arguments=None):
     add("--bit-epochs", type=int, help="epochs of the BiT (default: 6)")
     text = "largest random shift, in pixels (default: 1 for digits, otherwise 0)"
     add("--shift", type=int, help=text)
-    add("--seeds", type=int, default=2, help="number of seeds of ViT-CLS and BiT, with --full")
+    add(
+        "--seeds",
+        type=int,
+        default=2,
+        help="number of seeds of ViT-CLS, the larger ViT and BiT, with --full",
+    )
     text = "examples per training step (default: 32 for digits, otherwise 64)"
     add("--batch-size", type=int, help=text)
     text = "models trained in parallel (default: by the number of cores)"
@@ -254,7 +259,7 @@ def make_plans(options, num_classes):
     tuned = variant(cls, "on masked patches and fine-tuned", "tuned", None, start=masked)
     plans += [masked, tuned]
     for seed in range(1, options.seeds):
-        for plan in (cls, resnet):
+        for plan in (cls, resnet, larger):
             plans.append(variant(plan, f"seed {seed}", "seed", seed, seed=seed))
     before = variant(cls, "on half the classes", "before", None, half=0)
     tuning = recipe(math.ceil(options.epochs / 2), learning_rate=5e-4)
@@ -490,7 +495,7 @@ def _train_model(plan, options, key, callbacks):
         "model": plan.name,
         "parameters": model.count_params(),
         "test accuracy (%)": None if accuracy is None else round(100 * accuracy, 2),
-        "tested on": sum(len(labels) for _, labels in test),
+        "tested on": None if accuracy is None else sum(len(labels) for _, labels in test),
         "epochs": plan.recipe.epochs,
         "training (s)": round(time.perf_counter() - start),
     }

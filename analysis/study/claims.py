@@ -489,6 +489,17 @@ def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, St
             base = by_role.get(BASES.get(role, "vit"))
             kind = "fraction" if role == "resnet_fraction" else role
             variants = [m for m in models if m.role == kind and m.base == base]
+            if "resnet_fraction" in roles and kind == "fraction":
+                # Both models are compared on the smallest fraction that both were trained on.
+                bases = [by_role.get("vit"), by_role.get("resnet")]
+                of_bases = [
+                    {m.detail for m in models if m.role == kind and m.base == each}
+                    for each in bases
+                ]
+                shared = set.intersection(*of_bases)
+                # Without one, the reason names the ResNet's.
+                if shared or role == "resnet_fraction":
+                    variants = [m for m in variants if m.detail in shared]
             if variants and (base is not None or role == "before"):
                 by_role[role] = min(variants, key=partial(_order_of_variants, base))
         sets_of_models.append(by_role)

@@ -57,7 +57,7 @@ ROLES = {
     "without": "models trained without the skips of a block",
     "seed": "a model trained with another seed",
     "fraction": "models trained on fractions of the data",
-    "resnet_fraction": "ResNets trained on fractions of the data",
+    "resnet_fraction": "ResNets trained on the same fractions of the data",
     "larger": "a larger ViT",
     "hybrid": "a hybrid of ResNet and ViT",
     "masked": "a ViT pre-trained by masked patch prediction",

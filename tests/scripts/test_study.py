@@ -238,7 +238,17 @@ def test_every_plan_is_another_and_every_figure_has_its_models(options):
         assert plan.start is None or names.index(plan.start.name) < index
     needed = {role for figure in all_figures() for role in figure.models.all_roles}
     assert needed == {plan.role for plan in plans}
-    assert sum(plan.role == "seed" for plan in plans) == 2 * (options.seeds - 1)
+    assert sum(plan.role == "seed" for plan in plans) == 3 * (options.seeds - 1)
+
+
+def test_a_masked_model_without_a_trained_head_is_tested_on_no_images(options, monkeypatch):
+    monkeypatch.setattr(vit_tf, "train", lambda *arguments, **options: None)
+    vit, _ = tiny_plans(options, 10)
+    plan = dataclasses.replace(
+        vit, name="masked", role="masked", recipe=vit_tf.Pretraining(epochs=1)
+    )
+    row, _ = study_script._train_model(plan, options, "key", ())
+    assert row["test accuracy (%)"] is None and row["tested on"] is None
 
 
 def models_of(plans, options):

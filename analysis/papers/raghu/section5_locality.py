@@ -97,7 +97,7 @@ def less_data_less_local(less, complete):
     Attention distance of the most local head of each layer of the lower half, relative to uniform
     attention, mean over layers: trained on the smallest fraction of the data minus on all.
 
-    Models on less data have as many updates as the one on all.
+    In `vit-tf study`, models trained on less data have as many updates as the one on all.
     """
     first, second = (lower(relative_distance(each)).min(axis=1).mean() for each in (less, complete))
     return descriptive(first - second, "the error over images is not known")

@@ -434,7 +434,7 @@ def native_readouts_equal(first_token, mean):
     least=0.02,
 )
 def pooled_tokens_plateau(first_token, mean):
-    """In the last layers of a CLS model, accuracy on pooled tokens plateaus, that on CLS does not.
+    """In the last layers of a CLS model, accuracy on CLS rises more than that on pooled tokens.
 
     Increase in probe accuracy over the last third of the layers, on the CLS token minus on the mean
     of all tokens.
@@ -462,7 +462,7 @@ def pooled_tokens_plateau(first_token, mean):
     least=0.05,
 )
 def gap_tokens_become_alike(mean, first_token):
-    """In average-pooling models, the first token is poor early and almost matches the mean late.
+    """With average pooling, the first token is further below the mean early than in the last layer.
 
     Probe accuracy on the mean of all tokens minus on the first token, mean over the lower half of
     the layers, minus the same in the last layer.
@@ -680,6 +680,7 @@ FIGURE_13 = Figure(
     show="analysis.plots.plot_ridge_probe",
     title="Linear-probe accuracy by layer",
     caption=depth_caption,
+    claims=[larger_vits_have_better_middle_layers],
     quantities=[readable_from, best_probe],
     overview=Overview(
         "Linear-probe accuracy", lambda probes: expect_array(probes, ("layer",)).values, "accuracy"
@@ -705,6 +706,6 @@ FIGURE_13_LEFT = FIGURE_13.variant(
     title="Linear-probe accuracy by layer and amount of training data",
     caption="Each point is the test accuracy of a linear probe on the mean over all tokens or "
     "positions of one block's output, of models trained on all images or on a fraction of them.",
-    claims=[data_improve_middle_layers, larger_vits_have_better_middle_layers],
+    claims=[data_improve_middle_layers],
     overview=None,
 )

@@ -111,17 +111,31 @@ def data_hunger(similarity):
 def larger_models_need_data(smaller, larger):
     """Higher layers of larger models need more training data.
 
-    CKA of the upper half of the blocks with the model trained on all data, at the smallest fraction
-    that both models were trained on, ViT minus larger ViT.
+    CKA of the upper half of the blocks with the model trained on all data, of a second seed trained
+    on all data minus at the smallest fraction that both models were trained on; larger ViT minus
+    ViT.
+
+    The second seeds are the control: two runs of a larger model may differ more on all data too.
     """
     results = [expect_cka(result, ("fraction", "layer")) for result in (smaller, larger)]
-    fractions = [set(result["fraction"].values.tolist()) - {1.0} for result in results]
-    shared = set.intersection(*fractions)
+    fractions = [result["fraction"].values.tolist() for result in results]
+    shared = set.intersection(*map(set, fractions)) - {1.0}
     if not shared:
         raise ValueError("Not tested: both models have to be trained on one fraction of the data.")
-    at = [list(result["fraction"].values).index(min(shared)) for result in results]
-    pairs = zip(results, at, strict=True)
-    return minus(*(of_cka(lambda cka, row=row: upper(cka[row]).mean(), x) for x, row in pairs))
+    if not all(1 in each for each in fractions):
+        raise ValueError(
+            "Not tested: it needs, as a control, a second seed of each model trained on all data. "
+            f"Received: fractions {fractions[0]} and, of the larger model, {fractions[1]}."
+        )
+
+    def loss(similarity, fractions):
+        rows = (fractions.index(fraction) for fraction in (1, min(shared)))
+        return minus(
+            *(of_cka(lambda cka, row=row: upper(cka[row]).mean(), similarity) for row in rows)
+        )
+
+    of_smaller, of_larger = map(loss, results, fractions)
+    return minus(of_larger, of_smaller)
 
 
 @claim(

@@ -305,10 +305,10 @@ def better_middle(name, other):
 
 
 def larger_models_need_data(side):
-    """The largest gap is at another fraction, in the lower half, and with the other seed."""
+    """The largest gap is at another fraction, in the lower half, and between two seeds."""
     results = {}
-    for name, late in (("vit", 0.6), ("wide", 0.6 - 0.2 * side)):
-        cka = np.stack([np.full(6, 0.3), np.repeat([0.1, late], 3), np.full(6, 0.9)])
+    for name, late, control in (("vit", 0.6, 0.9), ("wide", 0.3 - 0.2 * side, 0.6)):
+        cka = np.stack([np.full(6, 0.3), np.repeat([0.1, late], 3), np.repeat([0.9, control], 3)])
         data = {
             "cka": (("fraction", "layer"), cka),
             "stderr": (("fraction", "layer"), 0 * cka + 0.01),
@@ -354,8 +354,8 @@ BUILDERS = {
     "native-readouts-equal": native_readouts_equal,
     "pooled-tokens-plateau": pooled_tokens_plateau,
     "gap-tokens-become-alike": gap_tokens_become_alike,
-    "data-improve-middle-layers": better_middle("vit", "vit-3"),
     "larger-vits-have-better-middle-layers": better_middle("wide", "bit"),
+    "data-improve-middle-layers": better_middle("vit", "vit-3"),
     "data-hunger": data_hunger,
     "larger-models-need-data": larger_models_need_data,
     "fine-tuning-keeps-first-blocks": fine_tuning,
@@ -455,6 +455,15 @@ def test_the_second_training_on_all_data_is_subtracted():
     assert decide(claim.low, claim.high, claim, ()) == "inconclusive"
     claim = evaluated("data-hunger", {"data_scale.vit": result.isel(fraction=[1])})
     assert claim.outcome == "not tested" and "second" in claim.explanation
+
+
+@pytest.mark.parametrize("name", ["vit", "wide"])
+def test_larger_models_need_a_control_of_each(name):
+    results = larger_models_need_data(1)
+    key = f"data_scale.{name}"
+    results[key] = results[key].isel(fraction=slice(None, -1))
+    claim = evaluated("larger-models-need-data", results)
+    assert claim.outcome == "not tested" and "second seed of each" in claim.explanation
 
 
 def perfect(rows, columns):

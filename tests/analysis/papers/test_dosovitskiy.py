@@ -5,11 +5,13 @@ import pytest
 
 from vit_tf.analysis.flow.embeddings import position_similarity
 from vit_tf.analysis.papers.dosovitskiy import (
+    FIGURE_3,
     accuracy_table,
     near_positions_are_similar,
     positions_have_rows_and_columns,
 )
-from vit_tf.analysis.study.claims import scorecard
+from vit_tf.analysis.study.claims import evaluate, scorecard
+from vit_tf.analysis.study.models import StudyModel
 
 OTHERS = {"fraction": "vit-3", "resnet_fraction": "bit-3", "hybrid": "stem", "tuned": "tuned"}
 
@@ -35,6 +37,32 @@ def test_gaps_of_accuracy_by_amount_of_data(name, accuracies, value):
     assert claim.outcome == "one run"
     del given["bit_3"]
     assert evaluated(name, **given).outcome == "not tested"
+
+
+@pytest.mark.parametrize(
+    ("of_vit", "of_resnet", "gap"),
+    [((0.03, 0.1), (0.1, 0.3), 0.3), ((0.1, 0.3), (0.1, 0.3), 0.3), ((0.03,), (0.1,), None)],
+)
+def test_both_models_are_compared_on_the_same_fraction(of_vit, of_resnet, gap):
+    accuracies = {
+        "vit": {0.03: 0.1, 0.1: 0.2, 0.3: 0.5},
+        "bit": {0.03: 0.3, 0.1: 0.5, 0.3: 0.6},
+    }
+    models = []
+    for name, role, fractions in (("vit", "vit", of_vit), ("bit", "resnet", of_resnet)):
+        base = StudyModel(name, role, name, (), None, None, accuracy=(0.8, 2000))
+        models.append(base)
+        for fraction in fractions:
+            facts = {"detail": fraction, "base": base}
+            facts["accuracy"] = (accuracies[name][fraction], 2000)
+            own_name = f"{name} {fraction}"
+            models.append(StudyModel(own_name, "fraction", own_name, (), None, None, **facts))
+    rows = {row.name: row for row in evaluate([FIGURE_3], models, {})}
+    claim = rows["resnet-better-on-little-data"]
+    if gap is None:
+        assert claim.outcome == "not tested" and "the same fractions" in claim.explanation
+    else:
+        assert claim.value == pytest.approx(gap)
 
 
 def test_hybrids_and_pre_trained_models_are_compared_with_the_vit():
