@@ -118,7 +118,6 @@ def clock_passes(clock):
     """Counts wall and processor seconds of each pass: a dict from its title, filled meanwhile."""
     from vit_tf.analysis.study import measure
 
-    measure.MOST_AT_ONCE = 1  # the clocks are those of one thread
     make, passes = measure._make, {}
 
     def timed(measurements, *args, **kwargs):

@@ -10,7 +10,7 @@ import xarray as xr
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.results import PARTS, SPATIAL, dataset_of, facts_of, mean_of, require_finite, variable
-from ..engine.roles import AnnotatedImages, Grid, Model, Taps
+from ..engine.roles import Grid, MaskedImages, Model, Taps
 from ..engine.stream import Statistic
 from .attention_distance import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
@@ -20,7 +20,7 @@ ROUNDING = 1e-6
 
 @one_pass_measurement("attention", num_tokens=num_attended)
 def attention_saliency(
-    features: Model, images_and_masks: AnnotatedImages, grid: Grid | None = None, mass: float = 0.6
+    features: Model, images_and_masks: MaskedImages, grid: Grid | None = None, mass: float = 0.6
 ) -> Statistic[xr.Dataset]:
     """Overlap of the most attended tokens of each image with a mask of its object.
 

@@ -16,6 +16,7 @@ from .roles import (
     Grid as Grid,
     Images as Images,
     LabelledImages as LabelledImages,
+    MaskedImages as MaskedImages,
     Model as Model,
     Models as Models,
     NumClasses as NumClasses,

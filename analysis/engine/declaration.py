@@ -80,9 +80,9 @@ def measurement(
     """Declares a function as a measurement, which takes any model and any images, and `layers=`.
 
     The types of its parameters declare what they are: `Model`, `Models`, `Images`,
-    `LabelledImages`, `AnnotatedImages`, `Scores`, `Classes`, `NumClasses` and `Block` of `engine`.
-    Their names are free. The function gets features, callables from images to `{layer: tensor}`,
-    for its models, and images as these expect them.
+    `LabelledImages`, `MaskedImages`, `AnnotatedImages`, `Scores`, `Classes`, `NumClasses` and
+    `Block` of `engine`. Their names are free. The function gets features, callables from images to
+    `{layer: tensor}`, for its models, and images as these expect them.
 
     Args:
         kind: the layers that it reads, as for `features_of`.
@@ -349,7 +349,8 @@ def _prepare_images(
     for name, images in data.items():
         for shape in shapes:
             images = with_channel_axis(images, shape[1:])
-        given[name] = as_images(images, expected)
+        whole = expected.squeezed() if expected and name in roles.masked else expected
+        given[name] = as_images(images, whole)
         if name in roles.labelled:
             require_labelled(name, given[name], given.get(roles.num_classes))
     return models

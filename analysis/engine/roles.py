@@ -22,6 +22,7 @@ class Role(Enum):
     MODELS = "models"
     IMAGES = "images"
     LABELLED_IMAGES = "labelled images"
+    MASKED_IMAGES = "images with masks"
     SCORES = "scores"
     CLASSES = "classes"
     NUM_CLASSES = "number of classes"
@@ -41,7 +42,10 @@ Models: TypeAlias = Annotated[Mapping[str, AnyModel] | Sequence[AnyModel] | AnyM
 Images: TypeAlias = Annotated[AnyImages, Role.IMAGES]
 # A data set, a tuple of arrays, or a folder of class folders.
 LabelledImages: TypeAlias = Annotated[tf.data.Dataset | tuple | Path, Role.LABELLED_IMAGES]
-# A data set or a tuple of images and of what belongs to each, such as masks or numbers.
+# A data set or a tuple of images and masks of their objects: images are resized and not cropped, as
+# masks, which are measured in shares of the image, would then belong to another part of it.
+MaskedImages: TypeAlias = Annotated[tf.data.Dataset | tuple | AnyImages, Role.MASKED_IMAGES]
+# A data set or a tuple of images and of numbers that belong to each.
 AnnotatedImages: TypeAlias = Annotated[tf.data.Dataset | tuple | AnyImages, Role.IMAGES]
 # Two images for each example, in a data set or a tuple, as the model takes them.
 ImagePairs: TypeAlias = tf.data.Dataset | tuple
@@ -70,6 +74,7 @@ class Roles:
     several_models: str | None
     images: tuple[str, ...]
     labelled: tuple[str, ...]  # of the images, those with labels
+    masked: tuple[str, ...]  # of the images, those with masks
     scores: str | None
     classes: str | None
     num_classes: str | None
@@ -114,7 +119,8 @@ def roles_of(function: Callable) -> Roles:
             f"def {function.__name__}(model: Model, images: Images). "
             f"Received: {function.__name__}{signature}"
         )
-    images = (*names[Role.IMAGES], *names[Role.LABELLED_IMAGES])
+    kinds = Role.IMAGES, Role.LABELLED_IMAGES, Role.MASKED_IMAGES
+    images = [name for kind in kinds for name in names[kind]]
     named = [*names[Role.SCORES], *names[Role.BLOCK]]
     defaults = [(name, signature.parameters[name].default) for name in named]
     return Roles(
@@ -122,6 +128,7 @@ def roles_of(function: Callable) -> Roles:
         several_models=_first(names[Role.MODELS]),
         images=tuple(name for name in signature.parameters if name in images),
         labelled=tuple(names[Role.LABELLED_IMAGES]),
+        masked=tuple(names[Role.MASKED_IMAGES]),
         scores=_first(names[Role.SCORES]),
         classes=_first(names[Role.CLASSES]),
         num_classes=_first(names[Role.NUM_CLASSES]),

@@ -41,6 +41,9 @@ class Kept:
         self._size = size
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._values)
+
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """The value of a key, made if it is not there."""
         if key not in self._values:
@@ -207,7 +210,9 @@ class Sharing:
         number = self.calls[key]
         self.calls[key] += 1
         place = key, number
-        if place not in self.shared.steps:
+        earlier = self.shared.steps.get(place)
+        # A step of a model that failed before it was traced has no graph to share.
+        if earlier is None or not len(earlier[0].graphs):
             self.shared.steps[place] = Reusable(step), listed, self.handles
         first, first_listed, handles = self.shared.steps[place]
         if handles is self.handles:

@@ -73,6 +73,7 @@ class Recorder(keras.callbacks.Callback):
         self._log_dir = None if log_dir is None else os.fspath(log_dir)
         self._recorded: dict[str, dict[int, xr.DataArray | xr.Dataset]] = {}
         self._last: int | None = None
+        self._writer: tf.summary.SummaryWriter | None = None
 
     @property
     def results(self) -> dict[str, xr.DataArray | xr.Dataset]:
@@ -109,6 +110,13 @@ class Recorder(keras.callbacks.Callback):
             return
         if any(self._last not in of_epochs for of_epochs in self._recorded.values()):
             self._record(self._last)
+        self._close_events()
+
+    def _close_events(self) -> None:
+        """Closes the file of events, so that another training begins one of its own."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def _begin(self, epoch: int) -> bool:
         """Keeps what was recorded up to an epoch; whether the model is measured before it."""
@@ -129,12 +137,14 @@ class Recorder(keras.callbacks.Callback):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._save(self._folder)
         if self._log_dir is not None:
-            writer = tf.summary.create_file_writer(self._log_dir)
-            with writer.as_default(step=epoch):
+            # One file of events for a training, as TensorBoard's own callback writes.
+            if self._writer is None:
+                self._writer = tf.summary.create_file_writer(self._log_dir)
+            with self._writer.as_default(step=epoch):
                 for name, of_epochs in self._recorded.items():
                     for tag, value in scalars_of(of_epochs[epoch]).items():
                         tf.summary.scalar(f"{name}/{tag}", value)
-            writer.close()
+            self._writer.flush()
 
     def _save(self, folder: Path) -> None:
         """Writes all that is recorded."""

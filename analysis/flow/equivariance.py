@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,7 +73,12 @@ def equivariance_error(
         measurements/flow/equivariance-error.md.
     """
     if shifts is not None:
-        shifts = tuple((int(down), int(right)) for down, right in shifts)
+        try:
+            shifts = tuple((index(down), index(right)) for down, right in shifts)
+        except TypeError as error:
+            raise ValueError(
+                f"Expected shifts to be pairs of integers, in pixels. Received: {shifts!r}"
+            ) from error
     grid = grid_of(features, grid)
     names = []  # of the transforms, which depend on the sizes of the maps
 
@@ -155,7 +161,14 @@ def common_shift(maps: Taps, size: tuple[int, int]) -> Shift:
         for x in maps.values()
         if tuple(x.shape[1:3]) != (1, 1)
     ]
-    return tuple(math.lcm(*lengths) for lengths in zip(*strides, strict=True)) or (1, 1)
+    shift = tuple(math.lcm(*lengths) for lengths in zip(*strides, strict=True)) or (1, 1)
+    if all(pixels % length == 0 for pixels, length in zip(shift, size, strict=True)):
+        raise ValueError(
+            f"Expected layers that all move by whole positions with a shift smaller than the "
+            f"images; give shifts=, or the layers. Received: images of {size[0]} x {size[1]} "
+            "pixels, of which no smaller shift does"
+        )
+    return shift
 
 
 def shifted(maps: tf.Tensor, shift: Shift, size: tuple[int, int]) -> tf.Tensor | None:

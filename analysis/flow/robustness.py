@@ -42,11 +42,11 @@ def robustness(
     by the trapezoidal rule. A strength is a share of the patches of an image (Naseer et al. 2021,
     https://arxiv.org/abs/2105.10497, sections 3.1 and 3.3): `"patch drop"` replaces random ones by
     0, `"patch shuffle"` exchanges random ones with each other, and the occlusions replace those of
-    the largest, or smallest, variance of pixels by 0. These are the same for all models. Of the
-    noises a strength is the standard deviation, in units of the image's own: Gaussian noise at
-    spatial frequencies below, or above, half the highest (Park and Kim 2022,
-    https://arxiv.org/abs/2202.06709, section 3). The random numbers of an image follow from its
-    values and the seed: batches and order do not matter.
+    the largest, or smallest, variance of pixels by 0. They are the same for all models that expect
+    images in the same range. Of the noises a strength is the standard deviation, in units of the
+    image's own: Gaussian noise at spatial frequencies below, or above, half the highest (Park and
+    Kim 2022, https://arxiv.org/abs/2202.06709, section 3). The random numbers of an image follow
+    from its values and the seed: batches and order do not matter.
 
     Args:
         features: a model, or a callable from images to a dict with its scores.

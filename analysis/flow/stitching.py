@@ -91,7 +91,12 @@ def stitching(
     names_x = list(totals["x"])
     means = [totals["x"][layer][part]["sum"] for layer in names_x for part in totals["x"][layer]]
     require_finite("stitching", means, [layer for layer in names_x for _ in totals["x"][layer]])
-    maps = fitted_maps(totals, l2)
+    # Tensors made here are captured by the graph; constants made in it would count towards the 2 GB
+    # that a graph may have.
+    maps = {
+        key: tuple(tf.constant(values, tf.float32) for values in fitted)
+        for key, fitted in fitted_maps(totals, l2).items()
+    }
     cells = dict.fromkeys((layer, other) for layer in names_x for other in layers_y)
 
     def interventions(taps: Taps, images: tf.Tensor) -> list[dict[str, Callable]]:
@@ -99,8 +104,7 @@ def stitching(
         runs = []
         for layer, other in cells:
             mapped = {
-                part: values @ tf.constant(maps[layer, other, part][0], tf.float32)
-                + tf.constant(maps[layer, other, part][1], tf.float32)
+                part: values @ maps[layer, other, part][0] + maps[layer, other, part][1]
                 for part, values in x[layer].items()
             }
             runs.append({other: edits.constant(joined(mapped, taps[other]))})

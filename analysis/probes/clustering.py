@@ -21,7 +21,7 @@ from ..attention.saliency import num_beyond, patch_cover, require_shares
 from ..engine.declaration import one_pass_measurement
 from ..engine.pooling import Pooled, as_tokens, grid_of, pooled_statistic
 from ..engine.results import DEFAULT, provenance, require_finite, variable
-from ..engine.roles import AnnotatedImages, Grid, LabelledImages, Model, Taps
+from ..engine.roles import Grid, LabelledImages, MaskedImages, Model, Taps
 from ..engine.stream import Statistic, Totals
 
 STARTS = 10
@@ -87,7 +87,7 @@ def _num_tokens(masks: tf.Tensor, labels: tf.Tensor, taps: Taps) -> int:
 @one_pass_measurement("tokens", num_tokens=_num_tokens, description="clustering of objects")
 def object_clustering(
     features: Model,
-    images: AnnotatedImages,
+    images: MaskedImages,
     num_clusters: int | None = None,
     grid: Grid | None = None,
     seed: int = 0,

@@ -186,6 +186,8 @@ def _layers_of_passes(
     outputs = getattr(features, "output", None)
     if tokens != EACH or not isinstance(outputs, Mapping):
         return [()]
+    if any(None in output.shape[1:] for output in outputs.values()):
+        return [()]
     dataset = as_dataset(train)
     cardinality = int(dataset.cardinality())
     examples = cardinality * len(first_batch(dataset)) if cardinality >= 0 else np.inf

@@ -230,6 +230,7 @@ class FormationRecorder(Recorder):
         """Writes the result again, which a finished run may lack."""
         if self._records and self._folder is not None and self._is_writer():
             self._write_result(self._folder)
+        self._close_events()
 
     def _begin(self, epoch: int) -> bool:
         """Drops records of epochs that are trained again; whether the start is missing."""

@@ -5,20 +5,14 @@ own, or only makes something of other results. Both may be fed by the results of
 images waits until everything that goes through them is ready, so that each is gone through once.
 """
 
-import contextvars
 import inspect
-import itertools
 import logging
-import os
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
-import keras
 import tensorflow as tf
 
 from vit_tf.names import join_words
@@ -247,8 +241,6 @@ log = logging.getLogger(__name__)
 
 # Most models that share a pass without being compared with each other.
 MOST_MODELS = 4
-# Passes that are made at a time: tracing takes a single core.
-MOST_AT_ONCE = 2
 # What a shared pass goes through, in words.
 DATA_DESCRIPTIONS = {
     "train": "images that probes are fitted on",
@@ -309,10 +301,7 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
     problems = {}
     schedule = _schedule(missing)
 
-    numbers = itertools.count(1)
-
-    def make(together: Pass) -> tuple[Finishes, float]:
-        number = next(numbers)
+    for number, together in enumerate(schedule, start=1):
         place = f"[{number}/{len(schedule)}]"
         if progress:
             progress(number - 1, len(schedule), together.title)
@@ -321,9 +310,6 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
         finishes = _make_pass(together, data, results, problems)
         seconds = round(time.perf_counter() - start, 2)
         log.info("%s took %.1f s", place, seconds)
-        return finishes, seconds
-
-    for together, (finishes, seconds) in _when_ready(make, schedule, _num_at_once()):
         notes = {"pass": together.title, "seconds": seconds}
         for m in together.every_measurement:
             if m.name not in finishes:
@@ -342,70 +328,6 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
         if meanwhile:
             meanwhile(results)
     return {name: result for name, result in results.items() if table[name].saved}, problems
-
-
-def _num_at_once():
-    """The number of passes at a time: one where devices are shared or waited for in an order."""
-    if tf.distribute.has_strategy() or tf.config.list_logical_devices("GPU"):
-        return 1
-    return min(MOST_AT_ONCE, os.cpu_count() or 1)
-
-
-def _when_ready(
-    make: Callable[[Pass], Any], schedule: Sequence[Pass], count: int
-) -> Iterator[tuple[Pass, Any]]:
-    """Yields each pass with what `make` returns for it, as they end; `count` are made at a time.
-
-    A pass starts once the results that it is fed are there: those of a pass are taken as made when
-    the next one is asked for. The threads end with the program: one that is stopped does not wait.
-    """
-    if min(count, len(schedule)) < 2:
-        yield from ((together, make(together)) for together in schedule)
-        return
-    policy, ended = keras.config.dtype_policy(), queue.SimpleQueue()
-
-    def work(context: contextvars.Context, together: Pass) -> None:
-        keras.config.set_dtype_policy(policy)  # Keras has one for each thread
-        try:
-            ended.put((together, context.run(make, together), None))
-        except BaseException as error:
-            ended.put((together, None, error))
-
-    waiting, running, unfinished = list(schedule), [], list(schedule)
-
-    def start() -> None:
-        while len(running) < count:
-            ready = (each for each in waiting if not _has_to_wait(each, unfinished))
-            together = next(ready, None)
-            if together is None:
-                return
-            waiting.remove(together)
-            running.append(together)
-            arguments = contextvars.copy_context(), together
-            threading.Thread(target=work, args=arguments, daemon=True).start()
-
-    while unfinished:
-        start()
-        together, result, error = ended.get()
-        if error is not None:
-            raise error
-        running.remove(together)
-        start()  # what does not need these results, which are yet to be finished
-        yield together, result
-        unfinished.remove(together)
-
-
-def _has_to_wait(together: Pass, unfinished: Sequence[Pass]) -> bool:
-    """Whether a pass is fed by one that is not finished, or has to read images after one."""
-    before = {source.name for m in together.every_measurement for source in m.before}
-    for other in unfinished:
-        if other is not together and before & {m.name for m in other.every_measurement}:
-            return True
-    # The order of training images differs from pass to pass, and what is loaded when it is first
-    # read is loaded once: the passes keep their order.
-    earlier = unfinished[: unfinished.index(together)]
-    reads = {m.reads for m in together.measurements} - {None, "", "test", "few"}
-    return any(m.reads in reads for other in earlier for m in other.measurements)
 
 
 def in_own_passes(measurements):
@@ -576,7 +498,12 @@ def _differ_in_weights(measurements: list[Measurement], copy: dict[str, Measurem
         if m.name in copy
         for pair in zip(m.models, copy[m.name].models, strict=True)
     )
-    return all(differ_in_weights(model.keras_model(), c.keras_model()) for model, c in pairs)
+    try:
+        return all(differ_in_weights(model.keras_model(), c.keras_model()) for model, c in pairs)
+    except Exception as error:
+        # A model that cannot be made anew has no copies; measuring these by themselves says why.
+        _require_one_worker(error)
+        return False
 
 
 def _make(
@@ -600,6 +527,7 @@ def _make(
     able_copies = [
         {name: m for name, m in copy.items() if name in fed and m.name in fed} for copy in copies
     ]
+    able_copies = [copy for copy in able_copies if copy]
     # What has lost the measurement that it is a copy of is made by itself.
     left = [m for copy in copies for name, m in copy.items() if name not in fed and m.name in fed]
     finishes = {}
@@ -611,9 +539,13 @@ def _make(
             result = m.make(*fed[m.name])
             finishes = {m.name: lambda: result}
     except Exception as error:
-        if len(able) == 1:
-            problems[able[0].name] = _reason(error, able[0])
+        if len(able) == 1 and able_copies:
+            # The cause may lie in a copy, so the measurement is tried without.
+            _require_one_worker(error)
+            finishes = _make(able, data, results, problems, parts=True)
             left += [m for copy in able_copies for m in copy.values()]
+        elif len(able) == 1:
+            problems[able[0].name] = _reason(error, able[0])
         else:
             _require_one_worker(error)
             if not parts:

@@ -3,6 +3,7 @@
 import re
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import import_module
 from unittest import mock
 
 import keras
@@ -122,6 +123,10 @@ def layers_read(code, models):
             stack.enter_context(mock.patch.object(analysis, name, replaced, create=True))
         for name in set(re.findall(r"analysis\.plots\.(\w+)\(", code)):
             stack.enter_context(mock.patch.object(plots, name, mock.MagicMock()))
+        # Functions of a paper's module compute with results, of which there are none here.
+        imported = r"^from (vit_tf\.analysis\.papers\.\S+) import (\w+)$"
+        for module, name in re.findall(imported, code, re.MULTILINE):
+            stack.enter_context(mock.patch.object(import_module(module), name, mock.MagicMock()))
         for name in HELPERS:
             stack.enter_context(mock.patch.object(study_data, name, stand_in_data))
         images = mock.MagicMock()

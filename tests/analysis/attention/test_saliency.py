@@ -122,6 +122,17 @@ def test_errors(rng, masks, options, word):
         saliency(random_attention(rng, OBLONG, examples=2), masks, **options)
 
 
+def test_masks_belong_to_images_that_the_model_would_crop(rng):
+    vit = vit_tf.ViT((16, 16, 3), 4, 1, 2, 8, 8, 3)
+    vit.preprocessing = vit_tf.Preprocessing((16, 16), crop=0.5)
+    images = rng.integers(0, 256, (4, 16, 16, 3)).astype("uint8")
+    masks = np.zeros((4, 16, 16), bool)
+    masks[:, :8] = True
+    expected = analysis.attention_saliency(vit, (images.astype("float32") / 127.5 - 1, masks))
+    received = analysis.attention_saliency(vit, (images, masks))
+    np.testing.assert_allclose(received.iou, expected.iou, atol=1e-5)
+
+
 def test_attention_that_is_not_finite_is_named():
     weights = {"block01/attention/weights": np.full((2, 1, 13, 13), np.nan)}
     with pytest.raises(ValueError, match=r"finite.*block01"):

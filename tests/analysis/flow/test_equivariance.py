@@ -50,6 +50,19 @@ def test_circular_convolutions_move_with_the_image(images, rng):
     assert np.isnan(strided.sel(transform=["shift 0 1", "shift -4 3"])).all()
     default = analysis.equivariance_error(features, images)
     assert list(default.transform.values) == ["flip", "shift 4 4"]
+    with pytest.raises(ValueError, match=r"pairs of integers.*2\.5"):
+        analysis.equivariance_error(features, images, [(2.5, 0)])
+
+
+def test_a_shift_by_the_whole_image_is_no_shift():
+    """Maps of 3 and of 8 rows of 24 pixels both move by whole positions with 24 pixels only."""
+    x = np.random.default_rng(0).uniform(-1, 1, (4, 24, 24, 3)).astype("float32")
+
+    def features(x):
+        return {size: tf.image.resize(x, (size, size)) for size in (3, 8)}
+
+    with pytest.raises(ValueError, match="shift smaller than the images"):
+        analysis.equivariance_error(lambda x: {str(k): v for k, v in features(x).items()}, x)
 
 
 def test_equals_its_definition_in_float64(images, rng):

@@ -1,6 +1,7 @@
 from dataclasses import replace
 from functools import partial
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,6 +9,7 @@ import xarray as xr
 from probe_data import POOL, batches, clouds, counted, sequences
 from sklearn.linear_model import Ridge
 
+import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine.results import PROBED, unpack_correct
 from vit_tf.analysis.probes import ridge
@@ -139,6 +141,15 @@ def test_probes_of_each_token_are_fitted_in_passes_of_bounded_sums(rng, count, m
     xr.testing.assert_identical(in_passes, at_once)
     # Two layers in each of two passes, then the scores, which sum nothing of this size.
     assert len(sums) == 3 and max(sums) <= 2.5 * of_layer
+
+
+def test_probes_of_each_token_of_a_model_of_any_image_size(rng):
+    images = keras.Input((None, None, 3))
+    model = keras.Model(images, keras.layers.Conv2D(4, 2, strides=2)(images))
+    features = vit_tf.submodel(model, "conv2d*")
+    train = rng.normal(size=(12, 4, 4, 3)).astype("float32"), np.arange(12) % 2
+    accuracy = analysis.ridge_probe(features, train, train, tokens="each")
+    assert np.isfinite(accuracy).all()
 
 
 def test_the_places_of_tokens_are_noted(rng):

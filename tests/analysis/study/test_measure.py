@@ -1,7 +1,6 @@
 """Every figure of the table, measured on tiny models of every role."""
 
 import dataclasses
-import threading
 from functools import partial
 
 import keras
@@ -373,54 +372,6 @@ def test_unsaved_inputs_of_saved_results_are_not_made_again():
     assert measuring._missing(table, nothing) == [unsaved, saved, fed, both]
     assert measuring._missing(table, on_disk) == [fed, unsaved, both]
     assert measuring._missing(table, on_disk | {"both": "a result"}) == [fed]
-
-
-def pass_of(name, inputs=(), reads=None):
-    """A pass of one measurement."""
-    return measuring.Pass(name, [dataclasses.replace(own_passes(name, inputs), reads=reads)])
-
-
-def test_passes_start_two_at_a_time_when_what_feeds_them_is_finished():
-    slow, quick = pass_of("slow", reads="test"), pass_of("quick", reads="gallery")
-    fed = pass_of("fed", quick.measurements, reads="test")
-    same_images, free = pass_of("same images", reads="gallery"), pass_of("free", reads="test")
-    last = pass_of("last", [*slow.measurements, *fed.measurements])
-    schedule, events, finished = [slow, quick, fed, same_images, free, last], [], threading.Event()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    policy, lock, running = keras.config.dtype_policy(), threading.Lock(), []
-
-    def make(together):
-        with lock:
-            running.append(together.title)
-            events.append((together.title, len(running)))
-        assert keras.config.dtype_policy() == policy
-        if together is slow:
-            assert finished.wait(20)  # until all others that it does not feed are made
-        with lock:
-            running.remove(together.title)
-        return together.title
-
-    ended = []
-    try:
-        for together, title in measuring._when_ready(make, schedule, 2):
-            assert title == together.title
-            ended.append(title)
-            if len(ended) == 4:
-                finished.set()
-    finally:
-        keras.config.set_dtype_policy("float32")
-    assert max(number for _, number in events) == 2
-    # While the first results are not finished, only what needs neither them nor their images runs.
-    assert ended == ["quick", "free", "fed", "same images", "slow", "last"]
-    assert [t for t, _ in measuring._when_ready(str, schedule, 1)] == schedule
-
-
-def test_an_error_that_ends_a_study_ends_its_passes():
-    def make(together):
-        raise OSError("full disk")
-
-    with pytest.raises(OSError, match="full disk"):
-        list(measuring._when_ready(make, [pass_of("a"), pass_of("b")], 2))
 
 
 def test_one_failure_does_not_lose_the_others(subjects, data, tmp_path):
