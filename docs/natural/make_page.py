@@ -61,6 +61,10 @@ ARCHITECTURES = {
     "bit": "BiT-R26: 3 stages, half width, 1.22 M",
     "mixer": "Mixer: 6 layers, width 96, 0.50 M",
 }
+VALUES = (
+    "Values are means over the seeds in which a claim is tested, three unless the column of runs "
+    "has fewer; intervals cover the variance over seeds and images."
+)
 MINUS = "\N{MINUS SIGN}"
 MARKS = {"replicates": "✓", "does not replicate": "✗", "inconclusive": "?"}
 PICTURES = {  # of the first seed's report
@@ -229,7 +233,7 @@ def main() -> None:
     page = PAGE.read_text("utf-8")
     page = replace_part(page, "models", models_table(accuracies))
     page = replace_part(page, "amount of data", data_table(accuracies))
-    page = replace_part(page, "claims", claims_table(combined))
+    page = replace_part(page, "claims", f"{VALUES}\n\n{claims_table(combined)}")
     PAGE.write_text(page, "utf-8")
     write_logs(options.runs)
     for figure, picture in PICTURES.items():
