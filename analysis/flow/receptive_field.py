@@ -174,12 +174,17 @@ def _weights(
     # has a smaller error than with the same few channels for all of them.
     size = 2 * math.prod(images.shape[1:])
     factors = np.random.default_rng(seed).integers(1, PRIME, (size, 2))
+    # Channels are ordered by a hash in integers: random numbers of XLA and of TensorFlow differ.
+    factors_of_widths = {
+        width: np.random.default_rng((seed, width)).integers(1, PRIME, (width, 2))
+        for width in widths
+    }
 
     def sampled(image):
         key, drawn = content_key(image, factors), {}
-        for width in widths:
-            key_of_width = tf.random.experimental.stateless_fold_in(key, width)
-            order = tf.argsort(tf.random.stateless_uniform((width,), key_of_width))
+        for width, factors_of_channels in factors_of_widths.items():
+            hashes = tf.reduce_sum(key * tf.constant(factors_of_channels, tf.int64), axis=1)
+            order = tf.argsort(tf.math.floormod(hashes, PRIME))
             drawn[width] = tf.one_hot(order[:channels], width)
         return drawn
 
