@@ -137,7 +137,7 @@ class Recorder(keras.callbacks.Callback):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._save(self._folder)
         if self._log_dir is not None:
-            # One file of events for a training, as TensorBoard's own callback writes.
+            # One file of events for a call of `fit`, as TensorBoard's own callback writes.
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(self._log_dir)
             with self._writer.as_default(step=epoch):
