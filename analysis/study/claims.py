@@ -488,7 +488,10 @@ def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, St
                 continue
             base = by_role.get(BASES.get(role, "vit"))
             kind = "fraction" if role == "resnet_fraction" else role
-            variants = [m for m in models if m.role == kind and m.base == base]
+            # What is compared before and after fine-tuning need not be a variant of another model.
+            variants = [
+                m for m in models if m.role == kind and (role == "before" or m.base == base)
+            ]
             if "resnet_fraction" in roles and kind == "fraction":
                 # Both models are compared on the smallest fraction that both were trained on.
                 bases = [by_role.get("vit"), by_role.get("resnet")]
@@ -506,10 +509,12 @@ def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, St
     return sets_of_models
 
 
-def _order_of_variants(model: StudyModel, variant: StudyModel) -> float:
+def _order_of_variants(model: StudyModel | None, variant: StudyModel) -> float:
     """The variant with the least is tested: that on the least data, or without middle skips."""
     if isinstance(variant.detail, int | float):
         return variant.detail
+    if model is None or not variant.detail:
+        return 0
     blocks = [tap.split("/")[0] for tap in model.blocks if "/" in tap]
     if variant.detail not in blocks:
         return 0

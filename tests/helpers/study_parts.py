@@ -26,7 +26,7 @@ def model_like(name, role="model", slug=None, base=None, accuracy=None):
     """What reports and scorecards ask of a model."""
     slug = slug or name.lower()
     roles = {"role": role, "scorecard_role": role}
-    facts = {"accuracy": accuracy, "correct": None, "supervision": "labels"}
+    facts = {"accuracy": accuracy, "correct": None, "supervision": "labels", "detail": ""}
     return SimpleNamespace(name=name, slug=slug, base=base, **facts, **roles)
 
 

@@ -18,9 +18,16 @@ from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section5_locality import extent
 from vit_tf.analysis.papers.raghu.section6_skips import skips_partition as without_skips
+from vit_tf.analysis.papers.raghu.section8_scale import FIGURE_G
 from vit_tf.analysis.papers.walmer.appendix_d_similarity import FIGURE_23, skips_diverge
 from vit_tf.analysis.similarity.localization import input_patches
-from vit_tf.analysis.study.claims import decide, evaluate, scorecard, scorecard_dataset
+from vit_tf.analysis.study.claims import (
+    _models_by_role,
+    decide,
+    evaluate,
+    scorecard,
+    scorecard_dataset,
+)
 from vit_tf.analysis.study.figure import all_figures
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
@@ -744,3 +751,13 @@ def test_the_scorecard_saves_and_loads(tmp_path):
     saved.to_netcdf(tmp_path / "scorecard.nc")
     xr.testing.assert_identical(xr.load_dataset(tmp_path / "scorecard.nc"), saved)
     assert saved.sel(claim="uniform-structure").outcome == "one run"
+
+
+@pytest.mark.parametrize("with_vit", [False, True])
+def test_a_pair_before_and_after_fine_tuning_needs_no_vit(with_vit):
+    vit = model_like("vit", "vit")
+    before = model_like("first", "before", base=vit if with_vit else None)
+    after = model_like("second", "after", base=before)
+    (claim,) = [claim for claim in FIGURE_G.claims if "before" in "".join(claim.inputs)]
+    (parts,) = _models_by_role(claim, [vit, before, after] if with_vit else [before, after])
+    assert (parts["before"], parts["after"]) == (before, after)
