@@ -9,7 +9,6 @@ import matplotlib.pyplot as plt
 import pytest
 from paths import ROOT
 from PIL import Image
-from skimage import data
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # A block with a title is a file that the reader writes; another test runs it.
@@ -24,12 +23,14 @@ def code_of(page):
 @pytest.fixture
 def readers_folder(tmp_path):
     """What pages assume that a reader has: `mine.keras`, `cat.jpg` and the folder `photos`."""
-    cat = Image.fromarray(data.cat())
-    cat.save(tmp_path / "cat.jpg")
+    photograph = Image.open(ROOT / "docs/natural/ship.png").convert("RGB").resize((320, 300))
+    photograph.save(tmp_path / "cat.jpg")
     (tmp_path / "photos").mkdir()
     for number in range(12):
         left, top = 10 * number, 8 * number
-        cat.crop((left, top, left + 200, top + 200)).save(tmp_path / "photos" / f"{number}.png")
+        photograph.crop((left, top, left + 200, top + 200)).save(
+            tmp_path / "photos" / f"{number}.png"
+        )
     images = keras.Input((32, 32, 3))
     x = keras.layers.Conv2D(8, 3, strides=2, activation="relu")(images)
     x = keras.layers.Conv2D(16, 3, strides=2, activation="relu")(x)
