@@ -125,7 +125,8 @@ def pixels_of(model, tokens, reads, make):
 
     With "spatial" tokens, the pixels of each patch of the grid, otherwise those of the image.
     """
-    if model.role in (*BASELINES, "copy"):
+    # Untrained copies are selected in the role of a trained model too.
+    if model.role == "noise" or model.original_key:
         return []
     of_patches = reads != "test"
     taps = model.layers("tokens", "blocks") if of_patches else summarised(model, tokens)

@@ -8,8 +8,10 @@ import tensorflow as tf
 from image_folders import write
 from study_parts import EVERYTHING
 
+import vit_tf
 from vit_tf import Preprocessing, TokenGrid
 from vit_tf.analysis.engine.stream import as_dataset
+from vit_tf.analysis.study.claims import untrained_measurements
 from vit_tf.analysis.study.data import (
     few_images,
     field_batch_size,
@@ -17,8 +19,10 @@ from vit_tf.analysis.study.data import (
     num_field_images,
 )
 from vit_tf.analysis.study.figure import all_figures, plan
-from vit_tf.analysis.study.models import StudyModel
+from vit_tf.analysis.study.measure import with_inputs
+from vit_tf.analysis.study.models import StudyModel, baselines_of
 from vit_tf.data.any_images import as_images
+from vit_tf.taps.submodels import describe_taps
 
 
 @pytest.mark.parametrize(
@@ -103,3 +107,18 @@ def test_nothing_that_needs_labels_is_planned_without_them():
     }
     reasons = {reason for _, sentences in left_out for reason in sentences}
     assert "It needs labels of the images, of two classes or more." in reasons
+
+
+def test_a_result_of_an_untrained_copy_has_one_definition():
+    """Figures select copies as baselines, and claims in the role of the trained model."""
+    model = vit_tf.ViT((8, 8, 3), 2, 2, 2, 8, 8, 10)
+    taps = describe_taps(model).shapes
+    vit = StudyModel(
+        "ViT", "vit", "ViT", tuple(taps), model.token_grid, None, None, None, (0.5, 8), shapes=taps
+    )
+    models = [vit, *baselines_of(vit, fresh=lambda: None, again=lambda: None)]
+    pictures, _ = plan(all_figures(), models, EVERYTHING)
+    of_figures = [m for p in pictures for m in p.selection.measurements.values()]
+    of_claims = untrained_measurements(all_figures(), models, EVERYTHING)
+    assert any(m.name.startswith("clustering_first") for m in of_claims)
+    with_inputs([*of_figures, *of_claims])  # which refuses two results of a name
