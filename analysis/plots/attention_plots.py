@@ -193,8 +193,8 @@ def plot_attention_maps(
     result = select_layers(result, layers)
     query = "CLS" if result.attrs.get("query") == CLS else "the query"
     title = style.titled(f"Mean attention of {query}", result)
-    prefix = int(result.attrs.get("prefix", 0))
-    return _draw_heads(result, ax, title, RELATIVE, prefix=prefix, image=image)[0]
+    # The maps are normalised over the grid, of which prefix tokens are no part.
+    return _draw_heads(result, ax, title, RELATIVE, prefix=0, image=image)[0]
 
 
 @draws({"raw": "layer head query key"}, panels="(layer, head)", see="plot_attention_maps")
