@@ -364,7 +364,8 @@ def _draw_cells(values, ax, title, label):
     {"distance": "layer head"},
     of="head_ablation",
     several=True,
-    example="analysis.head_ablation(model, (images, labels))",
+    example="analysis.head_ablation(model, (images, labels)).assign("
+    "distance=analysis.attention_distance(model, images))",
     see="plot_head_ablation",
     by_name_only=True,
 )

@@ -45,7 +45,19 @@ TOKENS = {CLS: "CLS token", SPATIAL: "mean of the spatial tokens", ALL: "mean of
 
 
 # Before the lines, which can be of these dims too: `plot` takes the first that fits.
-@draws("layer token", of="ridge_probe", panels="(layer,)", see="plot_ridge_probe")
+# Expressions of results that plots draw, in the examples of their documentation.
+PROBES = "analysis.ridge_probe(model, train, test)"
+PROBES_AT_L2 = f"{PROBES}.isel(l2=0)"
+PROBES_OF_EACH = 'analysis.ridge_probe(model, train, test, tokens="each").isel(l2=0)'
+
+
+@draws(
+    "layer token",
+    of="ridge_probe",
+    panels="(layer,)",
+    example=PROBES_OF_EACH,
+    see="plot_ridge_probe",
+)
 def plot_probe_map(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
@@ -95,7 +107,11 @@ def plot_probe_map(
 
 
 @draws(
-    "layer l2 [token] [seed]", "layer [token] [seed]", several=True, see="select_l2 plot_probe_map"
+    "layer l2 [token] [seed]",
+    "layer [token] [seed]",
+    several=True,
+    example=PROBES,
+    see="select_l2 plot_probe_map",
 )
 def plot_ridge_probe(
     results: style.Arrays, ax: "Axes | None", *, label: str | None = None
@@ -194,7 +210,14 @@ def _name_depth(ax, names, depth, overlay):
         ax.set_xlabel(NORMALISED)
 
 
-@draws("layer [seed]", of="ridge_probe", several=True, see="plot_ridge_probe", by_name_only=True)
+@draws(
+    "layer [seed]",
+    of="ridge_probe",
+    several=True,
+    example=PROBES_AT_L2,
+    see="plot_ridge_probe",
+    by_name_only=True,
+)
 def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer and token pooling (Figures 11 and F.3 of Raghu et al. 2021).
 
@@ -219,7 +242,7 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     return _finish_accuracies(ax, "Ridge-probe accuracy by token pooling")
 
 
-@draws("layer token", of="ridge_probe", several=True, by_name_only=True)
+@draws("layer token", of="ridge_probe", several=True, example=PROBES_OF_EACH, by_name_only=True)
 def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """A line for each model, and the range of its spatial tokens."""
     spatial = {
@@ -229,7 +252,7 @@ def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     return plot_ridge_probe(spatial, ax)
 
 
-@draws("layer [seed]", of="ridge_probe", several=True, by_name_only=True)
+@draws("layer [seed]", of="ridge_probe", several=True, example=PROBES_AT_L2, by_name_only=True)
 def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Lines for each model and summary of its tokens, at the layers that have them all."""
     results, shared = style.by_label(results), {}
@@ -243,7 +266,7 @@ def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     return plot_probe_variants(shown, ax)
 
 
-@draws("layer", of="ridge_probe", several=True, by_name_only=True)
+@draws("layer", of="ridge_probe", several=True, example=PROBES_AT_L2, by_name_only=True)
 def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """A line for each model, with error bars where there are several seeds of it.
 
