@@ -139,8 +139,9 @@ class Parser(argparse.ArgumentParser):
             typed = word.partition("=")[0]
             if not typed.startswith("--") or typed in self._option_string_actions:
                 continue
-            if typed in GUESSES:
-                hints.append(f"{typed}: {GUESSES[typed]}")
+            guess = GUESSES.get(typed, "")
+            if guess and set(re.findall(r"--[a-z-]+", guess)) <= set(self._option_string_actions):
+                hints.append(f"{typed}: {guess}")
             elif near := near_names(typed.lstrip("-"), names):
                 hints.append(f"did you mean --{near[0]} in place of {typed}?")
         super().error(without_password("; ".join([message, *hints])))
