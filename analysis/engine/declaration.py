@@ -321,7 +321,7 @@ def _features_of_models(
     models: FeaturesByArgument = {}
     for name in model_names:
         kind = kinds.get(name, declaration.kind)
-        # Of a kind that has no subsets, next to another that has, all layers are read.
+        # Where another model has subsets of its layers, one whose kind has none is read whole.
         own_detail = detail if KINDS[kind].is_detailed or not kinds else None
         block = roles.value(roles.block, given) or "block00"
         models[name, None] = features_for_measurement(given[name], kind, layers, block, own_detail)

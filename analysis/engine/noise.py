@@ -1,5 +1,6 @@
 """Gaussian noise with the shapes of features, a baseline of measurements."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -52,8 +53,7 @@ class _Noise:
         shapes = _shapes(self.features, images)
         if self._vectors:
             shapes = {tap: shape[-1:] for tap, shape in shapes.items()}
-        size = 2 * int(np.prod(images.shape[1:]))
-        factors = np.random.default_rng(self._seed).integers(1, PRIME, (size, 2))
+        factors = key_factors(images, self._seed)
 
         def noise(image: tf.Tensor) -> Taps:
             key = content_key(image, factors)
@@ -68,13 +68,19 @@ class _Noise:
         return tf.map_fn(noise, images, fn_output_signature=spec)
 
 
+def key_factors(images: tf.Tensor, seed: int) -> np.ndarray:
+    """The factors of `content_key` for images (example, height, width, channel)."""
+    size = 2 * math.prod(images.shape[1:])
+    return np.random.default_rng(seed).integers(1, PRIME, (size, 2))
+
+
 def content_key(image: tf.Tensor, factors: np.ndarray) -> tf.Tensor:
     """A hash of an image's values, int64 of shape (2,); images collide in one of 2^62 draws of
     `factors`.
 
         key = sum over the 16-bit halves of the values of half * factor, modulo a prime
 
-    with factors of shape (2 * height * width * channel, 2), from 1 to `PRIME` - 1.
+    with the factors of `key_factors`, from 1 to `PRIME` - 1.
     """
     values = tf.cast(image, tf.float32) + 0.0  # -0 and 0 are equal
     halves = tf.reshape(tf.cast(tf.bitcast(values, tf.uint16), tf.int64), (-1, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +13,7 @@ from vit_tf.tokens import as_grid
 
 from ..engine.declaration import measurement
 from ..engine.feature_taps import example_taps, require_features, taps_of
-from ..engine.noise import PRIME, content_key
+from ..engine.noise import PRIME, content_key, key_factors
 from ..engine.pooling import as_tokens, grid_of
 from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.roles import Grid, Images, Model
@@ -164,7 +163,7 @@ def _weights(
 ) -> dict[int, tf.Tensor]:
     """Weights of channels in each gradient that is taken, by number of channels of a layer.
 
-    Of shape (gradient, example or 1, channel).
+    The weights have shape (gradient, example or 1, channel).
     """
     if channels == "sum":
         return {width: tf.ones((1, 1, width)) for width in widths}
@@ -172,8 +171,7 @@ def _weights(
         return {width: tf.eye(width)[:, None] for width in widths}
     # Each image has channels of its own, whatever its batch: at the same cost, the mean over images
     # has a smaller error than with the same few channels for all of them.
-    size = 2 * math.prod(images.shape[1:])
-    factors = np.random.default_rng(seed).integers(1, PRIME, (size, 2))
+    factors = key_factors(images, seed)
     # Channels are ordered by a hash in integers: random numbers of XLA and of TensorFlow differ.
     factors_of_widths = {
         width: np.random.default_rng((seed, width)).integers(1, PRIME, (width, 2))

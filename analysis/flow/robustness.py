@@ -10,14 +10,16 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.data.labels import batch_labels, require_counted
+from vit_tf.tokens import TokenGrid
 
 from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import one_pass_measurement
 from ..engine.feature_taps import taps_of
-from ..engine.noise import PRIME, content_key
+from ..engine.noise import content_key, key_factors
 from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
 from ..engine.roles import LabelledImages, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals
+from ..similarity.localization import input_patches
 
 DROP, SHUFFLE = "patch drop", "patch shuffle"
 SALIENT, OTHERS = "occlusion of salient patches", "occlusion of other patches"
@@ -166,9 +168,7 @@ def perturbed(
         )
     patches = as_patches(images, patch_size)
     count = patches.shape[1]
-    factors = np.random.default_rng(seed).integers(
-        1, PRIME, (2 * int(np.prod(images.shape[1:])), 2)
-    )
+    factors = key_factors(images, seed)
 
     def random_numbers(image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         key = content_key(image, factors)
@@ -220,10 +220,9 @@ def perturbed(
 def as_patches(images: tf.Tensor, size: int) -> tf.Tensor:
     """Patches (example, patch, pixel, channel) of images, row by row."""
     height, width, channels = images.shape[1:]
-    rows, columns = height // size, width // size
-    patches = tf.reshape(images, (-1, rows, size, columns, size, channels))
-    patches = tf.transpose(patches, (0, 1, 3, 2, 4, 5))
-    return tf.reshape(patches, (-1, rows * columns, size * size, channels))
+    grid = TokenGrid(height // size, width // size, 0, size)
+    patches = input_patches(images, grid)
+    return tf.reshape(patches, (-1, grid.num_spatial, size * size, channels))
 
 
 def as_images_again(patches: tf.Tensor, images: tf.Tensor, size: int) -> tf.Tensor:

@@ -69,7 +69,8 @@ def _eigh(matrices):
 
 L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
 
-# Of the float64 sums of a pass of `fit_ridge_probe`; their batches and their solution take as much.
+# The float64 sums of a pass of `fit_ridge_probe` are at most so large. Batches and solution come on
+# top and take as much.
 MAX_SUM_BYTES = 2 * 2**30
 # Rows of blocks of a symmetric product, of which those below the diagonal are left out.
 BLOCKS = 4

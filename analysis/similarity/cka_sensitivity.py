@@ -166,7 +166,7 @@ def sensitivity_terms(
     is_kept = tf.cast(rank >= most, tf.float32)
 
     def of_layer(arguments: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        """Of one layer with every layer."""
+        """The terms of one layer with every layer."""
         gram, kernel, own_kept = arguments
         kept = own_kept * is_kept
         row_sums = tf.einsum("ij,yij->yi", kernel, kernels[:-1])

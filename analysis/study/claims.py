@@ -487,6 +487,8 @@ def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, St
             if role in own:
                 continue
             base = by_role.get(BASES.get(role, "vit"))
+            if base is None and role != "before":
+                continue
             kind = "fraction" if role == "resnet_fraction" else role
             # What is compared before and after fine-tuning need not be a variant of another model.
             variants = [
@@ -503,7 +505,7 @@ def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, St
                 # Without one, the reason names the ResNet's.
                 if shared or role == "resnet_fraction":
                     variants = [m for m in variants if m.detail in shared]
-            if variants and (base is not None or role == "before"):
+            if variants:
                 by_role[role] = min(variants, key=partial(_order_of_variants, base))
         sets_of_models.append(by_role)
     return sets_of_models

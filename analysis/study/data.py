@@ -194,7 +194,7 @@ def few_images(images: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def field_batch_size(test: tf.data.Dataset) -> int:
-    """Of how many images receptive fields are taken at once: their activations are kept."""
+    """The number of images whose receptive fields are taken at once: activations are kept."""
     size = tf.nest.flatten(test.element_spec)[0].shape[1:3].as_list()
     if None in size:
         return FIELD_IMAGES
@@ -202,7 +202,7 @@ def field_batch_size(test: tf.data.Dataset) -> int:
 
 
 def num_field_images(batch_size: int) -> int:
-    """Of how many images receptive fields are averaged, in whole batches of this size."""
+    """The number of images whose receptive fields are averaged, in whole batches of this size."""
     return -(-max(batch_size, FEWEST_FIELD_IMAGES) // batch_size) * batch_size
 
 

@@ -572,8 +572,8 @@ def _base_of(model: StudyModel, role: str, others: list[StudyModel]) -> StudyMod
     """What a model with the role of a variant is compared with, of these."""
     wanted = "before" if role == "after" else model.scorecard_role
     fitting = [other for other in others if other.role == wanted]
-    alike = [other for other in others if other.role == "larger" and role == "fraction"]
-    alike = [other for other in [*fitting, *alike] if other.shapes == model.shapes]
+    larger = [other for other in others if other.role == "larger" and role == "fraction"]
+    of_equal_size = [other for other in [*fitting, *larger] if other.shapes == model.shapes]
     if role == "before" and not fitting:  # compared with what is fine-tuned from it alone
         return None
     if not fitting:
@@ -581,7 +581,7 @@ def _base_of(model: StudyModel, role: str, others: list[StudyModel]) -> StudyMod
             f"Expected a model with the role {wanted!r}, of which {model.name} is a variant "
             f"({role}). Received: none"
         )
-    return (alike or fitting)[0]
+    return (of_equal_size or fitting)[0]
 
 
 def correct_of(
