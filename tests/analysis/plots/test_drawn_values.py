@@ -35,9 +35,10 @@ def case(result, expected, *more, **options):
     return result, options, expected, *more
 
 
-def peaks(values):
-    """The titles of panels of heads: how large each maximum is over that of 13 equal tokens."""
-    sizes = [[f"\N{MULTIPLICATION SIGN}{13 * x:.2g}" for x in row] for row in values.max(axis=-1)]
+def peaks(values, tokens):
+    """The titles of panels of heads: each maximum, over that of so many equal tokens."""
+    largest = tokens * values.max(axis=-1)
+    sizes = [[f"\N{MULTIPLICATION SIGN}{x:.2g}" for x in row] for row in largest]
     first = [f"{head} {size}" for head, size in zip(HEADS, sizes[0], strict=True)]
     return ([*first, *(size for row in sizes[1:] for size in row)],)
 
@@ -54,11 +55,11 @@ PANELS = [
     case(R.attention_rows, on_grid(ROWS[0, -1, :, 5]), HEADS, query=np.int64(5)),
     case(R.attention_rows, on_grid(ROWS[0, -1, :, 0]), HEADS, query="CLS"),
     case(R.attention_rows, on_grid(ROWS[0, -1, :, 0]), HEADS),
-    case(R.mean_attention, on_grid(RAW[:, :, 0]), *peaks(RAW[:, :, 0, 1:]), query="cls"),
-    case(R.mean_attention, on_grid(SPATIAL), *peaks(SPATIAL[..., 1:]), query="spatial"),
-    case(R.mean_attention, on_grid(RAW[:, :, 5]), *peaks(RAW[:, :, 5, 1:]), query=5),
-    case(R.attention_maps, MAPS.reshape(-1, 3, 4), *peaks(MAPS.reshape(4, 3, 12))),
-    case(R.attention_maps, MAPS[2], *peaks(MAPS[2:3].reshape(1, 3, 12)), layers=WEIGHTS[2:3]),
+    case(R.mean_attention, on_grid(RAW[:, :, 0]), *peaks(RAW[:, :, 0, 1:], 13), query="cls"),
+    case(R.mean_attention, on_grid(SPATIAL), *peaks(SPATIAL[..., 1:], 13), query="spatial"),
+    case(R.mean_attention, on_grid(RAW[:, :, 5]), *peaks(RAW[:, :, 5, 1:], 13), query=5),
+    case(R.attention_maps, MAPS.reshape(-1, 3, 4), *peaks(MAPS.reshape(4, 3, 12), 12)),
+    case(R.attention_maps, MAPS[2], *peaks(MAPS[2:3].reshape(1, 3, 12), 12), layers=WEIGHTS[2:3]),
     case(R.aligned_attention, R.aligned_attention.values.reshape(-1, 5, 7), HEADS),
     case(R.attention_rollout, on_grid(ROLLOUT[:, 0]), BLOCKS),
     case(R.rollout_of_images, on_grid(R.rollout_of_images.values[:, 5]), EXAMPLES, query=5),
