@@ -74,7 +74,7 @@ def parse(arguments=None):
     roles = (
         "role of each in the claims: vit, gap, resnet, mixer or - (default: inferred); of variants "
         "of these: fraction:0.1 (of the data), without:block03 (no skips), seed:1, larger, hybrid, "
-        "masked, tuned, before, after"
+        "masked, tuned, before, after, far (fine-tuned on a far domain)"
     )
     add("--roles", nargs="+", default=(), metavar="ROLE", help=roles)
     text = (

@@ -4,10 +4,10 @@ Three models of similar size, Vision Transformers with a CLS token and with aver
 BiT ResNet, are trained on one data set and measured on its test images. --full trains all models of
 the papers' figures: also an MLP-Mixer, a larger ViT, a hybrid, a ViT that is pre-trained by masked
 patch prediction, and models without the skip connections of a block, on fractions of the data, from
-other seeds, and before and after fine-tuning. --figures trains those that the selected figures
-need. The report, its figures (PNG), the results (netCDF) and the models
-(.keras) are in the output folder. The same command resumes a run that was stopped; nothing is
-trained or measured again unless it has changed.
+other seeds, and before and after fine-tuning, on the other classes and on --far-data. --figures
+trains those that the selected figures need. The report, its figures (PNG), the results (netCDF) and
+the models (.keras) are in the output folder. The same command resumes a run that was stopped;
+nothing is trained or measured again unless it has changed.
 
 Examples:
     vit-tf study
@@ -18,6 +18,7 @@ Examples:
     vit-tf study --data path/to/folder/of/class/folders --image-size 64 --epochs 20
 """
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -80,6 +81,8 @@ def parse(arguments=None):
     common.add_source(add)
     add("--image-size", type=int, default=32, help="side of the images, in pixels: a multiple of 8")
     common.add_take(add, "all, at most 24,000 unless the data are digits")
+    text = "data of a far domain to fine-tune on, with --full (default: shapes; digits for shapes)"
+    add("--far-data", metavar="NAME", help=text)
     report_commands.add_sampling(parser)
     add = parser.group("training")
     add("--epochs", type=int, help="epochs of the ViTs (default: 12 for digits, otherwise 9)")
@@ -107,6 +110,7 @@ def parse(arguments=None):
     for name, default in (DIGITS if options.data == "digits" else OTHERS).items():
         if getattr(options, name) is None:
             setattr(options, name, default)
+    options.far_data = options.far_data or ("digits" if options.data == "shapes" else "shapes")
     options.out = options.out or Path(f"study_{Path(options.data).name}")
     return options
 
@@ -165,8 +169,9 @@ class ModelPlan:
 
     name: str  # as figures and tables show it
     # "vit", "gap", "resnet" or "mixer"; "without" (the skips of a block); "seed" (another seed),
-    # "fraction" (of the training images), "larger", "hybrid", "before" and "after" (fine-tuning),
-    # "masked" (pre-trained by masked patch prediction) and "tuned" (the same, fine-tuned).
+    # "fraction" (of the training images), "larger", "hybrid", "before", "after" (fine-tuning) and
+    # "far" (fine-tuning on a far domain), "masked" (pre-trained by masked patch prediction) and
+    # "tuned" (the same, fine-tuned).
     role: str
     model: type  # its class
     config: dict  # the arguments of that class
@@ -178,6 +183,7 @@ class ModelPlan:
     fraction: float = 1.0  # of the training images
     # Which half of the classes it is trained and tested on, 0 or 1; None for all.
     half: int | None = None
+    is_far: bool = False  # whether it is trained and tested on the data of a far domain
     # Plan whose trained weights it starts from, except for the head.
     start: "ModelPlan | None" = None
 
@@ -265,7 +271,12 @@ def make_plans(options, num_classes):
     tuning = recipe(math.ceil(options.epochs / 2), learning_rate=5e-4)
     name, changes = "fine-tuned on the others", {"recipe": tuning, "half": 1, "start": before}
     after = dataclasses.replace(variant(cls, name, "after", None, **changes), base=before.name)
-    return [*plans, before, after]
+    far_data = vit_tf.data.describe(options.far_data, options.data_dir)
+    name = f"fine-tuned on {far_data.name}"
+    config = vit | {"num_classes": far_data.num_classes}
+    changes = {"role": "far", "half": None, "is_far": True, "config": config}
+    far = dataclasses.replace(after, name=f"{cls.name} {name}", **changes)
+    return [*plans, before, after, far]
 
 
 def needed_plans(plans, figures):
@@ -282,7 +293,7 @@ def expected_seconds(plans, options):
     pixels = (options.image_size / 32) ** 2
     stages = {}
     for plan in plans:
-        images = options.sizes["train"] * (1 if plan.half is None else 0.5)
+        images = options.sizes["train"] * (0.5 if plan.is_far or plan.half is not None else 1)
         each = PER_THOUSAND.get(plan.model.__name__, PER_THOUSAND_OTHERS) * pixels
         stages[plan.name] = COMPILING + plan.recipe.epochs * images / 1000 * each
     return stages | {"measuring": MEASURING * len(plans), "drawing": DRAWING * len(plans)}
@@ -365,7 +376,8 @@ def training_flops(plan, options, model):
     """Floating-point operations of the training of a plan and of those that it starts from."""
     from vit_tf.taps.flops import training_flops as flops_of_images
 
-    images = options.sizes["train"] * (1 if plan.half is None else 0.5) * plan.recipe.epochs
+    share = 0.5 if plan.is_far or plan.half is not None else 1
+    images = options.sizes["train"] * share * plan.recipe.epochs
     before = training_flops(plan.start, options, model) if plan.start else 0
     return before + flops_of_images(vit_tf.count_flops(model), images)
 
@@ -402,6 +414,7 @@ def model_key(plan, options):
     """`fingerprint` of everything that the trained model of a plan depends on."""
     from vit_tf.analysis.engine.store import fingerprint
 
+    options = data_options(plan, options)
     if not hasattr(options, "digests"):  # once for all plans
         options.digests = [split.identify() for split in load_data(options, options.batch_size)]
     source = [options.data, options.image_size, options.sizes, options.digests]
@@ -473,7 +486,8 @@ def _train_model(plan, options, key, callbacks):
     is_masked = isinstance(plan.recipe, vit_tf.Pretraining)
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = plan.model(**plan.config, name=plan.slug)
-        model.class_names = None if is_masked else common.describe_data(options).class_names
+        description = common.describe_data(data_options(plan, options))
+        model.class_names = None if is_masked else description.class_names
         if plan.start is not None:
             source = vit_tf.load_model(model_path(plan.start, options))
             for old, new in zip(source.layers, model.layers, strict=True):
@@ -508,13 +522,35 @@ def training_data(plan, options):
     A fraction f of the images is repeated 1 / f times in an epoch: models trained on less data get
     as many updates as those trained on all, so that a difference is due to the data.
     """
+    options = data_options(plan, options)
     count = max(1, round(plan.fraction * options.sizes["train"]))
     take = options.sizes | {"train": count}
     data = load_data(options, min(options.batch_size, count), take=take)
     if plan.half is not None:
         data = [_half_of_classes(split, plan, options.batch_size) for split in data]
     train, *others = data
-    return [train.repeat(plan.repeats), *others]
+    return [train.repeat(options.far_repeats if plan.is_far else plan.repeats), *others]
+
+
+def data_options(plan, options):
+    """The options of the study, with the data that a plan is trained on.
+
+    On a far domain there are as many updates as in fine-tuning on the other half of the classes, so
+    that a difference is due to the domain.
+    """
+    if not plan.is_far:
+        return options
+    if not hasattr(options, "of_far_domain"):
+        far = argparse.Namespace(**vars(options))
+        vars(far).pop("digests", None)
+        far.data, far.classes, far.take = options.far_data, None, None
+        sizes = report_commands.subset_sizes(far, common.describe_labelled(far))
+        half = options.sizes["train"] // 2
+        count = min(half, sizes["train"])
+        far.sizes = sizes | {"train": count}
+        far.far_repeats = round(half / count)
+        options.of_far_domain = far
+    return options.of_far_domain
 
 
 def _half_of_classes(data, plan, batch_size):

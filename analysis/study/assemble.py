@@ -250,8 +250,8 @@ def make_report(
             or `"mixer"`, where its layers do not determine it; or of a variant of such a model:
             `"fraction:0.1"` (trained on a tenth of the data), `"without:block03"` (without the
             skips of a block), `"seed:1"`, `"larger"`, `"hybrid"`, `"masked"` (pre-trained by masked
-            patch prediction), `"tuned"` (the same, fine-tuned), `"before"` and `"after"`
-            (fine-tuning).
+            patch prediction), `"tuned"` (the same, fine-tuned), `"before"`, `"after"`
+            (fine-tuning) and `"far"` (fine-tuning on a far domain).
         supervision: dict from name to how a model was trained: `"labels"`, `"image-text"`,
             `"contrastive"`, `"self-distillation"` or `"reconstruction"`. Known for released names,
             and `"labels"` for models whose own head classifies the images. Claims about supervised

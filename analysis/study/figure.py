@@ -590,8 +590,8 @@ def _study_models():
     ]
     variants.append(replace(bit, name="less data", role="fraction", detail=0.1, base=bit))
     baselines = [replace(cls, name=role, role=role, base=cls) for role in BASELINES]
-    after = replace(cls, name="after", role="after", base=before)
-    return [cls, gap, bit, mixer, *variants, before, after, *baselines]
+    tuned = [replace(cls, name=role, role=role, base=before) for role in ("after", "far")]
+    return [cls, gap, bit, mixer, *variants, before, *tuned, *baselines]
 
 
 def _placeholder_user_models():

@@ -64,6 +64,7 @@ ROLES = {
     "tuned": "the same, fine-tuned",
     "before": "a model before fine-tuning",
     "after": "a model after fine-tuning",
+    "far": "a model after fine-tuning on a far domain",
     "untrained": "the untrained ViT",
     "copy": "a second untrained copy of a model",
     "noise": "noise instead of the ViT's features",
@@ -71,7 +72,7 @@ ROLES = {
 # The roles that trained models play by themselves; any other model is a variant of one of them.
 ARMS = ("vit", "gap", "resnet", "mixer")
 # Whose variants they are, where it is not the ViT with a CLS token.
-BASES = {"resnet_fraction": "resnet", "after": "before"}
+BASES = {"resnet_fraction": "resnet", "after": "before", "far": "before"}
 # The roles of a variant that --roles takes, and what is specified after a colon: its detail.
 VARIANT_ROLES = {
     "without": str,
@@ -83,6 +84,7 @@ VARIANT_ROLES = {
     "tuned": None,
     "before": None,
     "after": None,
+    "far": None,
 }
 BASELINES = ("untrained", "noise")
 # Randomly initialized copies of a model, on which each claim is tested too; the first is drawn.
@@ -570,7 +572,7 @@ def with_given_roles(models: list[StudyModel]) -> list[StudyModel]:
 
 def _base_of(model: StudyModel, role: str, others: list[StudyModel]) -> StudyModel | None:
     """What a model with the role of a variant is compared with, of these."""
-    wanted = "before" if role == "after" else model.scorecard_role
+    wanted = BASES.get(role) or model.scorecard_role
     fitting = [other for other in others if other.role == wanted]
     larger = [other for other in others if other.role == "larger" and role == "fraction"]
     of_equal_size = [other for other in [*fitting, *larger] if other.shapes == model.shapes]

@@ -312,11 +312,29 @@ def test_plans_see_their_share_of_the_images(options):
         assert len(first) + len(second) == len(complete[split])
 
 
+def test_a_far_domain_has_its_own_classes_and_as_many_updates(options):
+    options.far_data = "digits"
+    plans = study_script.make_plans(options, 10)
+    near, far = plans[-2:]
+    assert far.role == "far" and far.base == near.base and far.start == near.start
+    options.data = "shapes"
+    digits = vit_tf.data.load("digits", splits=("train",), image_size=16, batch_size=100)[0]
+    of_digits = {image.tobytes() for images, _ in digits.as_numpy_iterator() for image in images}
+    own, validation, test = study_script.training_data(far, options)
+    images = [image.tobytes() for images, _ in own.as_numpy_iterator() for image in images]
+    # Half of 100, as of the other half of the classes.
+    assert len(set(images)) == 50 and set(images) <= of_digits
+    assert len(labels_of(validation)) and len(labels_of(test))
+    few = study_script.data_options(far, options)
+    few.sizes, few.far_repeats = few.sizes | {"train": 10}, 5
+    assert len(labels_of(study_script.training_data(far, options)[0])) == 50
+
+
 @pytest.mark.slow
 def test_fine_tuning_starts_from_the_trained_body_with_a_new_head(options, monkeypatch):
     before, after = (
         dataclasses.replace(plan, config=plan.config | {"num_layers": 1})
-        for plan in study_script.make_plans(options, 10)[-2:]
+        for plan in study_script.make_plans(options, 10)[-3:-1]
     )
     study_script.train_plan(dataclasses.replace(before, recipe=vit_tf.Recipe(epochs=1)), options)
     source = vit_tf.load_model(study_script.model_path(before, options))

@@ -32,7 +32,8 @@ from vit_tf.analysis.study.figure import all_figures
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
 OTHERS = {"mixer": "mixer", "fraction": "vit-3", "resnet_fraction": "bit-3", "larger": "wide"}
-OTHERS |= {"before": "half", "after": "tuned-half", "hybrid": "stem", "tuned": "tuned"}
+OTHERS |= {"before": "half", "after": "tuned-half", "far": "tuned-far"}
+OTHERS |= {"hybrid": "stem", "tuned": "tuned"}
 COPIES = [{"vit": "fresh-vit", "resnet": "fresh-bit", "gap": "fresh-gap"}]  # untrained
 EXPECTED = {1: "replicates", -1: "does not replicate", 0: "inconclusive"}
 # Numbers of which there is no honest interval: their value lies on a side of the threshold.
@@ -327,13 +328,26 @@ def larger_models_need_data(side):
     return results
 
 
-def fine_tuning(side):
-    """The embedding, which is no block, differs most."""
+def fine_tuned(first, rest):
+    """CKA with the model before, of the first two blocks and of the rest.
+
+    The embedding, which is no block, differs most.
+    """
     names = ["embedding", *(f"block{block:02}/mlp/sum" for block in range(6))]
-    cka = np.array([0.0, *[0.6 + 0.2 * side] * 2, *[0.6] * 4])
+    cka = np.array([0.0, *[first] * 2, *[rest] * 4])
     data = {"cka": ("layer", cka), "stderr": ("layer", np.full(7, 0.01))}
     attrs = {"examples": 1000, "batch_size": 100}
-    return {"fine_tuning.half.tuned-half": xr.Dataset(data, {"layer": names}, attrs)}
+    return xr.Dataset(data, {"layer": names}, attrs)
+
+
+def fine_tuning(after):
+    return lambda side: {f"fine_tuning.half.{after}": fine_tuned(0.6 + 0.2 * side, 0.6)}
+
+
+def far_domains_change_more(side):
+    """What differs between the domains are the last blocks."""
+    near, far = fine_tuned(0.9, 0.6), fine_tuned(0.9, 0.6 - 0.3 * side)
+    return {"fine_tuning.half.tuned-half": near, "fine_tuning.half.tuned-far": far}
 
 
 BUILDERS = {
@@ -365,7 +379,9 @@ BUILDERS = {
     "data-improve-middle-layers": better_middle("vit", "vit-3"),
     "data-hunger": data_hunger,
     "larger-models-need-data": larger_models_need_data,
-    "fine-tuning-keeps-first-blocks": fine_tuning,
+    "fine-tuning-keeps-first-blocks": fine_tuning("tuned-half"),
+    "far-fine-tuning-keeps-first-blocks": fine_tuning("tuned-far"),
+    "far-domains-change-more": far_domains_change_more,
 }
 
 
@@ -425,6 +441,7 @@ def test_outcome(name, side):
         ("data-improve-middle-layers", -1, -0.2),
         ("larger-models-need-data", 1, 0.2),
         ("fine-tuning-keeps-first-blocks", 1, 0.2),
+        ("far-domains-change-more", 1, 0.3 * 4 / 6),
     ],
 )
 def test_value(name, side, value):
@@ -758,6 +775,6 @@ def test_a_pair_before_and_after_fine_tuning_needs_no_vit(with_vit):
     vit = model_like("vit", "vit")
     before = model_like("first", "before", base=vit if with_vit else None)
     after = model_like("second", "after", base=before)
-    (claim,) = [claim for claim in FIGURE_G.claims if "before" in "".join(claim.inputs)]
+    claim = FIGURE_G.claims[0]
     (parts,) = _models_by_role(claim, [vit, before, after] if with_vit else [before, after])
     assert (parts["before"], parts["after"]) == (before, after)

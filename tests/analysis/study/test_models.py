@@ -192,6 +192,71 @@ def test_a_model_before_fine_tuning_needs_no_other():
     assert (before.role, before.base, after.role, after.base) == ("before", None, "after", before)
 
 
+def cka_of_arrays(x, y, batch_size):
+    """CKA of two representations (example, feature) in float64, as Nguyen et al. 2020."""
+
+    def hsic(first, second):  # Song et al. 2012, equation 5
+        n = len(first)
+        k, m = (kernel - np.diag(np.diag(kernel)) for kernel in (first, second))
+        rest = k.sum() * m.sum() / (n - 1) / (n - 2) - 2 * (k @ m).sum() / (n - 2)
+        return (np.sum(k * m) + rest) / n / (n - 3)
+
+    sums = np.zeros(3)
+    for start in range(0, len(x), batch_size):
+        k, m = (part @ part.T for part in (a[start : start + batch_size] for a in (x, y)))
+        sums += hsic(k, m), hsic(k, k), hsic(m, m)
+    return sums[0] / np.sqrt(sums[1] * sums[2])
+
+
+def test_a_report_compares_fine_tuning_on_a_near_and_on_a_far_domain(images, tmp_path):
+    """The far model has other classes, and weights that changed more, most of all late."""
+    models = {}
+    for name, classes, changes in (
+        ("before", 3, (0, 0, 0)),
+        ("near", 3, (0.05, 0.1, 0.1)),
+        ("far", 5, (0.05, 2.0, 5.0)),
+    ):
+        models[name] = model = vit_tf.ViT((16, 16, 3), 8, 3, 1, 8, 8, classes)
+        rng = np.random.default_rng(3)
+        for block, change in zip(range(3), changes, strict=True):
+            for weight in model.get_layer(f"block{block:02}").weights:
+                first, second = rng.normal(size=(2, *weight.shape))
+                weight.assign(0.3 * (first + change * second))
+        model.get_layer("embedding").set_weights(
+            models["before"].get_layer("embedding").get_weights()
+        )
+    report = analysis.make_report(
+        models,
+        images[0],
+        figures=["G.1"],
+        roles={"before": "before", "near": "after", "far": "far"},
+        folder=tmp_path,
+    )
+    taps = [f"block{block:02}/mlp/sum" for block in range(3)]
+    values = {
+        name: [
+            np.float64(x).reshape(len(x), -1)
+            for x in vit_tf.submodel(model, *taps).predict(images[0], verbose=0).values()
+        ]
+        for name, model in models.items()
+    }
+    near, far = (
+        [cka_of_arrays(x, y, 8) for x, y in zip(values["before"], values[name], strict=True)]
+        for name in ("near", "far")
+    )
+    claims = {claim.name: claim for claim in report.claims}
+    expected = {
+        "fine-tuning-keeps-first-blocks": near[0] - np.mean(near[1:]),
+        "far-fine-tuning-keeps-first-blocks": far[0] - np.mean(far[1:]),
+        "far-domains-change-more": np.mean(near) - np.mean(far),
+    }
+    assert expected["far-domains-change-more"] > 0.05
+    for name, value in expected.items():
+        assert claims[name].value == pytest.approx(value, abs=1e-4), name
+        assert claims[name].outcome == "one run"
+    assert claims["far-domains-change-more"].models == ("before", "near", "far")
+
+
 def test_a_variant_needs_a_base():
     with pytest.raises(ValueError, match="role 'vit', of which few is a variant"):
         with_given_roles([given("few", "fraction:0.1"), given("gap", prefix=0)])
