@@ -44,7 +44,11 @@ from pathlib import Path
 
 import lazy_loader
 
-from vit_tf.names import near_names, renamed_arguments as renamed_arguments, renamed_attributes
+from vit_tf.common.names import (
+    near_names,
+    renamed_arguments as renamed_arguments,
+    renamed_attributes,
+)
 
 # Former names, which are to be removed in the next release.
 RENAMED = {

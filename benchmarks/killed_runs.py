@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 from PIL import Image
 
-from vit_tf.files import PARTIAL
+from vit_tf.data.files import PARTIAL
 
 CREATED, A_FOLDER = 0x100, 0x40000000  # IN_CREATE, IN_ISDIR
 

@@ -30,9 +30,9 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.files import write_whole
+from vit_tf.common.names import file_error
+from vit_tf.data.files import write_whole
 from vit_tf.models.model import reinitialize
-from vit_tf.names import file_error
 from vit_tf.scripts import common
 
 CARD = """# {name}

@@ -19,7 +19,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import growth, harness
-from vit_tf.names import lookup
+from vit_tf.common.names import lookup
 from vit_tf.scripts import common
 
 WORDS = {"seconds": "time", "peak": "memory", "growth": "growth of memory"}

@@ -36,7 +36,7 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.files import without_password
+from vit_tf.common.names import without_password
 from vit_tf.scripts import common, report_commands
 
 log = logging.getLogger("vit_tf.analyze")
@@ -124,7 +124,7 @@ def analyze(figures, options):
     """Measure what these figures show, draw them and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
     from vit_tf.analysis.study.models import prepare_models
-    from vit_tf.names import join_words
+    from vit_tf.common.names import join_words
 
     description = common.describe_data(options)
     with report_commands.strategy_in(options.out, options.strategy):

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import vit_tf
-from vit_tf.names import unknown_name
+from vit_tf.common.names import unknown_name
 
 COMMANDS = ("study", "analyze", "scorecard", "explore", "train", "finetune", "pretrain")
 COMMANDS += ("evaluate", "compute", "export")

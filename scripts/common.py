@@ -22,9 +22,9 @@ from pathlib import Path
 # Here and in every command, what needs TensorFlow is imported where it is used: options are parsed
 # first, so that --help and errors in the options are immediate.
 import vit_tf
-from vit_tf.files import RemotePath, as_path, without_password
-from vit_tf.names import near_names
-from vit_tf.preprocessing import Preprocessing, interval
+from vit_tf.common.names import near_names, without_password
+from vit_tf.data.files import RemotePath, as_path
+from vit_tf.data.preprocessing import Preprocessing, interval
 
 NOTHING_SAVED = "nothing is saved; the same command starts again"
 RESUMES = "the same command resumes from there"
@@ -500,7 +500,7 @@ def open_features(source):
     if source.startswith(PREFIX):
         module = open_timm(source)
         # PyTorch is there only now.
-        from vit_tf.torch_models.taps import study_features
+        from vit_tf.taps.module_taps import study_features
 
         features = study_features(module)
         features.token_grid = vit_tf.analysis.features_of(module).token_grid
@@ -529,7 +529,7 @@ def given_preprocessing(options, size=None):
 def expected_images(options, model, override=True):
     """The `Preprocessing` of a model's images, and its origin; options `override` the model's."""
     # Only here, since it imports Keras.
-    from vit_tf.models.input_range import find_preprocessing, input_size
+    from vit_tf.taps.input_range import find_preprocessing, input_size
 
     is_keras = hasattr(model, "count_params")
     if is_keras:

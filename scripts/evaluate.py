@@ -24,7 +24,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.files import as_path
+from vit_tf.data.files import as_path
 from vit_tf.scripts import common
 
 LOW_VARIATION = (
@@ -143,7 +143,7 @@ def run(options):
     if options.no_head and not options.shots:
         raise ValueError("Expected --shots with --no-head. Received: nothing to evaluate")
     if options.shots:
-        from vit_tf.backend import require_tensorflow
+        from vit_tf.common.backend import require_tensorflow
 
         require_tensorflow("--shots")
     if options.out:

@@ -25,7 +25,7 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.names import format_list
+from vit_tf.common.names import format_list
 from vit_tf.scripts import common
 
 MAIN = ("--import", "--image-size", "--patch-size", "--range", "--out", "--explain", "--results")

@@ -23,7 +23,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.names import join_words
+from vit_tf.common.names import join_words
 from vit_tf.scripts import common
 
 
@@ -54,7 +54,7 @@ def parse(arguments=None):
 
 def run(options):
     """List the taps of a model, or export some of them."""
-    from vit_tf.taps.saving import export_whole
+    from vit_tf.checkpoints.saving import export_whole
 
     model = common.open_model(options.model)
     if options.list:

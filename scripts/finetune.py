@@ -24,7 +24,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.files import without_password
+from vit_tf.common.names import without_password
 from vit_tf.scripts import common
 
 SPLITS = ("train", "validation", "test")

@@ -16,7 +16,8 @@ from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 import vit_tf
-from vit_tf.files import digest_tree, only_process, without_password
+from vit_tf.common.names import without_password
+from vit_tf.data.files import digest_tree, only_process
 from vit_tf.scripts import common
 
 if TYPE_CHECKING:

@@ -301,7 +301,7 @@ def expected_seconds(plans, options):
 
 def outline(plans, options, seconds):
     """What a study will do and how long it may take, as a sentence."""
-    from vit_tf.names import join_words
+    from vit_tf.common.names import join_words
 
     sizes, names = options.sizes, join_words([plan.name for plan in plans])
     return (
@@ -430,7 +430,7 @@ def model_path(plan, options):
 def load_facts(plan, options):
     """What `train_plan` returns for a model that was already trained; None if it was not."""
     from vit_tf.analysis.engine.store import fingerprint
-    from vit_tf.files import digest_files
+    from vit_tf.data.files import digest_files
 
     path = model_path(plan, options)
     note = path.with_suffix(".json")
@@ -456,7 +456,7 @@ def load_facts(plan, options):
 def train_plan(plan, options, callbacks=()):
     """Facts about the trained model of a plan, which is trained now unless it already was."""
     from vit_tf.analysis.engine.store import fingerprint
-    from vit_tf.files import digest_files
+    from vit_tf.data.files import digest_files
     from vit_tf.training import checkpointing
 
     if facts := load_facts(plan, options):

@@ -30,7 +30,8 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.files import is_remote, without_password
+from vit_tf.common.names import without_password
+from vit_tf.data.files import is_remote
 from vit_tf.scripts import common
 
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
@@ -195,7 +196,7 @@ def draw_formation(result, path):
     """Draw the result of a recorder into a file."""
     import matplotlib
 
-    from vit_tf.files import write_whole
+    from vit_tf.data.files import write_whole
 
     matplotlib.use("agg")
     figure = vit_tf.analysis.plots.plot_formation(result).figure
@@ -218,7 +219,7 @@ def run(options):
     shape = tuple(splits[0].element_spec[0].shape[1:])
     recorders = []
     if options.record_formation is not None:
-        from vit_tf.backend import require_tensorflow
+        from vit_tf.common.backend import require_tensorflow
 
         require_tensorflow("--record-formation")
         if is_remote(options.out):

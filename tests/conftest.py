@@ -23,7 +23,7 @@ LONGEST = (
     "tests/analysis/study/test_measure.py",
     "tests/vit_tf/training/test_training.py",
     "tests/scripts/test_study.py",
-    "tests/vit_tf/test_xla.py",
+    "tests/vit_tf/models/test_xla.py",
     "tests/vit_tf/training/test_long_runs.py",
     "tests/vit_tf/training/test_resumed_augmentation.py",
     "tests/docs/test_notebooks.py",

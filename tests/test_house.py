@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import functools
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from graphlib import TopologicalSorter
 import pytest
 from paths import ROOT
 
-ANALYSIS = ROOT / "analysis"
+PACKAGES = (ROOT / "analysis", ROOT / "vit_tf")
 SOURCES = [path for folder in ("analysis", "vit_tf") for path in (ROOT / folder).rglob("*.py")]
 SCRIPTS = list((ROOT / "scripts").rglob("*.py"))
 
@@ -21,6 +22,7 @@ def package_of(path):
     return parts if parts[0] in ("analysis", "scripts") else parts[1:]
 
 
+@functools.cache
 def imports_of(path):
     """The modules of this package that a file imports: tuples of parts below `vit_tf`."""
     actual = set()
@@ -36,23 +38,47 @@ def imports_of(path):
     return {parts[1:] for parts in actual if parts[0] == "vit_tf"}
 
 
-@pytest.fixture(scope="module")
-def packages():
-    """dict from a package of `analysis/` to the set of packages that it imports from."""
-    names = {path.name for path in ANALYSIS.iterdir() if (path / "__init__.py").exists()}
-    arrows = {name: set() for name in names}
-    for path in ANALYSIS.glob("*/**/*.py"):
-        package = path.relative_to(ANALYSIS).parts[0]
-        for parts in imports_of(path):
-            if parts[:1] == ("analysis",) and len(parts) > 1 and parts[1] in names - {package}:
-                arrows[package].add(parts[1])
-    return arrows
+def module_of(parts):
+    """The file of a module, or of the package that a name is imported from; None for neither."""
+    folder = ROOT / "analysis" if parts[:1] == ("analysis",) else ROOT / "vit_tf"
+    parts = parts[1:] if parts[:1] == ("analysis",) else parts
+    while parts:
+        named = folder.joinpath(*parts)
+        for path in (named.with_suffix(".py"), named / "__init__.py"):
+            if path.exists():
+                return path
+        parts = parts[:-1]
+    return None
 
 
-def test_packages_of_analysis_have_no_cycle_and_few_arrows(packages):
-    assert [path.name for path in ANALYSIS.glob("*.py")] == ["__init__.py"]
-    TopologicalSorter(packages).prepare()  # a CycleError for a circle
-    assert sum(map(len, packages.values())) <= 30
+def arrows_between_modules():
+    """dict from each file to the files that it imports, in functions too."""
+    return {
+        path: {module_of(parts) for parts in imports_of(path)} - {None, path} for path in SOURCES
+    }
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_subpackages_have_no_cycle_and_few_arrows(package):
+    assert {path.name for path in package.glob("*.py")} <= {"__init__.py", "__main__.py"}
+    arrows = {path.name: set() for path in package.iterdir() if (path / "__init__.py").exists()}
+    for path, imported in arrows_between_modules().items():
+        for other in imported:
+            if path.is_relative_to(package) and other.is_relative_to(package):
+                start, end = (p.relative_to(package).parts[0] for p in (path, other))
+                if start in arrows and end in arrows and start != end:
+                    arrows[start].add(end)
+    TopologicalSorter(arrows).prepare()  # a CycleError for a circle
+    assert sum(map(len, arrows.values())) <= 30
+
+
+def test_modules_have_no_cycle():
+    inside = {
+        path: {other for other in imported if other.name != "__init__.py"}
+        for path, imported in arrows_between_modules().items()
+        if path.name != "__init__.py"
+    }
+    TopologicalSorter(inside).prepare()
 
 
 def test_models_and_training_do_not_import_analysis():

@@ -6,7 +6,7 @@ import threading
 import pytest
 from paths import ROOT
 
-from vit_tf import names
+from vit_tf.common import names
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_functions_and_files_of_the_package_are_counted_in_all_threads(walks):
         sorted([3, 1])
 
     files, functions = walks.count(call)
-    assert files == [str(ROOT / "vit_tf" / "names.py")]
+    assert files == [str(ROOT / "vit_tf" / "common" / "names.py")]
     assert functions == 2
     assert sys.getprofile() is None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import lazy_loader
 
-from vit_tf.names import renamed_attributes
+from vit_tf.common.names import renamed_attributes
 
 __version__ = "0.1.0"
 
@@ -49,7 +49,7 @@ def __getattr__(name):
         return _public(name)  # a module
     except AttributeError:
         from vit_tf import analysis
-        from vit_tf.names import near_names
+        from vit_tf.common.names import near_names
 
         known = [*__all__, *(f"analysis.{measure}" for measure in analysis.__all__)]
         near = [one for one in known if one.rpartition(".")[2] == name]

@@ -1,9 +1,10 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
-from . import analysis as analysis, data as data, distribute as distribute, edits as edits
+from . import analysis as analysis, data as data, distribute as distribute
 from .checkpoints.keras_hub import from_keras_hub as from_keras_hub
 from .checkpoints.loading import load as load, load_pretrained as load_pretrained
 from .checkpoints.released import list_pretrained as list_pretrained
-from .edits import intervene as intervene
+from .checkpoints.saving import load_features as load_features, load_model as load_model
+from .data.preprocessing import Preprocessing as Preprocessing
 from .models.beit import BEiT as BEiT
 from .models.bit import BiT as BiT
 from .models.clip import CLIPViT as CLIPViT
@@ -13,12 +14,12 @@ from .models.model import reinitialize as reinitialize
 from .models.resolution import at_resolution as at_resolution
 from .models.siglip import SigLIPViT as SigLIPViT
 from .models.vit import ViT as ViT
-from .preprocessing import Preprocessing as Preprocessing
+from .taps import edits as edits
+from .taps.edits import intervene as intervene
 from .taps.flops import count_flops as count_flops
-from .taps.saving import load_features as load_features, load_model as load_model
 from .taps.submodels import submodel as submodel
+from .taps.tokens import TokenGrid as TokenGrid
 from .taps.torch_features import torch_features as torch_features
-from .tokens import TokenGrid as TokenGrid
 from .training.masked_patches import MaskedPatchPrediction as MaskedPatchPrediction
 from .training.recipes import (
     FineTuning as FineTuning,

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from vit_tf.batches import explained_batches
-from vit_tf.names import format_list, unknown_name
+from vit_tf.common.names import format_list, unknown_name
+from vit_tf.data.batches import explained_batches
 from vit_tf.taps.scores import (
     LOG_ODDS,
     LOGITS,

@@ -14,11 +14,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.batches import explained_batches
 from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
+from vit_tf.data.batches import explained_batches
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
-from vit_tf.preprocessing import innermost_features
-from vit_tf.tokens import TokenGrid
+from vit_tf.data.preprocessing import innermost_features
+from vit_tf.taps.tokens import TokenGrid
 
 from .class_scores import class_positions, scores_of_function, with_scores
 from .feature_taps import require_model

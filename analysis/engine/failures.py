@@ -6,7 +6,7 @@ import re
 import traceback
 from types import TracebackType
 
-from vit_tf.files import without_password
+from vit_tf.common.names import without_password
 
 log = logging.getLogger(__name__)
 MAX_LETTERS = 400  # of an error's message in a report

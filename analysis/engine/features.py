@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
+from vit_tf.common.names import as_patterns, format_list, match
 from vit_tf.models.class_names import find_class_names
-from vit_tf.names import as_patterns, format_list, match
 from vit_tf.taps import recorder
 from vit_tf.taps.scores import find_scores
 from vit_tf.taps.submodels import TapModel, describe_taps
@@ -124,7 +124,7 @@ def _features_of_module(
     module: Any, kind: str, patterns: Sequence[str], block: str, detail: Detail
 ) -> Callable:
     """`features_of` of a PyTorch module."""
-    from vit_tf.torch_models.taps import describe_module, pooled_tokens
+    from vit_tf.taps.module_taps import describe_module, pooled_tokens
 
     described, what = describe_module(module), KINDS[kind]
     shapes, graph, size = described.shapes, described.graph, described.image_shape[:2]

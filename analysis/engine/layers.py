@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from vit_tf.names import unknown_name
+from vit_tf.common.names import unknown_name
 from vit_tf.taps.structure import ModelGraph, has_tap_grammar, spread
-from vit_tf.tokens import TokenGrid
+from vit_tf.taps.tokens import TokenGrid
 
 Shape: TypeAlias = tuple[int | None, ...]  # of a tap, without the example axis
 # A documented subset of the layers of a kind, or a number of them, evenly spaced.

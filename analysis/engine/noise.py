@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.names import format_list
-from vit_tf.preprocessing import require_images_of
+from vit_tf.common.names import format_list
+from vit_tf.data.preprocessing import require_images_of
 
 from .feature_taps import taps_of
 from .results import model_name

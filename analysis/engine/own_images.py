@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images
-from vit_tf.names import format_list, join_words
-from vit_tf.preprocessing import JointPreprocessing, Preprocessing, innermost_features
+from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing, innermost_features
 
 from .feature_taps import taps_of
 from .results import model_name

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from vit_tf import TokenGrid
 from vit_tf.data.labels import require_label_type
-from vit_tf.tokens import as_grid, as_pair
+from vit_tf.taps.tokens import as_grid, as_pair
 
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
 from .roles import Taps

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import format_list, near_names
-from vit_tf.tokens import prefix_names
+from vit_tf.common.names import format_list, near_names
+from vit_tf.taps.tokens import prefix_names
 
 
 def provenance(features, examples, batches, **parameters):

@@ -17,7 +17,7 @@ import tensorflow as tf
 import xarray as xr
 
 import vit_tf
-from vit_tf.files import write_whole
+from vit_tf.data.files import write_whole
 
 from .stream import this_worker
 

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.batches import explained_batches, require_finite_length, without_autotune
-from vit_tf.preprocessing import (
+from vit_tf.data.batches import explained_batches, require_finite_length, without_autotune
+from vit_tf.data.preprocessing import (
     check_dtype,
     check_values,
     require_finite,
@@ -160,7 +160,8 @@ def one_pass(requests, images, description=None, checked=()):
             images or of (images, labels), or a pair of arrays (images, labels).
         description: text of the progress bar, which appears after two seconds.
         checked: further features that the steps call themselves. Images are checked against the
-            values that these and the features of the requests expect, see `vit_tf.preprocessing`.
+            values that these and the features of the requests expect, see
+            `vit_tf.Preprocessing`.
 
     Returns:
         dict from name to totals, as arrays. Call `statistic.finish(totals)` for the result: an

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.files import write_whole
-from vit_tf.names import unknown_name
+from vit_tf.common.names import unknown_name
+from vit_tf.data.files import write_whole
 
 from .stream import this_worker
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import format_list
+from vit_tf.common.names import format_list
 
 from ..engine.class_scores import class_gradients
 from ..engine.declaration import measurement

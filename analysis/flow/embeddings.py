@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 import vit_tf
-from vit_tf.tokens import as_grid
+from vit_tf.taps.tokens import as_grid
 
 from ..engine.roles import Grid, Model
 

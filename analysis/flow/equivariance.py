@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import format_list
+from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.feature_taps import taps_of

@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.common.names import format_list
 from vit_tf.data.labels import require_labels
-from vit_tf.names import format_list
 
 from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import measurement

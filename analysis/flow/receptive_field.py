@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.tokens import as_grid
+from vit_tf.taps.tokens import as_grid
 
 from ..engine.declaration import measurement
 from ..engine.feature_taps import example_taps, require_features, taps_of

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.batches import without_autotune
-from vit_tf.names import lookup
+from vit_tf.common.names import lookup
+from vit_tf.data.batches import without_autotune
 
 from ..engine.declaration import measurement
 from ..engine.pooling import as_tokens, grid_of, shared_grid

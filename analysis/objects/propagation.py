@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.files import write_whole
-from vit_tf.names import renamed_arguments
+from vit_tf.common.names import renamed_arguments
+from vit_tf.data.files import write_whole
 
 from ..engine.declaration import measurement
 from ..engine.pooling import require_grid

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vit_tf.names import join_words
+from vit_tf.common.names import join_words
 
 from ..engine.results import expect_variable
 from ..plots.similarity_plots import plot_cka_sensitivity

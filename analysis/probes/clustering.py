@@ -15,7 +15,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
 from vit_tf.data.labels import require_classes, require_labels
-from vit_tf.tokens import as_grid
+from vit_tf.taps.tokens import as_grid
 
 from ..attention.saliency import num_beyond, patch_cover, require_shares
 from ..engine.declaration import one_pass_measurement

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.common.names import format_list
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
-from vit_tf.names import format_list
 
 from ..engine.declaration import measurement, statistic_of
 from ..engine.feature_taps import select

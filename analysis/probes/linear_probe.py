@@ -11,7 +11,7 @@ import xarray as xr
 from keras import ops
 from tqdm.auto import tqdm
 
-from vit_tf.batches import without_autotune
+from vit_tf.data.batches import without_autotune
 from vit_tf.data.labels import require_labels
 
 from ..engine.declaration import measurement

@@ -4,8 +4,8 @@ import json
 import logging
 import re
 
-from vit_tf.files import digest_files, write_whole
-from vit_tf.names import join_words
+from vit_tf.common.names import join_words
+from vit_tf.data.files import digest_files, write_whole
 
 from ..engine.failures import explain
 from ..engine.store import code_of, fingerprint

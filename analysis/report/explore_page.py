@@ -1,6 +1,6 @@
 """One self-contained interactive page of single images."""
 
-from vit_tf.names import join_words
+from vit_tf.common.names import join_words
 
 from ..plots.style import colour_map
 from .page import as_json, write_page

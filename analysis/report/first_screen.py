@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from vit_tf.names import join_words
+from vit_tf.common.names import join_words
 
 from ..engine.estimates import (
     Estimate,

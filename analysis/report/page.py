@@ -17,7 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from vit_tf.files import without_password, write_whole
+from vit_tf.common.names import without_password
+from vit_tf.data.files import write_whole
 
 CSS_DOTS = 96  # per inch: figures of one font size show their text at the same size
 MOST_EMBEDDED = 150_000  # bytes of a result that the page holds; larger ones are links

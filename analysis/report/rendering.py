@@ -13,7 +13,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from vit_tf.files import write_whole
+from vit_tf.data.files import write_whole
 
 from ..engine.failures import describe_failure
 

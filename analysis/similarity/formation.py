@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.data.files import write_whole
 from vit_tf.data.labels import require_labels
-from vit_tf.files import write_whole
-from vit_tf.preprocessing import check_dtype, check_values
+from vit_tf.data.preprocessing import check_dtype, check_values
 from vit_tf.taps.recorder import infer
 
 from ..engine.estimates import LEAST_EXAMPLES

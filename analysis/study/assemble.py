@@ -16,9 +16,9 @@ import tensorflow as tf
 import xarray as xr
 
 import vit_tf
+from vit_tf.common.names import format_list, join_words, renamed_arguments
 from vit_tf.data.any_images import as_images, is_raw
-from vit_tf.names import format_list, join_words, renamed_arguments
-from vit_tf.preprocessing import Preprocessing, check_values
+from vit_tf.data.preprocessing import Preprocessing, check_values
 
 from ..engine.estimates import NOT_TESTED, OUTCOMES, REPLICATES, accuracy_of
 from ..engine.features import name_models

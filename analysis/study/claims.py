@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import format_list, renamed_arguments
+from vit_tf.common.names import format_list, renamed_arguments
 from vit_tf.training.checkpointing import flatten
 
 from ..engine.estimates import (

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.data.files import digest_files
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
-from vit_tf.files import digest_files
 
 from ..engine.declaration import require_labelled
 from ..engine.estimates import LEAST_EXAMPLES

@@ -16,11 +16,12 @@ import xarray as xr
 from scipy.special import expit, softmax
 
 import vit_tf
-from vit_tf.batches import require_finite_length
+from vit_tf.common.names import without_password
 from vit_tf.data.any_images import as_images
-from vit_tf.files import without_password, write_whole
+from vit_tf.data.batches import require_finite_length
+from vit_tf.data.files import write_whole
+from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.models.class_names import find_class_names
-from vit_tf.preprocessing import Preprocessing, require_levels
 
 from ..engine.features import name_models, own_name
 from ..engine.results import layer_names

@@ -11,9 +11,9 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import edits
-from vit_tf.names import join_words
+from vit_tf.common.names import join_words
 from vit_tf.taps.structure import spread
-from vit_tf.tokens import prefix_names
+from vit_tf.taps.tokens import prefix_names
 
 from ..attention.attention_distance import attention_rows
 from ..attention.rollout import gradient_attention, rollout_of_images

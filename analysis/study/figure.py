@@ -11,8 +11,8 @@ from pkgutil import walk_packages
 from string import Formatter
 from typing import Any
 
-from vit_tf.names import join_words, unknown_name
-from vit_tf.tokens import TokenGrid
+from vit_tf.common.names import join_words, unknown_name
+from vit_tf.taps.tokens import TokenGrid
 
 from ..engine.failures import explain
 from ..report.rendering import Drawing

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from vit_tf.names import join_words
+from vit_tf.common.names import join_words
 
 from ..engine.failures import explain, message_of
 from ..engine.feature_taps import choose

@@ -18,14 +18,14 @@ import xarray as xr
 from keras import backend
 
 import vit_tf
-from vit_tf.names import format_list, join_words, match
-from vit_tf.preprocessing import Preprocessing, interval
+from vit_tf.common.names import format_list, join_words, match
+from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import attention_taps, by_own_rule, contradictions
 from vit_tf.taps.scores import Scores, find_scores
 from vit_tf.taps.structure import MAX_LAYERS, ModelGraph, has_tap_grammar, spread
 from vit_tf.taps.submodels import ModelTaps, TapModel, describe_taps
-from vit_tf.tokens import TokenGrid
+from vit_tf.taps.tokens import TokenGrid
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, match_classes
 
@@ -431,7 +431,7 @@ class LoadedModel:
 
 def declared(model: Any) -> Preprocessing | None:
     """The preprocessing that a model declares, or that its layers show; None if neither does."""
-    from vit_tf.models.input_range import find_preprocessing
+    from vit_tf.taps.input_range import find_preprocessing
 
     if hasattr(model, "count_params"):
         return find_preprocessing(model)[0]
@@ -440,7 +440,7 @@ def declared(model: Any) -> Preprocessing | None:
 
 def expected(model: Any) -> Preprocessing:
     """The preprocessing of a model's images; by default values in [-1, 1]."""
-    from vit_tf.models.input_range import input_size
+    from vit_tf.taps.input_range import input_size
 
     if preprocessing := declared(model):
         return preprocessing

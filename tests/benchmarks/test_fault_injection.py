@@ -18,9 +18,8 @@ from training_runs import newest_state
 
 from benchmarks import fault_injection, killed_runs as files
 from benchmarks.killed_runs import Job, run_job
-from vit_tf import files as package_files
 from vit_tf.analysis.engine import store
-from vit_tf.data import reading
+from vit_tf.data import files as package_files, reading
 from vit_tf.scripts import analyze as analyze_script, study as study_script, train as train_script
 from vit_tf.training import checkpointing
 

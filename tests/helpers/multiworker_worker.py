@@ -24,7 +24,7 @@ from keras.src.backend.tensorflow import trainer
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.engine import stream
-from vit_tf.batches import without_autotune
+from vit_tf.data.batches import without_autotune
 from vit_tf.distribute import strategies
 from vit_tf.distribute.strategies import strategy
 from vit_tf.training import checkpointing

@@ -17,7 +17,7 @@ from PIL import Image
 from resume_worker import Kill
 
 import vit_tf
-from vit_tf.files import as_path
+from vit_tf.data.files import as_path
 from vit_tf.scripts import train as train_script
 
 TINY = "--image-size 8 --take 40 --epochs 3 --batch-size 12 --patch-size 8 --num-layers 1"

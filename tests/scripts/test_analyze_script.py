@@ -18,7 +18,7 @@ from vit_tf.analysis.engine.layers import grid_of_shapes
 from vit_tf.analysis.study import assemble, models
 from vit_tf.analysis.study.data import batch_size_of
 from vit_tf.analysis.study.models import distinct, slug
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.scripts import analyze, common, report_commands
 from vit_tf.taps.submodels import FACTS
 from vit_tf.training.evaluation import top_k_accuracy

@@ -15,7 +15,7 @@ from oracles import randomize
 import vit_tf
 from vit_tf import data
 from vit_tf.analysis.probes.ridge import classify, fit_classifier
-from vit_tf.batches import ResumableDataset
+from vit_tf.data.batches import ResumableDataset
 from vit_tf.scripts import common, evaluate, finetune
 
 SPECIAL = vit_tf.Preprocessing((8, 8), (0.4, 0.5, 0.6), (0.3, 0.2, 0.1), "bicubic")

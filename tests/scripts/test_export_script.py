@@ -6,8 +6,8 @@ import tensorflow as tf
 from oracles import randomize
 
 import vit_tf
+from vit_tf.checkpoints import saving
 from vit_tf.scripts import export
-from vit_tf.taps import saving
 
 
 @pytest.fixture(scope="module")

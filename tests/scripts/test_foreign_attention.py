@@ -11,7 +11,7 @@ from attention_heads import pixel_distances
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.study.models import LoadedModel, NotApplicable, study_model
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.scripts import analyze
 
 SIDE, PATCH = 16, 4

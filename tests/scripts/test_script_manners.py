@@ -13,7 +13,7 @@ import pytest
 from paths import ROOT, SCRIPTS
 
 import vit_tf
-from vit_tf.names import join_words
+from vit_tf.common.names import join_words
 from vit_tf.scripts import cli, common, report_commands, study
 
 # Each script, and arguments that it can parse.

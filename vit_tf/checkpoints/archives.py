@@ -21,8 +21,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from vit_tf.checkpoints import torch_pickles
-from vit_tf.files import without_password
-from vit_tf.names import unknown_name
+from vit_tf.common.names import unknown_name, without_password
 
 # What a file that is corrupt, or made to do damage, can provoke below. One list for all of them,
 # as every format may meet most of them, when the file is opened and again when a tensor is read.

@@ -10,7 +10,7 @@ from collections import Counter
 from numbers import Real
 
 from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, MOST_LAYERS, measured_as_module
-from vit_tf.names import lookup
+from vit_tf.common.names import lookup
 
 # Names of transformers' `ACT2FN`, and the forms that they stand for.
 GELUS = {

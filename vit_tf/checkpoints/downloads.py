@@ -4,7 +4,7 @@ import contextlib
 import urllib.request
 from collections.abc import Callable, Iterator
 
-from vit_tf.files import require_other_machine
+from vit_tf.data.files import require_other_machine
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

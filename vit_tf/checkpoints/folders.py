@@ -11,8 +11,7 @@ from contextlib import ExitStack
 
 from vit_tf.checkpoints.archives import open_archive
 from vit_tf.checkpoints.downloads import from_other_machines
-from vit_tf.files import without_password
-from vit_tf.names import unknown_name
+from vit_tf.common.names import unknown_name, without_password
 
 HUB = "hf://"
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 from keras import ops
 
-import vit_tf
+from vit_tf import models
 from vit_tf.checkpoints.archives import TensorInfo
 from vit_tf.checkpoints.loading import weights_by_name
 from vit_tf.checkpoints.timm import identity_projection
@@ -22,8 +22,8 @@ from vit_tf.checkpoints.weight_maps import (
     read_blocks,
     read_table,
 )
-from vit_tf.models.input_range import find_preprocessing
-from vit_tf.names import lookup
+from vit_tf.common.names import lookup
+from vit_tf.taps.input_range import find_preprocessing
 
 TASKS = {"ViTImageClassifier": "ViTBackbone", "DeiTImageClassifier": "DeiTBackbone"}
 # Models of images and texts, by their image encoders.
@@ -88,7 +88,7 @@ def from_keras_hub(model, preprocessing=None):
                 f"{reason}. Received: preprocessing=None"
             )
     arguments = mapping.arguments | {"preprocessing": preprocessing}
-    vit = getattr(vit_tf, CLASSES.get(kind, "ViT"))(**arguments)
+    vit = getattr(models, CLASSES.get(kind, "ViT"))(**arguments)
     fill(weights_by_name(vit), weights, mapping)
     if mapping.headless:
         vit.head.kernel.assign(np.eye(vit.num_classes))

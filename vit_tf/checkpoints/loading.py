@@ -8,10 +8,11 @@ from numbers import Integral
 
 import numpy as np
 
-import vit_tf
+from vit_tf import models
 from vit_tf.checkpoints import configs, google, hugging_face_models, open_clip, released, timm
 from vit_tf.checkpoints.archives import open_archive
 from vit_tf.checkpoints.folders import OPEN_CLIP, Folder, open_folder
+from vit_tf.checkpoints.saving import TRAINED, load_features, load_model
 from vit_tf.checkpoints.weight_maps import (
     LoadOptions,
     at_most,
@@ -20,12 +21,11 @@ from vit_tf.checkpoints.weight_maps import (
     first_names,
     measured_as_module,
 )
+from vit_tf.common.names import lookup
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.models.model import VisionModel, name_after, weights_by_name
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import ACTIVATIONS, check_pooling
-from vit_tf.names import lookup
-from vit_tf.preprocessing import Preprocessing
-from vit_tf.taps.saving import TRAINED, load_features, load_model
 from vit_tf.torch_models.timm_names import PREFIX, open_timm
 
 # An image processor's size is at most so many times that of the weights: its file could say any.
@@ -340,4 +340,4 @@ def _build(conversion, options, public):
     preprocessing = Preprocessing(tuple(size), mean, std, images.interpolation, **crop)
     arguments = conversion.mapping.arguments | {"image_shape": (*size, channels)}
     arguments |= {"preprocessing": preprocessing, "class_names": conversion.class_names}
-    return getattr(vit_tf, conversion.model)(**arguments)
+    return getattr(models, conversion.model)(**arguments)

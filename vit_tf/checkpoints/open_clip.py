@@ -25,7 +25,7 @@ from vit_tf.checkpoints.weight_maps import (
     read_table,
     without_prefix,
 )
-from vit_tf.names import lookup
+from vit_tf.common.names import lookup
 
 NAME = "OpenAI's CLIP"
 ENCODER_PREFIX = "visual."

@@ -9,8 +9,7 @@ from pathlib import Path
 from vit_tf.checkpoints.downloads import from_other_machines
 from vit_tf.checkpoints.folders import HUB, not_fetched, snapshot
 from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, measured_as_module
-from vit_tf.files import without_password
-from vit_tf.names import unknown_name
+from vit_tf.common.names import unknown_name, without_password
 
 BUNDLED = Path(__file__).parent / "zoo"
 EXTENSIONS = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".tar")

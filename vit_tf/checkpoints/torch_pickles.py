@@ -8,14 +8,15 @@ is not needed.
 import mmap
 import os
 import pickle
-import pickletools
 import re
 import zipfile
 from functools import partial
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import ml_dtypes  # noqa: F401, gives NumPy the name "bfloat16"
 import numpy as np
+
+from vit_tf.data.files import require_small_table
 
 # The number that opens files from before torch 1.6, as every pickle protocol since 2 writes it.
 LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
@@ -187,16 +188,6 @@ def _short(value):
     if type(value) is str or _is_count(value):
         return ascii(value)[:100]
     return f"<{type(value).__name__}>"
-
-
-def require_small_table(stream: BinaryIO) -> None:
-    """Raises a `ValueError` for a pickle that would take more memory than a file of its size."""
-    start = stream.tell()
-    for steps, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
-        # The C unpickler has a table as long as the largest number that something is stored under.
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument) > 2 * steps + 256:
-            raise ValueError("a pickle with a table larger than itself")
-    stream.seek(start)
 
 
 def _load(stream):

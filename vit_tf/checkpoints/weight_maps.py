@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_tf.preprocessing import Preprocessing
-from vit_tf.tokens import TokenGrid
+from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.taps.tokens import TokenGrid
 
 HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

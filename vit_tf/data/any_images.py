@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.backend import leave_gpus_to_jax
-from vit_tf.batches import explained_batches, without_autotune
+from vit_tf.common.backend import leave_gpus_to_jax
+from vit_tf.common.names import without_password
+from vit_tf.data.batches import explained_batches, without_autotune
+from vit_tf.data.files import is_remote, require_file, require_utf8
 from vit_tf.data.folder import decode_file, open_files
 from vit_tf.data.imaging import framing_of, pixels_of
 from vit_tf.data.pipeline import load
+from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing, require_levels
 from vit_tf.data.reading import read_shardable
 from vit_tf.data.source import CHANNELS
-from vit_tf.files import is_remote, require_file, require_utf8, without_password
-from vit_tf.preprocessing import JointPreprocessing, Preprocessing, require_levels
 
 BATCH_SIZE = 128
 # What makes a model's input of 8-bit images, or those of several models.

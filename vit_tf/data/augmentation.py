@@ -8,10 +8,10 @@ from inspect import signature
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.batches import ImageMap, ResumableDataset, seeds_of_batches
+from vit_tf.common.names import as_sizes
+from vit_tf.data.batches import ImageMap, ResumableDataset, seeds_of_batches
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.rand_augment import make_rand_augment
-from vit_tf.preprocessing import Preprocessing
-from vit_tf.tokens import as_grid
 
 
 def augment(
@@ -382,9 +382,14 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
         ValueError: for images that the grid does not cover, or a grid of one patch.
     """
     shape = dataset.element_spec[0].shape
-    grid = as_grid(grid, image_shape=shape[1:])
-    covered = (grid.rows * grid.stride, grid.columns * grid.stride)
-    if tuple(shape[1:3]) != covered or grid.num_spatial < 2:
+    if hasattr(grid, "rows"):
+        rows, columns, stride = grid.rows, grid.columns, grid.stride
+    else:
+        form = "a vit_tf.TokenGrid or a pair of integers (rows, columns)"
+        rows, columns = as_sizes("grid", grid, form, (2,))
+        stride = shape[1] // rows
+    covered = (rows * stride, columns * stride)
+    if tuple(shape[1:3]) != covered or rows * columns < 2:
         raise ValueError(
             f"Expected images of {covered} pixels, the size of {grid}, with at least two patches. "
             f"Received: images of shape {tuple(shape)}"
@@ -393,8 +398,8 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
 
     def corrupt(batch, draw):
         images = batch[0]
-        sources, places = draw_corruption(tf.shape(images)[0], grid.num_spatial, draw)
-        every = colours(images, grid, preprocessing)
+        sources, places = draw_corruption(tf.shape(images)[0], rows * columns, draw)
+        every = colours(images, rows, columns, preprocessing)
         return (images, sources, places), tf.gather(every, places, batch_dims=1)
 
     def make(dataset, draws):
@@ -420,15 +425,15 @@ def draw_corruption(count, num_patches, seed):
     return tf.where(corrupted, changed, own), order[:, : num_patches // 2]
 
 
-def colours(images, grid, preprocessing):
-    """The mean colour of every patch, in 3 bits per channel: int32 (example, patch).
+def colours(images: tf.Tensor, rows: int, columns: int, preprocessing: Preprocessing) -> tf.Tensor:
+    """The mean colour of every patch of a grid, in 3 bits per channel: int32 (example, patch).
 
     With `m_c` in [0, 1] the mean of channel `c`, of `C`, over the pixels of a patch, its colour is
     `sum_c 8 ** (C - 1 - c) min(floor(8 m_c), 7)`.
     """
     mean, std = (tf.constant(part, tf.float32) for part in (preprocessing.mean, preprocessing.std))
-    channels, stride = images.shape[-1], grid.stride
-    x = tf.reshape(images, (-1, grid.rows, stride, grid.columns, stride, channels))
-    x = tf.reshape(tf.reduce_mean(x, axis=(2, 4)), (-1, grid.num_spatial, channels)) * std + mean
+    channels, stride = images.shape[-1], images.shape[1] // rows
+    x = tf.reshape(images, (-1, rows, stride, columns, stride, channels))
+    x = tf.reshape(tf.reduce_mean(x, axis=(2, 4)), (-1, rows * columns, channels)) * std + mean
     levels = tf.clip_by_value(tf.cast(tf.floor(x * LEVELS), tf.int32), 0, LEVELS - 1)
     return tf.reduce_sum(levels * LEVELS ** tf.range(channels - 1, -1, -1), axis=-1)

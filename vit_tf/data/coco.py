@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+from vit_tf.common.names import file_error, format_list, unknown_name
 from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import MOST_PIXELS, decode_in_python
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import Source, check_number, checked_size, partition, sizes_differ
-from vit_tf.names import file_error, format_list, unknown_name
 
 SPLIT = "test"
 

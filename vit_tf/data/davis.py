@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from vit_tf.common.names import format_list
+from vit_tf.data.files import require_file
 from vit_tf.data.folder import decode_file
-from vit_tf.data.imaging import explained, scale_values
+from vit_tf.data.imaging import explained
+from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.data.resizing import scale_values
 from vit_tf.data.source import checked_size
-from vit_tf.files import require_file
-from vit_tf.names import format_list
-from vit_tf.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)

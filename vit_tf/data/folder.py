@@ -27,7 +27,9 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+from vit_tf.common.names import PASSWORD, file_error, format_list, join_words, without_password
 from vit_tf.data import imaging
+from vit_tf.data.files import as_path, is_remote, require_file, require_utf8
 from vit_tf.data.source import (
     SPLITS,
     TEST_FRACTION,
@@ -38,15 +40,6 @@ from vit_tf.data.source import (
     warn_once,
 )
 from vit_tf.data.tfds import prepared_in
-from vit_tf.files import (
-    PASSWORD,
-    as_path,
-    is_remote,
-    require_file,
-    require_utf8,
-    without_password,
-)
-from vit_tf.names import file_error, format_list, join_words
 
 # So many images that are to share a size are measured ahead, all others when they are met.
 MEASURED = 100

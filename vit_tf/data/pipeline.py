@@ -7,8 +7,10 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.backend import leave_gpus_to_jax
-from vit_tf.batches import Shard, as_shard
+from vit_tf.common.backend import leave_gpus_to_jax
+from vit_tf.common.names import renamed_arguments, unknown_name
+from vit_tf.data.batches import Shard, as_shard
+from vit_tf.data.files import is_remote
 from vit_tf.data.folder import open_folder
 from vit_tf.data.imaging import AREA
 from vit_tf.data.reading import read_batches, read_shardable
@@ -31,8 +33,6 @@ from vit_tf.data.source import (
     with_all,
 )
 from vit_tf.data.tfds import is_tfds_name, open_tfds
-from vit_tf.files import is_remote
-from vit_tf.names import renamed_arguments, unknown_name
 
 
 @renamed_arguments(share="shard")

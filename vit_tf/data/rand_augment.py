@@ -11,8 +11,8 @@ from functools import partial
 
 import tensorflow as tf
 
-from vit_tf.batches import map_examples
-from vit_tf.names import lookup
+from vit_tf.common.names import lookup
+from vit_tf.data.batches import map_examples
 
 # Shares of red, green and blue in the brightness that an eye sees (ITU-R 601-2; Pillow's mode L).
 LUMA = (0.299, 0.587, 0.114)

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.batches import (
+from vit_tf.data.batches import (
     ResumableDataset,
     Shard,
     as_shard,
@@ -23,8 +23,8 @@ from vit_tf.batches import (
     without_autotune,
 )
 from vit_tf.data.imaging import cut, framing_of
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.source import is_contiguous
-from vit_tf.preprocessing import Preprocessing
 
 CACHE_BYTES = 2**30
 # A shuffled data set is decoded whole before its first batch, so its cache is limited by count too.

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.checkpoints.torch_pickles import require_small_table
+from vit_tf.common.names import file_error, lookup
+from vit_tf.data.files import require_small_table
 from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import Source, check_number, checked_size
-from vit_tf.names import file_error, lookup
 
 NAMES = ("roxford5k", "rparis6k")
 RELEVANCE = ("easy", "hard", "junk")

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.backend import leave_gpus_to_jax
-from vit_tf.data.imaging import scale_values
+from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.data.reading import read_batches
+from vit_tf.data.resizing import scale_values
 from vit_tf.data.source import Source, check_number, checked_size, partition
 
 SUBPIXELS = 2

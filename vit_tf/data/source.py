@@ -11,9 +11,9 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.files import as_path, digest_files
-from vit_tf.names import file_error, unknown_name
-from vit_tf.preprocessing import JointPreprocessing, Preprocessing
+from vit_tf.common.names import file_error, unknown_name
+from vit_tf.data.files import as_path, digest_files
+from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 
 log = logging.getLogger(__name__)
 

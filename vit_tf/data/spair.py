@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from vit_tf.common.names import file_error, format_list, lookup
+from vit_tf.data.files import require_file
 from vit_tf.data.folder import decode_file
-from vit_tf.data.imaging import resize_image, scale_values
+from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.data.resizing import resize_image, scale_values
 from vit_tf.data.source import check_number, checked_size
-from vit_tf.files import require_file
-from vit_tf.names import file_error, format_list, lookup
-from vit_tf.preprocessing import Preprocessing
 
 SPLITS = ("trn", "val", "test")
 SIZES = ("large", "small")

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.common.names import format_list, unknown_name
 from vit_tf.data import imaging
+from vit_tf.data.files import digest_tree
 from vit_tf.data.source import Source, is_contiguous, sizes_differ
-from vit_tf.files import digest_tree
-from vit_tf.names import format_list, unknown_name
 
 LABELS_AT_MOST = 200_000
 SHUFFLE_BUFFER = 10_000

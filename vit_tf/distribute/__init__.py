@@ -1,6 +1,6 @@
 """Distribution strategies: one device, several devices, several machines or a TPU."""
 
-from vit_tf.batches import full_batches
+from vit_tf.data.batches import full_batches
 from vit_tf.distribute.strategies import (
     STRATEGIES,
     divide_batches,

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -64,15 +65,22 @@ def make(name):
     return _strategy(devices) if len(devices) > 1 else DataParallelStrategy()
 
 
-def connect(addresses, index):
-    """Connect this process with the others; the `DataParallelStrategy` of all their devices."""
-    import jax
+def connect(
+    addresses: Sequence[str], index: int, start_seconds: int, heartbeat_seconds: int
+) -> DataParallelStrategy:
+    """Connects this process with the others, and divides batches over the devices of all.
 
-    from vit_tf.distribute.strategies import HEARTBEAT, START
+    Processes wait so many seconds for all to start, and take one without a sign of life for so many
+    seconds for dead.
+    """
+    import jax
 
     # It would take SIGTERM, which `Preemption` catches.
     jax.config.update("jax_enable_preemption_service", False)
-    times = {"initialization_timeout": START, "heartbeat_timeout_seconds": HEARTBEAT}
+    times = {
+        "initialization_timeout": start_seconds,
+        "heartbeat_timeout_seconds": heartbeat_seconds,
+    }
     try:
         jax.distributed.initialize(addresses[0], len(addresses), index, **times)
     except RuntimeError as error:

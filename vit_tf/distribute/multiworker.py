@@ -13,7 +13,7 @@ import functools
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
-from vit_tf.batches import Shard, divided_by_batch, is_shard, is_shardable
+from vit_tf.data.batches import Shard, divided_by_batch, is_shard, is_shardable
 
 
 def adapt_keras():

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from vit_tf.backend import on_jax, require_tensorflow_or_jax
-from vit_tf.batches import ResumableDataset, Shard, is_shardable
-from vit_tf.distribute import multiworker
-from vit_tf.names import lookup
+from vit_tf.common.backend import on_jax, require_tensorflow_or_jax
+from vit_tf.common.names import lookup
+from vit_tf.data.batches import ResumableDataset, Shard, is_shardable
+from vit_tf.distribute import jax_devices, multiworker
 
 # Steps that a TPU takes between two answers to its host, at most.
 TPU_STEPS = 50
@@ -36,9 +36,7 @@ def multiworker_strategy(workers=None, worker=None):
         return _strategies[0]
     addresses, index = find_cluster(workers, worker)
     if on_jax():
-        from vit_tf.distribute import jax_devices
-
-        _strategies.append(jax_devices.connect(addresses, index))
+        _strategies.append(jax_devices.connect(addresses, index, START, HEARTBEAT))
         _position[:] = index, len(addresses)
         return _strategies[0]
     if context.context()._context_handle is not None:
@@ -108,8 +106,6 @@ def sum_of_workers(array):
     if not _strategies:
         return np.asarray(array)
     if on_jax():
-        from vit_tf.distribute import jax_devices
-
         return jax_devices.gather(array).sum(axis=0)
     return np.asarray(_strategies[0].reduce("SUM", tf.constant(array), axis=None))
 
@@ -277,8 +273,6 @@ def strategy(name="auto", workers=None, worker=None):
     require_tensorflow_or_jax("a strategy")
     if name == "multiworker" or (name == "auto" and has_several_workers()):
         return multiworker_strategy()
-    from vit_tf.distribute import jax_devices
-
     return jax_devices.make(name)
 
 
@@ -291,8 +285,6 @@ def strategy_of(model):
     """
     if not on_jax():
         return model.distribute_strategy
-    from vit_tf.distribute import jax_devices
-
     return jax_devices.strategy_of(model)
 
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from vit_tf.common.names import as_image_shape, as_names, lookup
 from vit_tf.models.model import SignatureLayer, signature_config, zero_head
 from vit_tf.models.transformer import (
     LayerNormalization,
@@ -15,8 +16,7 @@ from vit_tf.models.transformer import (
     make_blocks,
 )
 from vit_tf.models.vit import SIZES
-from vit_tf.names import as_image_shape, as_names, lookup
-from vit_tf.tokens import TokenGrid
+from vit_tf.taps.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

@@ -6,7 +6,8 @@ from functools import cache, partial
 import keras
 from keras import layers, ops
 
-from vit_tf.backend import custom_gradient
+from vit_tf.common.backend import custom_gradient
+from vit_tf.common.names import as_image_shape, as_names, as_sizes, lookup, match_sites
 from vit_tf.models.model import (
     SignatureLayer,
     VisionModel,
@@ -15,9 +16,8 @@ from vit_tf.models.model import (
     signature_config,
     zero_head,
 )
-from vit_tf.names import as_image_shape, as_names, as_sizes, lookup, match_sites
 from vit_tf.taps.recorder import Taps
-from vit_tf.tokens import TokenGrid
+from vit_tf.taps.tokens import TokenGrid
 
 UNITS = "the number of units of each stage, such as (3, 4, 6, 3)"
 LAST = "channels_last"  # whatever the setting of Keras

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from vit_tf.common.names import lookup
 from vit_tf.models.model import SignatureLayer, inner_taps, run_inner, zero_head
 from vit_tf.models.resolution import copy_weights
 from vit_tf.models.transformer import (
@@ -13,7 +14,6 @@ from vit_tf.models.transformer import (
     TransformerModel,
     split_heads,
 )
-from vit_tf.names import lookup
 from vit_tf.taps.recorder import Taps
 
 register = keras.saving.register_keras_serializable("vit_tf")

@@ -5,6 +5,7 @@ from functools import partial
 import keras
 from keras import layers, ops
 
+from vit_tf.common.names import as_image_shape, as_names, lookup, match_sites
 from vit_tf.models.model import (
     SignatureLayer,
     VisionModel,
@@ -21,9 +22,8 @@ from vit_tf.models.transformer import (
     TokenDense,
     join_paths,
 )
-from vit_tf.names import as_image_shape, as_names, lookup, match_sites
 from vit_tf.taps.recorder import Taps
-from vit_tf.tokens import TokenGrid
+from vit_tf.taps.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from vit_tf.names import lookup
-from vit_tf.preprocessing import Preprocessing, explained_images, fix_image_shape, watch_images
-from vit_tf.tokens import TokenGrid, prefix_names
+from vit_tf.common.names import lookup
+from vit_tf.data.preprocessing import Preprocessing, explained_images, fix_image_shape, watch_images
+from vit_tf.taps.tokens import TokenGrid, prefix_names
 
 
 class VisionModel(keras.Model):

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from vit_tf.backend import compiled_elementwise, custom_gradient
+from vit_tf.common.backend import compiled_elementwise, custom_gradient
+from vit_tf.common.names import lookup, match_sites
 from vit_tf.models.model import (
     SignatureLayer,
     VisionModel,
@@ -18,9 +19,8 @@ from vit_tf.models.model import (
     run_inner,
     site_taps,
 )
-from vit_tf.names import lookup, match_sites
 from vit_tf.taps.recorder import Taps
-from vit_tf.tokens import TokenGrid
+from vit_tf.taps.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -79,6 +79,9 @@ GATES = {"swiglu": swiglu}
 @register
 class TokenDense(layers.Dense):
     """A Dense layer of flat (example * token, channel) matrices, which TensorFlow fuses."""
+
+    # Blocks hold such layers, and only the file of a whole model says that they are quantized.
+    saves_quantization_with_model = True
 
     def call(self, tokens, training=None):
         flat = ops.reshape(tokens, (-1, tokens.shape[-1]))

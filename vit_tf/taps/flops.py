@@ -10,7 +10,7 @@ import math
 
 import tensorflow as tf
 
-from vit_tf.backend import require_tensorflow
+from vit_tf.common.backend import require_tensorflow
 from vit_tf.taps.recorder import infer
 
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 import keras
 from keras import tree
 
-from vit_tf.models.input_range import find_preprocessing
-from vit_tf.models.transformer import TokenDense
-from vit_tf.names import NAMED, as_patterns, format_list, match
-from vit_tf.preprocessing import Preprocessing, check_dtype, fix_image_shape
+from vit_tf.common.names import NAMED, as_patterns, format_list, match
+from vit_tf.data.preprocessing import Preprocessing, check_dtype, fix_image_shape
 from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import (
     AttentionWeights,
@@ -22,9 +20,10 @@ from vit_tf.taps.attention_weights import (
     by_own_rule,
     computed_weights,
 )
+from vit_tf.taps.input_range import find_preprocessing
 from vit_tf.taps.scores import LOG_ODDS, LOGITS, find_scores
 from vit_tf.taps.structure import LayerEntry, ModelGraph, graph_of_entries
-from vit_tf.tokens import TokenGrid
+from vit_tf.taps.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
 
 FACTS = "features.json"  # next to a SavedModel
@@ -110,7 +109,10 @@ class TapModel(keras.Model):
         return {"token_grid": grid, "preprocessing": preprocessing}
 
     def get_config(self):
-        if any(isinstance(x, TokenDense) and x.quantization_mode for x in self._flatten_layers()):
+        if any(
+            getattr(layer, "saves_quantization_with_model", False) and layer.quantization_mode
+            for layer in self._flatten_layers()
+        ):
             raise ValueError(
                 "Expected a submodel of a model that is not quantized to be saved or copied. "
                 f"Received: {self.name!r}, quantized; save the whole model, or `export` the taps"
@@ -143,7 +145,7 @@ def submodel(model, *patterns):
             or one with channels-first layers.
     """
     if is_torch_module(model):
-        from vit_tf.torch_models.taps import module_features  # which imports PyTorch
+        from vit_tf.taps.module_taps import module_features  # which imports PyTorch
 
         return module_features(model, as_patterns(patterns))
     if not isinstance(model, keras.Model):

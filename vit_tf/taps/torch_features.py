@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vit_tf.names import as_patterns, match
-from vit_tf.preprocessing import Preprocessing
-from vit_tf.tokens import TokenGrid
+from vit_tf.common.names import as_patterns, match
+from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.taps.tokens import TokenGrid
 
 if TYPE_CHECKING:
-    from vit_tf.torch_models.features import TorchFeatures
+    from vit_tf.taps.module_features import TorchFeatures
 
 
 def torch_features(
@@ -54,7 +54,7 @@ def torch_features(
         similarity = vit_tf.analysis.cka(features, images)
     """
     # PyTorch is imported only where there is a module of it.
-    from vit_tf.torch_models.features import MODEL_VALUES, TorchFeatures, select_layers
+    from vit_tf.taps.module_features import MODEL_VALUES, TorchFeatures, select_layers
     from vit_tf.torch_models.traced import as_model
 
     patterns, model = as_patterns(patterns), as_model(module)

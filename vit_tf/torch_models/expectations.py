@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.data.preprocessing import Preprocessing
 
 # Sides of images on which a module that does not specify any is tried, in pixels.
 SIDES = (224, 32, 64, 256, 128, 384, 28, 96, 448, 512)

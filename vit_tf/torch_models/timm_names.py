@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vit_tf.names import unknown_name
+from vit_tf.common.names import unknown_name
 
 if TYPE_CHECKING:
     import torch

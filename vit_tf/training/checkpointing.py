@@ -30,18 +30,10 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from vit_tf.backend import on_jax
+from vit_tf.common.backend import on_jax
+from vit_tf.common.names import file_error, format_list, without_password
+from vit_tf.data.files import PARTIAL, RemotePath, as_path, is_leftover, is_remote, write_whole
 from vit_tf.distribute.strategies import is_chief, num_workers, of_every_worker, wait_for_workers
-from vit_tf.files import (
-    PARTIAL,
-    RemotePath,
-    as_path,
-    is_leftover,
-    is_remote,
-    without_password,
-    write_whole,
-)
-from vit_tf.names import file_error, format_list
 
 log = logging.getLogger("vit_tf.training")
 

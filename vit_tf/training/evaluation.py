@@ -8,17 +8,17 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.backend import on_jax, require_tensorflow_or_jax
-from vit_tf.batches import explained_batches, require_finite_length
+from vit_tf.common.backend import on_jax, require_tensorflow_or_jax
+from vit_tf.common.names import format_list
+from vit_tf.data.batches import explained_batches, require_finite_length
 from vit_tf.data.labels import require_labels
+from vit_tf.data.preprocessing import require_finite, require_images_of
 from vit_tf.distribute.strategies import (
     current_shard,
     of_every_worker,
     shard_of_worker,
     sum_of_workers,
 )
-from vit_tf.names import format_list
-from vit_tf.preprocessing import require_finite, require_images_of
 from vit_tf.taps.recorder import infer
 from vit_tf.taps.scores import find_scores
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from vit_tf.backend import on_jax, require_tensorflow_or_jax
+from vit_tf.common.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.distribute import is_tpu, strategy_of
 
 register = keras.saving.register_keras_serializable("vit_tf")

@@ -7,8 +7,8 @@ import re
 import keras
 from keras import ops
 
-from vit_tf.backend import on_jax
-from vit_tf.names import lookup
+from vit_tf.common.backend import on_jax
+from vit_tf.common.names import lookup
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

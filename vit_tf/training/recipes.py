@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 
-from vit_tf.names import lookup
+from vit_tf.common.names import lookup
 
 # The command line reads the fields of recipes at once: Keras and TensorFlow are imported when used.
 
@@ -444,11 +444,11 @@ class PublishedRecipe:
 
     def make_model(self, num_classes=1000, **changes):
         """The model, for images of (image_size, image_size, 3) unless `changes` says otherwise."""
-        import vit_tf
+        from vit_tf import models  # which import Keras
 
         shape = (self.image_size, self.image_size, 3)
         settings = {"image_shape": shape, "num_classes": num_classes} | self.arguments | changes
-        return getattr(vit_tf, self.model).from_variant(self.variant, **settings)
+        return getattr(models, self.model).from_variant(self.variant, **settings)
 
     def with_batches_of(self, batch_size):
         """The same for another batch size, the learning rate in proportion (Goyal et al. 2017)."""

@@ -11,13 +11,18 @@ import keras
 import tensorflow as tf
 
 from vit_tf import distribute
-from vit_tf.backend import on_jax, require_tensorflow_or_jax
-from vit_tf.batches import ResumableDataset, as_shard, is_shard, require_finite_length, skip_batches
+from vit_tf.common.backend import on_jax, require_tensorflow_or_jax
+from vit_tf.common.names import without_password
+from vit_tf.data.batches import (
+    ResumableDataset,
+    as_shard,
+    is_shard,
+    require_finite_length,
+    skip_batches,
+)
+from vit_tf.data.files import only_process
 from vit_tf.data.labels import require_label_type
-from vit_tf.distribute.strategies import explained_failures, is_chief, num_workers, wait_for_workers
-from vit_tf.files import only_process, without_password
-from vit_tf.models.model import VisionModel
-from vit_tf.preprocessing import (
+from vit_tf.data.preprocessing import (
     check_dtype,
     far_values,
     fix_image_shape,
@@ -26,6 +31,8 @@ from vit_tf.preprocessing import (
     require_images_of,
     value_range,
 )
+from vit_tf.distribute.strategies import explained_failures, is_chief, num_workers, wait_for_workers
+from vit_tf.models.model import VisionModel
 from vit_tf.training import checkpointing
 from vit_tf.training.checkpointing import AverageValidation, Checkpoint, Preemption, tensorboard
 from vit_tf.training.evaluation import require_scores

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.tokens import TokenGrid
+from vit_tf.taps.tokens import TokenGrid
 
 from ...engine.estimates import (
     accuracy_of,

@@ -12,7 +12,7 @@ from vit_tf.analysis.engine.store import (
     keep,
     load,
 )
-from vit_tf.files import write_whole
+from vit_tf.data.files import write_whole
 
 
 def result():

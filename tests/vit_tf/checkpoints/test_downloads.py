@@ -8,7 +8,7 @@ import pytest
 
 from vit_tf.checkpoints.downloads import from_other_machines
 from vit_tf.checkpoints.folders import snapshot
-from vit_tf.files import as_path, require_other_machine
+from vit_tf.data.files import as_path, require_other_machine
 
 
 @pytest.fixture

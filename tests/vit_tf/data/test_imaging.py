@@ -15,9 +15,10 @@ from image_folders import encoded, photo, turned
 from PIL import Image, ImageOps, PngImagePlugin
 
 from vit_tf import Preprocessing
-from vit_tf.data import imaging
-from vit_tf.data.imaging import ASPECT, draw_sides, random_window, resize_image, scale_values
-from vit_tf.preprocessing import ASPECTS, INTERPOLATIONS
+from vit_tf.data import imaging, resizing
+from vit_tf.data.imaging import ASPECT, draw_sides, random_window
+from vit_tf.data.preprocessing import ASPECTS, INTERPOLATIONS
+from vit_tf.data.resizing import resize_image, scale_values
 
 
 def noise_in_black(image):
@@ -303,7 +304,7 @@ def test_whole_rows_are_resized_bit_for_bit_as_pixels(rng, method, antialias):
             antialias=antialias,
         )
         expected = tf.clip_by_value(expected, 0, 255)
-        found = imaging._scale_and_translate(
+        found = resizing._scale_and_translate(
             tf.constant(batch), (24, 31), how, tf.constant(scale), tf.constant(shift)
         )
         np.testing.assert_array_equal(found, expected)

@@ -15,8 +15,8 @@ from PIL import Image
 
 import vit_tf
 from vit_tf import Preprocessing, data
-from vit_tf.batches import seeds_of_batches, skip_batches
 from vit_tf.data import imaging, pipeline, reading
+from vit_tf.data.batches import seeds_of_batches, skip_batches
 from vit_tf.data.folder import decode_file
 from vit_tf.data.rand_augment import OPERATIONS, make_rand_augment
 from vit_tf.distribute import divide_batches, strategy

@@ -7,8 +7,8 @@ import tiny_records
 from counted_digits import count_decoding
 
 from vit_tf import data
-from vit_tf.batches import Shard, skip_batches
 from vit_tf.data import pipeline
+from vit_tf.data.batches import Shard, skip_batches
 from vit_tf.data.source import Source
 
 TAKE = {"train": 49, "validation": 33, "test": 22}

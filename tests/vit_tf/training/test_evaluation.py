@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf.batches import Shard
+from vit_tf.data.batches import Shard
 from vit_tf.training import evaluation
 from vit_tf.training.evaluation import (
     correct_answers,

@@ -26,8 +26,8 @@ from training_runs import (
 
 import vit_tf
 from vit_tf import load_model
+from vit_tf.data.files import PARTIAL
 from vit_tf.distribute.strategies import strategy
-from vit_tf.files import PARTIAL
 from vit_tf.training.recipes import Recipe
 from vit_tf.training.runs import checkpointing, train
 

@@ -13,7 +13,7 @@ from vit_tf import Preprocessing, TokenGrid, analysis
 from vit_tf.analysis import FormationRecorder
 from vit_tf.analysis.attention.rollout import rollout_of_images
 from vit_tf.analysis.objects.dense_features import dense_features
-from vit_tf.preprocessing import check_values
+from vit_tf.data.preprocessing import check_values
 
 
 class Features:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from vit_tf.names import match, unknown_name
+from vit_tf.common.names import match, unknown_name
+from vit_tf.taps.module_features import TorchFeatures, select_layers
 from vit_tf.taps.structure import ModelGraph, spread
-from vit_tf.tokens import TokenGrid
+from vit_tf.taps.tokens import TokenGrid
 from vit_tf.torch_models import expectations
 from vit_tf.torch_models.execution import EMBEDDING, OUTPUT, SCORES
-from vit_tf.torch_models.features import TorchFeatures, select_layers
 from vit_tf.torch_models.module import TorchModule, Trace
 from vit_tf.torch_models.structure import is_inside
 from vit_tf.torch_models.traced import TracedModule, as_model

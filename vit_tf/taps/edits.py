@@ -13,10 +13,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from vit_tf.names import as_patterns, lookup, match
+from vit_tf.common.names import as_patterns, lookup, match
 from vit_tf.taps.recorder import find_taps
 from vit_tf.taps.submodels import TapModel, submodel
-from vit_tf.tokens import TokenGrid, prefix_names
+from vit_tf.taps.tokens import TokenGrid, prefix_names
 from vit_tf.torch_models import is_torch_module
 
 
@@ -173,7 +173,7 @@ def intervene(model, edits, *patterns):
     """
     _require_edits(edits)
     if is_torch_module(model):
-        from vit_tf.torch_models.taps import IntervenedModule  # which imports PyTorch
+        from vit_tf.taps.module_taps import IntervenedModule  # which imports PyTorch
 
         of_tap = {pattern: partial(_checked_call, pattern, edit) for pattern, edit in edits.items()}
         return IntervenedModule(model, of_tap, as_patterns(patterns) or ["logits"])

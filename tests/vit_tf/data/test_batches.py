@@ -7,7 +7,7 @@ from counted_digits import count_decoding
 
 from vit_tf import data
 from vit_tf.analysis.engine.stream import as_dataset
-from vit_tf.batches import ResumableDataset, full_batches, skip_batches
+from vit_tf.data.batches import ResumableDataset, full_batches, skip_batches
 
 
 def counted(made):

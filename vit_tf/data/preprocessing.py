@@ -10,7 +10,7 @@ from numbers import Integral
 
 import numpy as np
 
-from vit_tf.names import lookup
+from vit_tf.common.names import lookup
 
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos3", "lanczos5")
 ASPECTS = (None, "crop", "pad")
@@ -169,7 +169,7 @@ class Preprocessing:
             ValueError: for another shape or values outside [0, 255].
         """
         # Only here, since TensorFlow is not needed to state what a model expects.
-        from vit_tf.data.imaging import resize_image, scale_values
+        from vit_tf.data.resizing import resize_image, scale_values
 
         images, channels = np.asarray(images), len(self.mean)
         if images.ndim not in (3, 4) or images.shape[-1] not in (1, channels):
@@ -286,7 +286,7 @@ def watch_images(model, data):
 
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(data, tensorflow.data.Dataset):
-        from vit_tf.batches import inspect_first_batch
+        from vit_tf.data.batches import inspect_first_batch
 
         spec = tensorflow.nest.flatten(data.element_spec)[0]
         if isinstance(spec, tensorflow.TensorSpec):

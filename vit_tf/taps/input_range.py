@@ -5,7 +5,7 @@ import re
 import keras
 import numpy as np
 
-from vit_tf.preprocessing import INTERPOLATIONS, Preprocessing
+from vit_tf.data.preprocessing import INTERPOLATIONS, Preprocessing
 from vit_tf.taps import recorder
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

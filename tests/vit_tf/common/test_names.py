@@ -3,8 +3,8 @@ import os
 import numpy as np
 import pytest
 
+from vit_tf.common.names import file_error, format_list, lookup, match, match_sites, near_names
 from vit_tf.data import read_class_list
-from vit_tf.names import file_error, format_list, lookup, match, match_sites, near_names
 
 NAMES = ["embedding", "block00/mlp/sum", "block01/mlp/sum", "logits"]
 

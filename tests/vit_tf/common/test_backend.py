@@ -12,7 +12,7 @@ import tensorflow as tf
 from device_worker import environment
 
 import vit_tf
-from vit_tf.backend import require_tensorflow_or_jax
+from vit_tf.common.backend import require_tensorflow_or_jax
 from vit_tf.data.any_images import as_images
 
 PROGRAM = """

@@ -4,12 +4,13 @@ import difflib
 import fnmatch
 import functools
 import operator
+import os
 import re
 import warnings
 from collections.abc import Callable, Container, Iterable
 
-from vit_tf.files import without_password
-
+# A password in an address, as a pattern of `re` and of TensorFlow, and what stands in its place.
+PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
 NAMED = 10
 SIMILAR = 0.6  # of two words, of which one may be a slip for the other
 # Least share of letters in common with a near match, and how far it may be behind the nearest.
@@ -30,6 +31,11 @@ def join_words(names):
     """All of some names as words: `"A, B and C"`."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def without_password(text: str | os.PathLike) -> str:
+    """A text with `***` for passwords in addresses: `"ftp://user:***@host/a"`."""
+    return re.sub(*PASSWORD, os.fspath(text))
 
 
 def file_error(error: Exception, path) -> str:

@@ -8,6 +8,7 @@ import io
 import ipaddress
 import logging
 import os
+import pickletools
 import re
 import secrets
 import shutil
@@ -19,7 +20,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
+from typing import BinaryIO
 from urllib.parse import urljoin, urlsplit
+
+from vit_tf.common.names import without_password
 
 try:
     import fcntl
@@ -34,8 +38,6 @@ _LEFTOVER = re.compile(
     rf"{re.escape(PARTIAL)}([0-9a-f]{{16}}(\.\w+)?|(best|model)\.keras|epoch-\d+(-step-\d+)?\.npz)"
 )
 CHUNK = 2**24  # bytes that are copied at a time
-# A password in an address, as a pattern of `re` and of TensorFlow, and what stands in its place.
-PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
 
 
 def write_whole(
@@ -274,6 +276,16 @@ def _lock(descriptor, path, folder):
     return os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))
 
 
+def require_small_table(stream: BinaryIO) -> None:
+    """Raises a `ValueError` for a pickle that would take more memory than a file of its size."""
+    start = stream.tell()
+    for steps, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+        # The C unpickler has a table as long as the largest number that something is stored under.
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument) > 2 * steps + 256:
+            raise ValueError("a pickle with a table larger than itself")
+    stream.seek(start)
+
+
 def require_file(path: str | os.PathLike) -> None:
     """Raises a `ValueError` for what is there and no file: a pipe, a socket, a device, a folder."""
     # Opening a pipe would wait for its other end.
@@ -321,11 +333,6 @@ def require_utf8(path: str | os.PathLike) -> None:
 def is_remote(path):
     """Whether a path is an address, such as `"gs://bucket/run"`, and not on this machine."""
     return "://" in os.fspath(path)
-
-
-def without_password(text: str | os.PathLike) -> str:
-    """A text with `***` for passwords in addresses: `"ftp://user:***@host/a"`."""
-    return re.sub(*PASSWORD, os.fspath(text))
 
 
 def as_path(path):

@@ -16,12 +16,12 @@ from tensorflow.python.saved_model import loader_impl
 
 from vit_tf.checkpoints.archives import require_small_members
 from vit_tf.checkpoints.released import bundled_models, refuse_other_formats
-from vit_tf.files import as_path, is_remote, local_copy, partial_path, without_password
+from vit_tf.common.names import as_patterns, format_list, match, near_names, without_password
+from vit_tf.data.files import as_path, is_remote, local_copy, partial_path
+from vit_tf.data.preprocessing import Preprocessing, check_dtype
 from vit_tf.models.model import name_after
-from vit_tf.names import as_patterns, format_list, match, near_names
-from vit_tf.preprocessing import Preprocessing, check_dtype
 from vit_tf.taps.submodels import FACTS, TapModel, submodel
-from vit_tf.tokens import TokenGrid
+from vit_tf.taps.tokens import TokenGrid
 
 TRAINED = "model.keras"  # the file of a training run's folder that holds the trained model
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from vit_tf.names import format_list, lookup, match
-from vit_tf.preprocessing import Preprocessing
-from vit_tf.tokens import TokenGrid
+from vit_tf.common.names import format_list, lookup, match
+from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.taps.tokens import TokenGrid
 from vit_tf.torch_models.execution import EMBEDDING, LOCK, OUTPUT, SCORES, as_inference
 from vit_tf.torch_models.expectations import fixed_size, num_image_channels
 from vit_tf.torch_models.module import Array, TorchModule, Trace, as_array, is_inside_a_module
@@ -132,8 +132,8 @@ class TorchFeatures:
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """The taps without edits, and the values at `tap` of each run with some, in a new axis.
 
-        As `vit_tf.edits.run_interventions`; each run is one more forward pass, in which hooks put
-        the edited values in the place of those that are computed.
+        As `run_interventions` of `vit_tf.edits`; each run is one more forward pass, in which hooks
+        put the edited values in the place of those that are computed.
         """
         import tensorflow as tf
 

@@ -19,16 +19,9 @@ from resume_worker import Kill
 from training_runs import make_data, make_model
 
 import vit_tf
+from vit_tf.common.names import without_password
 from vit_tf.data.any_images import as_images
-from vit_tf.files import (
-    PARTIAL,
-    RemotePath,
-    as_path,
-    local_copy,
-    only_process,
-    without_password,
-    write_whole,
-)
+from vit_tf.data.files import PARTIAL, RemotePath, as_path, local_copy, only_process, write_whole
 from vit_tf.scripts import evaluate
 from vit_tf.training import checkpointing
 from vit_tf.training.recipes import Recipe

@@ -1,0 +1,1 @@
+"""What every folder uses: names and their errors, and the backend of Keras."""
