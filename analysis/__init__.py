@@ -74,6 +74,47 @@ RENAMED = {
     "plot_saliency_iou": "plot_attention_saliency",
 }
 
+# What people of other libraries call, and what answers it here.
+GUESSES = {
+    **dict.fromkeys(("saliency", "saliency_map", "saliency_maps"), "input_gradients or grad_cam"),
+    **dict.fromkeys(
+        ("attribute", "attributions", "gradcam", "gradients"), "grad_cam or input_gradients"
+    ),
+    **dict.fromkeys(("integrated_gradients", "smoothgrad", "vanilla_gradient"), "input_gradients"),
+    **dict.fromkeys(("occlusion", "perturbation"), "robustness or token_ablation"),
+    **dict.fromkeys(("attention_map", "attention_weights", "get_attention"), "attention"),
+    **dict.fromkeys(("rollout", "chefer"), "attention_rollout or gradient_attention"),
+    **dict.fromkeys(("nearest_neighbors", "nearest_neighbours", "neighbors"), "neighbours"),
+    **dict.fromkeys(("nearest_images", "similar_images", "search", "kneighbors"), "neighbours"),
+    **dict.fromkeys(("knn", "knn_probe", "k_nn"), "knn_accuracy or neighbours"),
+    **dict.fromkeys(("pca", "umap", "tsne", "scatter", "embed", "embeddings"), "projection"),
+    **dict.fromkeys(("errors", "misclassified", "top_losses", "wrong_predictions"), "mistakes"),
+    **dict.fromkeys(("confusion", "confusion_matrix", "worst"), "mistakes"),
+    **dict.fromkeys(
+        ("probe", "linear_probing", "linear_evaluation"), "linear_probe or ridge_probe"
+    ),
+    **dict.fromkeys(("lens", "logits_lens"), "logit_lens"),
+    **dict.fromkeys(("features", "activations", "extract_features"), "vit_tf.submodel(model)"),
+    **dict.fromkeys(("get_activations", "hidden_states"), "vit_tf.submodel(model)"),
+    **dict.fromkeys(("load", "load_model", "create_model"), "vit_tf.load(name)"),
+    **dict.fromkeys(
+        ("compare", "compare_models"), "cka(a, images, b) or make_report([a, b], images)"
+    ),
+    **dict.fromkeys(
+        ("save", "to_csv", "export"),
+        "result.to_netcdf(path), result.to_dataframe() or plot(result).figure.savefig(path)",
+    ),
+    **dict.fromkeys(
+        ("show", "visualize", "visualise", "draw"), "plot(result) or explore(model, image)"
+    ),
+    **dict.fromkeys(("analyze", "analyse", "run", "html"), "make_report(models, images)"),
+    **dict.fromkeys(("similarity_matrix", "linear_cka", "kernel_cka"), "cka or similarities"),
+    **dict.fromkeys(("head_importance", "prune_heads", "head_pruning"), "head_ablation"),
+    "evaluate": "mistakes, or the command vit-tf evaluate",
+}
+# A package that is called as the measurement of its name, and therefore found as the package.
+_CALLED = "attention"
+
 _public, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 # dict from a public name to the subpackage that it is from.
@@ -96,7 +137,7 @@ def _place_of(name):
 
 def __getattr__(name):
     """A public name, imported when first used; an `AttributeError` lists near matches."""
-    if name in _GROUPED:
+    if name in (*_GROUPED, _CALLED):
         return import_module(f"{__name__}.{name}")
     if name in __all__:
         if place := _place_of(name):
@@ -111,9 +152,9 @@ def __getattr__(name):
         return _public(name)  # a module
     except AttributeError:
         near = [] if name.startswith("_") else near_names(name, __all__)
-        if not near:
+        hint = GUESSES.get(name) or " or ".join(_place_of(one) or one for one in near[:3])
+        if not hint:
             raise
-        hint = " or ".join(_place_of(one) or one for one in near[:3])
         raise AttributeError(
             f"module 'vit_tf.analysis' has no attribute {name!r}. Did you mean {hint}?"
         ) from None

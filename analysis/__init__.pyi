@@ -7,6 +7,7 @@ from .attention.attention_patterns import (
     attention_patterns as attention_patterns,
     mean_patterns as mean_patterns,
 )
+from .attention.image_attention import attention as attention
 from .attention.mean_attention import (
     aligned_attention as aligned_attention,
     attention_maps as attention_maps,
@@ -77,6 +78,7 @@ from .objects.propagation import (
 )
 from .plots.attention_plots import (
     plot_aligned_attention as plot_aligned_attention,
+    plot_attention as plot_attention,
     plot_attention_distance as plot_attention_distance,
     plot_attention_maps as plot_attention_maps,
     plot_attention_offset as plot_attention_offset,
@@ -113,6 +115,11 @@ from .plots.flow_plots import (
     plot_token_similarity as plot_token_similarity,
 )
 from .plots.interactive import cka_heatmap as cka_heatmap, distance_lines as distance_lines
+from .plots.picture_plots import (
+    plot_mistakes as plot_mistakes,
+    plot_neighbours as plot_neighbours,
+    plot_projection as plot_projection,
+)
 from .plots.probe_plots import (
     plot_clustering as plot_clustering,
     plot_keypoint_correspondence as plot_keypoint_correspondence,
@@ -155,6 +162,9 @@ from .probes.clustering import (
 )
 from .probes.knn import knn_accuracy as knn_accuracy
 from .probes.linear_probe import linear_probe as linear_probe
+from .probes.mistakes import mistakes as mistakes
+from .probes.neighbours import neighbours as neighbours
+from .probes.projection import projection as projection
 from .probes.retrieval import (
     average_precision as average_precision,
     retrieval as retrieval,

@@ -41,6 +41,20 @@ REGISTERED_MODULES = (
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
+# What people of other libraries call, and what answers it here.
+GUESSES = {
+    **dict.fromkeys(("create_model", "from_pretrained", "get_model", "open"), "vit_tf.load"),
+    **dict.fromkeys(("list_models", "models_list", "available_models"), "vit_tf.list_pretrained"),
+    **dict.fromkeys(
+        ("fit", "finetune", "fine_tune"), "vit_tf.train or the command vit-tf finetune"
+    ),
+    **dict.fromkeys(("feature_extractor", "extract_features", "get_features"), "vit_tf.submodel"),
+    "evaluate": "the command vit-tf evaluate",
+    "analyze": "vit_tf.analysis.make_report or the command vit-tf analyze",
+    "load_data": "vit_tf.data.load",
+}
+
+
 def __getattr__(name):
     """A public name, imported when first used; an `AttributeError` lists near matches."""
     if name in __all__ or name.startswith("_"):
@@ -54,9 +68,11 @@ def __getattr__(name):
         known = [*__all__, *(f"analysis.{measure}" for measure in analysis.__all__)]
         near = [one for one in known if one.rpartition(".")[2] == name]
         near = near or near_names(name, known)
-        if not near:
+        hint = GUESSES.get(name) or " or ".join(f"vit_tf.{one}" for one in near[:3])
+        if not hint and name in analysis.GUESSES:
+            hint = f"in vit_tf.analysis: {analysis.GUESSES[name]}"
+        if not hint:
             raise
-        hint = " or ".join(f"vit_tf.{one}" for one in near[:3])
         raise AttributeError(
             f"module 'vit_tf' has no attribute {name!r}. Did you mean {hint}?"
         ) from None

@@ -1,6 +1,7 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
 from .attention_plots import (
     plot_aligned_attention as plot_aligned_attention,
+    plot_attention as plot_attention,
     plot_attention_distance as plot_attention_distance,
     plot_attention_maps as plot_attention_maps,
     plot_attention_offset as plot_attention_offset,
@@ -35,6 +36,11 @@ from .flow_plots import (
     plot_skip_ratio_lines as plot_skip_ratio_lines,
     plot_token_ablation as plot_token_ablation,
     plot_token_similarity as plot_token_similarity,
+)
+from .picture_plots import (
+    plot_mistakes as plot_mistakes,
+    plot_neighbours as plot_neighbours,
+    plot_projection as plot_projection,
 )
 from .probe_plots import (
     plot_accuracy_by_data as plot_accuracy_by_data,

@@ -174,6 +174,33 @@ def plot_aligned_attention(
 
 
 @draws(
+    {"attention": "example layer head row column"},
+    panels="(layer, head)",
+    see="plot_attention_maps plot_attention_rows",
+)
+def plot_attention(
+    result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None, example: int = 0
+) -> "Axes":
+    """Attention of every head of every layer over the image: a row per layer, a column per head.
+
+    Every panel is scaled to its own maximum, which its title states relative to uniform attention.
+    """
+    result = select_labels(result, example=example)
+    maps = select_layers(result["attention"], layers)
+    query = result.attrs["query"]
+    prefix, _ = style.token_layout(result)
+    name = (
+        "the spatial tokens"
+        if query == SPATIAL
+        else token_name(query_position(query, prefix, prefix + maps[0, 0].size), prefix)
+    )
+    title = style.titled(f"Attention of {name}", result)
+    return _draw_heads(
+        maps, ax, title, RELATIVE, prefix=prefix, image=result["picture"].values, faded=True
+    )[0]
+
+
+@draws(
     "layer head row column",
     panels="(layer, head)",
     example="analysis.attention_maps(analysis.mean_attention(model, images))",

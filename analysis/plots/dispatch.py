@@ -8,7 +8,14 @@ import xarray as xr
 from ..engine.results import expect_results
 
 # These modules say which results they draw.
-from . import attention_plots, flow_plots, probe_plots, property_plots, similarity_plots  # noqa: F401
+from . import (  # noqa: F401
+    attention_plots,
+    flow_plots,
+    picture_plots,
+    probe_plots,
+    property_plots,
+    similarity_plots,
+)
 from .rule import find_plot
 
 if TYPE_CHECKING:

@@ -269,13 +269,15 @@ def _broken(title, letters):
 
 def draw_maps(
     ax, maps, names, title, *, bar="fraction of maximum", image=None, images=None, frames=None,
-    axis_unit=None, scaled=True, cmap="magma", norm=None, shape=None, extent=None, **layout,
+    axis_unit=None, scaled=True, faded=False, cmap="magma", norm=None, shape=None, extent=None,
+    **layout,
 ):  # fmt: skip
     """Maps (panel, row, column) in panels with one colour bar, whose label is `bar`; axes and bar.
 
     `images`, or one `image`, lie below the maps, `frames` are the (row, column) of the cell to
     frame in each, or None, `axis_unit` is that of numbered rows and columns, and `scaled` divides
-    each map by its maximum. Further options are those of `panels`.
+    each map by its maximum. `faded` makes low values transparent. Further options are those of
+    `panels`.
     """
     from matplotlib.colors import Normalize
 
@@ -293,7 +295,8 @@ def draw_maps(
         if images is None:
             drawn = panel.imshow(values, interpolation="nearest", extent=extent, **look)
         else:
-            drawn = overlay(panel, images[index], values, **look)
+            opacity = 0.15 + 0.65 * np.nan_to_num(values) if faded else 0.7
+            drawn = overlay(panel, images[index], values, opacity=opacity, **look)
         panel.set(xticks=[], yticks=[])
         if axis_unit:
             name_positions(panel, values.shape, axis_unit)

@@ -89,6 +89,12 @@ def results(seed=0):
     tokens = {"token": range(12), "other_example": range(2), "other_token": range(12)}
     rising, errors = np.linspace(0.1, 0.8, 8), (0.01, 0.03)
     lens = dataset("layer", accuracy_stderr=errors, agreement_stderr=errors)
+    pictures = samples.rng.integers(0, 256, (8, 2, 4, 6, 5, 3)).astype(np.uint8)
+    pixels = ("pixel_row", "pixel_column", "colour")
+    mistakes = dataset("rank", {"rank": range(4)}, probability=(0.5, 1)).assign(
+        {name: ("rank", np.arange(4) + shift) for name, shift in (("predicted", 0), ("label", 1))}
+    )
+    nearest = {"layer": SUMS, "query": range(2), "rank": range(4)}
     return {
         "cka": cka_dataset(samples.rng),
         "cka_sensitivity": cka_dataset(samples.rng).assign(
@@ -164,6 +170,9 @@ def results(seed=0):
         ),
         "attention_rollout": array("layer query key", layer=BLOCKS),
         "rollout_of_images": array("example query key"),
+        "attention": dataset("example layer head row column", weights, attention=(0, 0.2))
+        .assign(picture=(("example", *pixels), pictures[0, :, 0]))
+        .assign_attrs(query="cls"),
         "attention_rows": dataset("example layer head query key", weights, attention=(0, 0.2)),
         "gradient_attention": array("example class query key"),
         "receptive_field": field,
@@ -188,6 +197,18 @@ def results(seed=0):
         "ridge_probe": array("layer l2", 0.2, 0.9),
         "linear_probe": array("layer tokens batch_norm", 0.2, 0.9, tokens=["cls", "spatial"]),
         "knn_accuracy": array("layer k top", 0.2, 0.9),
+        "neighbours": dataset(
+            "layer query rank", nearest, similarity=(0, 1), position=(0, 9)
+        ).assign(
+            picture=(("layer", "query", "rank", *pixels), pictures),
+            query_picture=(("query", *pixels), pictures[0, :, 0]),
+        ),
+        "mistakes": mistakes.assign(picture=(("rank", *pixels), pictures[0, 0])).assign_attrs(
+            mistakes=7, examples=30
+        ),
+        "projection": array(
+            "layer example component", -1, 1, example=range(12), component=range(2)
+        ).assign_coords(label=("example", np.arange(12) % 3)),
         "retrieval": dataset("layer difficulty", score=(0.2, 0.9)),
         "clustering": clusters,
         "object_clustering": clusters.assign_attrs(objects=40),

@@ -45,12 +45,14 @@ def peaks(values, tokens):
 
 SPATIAL, MAPS = RAW[:, :, 1:].mean(axis=2), R.attention_maps.values
 PREFIX_FREE = RELEVANCE[:, :, 1:, 1:].assign_attrs(prefix=0)
+ATTENDED = R.attention.attention.values[1].reshape(-1, 3, 4)
 EXAMPLES = ["example 0", "example 1"]
 FIELDS = np.sqrt(R.position_attribution[0, :, 3])
 CAM = {"class_label": 7, "image": IMAGE / 127.5 - 1}
 ONE = {"query": 5, "layer": WEIGHTS[1], "example": 1, "image": IMAGE}
 # Result, the maps of its panels in order, the titles of the first panels, and options.
 PANELS = [
+    case(R.attention, ATTENDED, *peaks(ATTENDED.reshape(4, 3, 12), 13), example=1),
     case(R.attention_rows, on_grid(ROWS[1, 1, :, 5]), HEADS, **ONE),
     case(R.attention_rows, on_grid(ROWS[0, -1, :, 5]), HEADS, query=np.int64(5)),
     case(R.attention_rows, on_grid(ROWS[0, -1, :, 0]), HEADS, query="CLS"),
@@ -327,3 +329,41 @@ def test_orders_of_tokens_are_lines_without_missing_shares_on_one_scale():
     random = [panel.containers[1].lines[0] for panel in ax.panels]
     assert random[0].get_color() == random[1].get_color() != first.containers[0][0].get_color()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["cls", "random", "new"]
+
+
+def test_pictures_are_drawn_in_their_order_with_their_numbers():
+    result = R.neighbours
+    layers = list(result.layer.values[[1, 4]])
+    panels = analysis.plot(result, query=1, layers=layers).panels
+    assert panels.shape == (2, 5)
+    for row, layer in zip(panels, layers, strict=True):
+        chosen = result.sel(layer=layer, query=1)
+        pictures = [chosen.query_picture, *chosen.picture]
+        for panel, picture in zip(row, pictures, strict=True):
+            np.testing.assert_array_equal(panel.images[0].get_array(), picture)
+        assert [panel.get_title() for panel in row[1:]] == [
+            f"{x.item():.3f}" for x in chosen.similarity
+        ]
+    wrong = R.mistakes
+    for panel, rank in zip(analysis.plot(wrong).panels, range(4), strict=True):
+        each = wrong.sel(rank=rank)
+        np.testing.assert_array_equal(panel.images[0].get_array(), each.picture)
+        share = f"{100 * each.probability.item():.0f} %"
+        words = [f"predicted {each.predicted.item()} ({share})", f"label {each.label.item()}"]
+        assert panel.get_title().split("\n") == words
+
+
+def test_points_of_a_projection_have_the_colours_of_their_classes():
+    panels = analysis.plot(R.projection).panels
+    legend = {
+        h.get_label(): to_rgb(h.get_color()) for h in panels[0].figure.legends[0].legend_handles
+    }
+    for panel, layer in zip(panels, R.projection, strict=True):
+        (points,) = panel.collections
+        drawn = {
+            tuple(xy): tuple(c[:3])
+            for xy, c in zip(points.get_offsets().tolist(), points.get_facecolors(), strict=True)
+        }
+        assert len(drawn) == 12
+        for point, label in zip(layer.values.tolist(), layer.label.values, strict=True):
+            assert drawn[tuple(point)] == pytest.approx(legend[str(label)])

@@ -42,7 +42,7 @@ NO_RESULT = {
 WITHOUT_LABELS = {
     *("attention_maps", "attention_rows", "grad_cam", "gradient_attention", "input_gradients"),
     *("last_layer_cka", "localization", "mean_attention", "patch_filters", "position_attribution"),
-    *("token_similarity", "trainings"),
+    *("attention", "mistakes", "neighbours", "token_similarity", "trainings"),
 }
 
 
@@ -87,7 +87,7 @@ def test_plot_draws_what_the_plot_of_that_name_draws_in_the_axes_given(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["cka", "mean_attention", "skip_ratio", "localization", "grad_cam"]
+    "name", ["cka", "mean_attention", "skip_ratio", "localization", "grad_cam", "projection"]
 )
 def test_plots_do_not_depend_on_the_order_of_dims(name):
     result = RESULTS[name]

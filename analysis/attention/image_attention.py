@@ -1,0 +1,92 @@
+"""Attention of every head over single images: what `analysis.attention` returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.declaration import one_pass_measurement
+from ..engine.pictures import as_pictures, picture_variable
+from ..engine.results import (
+    CLS,
+    EACH_IMAGE,
+    SPATIAL,
+    dataset_of,
+    provenance,
+    query_position,
+    require_finite,
+    variable,
+)
+from ..engine.roles import Grid, Images, Model, Taps
+from ..engine.stream import Statistic, Totals
+from .attention_distance import attention_weights, num_attended
+
+
+@one_pass_measurement("attention", num_tokens=num_attended)
+def attention(
+    features: Model, images: Images, query: str | int | None = None, grid: Grid | None = None
+) -> Statistic[xr.Dataset]:
+    """Attention maps of every head of every layer for single images, with the images below them.
+
+    A map holds the attention weights from one query to the tokens on the grid. Use it for a few
+    images; `mean_attention` averages over many, and `attention_rows` returns all queries.
+
+    Args:
+        features: a model, or a callable from images to a dict of attention weights, as for
+            `attention_distance`.
+        images, grid: as in `vit_tf.analysis`.
+        query: the token that attends: `"cls"`, the first token; `"spatial"`, the mean over the
+            spatial tokens; or the position of one token in the sequence, prefix tokens included.
+            By default `"cls"` where there are prefix tokens, else `"spatial"`.
+
+    Returns:
+        Dataset of `attention` of shape (example, layer, head, row, column), attention weights,
+        whose sum over a map is 1 minus the attention to prefix tokens; and `picture` of shape
+        (example, pixel_row, pixel_column, colour), the image as the model sees it, 8-bit RGB.
+
+    Raises:
+        ValueError: for a model without attention weights, and a query that it does not have.
+
+    Examples:
+        >>> maps = analysis.attention(vit, images[:1])
+        >>> maps.attention.dims
+        ('example', 'layer', 'head', 'row', 'column')
+        >>> ax = analysis.plot(maps)
+
+    See also:
+        `plots.plot_attention`, `attention_rows`, `attention_rollout`, `explore`; page
+        measurements/attention/attention.md.
+    """
+    query = query if query is not None else CLS if grid.prefix else SPATIAL
+    is_mean = query == SPATIAL
+    index = None if is_mean else query_position(query, grid.prefix, grid.num_tokens)
+
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        weights = {
+            layer: tf.cast(w[..., grid.prefix :], tf.float32)
+            for layer, w in attention_weights(taps, grid).items()
+        }
+        maps = {
+            layer: tf.reduce_mean(w[:, :, grid.prefix :], axis=2) if is_mean else w[:, :, index]
+            for layer, w in weights.items()
+        }
+        return {"rows": {"maps": maps, "pictures": as_pictures(images, features)}}
+
+    def finish(totals: Totals) -> xr.Dataset:
+        maps, pictures = totals["rows"]["maps"], totals["rows"]["pictures"]
+        require_finite("attention", list(maps.values()), list(maps))
+        values = grid.as_map(np.stack(list(maps.values()), axis=1))
+        dims = ("example", "layer", "head", "row", "column")
+        variables = {
+            "attention": variable(dims, values, "attention weight"),
+            "picture": picture_variable(dims[:1], pictures, "image as the model sees it"),
+        }
+        facts = provenance(
+            features, len(values), 1, estimator=EACH_IMAGE, query=query, **vars(grid)
+        )
+        return dataset_of(variables, facts, layer=list(maps))
+
+    return Statistic(step, finish)

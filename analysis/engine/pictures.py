@@ -1,0 +1,84 @@
+"""The images of a measurement as pictures for its plot, and the first few of a ranking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.preprocessing import innermost_features
+
+from .own_images import in_common_range
+from .results import variable
+from .roles import Features
+
+THUMBNAIL = 112  # pixels of the longer side of a picture of a ranking
+PICTURE_DIMS = ("pixel_row", "pixel_column", "colour")
+
+
+def as_pictures(
+    images: tf.Tensor, features: Features, longest_side: int | None = None
+) -> tf.Tensor:
+    """Images that a model takes as 8-bit RGB pictures, shrunk where a side is longer.
+
+    Values are those that the model's preprocessing undoes. Where it declares none, they are in
+    [-1, 1], or the range of each image where it exceeds that.
+    """
+    images = tf.cast(images, tf.float32)
+    if longest_side is not None:
+        size = tf.cast(tf.shape(images)[1:3], tf.float32)
+        scale = tf.minimum(1.0, longest_side / tf.reduce_max(size))
+        new_size = tf.cast(tf.math.ceil(size * scale), tf.int32)
+        images = tf.image.resize(images, new_size, method="area")
+    preprocessing = getattr(innermost_features(features), "preprocessing", None)
+    if preprocessing is not None:
+        images = in_common_range(images, preprocessing)
+    else:
+        low, high = (
+            reduce(images, axis=(1, 2, 3), keepdims=True)
+            for reduce in (tf.reduce_min, tf.reduce_max)
+        )
+        span = tf.where(high > low, high - low, 1.0)
+        is_common = tf.logical_and(low >= -1.0, high <= 1.0)
+        images = tf.where(is_common, images, 2.0 * (images - low) / span - 1.0)
+    num_channels = images.shape[-1]
+    if num_channels == 4:  # the last one is opacity
+        images = images[..., :3]
+    elif num_channels != 3:
+        images = tf.repeat(tf.reduce_mean(images, axis=-1, keepdims=True), 3, axis=-1)
+    levels = tf.clip_by_value(tf.round((images + 1.0) * 127.5), 0.0, 255.0)
+    return tf.cast(levels, tf.uint8)
+
+
+def picture_variable(dims: tuple[str, ...], pictures: np.ndarray, long_name: str) -> Any:
+    """The variable of pictures (..., row, column, 3), which stand for elements of `dims`."""
+    return variable((*dims, *PICTURE_DIMS), pictures, long_name, "levels from 0 to 255")
+
+
+def first_ranked(keys: tf.Tensor, pictures: tf.Tensor, count: int) -> dict[str, tf.Tensor]:
+    """The `count` largest of keys (ranking, image) with pictures, the earlier of equal ones first.
+
+    `pictures` are of shape (image, ...), or (ranking, image, ...) where rankings have their own.
+    Missing ones have the key -inf and a black picture.
+    """
+    keys = tf.pad(keys, [[0, 0], [0, count]], constant_values=-np.inf)
+    largest, indices = tf.math.top_k(keys, count)
+    is_shared = pictures.shape.rank == 4
+    missing = [[0, 0]] * (0 if is_shared else 1) + [[0, count]] + [[0, 0]] * 3
+    padded = tf.pad(pictures, missing)
+    chosen = tf.gather(
+        padded, indices, axis=0 if is_shared else 1, batch_dims=0 if is_shared else 1
+    )
+    return {"keys": largest, "pictures": chosen}
+
+
+def merge_ranked(
+    earlier: dict[str, dict[str, np.ndarray]], later: dict[str, dict[str, np.ndarray]]
+) -> dict[str, dict[str, np.ndarray]]:
+    """The first ones of two sets of rankings by name, as `Statistic.merge` combines them."""
+    merged = {}
+    for name, first in earlier.items():
+        both = {key: tf.concat([x, later[name][key]], axis=1) for key, x in first.items()}
+        merged[name] = first_ranked(**both, count=first["keys"].shape[1])
+    return tf.nest.map_structure(np.asarray, merged)

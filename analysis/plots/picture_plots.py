@@ -1,0 +1,159 @@
+"""Pictures of images in the order of a ranking, and images as points: neighbours, mistakes."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from ..engine.results import layer_names, select_labels, select_layers
+from . import style
+from .primitives import elide, panels, shorten
+from .rule import draws
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ENOUGH_CLASSES = 20  # that colours distinguish
+MOST_NEIGHBOUR_LAYERS = 6  # rows of a plot that selects layers itself
+
+
+@draws(
+    {"position": "layer query rank", "similarity": "layer query rank"},
+    panels="(layer, 1 + rank)",
+    example="analysis.neighbours(model, images, other_images)",
+    see="plot_projection",
+)
+def plot_neighbours(
+    result: xr.Dataset, ax: "Axes | None", *, query: int = 0, layers: list[str] | None = None
+) -> "Axes":
+    """The nearest images to a query by layer: a row per layer, the query first.
+
+    Above each picture stands its cosine similarity to the query.
+
+    Args:
+        query: number of the query.
+        layers: names of the layers to draw, in order; by default six, evenly spaced, and the last.
+    """
+    names = layer_names(result["position"])
+    if layers is None:
+        chosen = np.linspace(0, len(names) - 1, min(len(names), MOST_NEIGHBOUR_LAYERS))
+        layers = [names[index] for index in np.unique(np.rint(chosen).astype(int))]
+    result = select_labels(result, query=query)
+    similarity = select_layers(result["similarity"], layers)
+    pictures = select_layers(result["picture"], layers).values
+    num_ranks = similarity.sizes["rank"]
+    titles = []
+    for row in similarity.values:
+        titles += ["query", *(f"{value:.3f}" for value in row)]
+    shape = (len(layers), 1 + num_ranks)
+    title = style.titled("Nearest images by layer, with their cosine similarity", result)
+    ax, _ = panels(ax, shape, title, titles, inches=(1.0, 1.0), pad=2)
+    query_picture = result["query_picture"].values
+    for row in range(shape[0]):
+        for panel, picture in zip(ax.panels[row], [query_picture, *pictures[row]], strict=True):
+            _show_picture(panel, picture)
+    for panel, name in zip(ax.panels[:, 0], shorten(layers)[0], strict=True):
+        panel.set_ylabel(elide(name, 18), fontsize=8)
+    return ax
+
+
+@draws(
+    {"probability": "rank", "predicted": "rank", "label": "rank"},
+    panels="(rank,)",
+    example="analysis.mistakes(model, (images, labels))",
+    see="plot_neighbours",
+)
+def plot_mistakes(result: xr.Dataset, ax: "Axes | None") -> "Axes":
+    """The most confident mistakes: predicted class with its probability, and right class."""
+    num_ranks = result.sizes["rank"]
+    counts = f"{result.attrs['mistakes']} mistakes on {result.attrs['examples']} images"
+    title = style.titled("Most confident mistakes", result) + f"\n{counts}"
+    predicted, label = (
+        result[f"{name}_name" if f"{name}_name" in result else name].values
+        for name in ("predicted", "label")
+    )
+    titles = [
+        f"predicted {elide(str(wrong), 14)} ({100 * probability:.0f} %)\n"
+        f"label {elide(str(right), 18)}"
+        for wrong, right, probability in zip(
+            predicted, label, result["probability"].values, strict=True
+        )
+    ]
+    ax, flat = panels(ax, num_ranks, title, titles, inches=(1.3, 1.3), pad=3)
+    for panel, picture in zip(flat, result["picture"].values, strict=True):
+        _show_picture(panel, picture)
+    return ax
+
+
+@draws(
+    "layer example component",
+    panels="(layer,)",
+    example="analysis.projection(model, (images, labels))",
+    see="plot_neighbours",
+)
+def plot_projection(
+    result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
+) -> "Axes":
+    """Images as points in two dimensions by layer, a colour per class.
+
+    The axes of each panel have the scale of its points.
+    """
+    result = select_layers(result, layers)
+    labels = result["label"].values
+    class_numbers = np.unique(labels)
+    names = (
+        dict(zip(labels.tolist(), map(str, result["class_name"].values), strict=True))
+        if ("class_name" in result.coords)
+        else {number: str(number) for number in class_numbers.tolist()}
+    )
+    short_names, _ = shorten(layer_names(result))
+    titles = [elide(name, 22) for name in short_names]
+    if "explained_variance" in result.coords:
+        shares = 100 * result["explained_variance"].sum("component").values
+        titles = [
+            f"{name}\n{share:.0f} % of variance" for name, share in zip(titles, shares, strict=True)
+        ]
+    method = str(result.attrs.get("estimator", "")).upper()
+    title = style.titled(f"Classes by layer, {method}" if method else "Classes by layer", result)
+    ax, flat = panels(ax, len(titles), title, titles, inches=(1.9, 1.9), pad=3)
+    if len(class_numbers) <= ENOUGH_CLASSES:
+        colours = dict(
+            zip(class_numbers.tolist(), style.distinct_colours(len(class_numbers)), strict=True)
+        )
+    else:
+        spectrum = style.colours("turbo")
+        colours = {
+            number: spectrum(index / (len(class_numbers) - 1))
+            for index, number in enumerate(class_numbers.tolist())
+        }
+    size = float(np.clip(1500 / math.sqrt(len(labels)) / 10, 3, 20))
+    point_colours = [colours[label] for label in labels.tolist()]
+    # Points in random order, so that no class covers the others.
+    order = np.random.default_rng(0).permutation(len(labels))
+    for panel, points in zip(flat, result.values, strict=True):
+        panel.scatter(
+            *points[order].T, s=size, c=[point_colours[i] for i in order], linewidths=0, alpha=0.8
+        )
+        panel.set(xticks=[], yticks=[])
+    if len(class_numbers) <= ENOUGH_CLASSES:
+        from matplotlib.lines import Line2D
+
+        handles = [
+            Line2D(
+                [], [], marker="o", linestyle="", markersize=5, color=colour, label=names[number]
+            )
+            for number, colour in colours.items()
+        ]
+        flat[0].figure.legend(
+            handles=handles, loc="outside right upper", fontsize=8, frameon=False, title="class"
+        )
+    flat[-1].set_xlabel("component 1", fontsize=8)
+    flat[-1].set_ylabel("component 2", fontsize=8)
+    return ax
+
+
+def _show_picture(panel: "Axes", picture: np.ndarray) -> None:
+    """An 8-bit picture (row, column, colour) without ticks."""
+    panel.imshow(picture, interpolation="nearest")
+    panel.set(xticks=[], yticks=[])

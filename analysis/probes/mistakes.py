@@ -1,0 +1,121 @@
+"""The images that a model classifies wrongly with the highest probability, as pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf.data.labels import batch_labels, require_counted
+
+from ..engine.class_scores import require_scores
+from ..engine.declaration import measurement
+from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
+from ..engine.results import dataset_of, facts_of, require_finite, variable
+from ..engine.roles import LabelledImages, Model, Scores, Taps
+from ..engine.stream import Statistic, Totals, evaluate
+
+
+@measurement("scores")
+def mistakes(
+    features: Model, images: LabelledImages, k: int = 12, scores: Scores = "logits"
+) -> xr.Dataset:
+    """The most confident wrong predictions of a model, with their pictures.
+
+        probability(x) = max over classes c of softmax(scores(x))_c
+
+    A wrong prediction of high probability shows a class that the model confuses, or a label that is
+    wrong (Northcutt et al. 2021, https://arxiv.org/abs/2103.14749).
+
+    Args:
+        features: a model, or features whose tap `scores` is of shape (example, class).
+        images: as `train` in `vit_tf.analysis`, with labels.
+        k: number of mistakes, at most.
+        scores: name of the tap with the scores before a softmax.
+
+    Returns:
+        Dataset of shape (rank,), the most probable mistake first and the earlier of equally
+        probable ones: `probability` of the predicted class, `label_probability` of the right one,
+        `predicted` and `label`, numbers of classes, and `position`, the number of the image;
+        `predicted_name` and `label_name` where class names are known; and `picture` of shape (rank,
+        pixel_row, pixel_column, colour), 8-bit RGB of at most 112 pixels a side. Attributes:
+        `accuracy`, and `mistakes`, the number of all mistakes, of which fewer than `k` are all
+        returned.
+
+    Raises:
+        ValueError: for images without labels, labels outside the classes, a `k` below 1, a model
+            without scores of two classes or more, scores that are not finite, and a model that
+            classifies all images correctly.
+
+    Examples:
+        >>> wrong = analysis.mistakes(vit, (images, labels), k=4)
+        >>> wrong.probability.dims
+        ('rank',)
+        >>> bool((wrong.predicted != wrong.label).all())
+        True
+
+    See also:
+        `plots.plot_mistakes`, `neighbours`, `lens_accuracy`; page measurements/probes/mistakes.md.
+    """
+    if k < 1:
+        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
+    num_classes = 0
+    class_names = getattr(features, "class_names", None) or getattr(images, "class_names", None)
+
+    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        nonlocal num_classes
+        num_classes = require_scores(taps, scores, [0, 1])
+        labels, outside = batch_labels(labels, num_classes, "test")
+        probabilities = tf.nn.softmax(tf.cast(taps[scores], tf.float64), axis=-1)
+        predicted = tf.argmax(probabilities, axis=-1)
+        is_wrong = predicted != labels
+        largest = tf.reduce_max(probabilities, axis=-1)
+        # Correct predictions rank after all others.
+        keys = tf.where(is_wrong, largest, tf.constant(-1.0, tf.float64))
+        of_label = tf.gather(
+            probabilities, tf.clip_by_value(labels, 0, num_classes - 1), axis=1, batch_dims=1
+        )
+        rows = {"keys": keys, "predicted": predicted, "label": labels, "of_label": of_label}
+        return {
+            "rows": rows,
+            "merged": {"": first_ranked(keys[None], as_pictures(images, features, THUMBNAIL), k)},
+            "outside": outside,
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    def finish(totals: Totals) -> xr.Dataset:
+        rows, examples = totals["rows"], int(totals["examples"])
+        require_counted(totals["outside"], examples, num_classes, "test")
+        require_finite("probabilities", [rows["of_label"]], [scores])
+        num_wrong = int((rows["keys"] >= 0).sum())
+        if not num_wrong:
+            raise ValueError(
+                f"The model has no mistakes to show: it classifies all {examples} images correctly."
+            )
+        order = np.argsort(-rows["keys"], kind="stable")[: min(k, num_wrong)]
+        variables = {
+            "probability": variable(("rank",), rows["keys"][order], "predicted probability"),
+            "label_probability": variable(
+                ("rank",), rows["of_label"][order], "probability of the right class"
+            ),
+            "predicted": variable(("rank",), rows["predicted"][order], "predicted class"),
+            "label": variable(("rank",), rows["label"][order], "right class"),
+            "position": variable(("rank",), order, "number of the image"),
+            "picture": picture_variable(
+                ("rank",), totals["merged"][""]["pictures"][0, : len(order)], "image"
+            ),
+        }
+        if class_names:
+            for name in ("predicted", "label"):
+                names = [str(class_names[number]) for number in rows[name][order]]
+                words = f"name of the {variables[name][2]['long_name']}"
+                variables[f"{name}_name"] = variable(("rank",), np.array(names, str), words)
+        facts = {"accuracy": 1 - num_wrong / examples, "mistakes": num_wrong}
+        estimator = "softmax of the scores, float64"
+        return dataset_of(variables, facts_of(features, totals, estimator, **facts))
+
+    statistic = Statistic(step, finish, with_labels=True, merge=merge_ranked)
+    return evaluate(statistic, images, features, description="mistakes")

@@ -1,0 +1,119 @@
+"""The images that a layer represents most similarly to a query image, as pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.declaration import measurement
+from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
+from ..engine.pooling import grid_of, pool
+from ..engine.results import (
+    DEFAULT,
+    dataset_of,
+    provenance,
+    raise_without_directions,
+    require_finite,
+    variable,
+)
+from ..engine.roles import Images, Model, Taps
+from ..engine.stream import Statistic, Totals, evaluate
+from .knn import normalize_rows
+
+
+@measurement("outputs")
+def neighbours(
+    features: Model, images: Images, query: Images, k: int = 6, tokens: str | None = None
+) -> xr.Dataset:
+    """The k nearest images to each query image, in every layer, with their pictures.
+
+        similarity(q, x) = cos(f(q), f(x))
+
+    for pooled features f. The search is exact, in float64, in one pass over the images. A query
+    that is among the images is its own nearest neighbour. `knn_accuracy` measures whether
+    neighbours are of one class, `retrieval` how well they are ranked.
+
+    Args:
+        features, images, tokens: as in `vit_tf.analysis`.
+        query: an image or several, in any form that `images` may have.
+        k: number of neighbours.
+
+    Returns:
+        Dataset of `similarity` and `position`, the number of the image from 0 on, of shape (layer,
+        query, rank), the nearest first and the earlier of equally near ones; and of pictures, 8-bit
+        RGB of at most 112 pixels a side: `picture` of shape (layer, query, rank, pixel_row,
+        pixel_column, colour) and `query_picture` of shape (query, pixel_row, pixel_column, colour).
+
+    Raises:
+        ValueError: for unknown `tokens`, a `k` below 1 or above the number of images, and features
+            that are zero or not finite.
+
+    Examples:
+        >>> nearest = analysis.neighbours(vit, images, images[3], k=1)
+        >>> nearest.position[-1].values.tolist()  # of the last layer
+        [[3]]
+        >>> ax = analysis.plot(nearest)
+
+    See also:
+        `plots.plot_neighbours`, `knn_accuracy`, `retrieval`, `projection`; page
+        measurements/probes/neighbours.md.
+    """
+    if k < 1:
+        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
+    grid = grid_of(features, None)
+
+    def query_step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        pictures = as_pictures(images, features, THUMBNAIL)
+        return {"rows": {"x": pool(taps, tokens, grid), "pictures": pictures}}
+
+    asked = evaluate(
+        Statistic(query_step, lambda totals: totals["rows"]), query, features, description="queries"
+    )
+    require_finite("neighbours", list(asked["x"].values()), list(asked["x"]))
+    normalized = {layer: normalize_rows(tf.constant(x)) for layer, x in asked["x"].items()}
+    raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
+
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        pictures = as_pictures(images, features, THUMBNAIL)
+        similarities, ranked, without_direction = {}, {}, {}
+        for layer, x in pool(taps, tokens, grid).items():
+            directions, without_direction[layer] = normalize_rows(x)
+            similarity = tf.matmul(normalized[layer][0], directions, transpose_b=True)
+            similarities[layer] = tf.transpose(similarity)
+            ranked[layer] = first_ranked(similarity, pictures, k)
+        return {
+            "rows": similarities,
+            "merged": ranked,
+            "without_direction": without_direction,
+            "batches": 1,
+        }
+
+    def finish(totals: Totals) -> xr.Dataset:
+        counts = totals["without_direction"].items()
+        raise_without_directions([layer for layer, count in counts if count])
+        similarity = np.stack([values.T for values in totals["rows"].values()])
+        num_images = similarity.shape[-1]
+        if k > num_images:
+            raise ValueError(f"Expected k of at most {num_images} images. Received: k={k}")
+        order = np.argsort(-similarity, axis=-1, kind="stable")[..., :k]
+        dims = ("layer", "query", "rank")
+        pictures = np.stack([first["pictures"] for first in totals["merged"].values()])
+        variables = {
+            "similarity": variable(
+                dims, np.take_along_axis(similarity, order, axis=-1), "cosine similarity"
+            ),
+            "position": variable(dims, order, "number of the image"),
+            "picture": picture_variable(dims, pictures, "image"),
+            "query_picture": picture_variable(("query",), asked["pictures"], "query image"),
+        }
+        facts = {"estimator": "exact nearest neighbours by cosine similarity, float64"}
+        facts["tokens"] = tokens or DEFAULT
+        facts = provenance(features, num_images, int(totals["batches"]), **facts)
+        return dataset_of(variables, facts, layer=list(totals["rows"]))
+
+    return evaluate(
+        Statistic(step, finish, merge=merge_ranked), images, features, description="neighbours"
+    )

@@ -1,0 +1,123 @@
+"""Images of every class in two dimensions, layer by layer: PCA or UMAP of pooled features."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+from vit_tf.names import format_list, lookup
+
+from ..engine.declaration import measurement
+from ..engine.pooling import grid_of, pooled_statistic
+from ..engine.results import DEFAULT, array_of, provenance
+from ..engine.roles import LabelledImages, Model
+from ..engine.stream import evaluate
+
+PCA, UMAP = "pca", "umap"
+# Least spread of features, relative to their size, that is more than the rounding of float32.
+MIN_SPREAD = 1e-6
+
+
+@measurement("outputs")
+def projection(
+    features: Model,
+    images: LabelledImages,
+    method: str = PCA,
+    tokens: str | None = None,
+    seed: int = 0,
+) -> xr.DataArray:
+    """Two-dimensional projection of the images' features, in every layer, for a scatter by class.
+
+        p(x) = (f(x) - mean f) [v_1, v_2]
+
+    for pooled features f and their first two principal directions v of unit length, which point to
+    the side of their largest entry; or UMAP of f (McInnes et al. 2018,
+    https://arxiv.org/abs/1802.03426), with the defaults of umap-learn, which is not installed with
+    this package. Distances between groups of a UMAP mean little. A probe measures how separable
+    classes are: `knn_accuracy`, `ridge_probe`.
+
+    Args:
+        features, tokens: as in `vit_tf.analysis`.
+        images: as `train` in `vit_tf.analysis`, with labels.
+        method: `"pca"` or `"umap"`.
+        seed: seed of UMAP.
+
+    Returns:
+        DataArray of shape (layer, example, component). Coordinates: `label` of shape (example,),
+        `class_name` where class names are known; of PCA, `explained_variance` of shape (layer,
+        component), the share of the variance along each component.
+
+    Raises:
+        ValueError: for an unknown method, unknown `tokens`, images without labels, fewer than three
+            images, UMAP without umap-learn, and layers that are the same for all images.
+
+    Examples:
+        >>> points = analysis.projection(vit, (images, labels))
+        >>> points.dims
+        ('layer', 'example', 'component')
+        >>> ax = analysis.plot(points)
+
+    See also:
+        `plots.plot_projection`, `knn_accuracy`, `clustering`, `neighbours`; page
+        measurements/probes/projection.md.
+    """
+    project = lookup("method", method, {PCA: _principal_components, UMAP: _umap})
+    class_names = getattr(images, "class_names", None) or getattr(features, "class_names", None)
+    pooled = evaluate(
+        pooled_statistic(tokens, grid_of(features, None)),
+        images,
+        features,
+        description="projection",
+    )
+    num_images = len(pooled.labels)
+    if num_images < 3:
+        raise ValueError(f"Expected at least three images. Received: {num_images}")
+    spreads = {layer: np.ptp(x, axis=0).max() for layer, x in pooled.layers.items()}
+    constant = [
+        layer
+        for layer, x in pooled.layers.items()
+        if spreads[layer] <= MIN_SPREAD * np.abs(x).max()
+    ]
+    if constant:
+        raise ValueError(
+            f"Expected features that differ between images. Received: {format_list(constant)}"
+        )
+    points, shares = zip(*(project(x, seed) for x in pooled.layers.values()), strict=True)
+    coords = {"layer": list(pooled.layers), "label": ("example", pooled.labels)}
+    if class_names:
+        names = [str(class_names[label]) for label in pooled.labels]
+        coords["class_name"] = ("example", np.array(names, str))
+    if method == PCA:
+        coords["explained_variance"] = (("layer", "component"), np.stack(shares))
+    facts = {"estimator": method, "tokens": pooled.tokens or DEFAULT}
+    facts |= {"seed": seed} if method == UMAP else {}
+    facts = provenance(features, num_images, pooled.batches, **facts)
+    words = ("projection of the features", "1")
+    dims = ("layer", "example", "component")
+    return array_of("projection", np.stack(points), dims, words, facts, **coords)
+
+
+def _principal_components(x: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first two principal components of rows (example, channel), and their variance shares."""
+    centred = x - x.mean(axis=0)
+    _, singular, directions = np.linalg.svd(centred, full_matrices=False)
+    shares = singular**2 / (singular**2).sum()
+    # Features of one channel have one component.
+    directions, shares = (
+        np.pad(a, [(0, max(0, 2 - len(a)))] + [(0, 0)] * (a.ndim - 1))[:2]
+        for a in (directions, shares)
+    )
+    largest = np.abs(directions).argmax(axis=1)
+    signs = np.where(directions[np.arange(2), largest] < 0, -1, 1)
+    return centred @ (signs[:, None] * directions).T, shares
+
+
+def _umap(x: np.ndarray, seed: int) -> tuple[np.ndarray, None]:
+    """UMAP of rows (example, channel) in two dimensions."""
+    try:
+        import umap
+    except ImportError:
+        raise ValueError(
+            "UMAP needs the package umap-learn: pip install umap-learn. method='pca' needs none."
+        ) from None
+    return umap.UMAP(n_components=2, random_state=seed).fit_transform(x), None
