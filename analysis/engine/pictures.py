@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.preprocessing import innermost_features
+from vit_tf.data.preprocessing import innermost_features
 
 from .own_images import in_common_range
 from .results import variable

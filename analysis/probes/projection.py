@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import format_list, lookup
+from vit_tf.common.names import format_list, lookup
 
 from ..engine.declaration import measurement
 from ..engine.pooling import grid_of, pooled_statistic
