@@ -11,7 +11,10 @@ import re
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from types import ModuleType
 
 # Lines that TensorFlow's libraries log in C++, which no setting keeps back during the import.
 LOG_LINE = re.compile(
@@ -22,7 +25,9 @@ LOG_LINE = re.compile(
 class _QuietImport:
     """Finds TensorFlow as the other finders do, and imports it without its start-up lines."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != "tensorflow":
             return None
         sys.meta_path.remove(self)
@@ -33,7 +38,7 @@ class _QuietImport:
         return spec
 
 
-def _execute_quietly(execute, module):
+def _execute_quietly(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
     with _without_log_lines():
         execute(module)
         module.config.list_physical_devices()  # which logs that there is no GPU
@@ -42,7 +47,7 @@ def _execute_quietly(execute, module):
 
 
 @contextlib.contextmanager
-def _without_log_lines():
+def _without_log_lines() -> Iterator[None]:
     """Holds back the standard error, and prints what is not a log line of C++ at the end."""
     sys.stderr.flush()
     shown = os.dup(2)

@@ -27,17 +27,29 @@ Examples:
     vit-tf analyze ViT-B_16.npz exported/ --data fashion_mnist --take-test 500
 """
 
+from __future__ import annotations
+
 import hashlib
 import logging
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vit_tf.scripts.common import Arguments, Options
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from vit_tf.common.names import without_password
 from vit_tf.scripts import common, report_commands
+
+if TYPE_CHECKING:
+    from vit_tf.analysis.study.assemble import Report
+    from vit_tf.analysis.study.figure import Figure
+    from vit_tf.analysis.study.models import LoadedModel
+    from vit_tf.preprocessing import Preprocessing
 
 log = logging.getLogger("vit_tf.analyze")
 MAIN = ("--names", "--image-size", "--patch-size", "--figures", "--list", "--data", "--data-dir")
@@ -54,12 +66,12 @@ FITTED = (
 NOT_FITTED = "No probes are fitted: there are no labelled training images apart from these."
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return report_commands.run_logged(parse, run, arguments)
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("analyze", __doc__, MAIN)
     add = parser.group("models")
@@ -106,7 +118,7 @@ def parse(arguments=None):
     return options
 
 
-def run(options):
+def run(options: Options) -> None:
     """List the figures, or measure and report."""
     from vit_tf.analysis.study.figure import lookup_figures
 
@@ -120,7 +132,7 @@ def run(options):
         log.info("%s after %.0f seconds", report.path, time.perf_counter() - start)
 
 
-def analyze(figures, options):
+def analyze(figures: Sequence[Figure], options: Options) -> Report | None:
     """Measure what these figures show, draw them and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
     from vit_tf.analysis.study.models import prepare_models
@@ -175,7 +187,7 @@ def analyze(figures, options):
         )
 
 
-def open_models(options):
+def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preprocessing]:
     """The models of files, folders and public names, and the images that all of them are shown."""
     from vit_tf.analysis.study.models import (
         LoadedModel,
@@ -233,7 +245,7 @@ def open_models(options):
     return opened, origins, shared_framing([model.expects for model in opened], size)
 
 
-def check_use(opened, options):
+def check_use(opened: Sequence[LoadedModel], options: Options) -> None:
     """Raises a `ValueError` for options that apply to none of the models."""
     received = f"Received: {', '.join(options.models)}"
     if options.taps and not any(model.is_foreign for model in opened):
@@ -246,7 +258,7 @@ def check_use(opened, options):
         )
 
 
-def digest(source):
+def digest(source: str) -> str:
     """SHA-256 of a file's content, or of the names and contents of a folder's files."""
     if not Path(source).exists():
         from vit_tf.checkpoints.released import fetch
@@ -262,7 +274,7 @@ def digest(source):
     return total.hexdigest()
 
 
-def input_shape(opened):
+def input_shape(opened: LoadedModel) -> tuple[int | None, ...]:
     """Shape (example, height, width, channel) of a model's images, None for what is free."""
     if not opened.is_keras:
         shape = opened.model.input_shape or ()
@@ -274,7 +286,7 @@ def input_shape(opened):
     return tuple(opened.model.input_shape)
 
 
-def common_size(opened, image_size):
+def common_size(opened: Sequence[LoadedModel], image_size: int | None) -> tuple[int, int]:
     """(height, width) of the images on which all models are compared."""
     sizes = {model.name: tuple(input_shape(model)[1:3]) for model in opened}
     sizes = {name: size for name, size in sizes.items() if None not in size}

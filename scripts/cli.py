@@ -4,6 +4,7 @@ import ast
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -19,7 +20,7 @@ OVERVIEW = """usage: vit-tf COMMAND ...
 vit-tf COMMAND --help shows the options of a command, vit-tf --version the version."""
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names; its exit status, 2 for an unknown one."""
     try:
         try:
@@ -32,7 +33,7 @@ def main(arguments=None):
         return 128 + signal.SIGPIPE
 
 
-def _run(arguments):
+def _run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         commands = "\n".join(f"  {name:10} {summary_of(name)}" for name in COMMANDS)
@@ -48,7 +49,7 @@ def _run(arguments):
     return import_module(f"vit_tf.scripts.{name}").main(rest)
 
 
-def summary_of(name):
+def summary_of(name: str) -> str:
     """The first line of a command's docstring, read without importing the module."""
     source = find_spec(f"vit_tf.scripts.{name}").loader.get_source(f"vit_tf.scripts.{name}")
     return ast.get_docstring(ast.parse(source)).splitlines()[0]

@@ -1,5 +1,7 @@
 """Shared by all commands: options, help, exit status, modules, models, images, training."""
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import dataclasses
@@ -16,8 +18,11 @@ import textwrap
 import threading
 import traceback
 import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 # Here and in every command, what needs TensorFlow is imported where it is used: options are parsed
 # first, so that --help and errors in the options are immediate.
@@ -25,6 +30,25 @@ import vit_tf
 from vit_tf.common.names import near_names, without_password
 from vit_tf.data.files import RemotePath, as_path
 from vit_tf.data.preprocessing import Preprocessing, interval
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from vit_tf.data.source import Description
+    from vit_tf.taps.saving import SavedFeatures
+    from vit_tf.torch_models.taps import ModuleTaps
+
+Options: TypeAlias = argparse.Namespace
+# The words of a command line; None for those that the process was started with.
+Arguments: TypeAlias = Sequence[str] | None
+AddOption: TypeAlias = Callable[..., argparse.Action]  # called like `ArgumentParser.add_argument`
+ParseOptions: TypeAlias = Callable[[Arguments], Options]
+RunCommand: TypeAlias = Callable[[Options], int | None]  # returns an exit status other than 0
+Size: TypeAlias = tuple[int, int]  # (height, width) of images, in pixels
+OpenedModel: TypeAlias = "keras.Model | SavedFeatures | ModuleTaps"
+TrainingRecipe: TypeAlias = "vit_tf.Recipe | vit_tf.FineTuning | vit_tf.Pretraining"
+Splits: TypeAlias = "Sequence[tf.data.Dataset]"  # for training, validation and test
 
 NOTHING_SAVED = "nothing is saved; the same command starts again"
 RESUMES = "the same command resumes from there"
@@ -57,29 +81,13 @@ LEAST_ADDRESS_SPACE = 3 * 2**30  # bytes that TensorFlow's libraries and their t
 LIBRARIES = ("keras_hub", "keras_cv")  # imported where a `.keras` file names their classes
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help that shows the default of each option that has one and does not describe it in words."""
-
-    def _get_help_string(self, action):
-        text, default = action.help, action.default
-        hidden = default is None or default is False or default is argparse.SUPPRESS
-        hidden = hidden or default in ("", (), []) or "(default: " in text
-        if hidden or not action.option_strings:
-            return text
-        shown = " ".join(default) if isinstance(default, tuple) else default
-        return f"{text} (default: {shown})"
-
-    def _get_default_metavar_for_optional(self, action):
-        return METAVARS.get(action.type) or super()._get_default_metavar_for_optional(action)
-
-
 class _HelpAll(argparse.Action):
     """`--help-all`: prints the help of every option."""
 
-    def __init__(self, option_strings, dest, **_):
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show all options")
 
-    def __call__(self, parser, *_):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         parser.main_options = None
         parser.print_help()
         parser.exit()
@@ -88,35 +96,52 @@ class _HelpAll(argparse.Action):
 class Parser(argparse.ArgumentParser):
     """A parser with options in titled sections; `--help` shows `main_options`, `--help-all` all."""
 
-    def __init__(self, main_options=None, **kwargs):
+    def __init__(self, main_options: Sequence[str] | None = None, **kwargs: Any) -> None:
         # An abbreviation would make `--steps 3` another option, `--steps-per-execution`.
-        super().__init__(formatter_class=_Formatter, allow_abbrev=False, **kwargs)
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs
+        )
         self._titled, self.main_options = {}, main_options
         if main_options:
             self.add_argument("--help-all", action=_HelpAll)
 
-    def group(self, title):
+    def group(self, title: str) -> AddOption:
         """The function that adds an option to the section of a title."""
         if title not in self._titled:
             self._titled[title] = self.add_argument_group(title)
-        return self._titled[title].add_argument
+        group = self._titled[title]
 
-    def parse_args(self, args=None, namespace=None):
+        def add(*names: str, **settings: Any) -> argparse.Action:
+            """Adds an option; its help shows the default, unless it describes that in words."""
+            if names[0].startswith("-"):
+                default, text = settings.get("default"), settings.get("help", "")
+                is_empty = default is None or default is False or default in ("", (), [])
+                is_hidden = argparse.SUPPRESS in (text, default) or "(default: " in text
+                if not is_empty and not is_hidden:
+                    shown = " ".join(default) if isinstance(default, tuple) else default
+                    settings["help"] = f"{text} (default: {shown})"
+                if "choices" not in settings and settings.get("type") in METAVARS:
+                    settings.setdefault("metavar", METAVARS[settings["type"]])
+            return group.add_argument(*names, **settings)
+
+        return add
+
+    def parse_args(self, args: Arguments = None, namespace: None = None) -> Options:
         self._words = words = sys.argv[1:] if args is None else list(args)
         options = super().parse_args(words, namespace)
         options.command = without_password(shlex.join([*self.prog.split(), *map(str, words)]))
         return options
 
-    def format_help(self):
+    def format_help(self) -> str:
         with self._only_main_options():
             return super().format_help()
 
-    def format_usage(self):
+    def format_usage(self) -> str:
         with self._only_main_options():
             return super().format_usage()
 
     @contextlib.contextmanager
-    def _only_main_options(self):
+    def _only_main_options(self) -> Iterator[None]:
         """Hides the other options, unless all are asked for."""
         shown = {"-h", "--help-all", *(self.main_options or ())}
         actions = [action for action in self._actions if action.option_strings]
@@ -130,7 +155,7 @@ class Parser(argparse.ArgumentParser):
             for action, text in hidden.items():
                 action.help = text
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         """Ends the command with a line that suggests near matches of mistyped options."""
         actions = self._option_string_actions.items()
         names = [name.lstrip("-") for name, action in actions if action.help != argparse.SUPPRESS]
@@ -147,7 +172,9 @@ class Parser(argparse.ArgumentParser):
         super().error(without_password("; ".join([message, *hints])))
 
 
-def make_parser(name, docstring, main_options=None, more=""):
+def make_parser(
+    name: str, docstring: str | None, main_options: Sequence[str] | None = None, more: str = ""
+) -> Parser:
     """The parser of a command, whose help is the module's docstring, which ends in `Examples:`."""
     description, _, examples = docstring.partition("\nExamples:\n")
     epilog = f"{STATUS.format(more=more)}\n\nexamples:\n{examples}"
@@ -155,18 +182,18 @@ def make_parser(name, docstring, main_options=None, more=""):
     return Parser(main_options, prog=program, description=description, epilog=epilog.rstrip())
 
 
-def add_alias(add, old, new, **reading):
+def add_alias(add: AddOption, old: str, new: str, **reading: Any) -> None:
     """Adds an older spelling of an option, which is accepted and not shown."""
     add(old, dest=new, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **reading)
 
 
-def add_strategy(add):
+def add_strategy(add: AddOption) -> None:
     """Adds `--strategy`: where a model is trained or measured."""
     meanings = "; ".join(f"{name}: {where}" for name, where in STRATEGIES.items())
     add("--strategy", metavar="NAME", default="auto", help=meanings)
 
 
-def add_source(add):
+def add_source(add: AddOption) -> None:
     """Adds the options that name the data set."""
     text = "digits, shapes, a TFDS name, or a folder of images"
     add("--data", metavar="NAME", default="digits", help=text)
@@ -174,43 +201,43 @@ def add_source(add):
     add("--classes", metavar="FILE", help="text file with the classes to use, one per line")
 
 
-def add_split(add, default="test", otherwise=None):
+def add_split(add: AddOption, default: str | None = "test", otherwise: str | None = None) -> None:
     """Adds `--split`: which images are measured."""
     text = f" (default: {otherwise})" if otherwise else ""
     add("--split", metavar="NAME", default=default, help=f"test, validation, train or all{text}")
 
 
-def add_take(add, default="all"):
+def add_take(add: AddOption, default: str = "all") -> None:
     """Adds `--take`: how many images are trained on."""
     add("--take", type=int, help=f"number of training images (default: {default})")
 
 
-def add_take_test(add, default="all"):
+def add_take_test(add: AddOption, default: str = "all") -> None:
     """Adds `--take-test`: how many images are measured."""
     add("--take-test", type=int, help=f"number of images to measure (default: {default})")
 
 
-def add_data_dir(add, otherwise="that of TFDS"):
+def add_data_dir(add: AddOption, otherwise: str = "that of TFDS") -> None:
     """Adds `--data-dir`: where TFDS keeps its data."""
     text = "data folder of TFDS, such as ~/tensorflow_datasets"
     add("--data-dir", metavar="FOLDER", help=f"{text} (default: {otherwise})")
 
 
-def add_imports(add):
+def add_imports(add: AddOption) -> None:
     """Adds `--import`: modules that define classes of a model."""
     text = "module or file.py that defines custom classes of the model; may be repeated"
     how = {"dest": "imports", "action": "append", "default": [], "metavar": "MODULE"}
     add("--import", help=text, **how)
 
 
-def add_model(parser):
+def add_model(parser: Parser) -> None:
     """Adds the argument that names one model, and the modules that define its classes."""
     text = "a .keras file, a checkpoint file or a public name"
     parser.group("model")("model", metavar="MODEL", help=text)
     add_imports(parser.group("model"))
 
 
-def add_layers(add):
+def add_layers(add: AddOption) -> None:
     """Adds the options for layers and tokens that cannot be inferred from a model."""
     text = "side of the images, in pixels, for models that accept any size (default: the model's)"
     add("--image-size", type=int, help=text)
@@ -221,14 +248,14 @@ def add_layers(add):
     add("--prefix", type=int, help=text)
 
 
-def check_layers(options):
+def check_layers(options: Options) -> None:
     """Raises a `ValueError` for impossible values of the options of `add_layers`."""
     if options.prefix is not None and not options.patch_size:
         raise ValueError(f"--prefix needs --patch-size. Received: --prefix {options.prefix} alone")
     require_at_least(options, image_size=1, patch_size=1, prefix=0)
 
 
-def add_values(add):
+def add_values(add: AddOption) -> None:
     """Adds the options for the pixel values that a model expects."""
     text = "pixel values of black and white that the model expects, such as 0 255 (default: "
     text += "inferred from the model, otherwise -1 1)"
@@ -238,12 +265,18 @@ def add_values(add):
         add(f"--{name}", nargs=3, type=float, metavar=tuple("RGB"), help=text)
 
 
-def add_out(add, text, metavar="FOLDER", reading=Path, **more):
+def add_out(
+    add: AddOption,
+    text: str,
+    metavar: str = "FOLDER",
+    reading: Callable[[str], Path | RemotePath] = Path,
+    **more: Any,
+) -> None:
     """Adds `--out`: where a command writes."""
     add("--out", type=reading, metavar=metavar, help=text, **more)
 
 
-def require_at_least(options, **least):
+def require_at_least(options: Options, **least: float) -> None:
     """Raises a `ValueError` for an option below its least value; None passes."""
     for name, bound in least.items():
         value = getattr(options, name)
@@ -252,7 +285,7 @@ def require_at_least(options, **least):
             raise ValueError(f"Expected {flag} to be at least {bound}. Received: {value}")
 
 
-def given(options, names):
+def given(options: Options, names: Iterable[str]) -> dict[str, Any]:
     """The options of these names that the user gave, as a dict."""
     values = {name: getattr(options, name, None) for name in names}
     return {name: value for name, value in values.items() if value is not None}
@@ -263,9 +296,12 @@ class Terminated(BaseException):
 
 
 def run_command(
-    parse, run, arguments=None, describe_saved=lambda options: NOTHING_SAVED,
-    backends=("tensorflow",),
-):  # fmt: skip
+    parse: ParseOptions,
+    run: RunCommand,
+    arguments: Arguments = None,
+    describe_saved: Callable[[Options], str] = lambda options: NOTHING_SAVED,
+    backends: Sequence[str] | None = ("tensorflow",),
+) -> int:
     """Parse and run a command on `backends` (None: any) of Keras; the exit status, as in `STATUS`.
 
     `describe_saved` returns what a stopped run saved, from the options.
@@ -309,7 +345,7 @@ def _require_address_space() -> None:
             )
 
 
-def _require_backend(backends):
+def _require_backend(backends: Sequence[str]) -> None:
     # Before Keras is imported, which takes long and fails where the backend is not installed.
     backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if backend not in backends:
@@ -320,7 +356,7 @@ def _require_backend(backends):
         )
 
 
-def _run(run, options):
+def _run(run: RunCommand, options: Options) -> int | None:
     imports = getattr(options, "imports", ())
     if not hasattr(options, "strategy"):
         if imports:
@@ -336,10 +372,10 @@ def _run(run, options):
 
 
 @contextlib.contextmanager
-def _sigterm_raises():
+def _sigterm_raises() -> Iterator[None]:
     """SIGTERM raises `Terminated`, so that open files are closed."""
 
-    def stop(number, frame):
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
@@ -352,14 +388,14 @@ def _sigterm_raises():
         signal.signal(signal.SIGTERM, before)
 
 
-def _is_user_error(error):
+def _is_user_error(error: Exception) -> bool:
     tensorflow = sys.modules.get("tensorflow")
     return isinstance(error, (ValueError, OSError, MemoryError)) or (
         tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
     )
 
 
-def one_line(error):
+def one_line(error: Exception) -> str:
     """The message of an error on one line, without the graph that TensorFlow adds to it."""
     text = str(error) or ("not enough memory" if isinstance(error, MemoryError) else "")
     if not isinstance(error, (ValueError, OSError, MemoryError)):
@@ -370,7 +406,7 @@ def one_line(error):
     return without_password(" ".join(text.split()))
 
 
-def _location(error):
+def _location(error: Exception) -> str:
     """Where a `ValueError` was raised, unless by a `raise` statement of this package."""
     if not isinstance(error, ValueError) or "Expected" in str(error):
         return ""
@@ -386,7 +422,7 @@ def _location(error):
     return ours[-1] if ours else ""
 
 
-def say(text):
+def say(text: str) -> None:
     """Print a result, once where several workers have it."""
     if vit_tf.distribute.is_chief():
         print(without_password(text))
@@ -411,7 +447,7 @@ def _is_own_json(path: Path | RemotePath) -> bool:
         return False
 
 
-def write_json(result, path):
+def write_json(result: dict[str, Any], path: Path | RemotePath) -> None:
     """Write a result as JSON, whole or not at all."""
     require_own_json(path)
     from vit_tf.training import checkpointing
@@ -420,7 +456,7 @@ def write_json(result, path):
     checkpointing.write_on_chief(path, lambda partial: Path(partial).write_text(text + "\n"))
 
 
-def import_modules(names):
+def import_modules(names: Iterable[str]) -> None:
     """Imports modules, or files that end in `.py`, and lets Keras find what they define by name."""
     import keras
 
@@ -442,7 +478,7 @@ def import_modules(names):
                 custom_objects.setdefault(key, value)
 
 
-def _import_libraries(path):
+def _import_libraries(path: str) -> None:
     """Imports the libraries whose classes a `.keras` file names."""
     if not zipfile.is_zipfile(path):
         return  # `load_model` refuses it
@@ -461,7 +497,7 @@ def _import_libraries(path):
                 ) from error
 
 
-def _import_file(path):
+def _import_file(path: str) -> ModuleType:
     """The module of a file, under the name that an import from its folder gives it."""
     name = os.path.basename(path).removesuffix(".py")
     if name in sys.modules:
@@ -470,6 +506,8 @@ def _import_file(path):
             return sys.modules[name]
         raise ImportError(f"another module {name!r} is already imported; rename the file")
     spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path!r} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -480,12 +518,12 @@ def _import_file(path):
     return module
 
 
-def is_saved_model(path):
+def is_saved_model(path: str) -> bool:
     """Whether a path is a folder that TensorFlow wrote, and not that of a checkpoint."""
     return os.path.isdir(path) and not os.path.isfile(os.path.join(path, "config.json"))
 
 
-def open_model(name):
+def open_model(name: str) -> keras.Model:
     """The Keras model of a `.keras` file or of a checkpoint: a file, a folder or a public name."""
     if name.endswith(".keras"):
         _import_libraries(name)
@@ -493,7 +531,7 @@ def open_model(name):
     return vit_tf.load_model(name) if is_saved_model(name) else vit_tf.load_pretrained(name)
 
 
-def open_features(source):
+def open_features(source: str) -> OpenedModel:
     """The Keras model or SavedModel of a path, or of a public name, or the layers of timm's."""
     from vit_tf.torch_models.timm_names import PREFIX, open_timm
 
@@ -508,13 +546,13 @@ def open_features(source):
     return (vit_tf.load_features if is_saved_model(source) else open_model)(source)
 
 
-def model_name(source):
+def model_name(source: str) -> str:
     """The name of a model: its path without folders and suffix."""
     path = Path(source.removeprefix("timm:"))
     return path.stem if path.is_file() else path.name
 
 
-def given_preprocessing(options, size=None):
+def given_preprocessing(options: Options, size: Size | None = None) -> Preprocessing | None:
     """The `Preprocessing` that the options specify, for images of a size, or None."""
     if (options.mean is None) != (options.std is None) or (options.mean and options.range):
         raise ValueError(
@@ -526,7 +564,9 @@ def given_preprocessing(options, size=None):
     return Preprocessing(size, options.mean, options.std) if options.mean else None
 
 
-def expected_images(options, model, override=True):
+def expected_images(
+    options: Options, model: OpenedModel, override: bool = True
+) -> tuple[Preprocessing, str]:
     """The `Preprocessing` of a model's images, and its origin; options `override` the model's."""
     # Only here, since it imports Keras.
     from vit_tf.taps.input_range import find_preprocessing, input_size
@@ -547,13 +587,13 @@ def expected_images(options, model, override=True):
     return Preprocessing(size), f"assumed: {origin if is_keras else 'unknown'}"
 
 
-def describe_values(preprocessing, origin):
+def describe_values(preprocessing: Preprocessing, origin: str) -> str:
     """The range of pixel values and where it comes from, as text."""
     order = "" if preprocessing.channel_order == "rgb" else ", blue first"
     return f"values in {interval(*preprocessing.value_range)}{order} ({origin})"
 
 
-def describe_data(options):
+def describe_data(options: Options) -> Description:
     """The `Description` of the data of the options; a validation split may be the test split."""
     from vit_tf.data.source import lacks_test
 
@@ -565,7 +605,7 @@ def describe_data(options):
     return dataclasses.replace(description, num_examples=counts)
 
 
-def describe_labelled(options):
+def describe_labelled(options: Options) -> Description:
     """The `Description` of the data set of the options, which must have labels."""
     from vit_tf.data.source import require_labels
 
@@ -574,12 +614,18 @@ def describe_labelled(options):
     return description
 
 
-def chosen_classes(options):
+def chosen_classes(options: Options) -> dict[str, Any]:
     """The argument of `vit_tf.data.load` for `--classes`; empty if it is not given."""
     return {"classes": vit_tf.data.read_class_list(options.classes)} if options.classes else {}
 
 
-SMALL_VIT = {"patch_size": 4, "num_layers": 6, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 256}
+SMALL_VIT: dict[str, Any] = {
+    "patch_size": 4,
+    "num_layers": 6,
+    "num_heads": 4,
+    "hidden_dim": 64,
+    "mlp_dim": 256,
+}
 # Arguments of a ViT besides its size.
 VIT = ("pooling", "position_type", "representation_dim", "dropout_rate", "stochastic_depth")
 VIT += ("without_skips",)
@@ -606,7 +652,9 @@ _SITES = "remove skip connections: block03, block04/mlp, stage2/..."
 MODEL["without_skips"] = "", _SITES, {"nargs": "+", "metavar": "SITE"}
 
 
-def add_architecture(add, names=tuple(MODEL), only=None):
+def add_architecture(
+    add: AddOption, names: Iterable[str] = tuple(MODEL), only: str | None = None
+) -> None:
     """Adds options of a model, by name; for `only` one kind of model, without naming the kind."""
     for name in names:
         kinds, text, reading = MODEL[name]
@@ -614,7 +662,9 @@ def add_architecture(add, names=tuple(MODEL), only=None):
         add(_flag(name), help=kind + text, **reading)
 
 
-def add_recipe(add, recipe, names=None, default=None):
+def add_recipe(
+    add: AddOption, recipe: type, names: Iterable[str] | None = None, default: str | None = None
+) -> None:
     """Adds fields of a recipe's dataclass as options, by name or all but the seed and layers."""
     texts = field_texts(recipe)
     for field in dataclasses.fields(recipe):
@@ -626,7 +676,7 @@ def add_recipe(add, recipe, names=None, default=None):
             add(_flag(field.name), help=f"{text} (default: {shown})", **_reading(field))
 
 
-def field_texts(recipe):
+def field_texts(recipe: type) -> dict[str, str]:
     """The description of each field in the `Args:` of the docstring of a dataclass or its base."""
     texts = {}
     for kind in reversed(recipe.__mro__):
@@ -638,7 +688,7 @@ def field_texts(recipe):
     return texts
 
 
-def _reading(field):
+def _reading(field: dataclasses.Field) -> dict[str, Any]:
     """How an option of a field is parsed."""
     if field.type is bool:
         return {"action": argparse.BooleanOptionalAction, "default": None}
@@ -649,15 +699,15 @@ def _reading(field):
     return _INT if field.type in (int, int | None) else _FLOAT
 
 
-def _magnitude(text):
+def _magnitude(text: str) -> float:
     return False if text == "none" else float(text)
 
 
-def _flag(name):
+def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def add_training(parser, image_size):
+def add_training(parser: Parser, image_size: dict[str, Any]) -> None:
     """Adds the options for training images and for the run; `image_size` are those of that flag."""
     data, run = parser.group("data"), parser.group("run")
     add_source(data)
@@ -681,7 +731,7 @@ def add_training(parser, image_size):
     run("--keep-states", type=int, default=2, help="number of saved states to keep")
 
 
-def prepare(options):
+def prepare(options: Options) -> None:
     """Set the precision and the seed of the options, before a model is made."""
     import keras
 
@@ -690,7 +740,7 @@ def prepare(options):
     keras.utils.set_random_seed(options.seed)
 
 
-def data_arguments(options):
+def data_arguments(options: Options) -> dict[str, Any]:
     """The arguments of `vit_tf.data.load` that determine the images of a run."""
     take = options.take and {"train": options.take}
     arguments = {name: getattr(options, name) for name in ("batch_size", "validation", "seed")}
@@ -701,7 +751,14 @@ def data_arguments(options):
     return arguments | {"take": take} | chosen_classes(options)
 
 
-def train_and_test(make_model, recipe, splits, options, description, callbacks=()):
+def train_and_test(
+    make_model: Callable[[], keras.Model],
+    recipe: TrainingRecipe,
+    splits: Splits,
+    options: Options,
+    description: dict[str, Any],
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> None:
     """Train the model that a function makes, test it and write it and its result to a folder."""
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model()
@@ -710,7 +767,14 @@ def train_and_test(make_model, recipe, splits, options, description, callbacks=(
     say(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")
 
 
-def fit_and_score(model, recipe, splits, options, description, callbacks=()):
+def fit_and_score(
+    model: keras.Model,
+    recipe: TrainingRecipe,
+    splits: Splits,
+    options: Options,
+    description: dict[str, Any],
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Train a model under its strategy and test it; the history of training and the test scores."""
     train, validation, test = splits
     saving = given(options, ("steps_per_execution", "save_every", "keep_states"))
@@ -720,7 +784,14 @@ def fit_and_score(model, recipe, splits, options, description, callbacks=()):
     return history, model.evaluate(test, return_dict=True, verbose=0)
 
 
-def write_result(model, recipe, history, scores, options, more=None):
+def write_result(
+    model: keras.Model,
+    recipe: TrainingRecipe,
+    history: dict[str, list[float]],
+    scores: dict[str, float],
+    options: Options,
+    more: dict[str, Any] | None = None,
+) -> None:
     """Write a trained model and its scores, with `more` of them, to the folder of the run."""
     from vit_tf.training import checkpointing
 
@@ -737,7 +808,7 @@ def write_result(model, recipe, history, scores, options, more=None):
     write_json(result, options.out / "result.json")
 
 
-def describe_epochs(options):
+def describe_epochs(options: Options) -> str:
     """What a stopped training saved, and how to resume."""
     names = [path.stem for path in (options.out / "state").glob("epoch-*.npz")]
     places = [[int(number) for number in re.findall(r"[0-9]+", name)] for name in names]

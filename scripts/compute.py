@@ -15,18 +15,28 @@ Examples:
     vit-tf compute study_digits --batch-size 64 --out figures
 """
 
+from __future__ import annotations
+
 import csv
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vit_tf.scripts.common import Arguments, Options
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
 from vit_tf.scripts import common
+
+if TYPE_CHECKING:
+    import keras
+    import xarray as xr
 
 
 @dataclass(frozen=True)
@@ -39,12 +49,12 @@ class Run:
     accuracy: float
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return common.run_command(parse, run, arguments)
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("compute", __doc__)
     add = parser.group("runs")
@@ -56,7 +66,7 @@ def parse(arguments=None):
     return parser.parse_args(arguments)
 
 
-def find_runs(folder):
+def find_runs(folder: Path) -> list[Run]:
     """The runs in a folder: one of training, or those of all models of a study."""
     if (folder / "configuration.json").is_file():
         result = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
@@ -82,7 +92,7 @@ def find_runs(folder):
     return runs
 
 
-def read_json(path):
+def read_json(path: Path) -> dict[str, Any]:
     """The contents of a JSON file."""
     try:
         return json.loads(path.read_text())
@@ -90,7 +100,7 @@ def read_json(path):
         raise ValueError(f"Expected {str(path)!r} to be JSON. Received: {error}") from error
 
 
-def images_seen(run, options):
+def images_seen(run: Run, options: Options) -> int:
     """Number of training images over all steps of a run, repeated ones included."""
     configuration, log = read_json(run.folder / "configuration.json"), run.folder / "log.csv"
     if not log.is_file():
@@ -120,7 +130,7 @@ def images_seen(run, options):
     return passes * min(examples, per_epoch * size) + rest * size
 
 
-def count_examples(data, run, options):
+def count_examples(data: dict[str, Any], run: Run, options: Options) -> int:
     """Number of examples of the training split that a run's configuration describes."""
     from vit_tf.data.pipeline import open_source
     from vit_tf.data.source import partition, select_classes
@@ -134,7 +144,7 @@ def count_examples(data, run, options):
     return len(parts["train"][1])
 
 
-def count(runs, options):
+def count(runs: Sequence[Run], options: Options) -> xr.Dataset:
     """The table of runs: Dataset of dims (run,), with the names and families as coordinates."""
     import xarray as xr
 
@@ -152,7 +162,7 @@ def count(runs, options):
     return table.set_coords("family")
 
 
-def family(model):
+def family(model: keras.Model) -> str:
     """The kind of a model, as in the legend of the plot."""
     hybrid = isinstance(model, vit_tf.ViT) and model.stem is not None
     return "hybrid" if hybrid else type(model).__name__
@@ -168,7 +178,7 @@ COLUMNS = {
 }
 
 
-def as_text(table):
+def as_text(table: xr.Dataset) -> str:
     """The table as lines of text."""
     lines = [["model", "family", *(heading for heading, *_ in COLUMNS.values())]]
     for index in range(table.sizes["run"]):
@@ -182,7 +192,7 @@ def as_text(table):
     return "\n".join("  ".join(f"{t:{side}{width}}" for t, side, width in row) for row in cells)
 
 
-def write_csv(table, path):
+def write_csv(table: xr.Dataset, path: Path) -> None:
     """Writes the table with a line per run, in FLOPs and fractions; missing values are empty."""
     names = ["run", "family", *COLUMNS]
     with open(path, "w", newline="", encoding="utf-8") as file:
@@ -204,11 +214,12 @@ def require_own_table(table: Path, plot: Path) -> None:
     )
 
 
-def run(options):
+def run(options: Options) -> None:
     """Count, print the table and write it and the plot."""
     if options.batch_size is not None and options.batch_size < 1:
         raise ValueError(f"Expected --batch-size above 0. Received: {options.batch_size}")
     from vit_tf.data.files import write_whole
+    from vit_tf.analysis import plot_compute
 
     paths = options.out / "compute.csv", options.out / "compute.png"
     require_own_table(*paths)
@@ -217,7 +228,7 @@ def run(options):
     write_whole(paths[0], lambda partial: write_csv(table, partial))
     if table["test_accuracy"].isnull().all():
         raise ValueError("Expected at least one finished run to plot. Received: none")
-    figure = vit_tf.analysis.plots.plot_compute(table).figure
+    figure = plot_compute(table).figure
     write_whole(paths[1], lambda partial: figure.savefig(partial, dpi=150))
 
 

@@ -16,9 +16,15 @@ Examples:
     vit-tf evaluate mobilenet.keras --data photos/ --shots 5 --taps out_relu --no-head
 """
 
+from __future__ import annotations
+
 import itertools
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vit_tf.scripts.common import Arguments, Options
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -27,6 +33,10 @@ import vit_tf
 from vit_tf.data.files import as_path
 from vit_tf.scripts import common
 
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
 LOW_VARIATION = (
     "scores hardly differ between images: does the model expect other pixel values? See --range"
 )
@@ -34,12 +44,12 @@ MAIN = ("--data", "--data-dir", "--split", "--image-size", "--take-test", "--bat
 MAIN += ("--shots", "--taps", "--range", "--out")
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return common.run_command(parse, run, arguments, backends=common.TRAINING_BACKENDS)
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("evaluate", __doc__, MAIN)
     common.add_model(parser)
@@ -71,7 +81,13 @@ def parse(arguments=None):
     return parser.parse_args(arguments)
 
 
-def relabelled(options, model, num_scores, class_names, test):
+def relabelled(
+    options: Options,
+    model: keras.Model,
+    num_scores: int,
+    class_names: Sequence[str] | None,
+    test: tf.data.Dataset,
+) -> tf.data.Dataset:
     """The test data with the labels of the model's own classes."""
     import tensorflow as tf
 
@@ -87,7 +103,13 @@ def relabelled(options, model, num_scores, class_names, test):
     return test.map(lambda images, labels: (images, tf.gather(numbers, labels)))
 
 
-def few_shot_rows(options, model, test, num_classes, arguments):
+def few_shot_rows(
+    options: Options,
+    model: keras.Model,
+    test: tf.data.Dataset,
+    num_classes: int,
+    arguments: dict[str, Any],
+) -> list[dict[str, Any]]:
     """Few-shot accuracy for each number of shots: list of dicts."""
     from vit_tf.analysis.probes.ridge import FEW_SHOT_L2 as L2, few_shot, select_few_shot
 
@@ -120,7 +142,7 @@ def few_shot_rows(options, model, test, num_classes, arguments):
     return rows
 
 
-def table(result):
+def table(result: dict[str, Any]) -> str:
     """The numbers as lines of text."""
     lines = [
         f"{result['model']} on {result['examples']} images of {result['data']}",
@@ -138,7 +160,7 @@ def table(result):
     return "\n".join(lines)
 
 
-def run(options):
+def run(options: Options) -> None:
     """Evaluate a model, print a table and write the numbers."""
     if options.no_head and not options.shots:
         raise ValueError("Expected --shots with --no-head. Received: nothing to evaluate")
@@ -155,7 +177,7 @@ def run(options):
         common.write_json(result, options.out)
 
 
-def evaluate(options):
+def evaluate(options: Options) -> dict[str, Any]:
     """The numbers that the options ask for, as a dict."""
     from vit_tf.analysis.study.models import MIN_VARIATION, variation
     from vit_tf.training.evaluation import class_scores_of, top_k_accuracy

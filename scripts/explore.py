@@ -20,7 +20,10 @@ Examples:
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+from vit_tf.scripts.common import Arguments, Options
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -31,12 +34,12 @@ from vit_tf.scripts import common
 MAIN = ("--import", "--image-size", "--patch-size", "--range", "--out", "--explain", "--results")
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return common.run_command(parse, run, arguments)
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("explore", __doc__, MAIN)
     add = parser.group("model")
@@ -66,7 +69,7 @@ def parse(arguments=None):
     return options
 
 
-def is_model(source):
+def is_model(source: str) -> bool:
     """Whether an argument is a model, by its ending, as a folder or as a public name."""
     from vit_tf.checkpoints.released import CHECKPOINTS, EXTENSIONS, bundled_models
 
@@ -79,7 +82,7 @@ def is_model(source):
     )
 
 
-def _check(options):
+def _check(options: Options) -> None:
     """Raises a `ValueError` for impossible values of the options."""
     common.check_layers(options)
     common.require_at_least(options, samples=1, noise=0)
@@ -98,7 +101,7 @@ def _check(options):
         )
 
 
-def run(options):
+def run(options: Options) -> None:
     """Explore the models on one page."""
     from vit_tf.analysis.study.exploration import explore_models
     from vit_tf.analysis.study.models import distinct, slug
@@ -128,7 +131,7 @@ def run(options):
     print(f"{page.path}, {size:.1f} MB, after {seconds:.0f} seconds")
 
 
-def class_numbers(classes, class_names):
+def class_numbers(classes: list[str] | None, class_names: Sequence[str] | None) -> list[int] | None:
     """The numbers of classes given by name or number; None if none are given."""
     if not classes:
         return None

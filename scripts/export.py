@@ -19,6 +19,8 @@ Examples:
 import sys
 from pathlib import Path
 
+from vit_tf.scripts.common import Arguments, Options
+
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -27,12 +29,12 @@ from vit_tf.common.names import join_words
 from vit_tf.scripts import common
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return common.run_command(parse, run, arguments)
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("export", __doc__)
     common.add_model(parser)
@@ -52,7 +54,7 @@ def parse(arguments=None):
     return options
 
 
-def run(options):
+def run(options: Options) -> None:
     """List the taps of a model, or export some of them."""
     from vit_tf.checkpoints.saving import export_whole
 

@@ -16,9 +16,15 @@ Examples:
     vit-tf finetune bit.keras --data cifar10 --batch-size 512 --out runs/cifar
 """
 
+from __future__ import annotations
+
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vit_tf.scripts.common import AddOption, Arguments, Options
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -27,19 +33,24 @@ import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.scripts import common
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from vit_tf.models.model import VisionModel
+
 SPLITS = ("train", "validation", "test")
 MAIN = ("--data", "--data-dir", "--image-size", "--batch-size", "--recipe", "--steps")
 MAIN += ("--learning-rate", "--mixup", "--flip", "--out", "--strategy", "--mixed-precision")
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return common.run_command(
         parse, run, arguments, common.describe_epochs, common.TRAINING_BACKENDS
     )
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("finetune", __doc__, MAIN)
     common.add_model(parser)
@@ -53,7 +64,7 @@ def parse(arguments=None):
     return parser.parse_args(arguments)
 
 
-def _add_recipe(add):
+def _add_recipe(add: AddOption) -> None:
     text = "vit or hyperrule (default: hyperrule for a BiT, otherwise vit)"
     add("--recipe", choices=("vit", "hyperrule"), metavar="NAME", help=text)
     names = [field.name for field in dataclasses.fields(vit_tf.FineTuning)]
@@ -65,7 +76,7 @@ def _add_recipe(add):
     common.add_alias(add, "--validations", "validations", type=int)
 
 
-def make_recipe(options, model):
+def make_recipe(options: Options, model: VisionModel) -> vit_tf.FineTuning:
     """The `FineTuning` that the options ask for, by the family of the model."""
     names = {field.name for field in dataclasses.fields(vit_tf.FineTuning)}
     changes = common.given(options, sorted(names - {"resize", "crop"}))
@@ -76,14 +87,14 @@ def make_recipe(options, model):
         return vit_tf.FineTuning.vit(examples, **changes)
     size = _own_size(options)
     recipe = vit_tf.FineTuning.hyperrule(examples, size, options.batch_size, **changes)
-    if options.image_size is None:
+    if options.image_size is None or not (recipe.resize and recipe.crop):
         return recipe
     wider = round(options.image_size * recipe.resize[0] / recipe.crop[0])
     sizes = {"crop": (options.image_size,) * 2, "resize": (wider, wider)}
     return dataclasses.replace(recipe, **sizes)
 
 
-def _own_size(options):
+def _own_size(options: Options) -> tuple[int, int]:
     """The (height, width) of a first image as it is, in pixels."""
     few = {"splits": ("train",), "take": 1, "batch_size": 1, "data_dir": options.data_dir}
     few |= common.chosen_classes(options)
@@ -96,13 +107,15 @@ def _own_size(options):
     return tuple(images.element_spec[0].shape[1:3])
 
 
-def load_splits(options, recipe, preprocessing):
+def load_splits(
+    options: Options, recipe: vit_tf.FineTuning, preprocessing: vit_tf.Preprocessing
+) -> list[tf.data.Dataset]:
     """Training, validation and test data, the first at the size that its crops are cut from."""
 
     arguments = common.data_arguments(options)
     arguments |= {"data_dir": options.data_dir, "splits": SPLITS}
 
-    def load(size):
+    def load(size: tuple[int, int] | None) -> Sequence[tf.data.Dataset]:
         resized = dataclasses.replace(preprocessing, size=size)
         return vit_tf.data.load(options.data, preprocessing=resized, **arguments)
 
@@ -110,14 +123,14 @@ def load_splits(options, recipe, preprocessing):
     return [load(recipe.resize)[0] if recipe.resize else train, *others]
 
 
-def in_bfloat16(model):
+def in_bfloat16(model: VisionModel) -> VisionModel:
     """The same model with computations in bfloat16; a loaded model has its saved precision."""
     mixed = type(model).from_config(model.get_config() | {"dtype": "mixed_bfloat16"})
     mixed.set_weights(model.get_weights())
     return mixed
 
 
-def run(options):
+def run(options: Options) -> None:
     """Fine-tune, test and write the model and its result."""
     from vit_tf.models.model import VisionModel
 
@@ -144,7 +157,7 @@ def run(options):
     description |= {"preprocessing": preprocessing.to_config()}
     description |= common.data_arguments(options)
 
-    def make_model():
+    def make_model() -> VisionModel:
         return vit_tf.at_resolution(start, size, num_classes, options.positions)
 
     common.train_and_test(make_model, recipe, splits, options, description)

@@ -17,8 +17,14 @@ Examples:
         --batch-size 512 --strategy mirrored --mixed-precision --out runs/masked_s16
 """
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vit_tf.scripts.common import Arguments, Options
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -26,6 +32,9 @@ if not __package__:  # started by its path: the package is that of its own check
 import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.scripts import common
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 MODEL = (*common.SMALL_VIT, *common.VIT)
 RECIPE = ("epochs", "learning_rate", "warmup_epochs", "schedule", "weight_decay", "clip_norm")
@@ -36,14 +45,14 @@ MAIN = ("--variant", "--data", "--data-dir", "--image-size", "--batch-size", "--
 MAIN += ("--learning-rate", "--flip", "--out", "--strategy", "--mixed-precision")
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return common.run_command(
         parse, run, arguments, common.describe_epochs, common.TRAINING_BACKENDS
     )
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("pretrain", __doc__, MAIN)
     add, text = parser.group("model"), "published size, such as B/16 (default: a small model)"
@@ -55,7 +64,9 @@ def parse(arguments=None):
     return parser.parse_args(arguments)
 
 
-def make_model(options, image_shape, num_classes):
+def make_model(
+    options: Options, image_shape: tuple[int, int, int], num_classes: int
+) -> vit_tf.MaskedPatchPrediction:
     """The pre-training model of the ViT of the options."""
     settings = {"image_shape": image_shape, "num_classes": num_classes}
     settings |= common.given(options, MODEL)
@@ -64,7 +75,9 @@ def make_model(options, image_shape, num_classes):
     return vit_tf.MaskedPatchPrediction(vit_tf.ViT(**common.SMALL_VIT | settings))
 
 
-def mask_splits(splits, vit, num_classes, options):
+def mask_splits(
+    splits: Sequence[tf.data.Dataset], vit: vit_tf.ViT, num_classes: int, options: Options
+) -> list[tf.data.Dataset]:
     """Training, validation and test data for masked patch prediction, the first augmented."""
     train, *others = splits
     augmentations = common.given(options, AUGMENTATIONS)
@@ -75,7 +88,7 @@ def mask_splits(splits, vit, num_classes, options):
     return [vit_tf.data.mask_patches(train, **masks), *fixed]
 
 
-def run(options):
+def run(options: Options) -> None:
     """Pre-train, test and write the model and its result."""
     from vit_tf.training.evaluation import majority_accuracy
 

@@ -1,16 +1,19 @@
 """Shared by `study` and `analyze`: their options, the data they measure, progress, provenance."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
 import platform
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -19,9 +22,16 @@ import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.data.files import digest_tree, only_process
 from vit_tf.scripts import common
+from vit_tf.scripts.common import Arguments, Options, ParseOptions, Parser, RunCommand
 
 if TYPE_CHECKING:
+    import keras
+    import numpy as np
+
+    from vit_tf.analysis.study.data import Data
+    from vit_tf.analysis.study.figure import Figure
     from vit_tf.data.pipeline import TooFewImages
+    from vit_tf.data.source import Description
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
 # Training images among which nearest neighbours are found: as many as are tested, in this range.
@@ -31,22 +41,31 @@ SHAPE_VIDEOS, SHAPE_PAIRS = 16, 160  # generated for `--data shapes`
 log = logging.getLogger("vit_tf.report")
 STILL_RUNNING = "still running after %d s: %s"
 INTERVALS = (10, 20, 40, 60)  # seconds until the first such line, the second and so on
+# Functions that load annotated images, by what these are for: "objects", "parts", "videos" ...
+Loaders: TypeAlias = dict[str, Callable[[], Any]]
+Facts: TypeAlias = dict[str, dict[str, Any]]  # what identifies these images, for their digest
 
 
-def run_logged(parse, run, arguments=None):
+class Progress(Protocol):
+    """Reports that `done` of `total` steps of a stage are done, and what is next, in words."""
+
+    def __call__(self, stage: str, done: float, total: float, words: str = "", /) -> None: ...
+
+
+def run_logged(parse: ParseOptions, run: RunCommand, arguments: Arguments = None) -> int:
     """Parse and run with progress on the standard error; the exit status."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logger = logging.getLogger("vit_tf")
     logger.setLevel(logging.INFO)
 
-    def run_with_lines(options):
+    def run_with_lines(options: Options) -> int | None:
         with lines_while_working(logger):
             return run(options)
 
     return common.run_command(parse, run_with_lines, arguments, describe_results)
 
 
-def describe_results(options):
+def describe_results(options: Options) -> str:
     """What a stopped run saved in a report's folder, and how to resume."""
     kinds = {"trained model": "models/*.json", "result": "results/*.nc"}
     counts = {kind: len(list(options.out.glob(files))) for kind, files in kinds.items()}
@@ -55,7 +74,7 @@ def describe_results(options):
     return text if words else common.NOTHING_SAVED
 
 
-def add_figures(parser):
+def add_figures(parser: Parser) -> None:
     """Adds the options that select figures."""
     add = parser.group("figures")
     numbers = "figure numbers of the papers, such as 1,7,C.4 (default: all that apply)"
@@ -63,7 +82,7 @@ def add_figures(parser):
     add("--list", action="store_true", help="list the figures and exit")
 
 
-def add_sampling(parser):
+def add_sampling(parser: Parser) -> None:
     """Adds the options for the images that are measured, annotated ones among them."""
     add = parser.group("data")
     common.add_take_test(add, "all, at most 2,000 unless the data are digits")
@@ -80,7 +99,7 @@ def add_sampling(parser):
     add("--landmarks", **landmarks, help="images for retrieval, and roxford5k or rparis6k")
 
 
-def add_run(parser, folder):
+def add_run(parser: Parser, folder: str) -> None:
     """Adds the options of a run that writes a report."""
     add = parser.group("run")
     common.add_out(add, f"output folder (default: {folder})")
@@ -89,7 +108,7 @@ def add_run(parser, folder):
 
 
 @contextlib.contextmanager
-def strategy_in(folder, name):
+def strategy_in(folder: Path, name: str) -> Iterator[None]:
     """The scope of a strategy; the chief creates a report's folder and locks it for others."""
     from vit_tf.analysis.report.page import require_own
 
@@ -101,12 +120,12 @@ def strategy_in(folder, name):
         vit_tf.distribute.wait_for_workers()
 
 
-def figure_numbers(options):
+def figure_numbers(options: Options) -> list[str]:
     """The numbers in `--figures`."""
     return [number for number in options.figures.split(",") if number]
 
 
-def list_figures(figures, roles=True):
+def list_figures(figures: Iterable[Figure], roles: bool = True) -> str:
     """A table of figures and, with `roles`, of the models in a study that they need, as text."""
     rows = {}
     for figure in figures:
@@ -119,7 +138,7 @@ def list_figures(figures, roles=True):
     return "\n".join(lines)
 
 
-def subset_sizes(options, description):
+def subset_sizes(options: Options, description: Description) -> dict[str, int]:
     """Number of examples of each split to use: as specified, by default all or the largest."""
     sizes = dict(description.num_examples)
     if "validation" not in sizes:
@@ -131,7 +150,7 @@ def subset_sizes(options, description):
     return sizes | {split: count for split, count in specified.items() if count is not None}
 
 
-def measured_sizes(options, description, split):
+def measured_sizes(options: Options, description: Description, split: str) -> dict[str, int]:
     """Number of images of a split to measure, as a dict; one batch where its size is unknown."""
     from vit_tf.analysis.study.data import MOST_IN_BATCH
 
@@ -143,7 +162,9 @@ def measured_sizes(options, description, split):
     return {"test": tested or MOST_IN_BATCH}
 
 
-def read_data(options, description, split="test", **images):
+def read_data(
+    options: Options, description: Description, split: str = "test", **images: Any
+) -> Data:
     """The `Data` that is measured, `options.sizes` of it; `images` are arguments of `data.load`."""
     from vit_tf.analysis.study.data import (
         MOST_IN_BATCH,
@@ -179,7 +200,8 @@ def read_data(options, description, split="test", **images):
     few_shot = {"batch_size": MOST_IN_BATCH, "held_out": options.shots, **source}
     from vit_tf.data.pipeline import TooFewImages  # with TensorFlow
 
-    reasons, train, held_out = {}, None, None
+    reasons: dict[str, str] = {}
+    train, held_out = None, None
     try:
         train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
     except TooFewImages as error:
@@ -188,7 +210,7 @@ def read_data(options, description, split="test", **images):
     fewest, most = GALLERY
     count = min(description.num_examples["train"], max(fewest, min(tested, most)))
     (gallery,) = load(splits=("train",), batch_size=MOST_IN_BATCH, take=count)
-    if train is not None:
+    if train is not None and held_out is not None:
         facts |= {"train": train.identify(), "validation": held_out.identify()}
     annotated = {"gallery": lambda: gallery, **annotated}
     annotation_facts = {"gallery": {"gallery": gallery.identify()}, **annotation_facts}
@@ -196,7 +218,7 @@ def read_data(options, description, split="test", **images):
     return Data(test, few, *fitted, facts, annotated, annotation_facts, labelled, reasons)
 
 
-def _too_few(error: "TooFewImages", shots: int) -> str:
+def _too_few(error: TooFewImages, shots: int) -> str:
     """Why no probes are fitted, as a sentence."""
     fits = f": --shots {error.count // 2} would do" if error.count > 1 else ""
     return (
@@ -205,13 +227,13 @@ def _too_few(error: "TooFewImages", shots: int) -> str:
     )
 
 
-def can_fit(description, split):
+def can_fit(description: Description, split: str) -> bool:
     """Whether there are training images of several classes outside a split."""
     labelled = description.num_classes > 1 and "train" in description.num_examples
     return labelled and split not in ("train", "all")
 
 
-def example_setup(options, split, size, fitted: bool):
+def example_setup(options: Options, split: str, size: tuple[int, int], fitted: bool) -> str:
     """Python code that loads the images of a report, for the code of its figures."""
     data = without_password(str(options.data))
     shared = [f"image_size={tuple(size)}"]
@@ -225,7 +247,9 @@ def example_setup(options, split, size, fitted: bool):
     return "\n".join(lines)
 
 
-def read_annotations(options, size, preprocessing=None):
+def read_annotations(
+    options: Options, size: tuple[int, int], preprocessing: vit_tf.Preprocessing | None = None
+) -> tuple[Loaders, Facts]:
     """Annotated images of a size in pixels: dict of functions that load them, and their facts."""
     shaped = {"preprocessing": preprocessing} if preprocessing else {"image_size": size}
     loaders, facts = {}, {}
@@ -253,7 +277,9 @@ def read_annotations(options, size, preprocessing=None):
     return loaders, facts
 
 
-def _annotated_shapes(options, size, shaped):
+def _annotated_shapes(
+    options: Options, size: tuple[int, int], shaped: dict[str, Any]
+) -> tuple[Loaders, Facts]:
     """Functions that generate the annotations of the shapes, by name, and facts about these."""
     from vit_tf.data.shapes import half_masks, shape_masks
 
@@ -261,7 +287,7 @@ def _annotated_shapes(options, size, shaped):
     seed = {"seed": options.seed}
     shapes = cache(partial(vit_tf.data.load_shapes, "test", **seed, **tested, **shaped))
 
-    def videos():
+    def videos() -> list[tuple[np.ndarray, np.ndarray]]:
         made = vit_tf.data.load_shape_videos(SHAPE_VIDEOS, image_size=size, **seed)
         return list(zip(made["image"], made["index"], strict=True))
 
@@ -275,7 +301,7 @@ def _annotated_shapes(options, size, shaped):
     return loaders, facts | dict.fromkeys(("objects", "parts"), tested)
 
 
-def provenance(options, description):
+def provenance(options: Options, description: Description) -> dict[str, Any]:
     """What it takes to reproduce a report."""
     packages = ("tensorflow", "keras", "numpy", "xarray", "matplotlib")
     return {
@@ -290,7 +316,7 @@ def provenance(options, description):
     }
 
 
-def _option_texts(options):
+def _option_texts(options: Options) -> dict[str, str]:
     """The options that have a value, by their flags, as texts."""
     texts = {}
     for name, value in vars(options).items():
@@ -308,24 +334,24 @@ def _option_texts(options):
 class ProgressBar:
     """One bar over stages, a dict from name to expected seconds; called with what is done."""
 
-    def __init__(self, stages):
+    def __init__(self, stages: dict[str, float]) -> None:
         self._stages, self._done = stages, dict.fromkeys(stages, 0.0)
         self.seconds = sum(stages.values())
 
     @property
-    def done(self):
+    def done(self) -> float:
         """The expected seconds of all that is done."""
         return sum(self._done.values())
 
     @contextlib.contextmanager
-    def shown(self):
+    def shown(self) -> Iterator[None]:
         """Shows the bar in this context."""
         shape = "{percentage:3.0f} %|{bar}| {elapsed} elapsed, about {remaining} left: {desc}"
         self._bar = tqdm(total=self.seconds, bar_format=shape, disable=None, leave=False)
         with self._bar, logging_redirect_tqdm():
             yield
 
-    def __call__(self, stage, done, total, words=""):
+    def __call__(self, stage: str, done: float, total: float, words: str = "") -> None:
         if words:
             self._bar.set_description_str(words, refresh=False)
         before = self._done[stage]
@@ -336,21 +362,21 @@ class ProgressBar:
 class _LastLine(logging.Handler):
     """The line that was logged last, and when."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.words, self.time = "starting", time.monotonic()
 
-    def emit(self, record):
+    def emit(self, record: logging.LogRecord) -> None:
         if record.msg != STILL_RUNNING:
             self.words, self.time = record.getMessage(), time.monotonic()
 
 
 @contextlib.contextmanager
-def lines_while_working(logger):
+def lines_while_working(logger: logging.Logger) -> Iterator[None]:
     """Logs that a step is still running, 10 s after its line, and then less and less often."""
     last, stopped = _LastLine(), threading.Event()
 
-    def watch():
+    def watch() -> None:
         started, count, logged = last.time, 0, last.time
         while not stopped.wait(INTERVALS[0] / 10):
             if last.time != started:
@@ -371,18 +397,19 @@ def lines_while_working(logger):
         logger.removeHandler(last)
 
 
-def progress_callback(progress):
+def progress_callback(progress: Callable[[int, int], None]) -> keras.callbacks.Callback:
     """A Keras callback that reports the finished steps of a run, and their total, to `progress`."""
     import keras
 
     class Report(keras.callbacks.Callback):
         epochs = 0
 
-        def on_epoch_begin(self, epoch, logs=None):
+        def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
             self.epochs = epoch
 
-        def on_train_batch_end(self, batch, logs=None):
-            steps = self.params["steps"]
-            progress(self.epochs * steps + batch + 1, self.params["epochs"] * steps)
+        def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+            run: dict[str, int] = self.params or {}
+            steps = run["steps"]
+            progress(self.epochs * steps + batch + 1, run["epochs"] * steps)
 
     return Report()

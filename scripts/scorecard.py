@@ -16,18 +16,20 @@ Examples:
 import sys
 from pathlib import Path
 
+from vit_tf.scripts.common import Arguments, Options
+
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from vit_tf.scripts import common
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return common.run_command(parse, run, arguments, backends=None)
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("scorecard", __doc__)
     add = parser.group("reports")
@@ -37,7 +39,7 @@ def parse(arguments=None):
     return parser.parse_args(arguments)
 
 
-def run(options):
+def run(options: Options) -> None:
     """Write the report."""
     from vit_tf.analysis import report_trainings
 

@@ -18,6 +18,8 @@ Examples:
     vit-tf study --data path/to/folder/of/class/folders --image-size 64 --epochs 20
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import dataclasses
@@ -30,15 +32,30 @@ import queue
 import sys
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import cache, cached_property, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+
+from vit_tf.scripts.common import Arguments, Options
+from vit_tf.scripts.report_commands import Progress
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
 from vit_tf.scripts import common, report_commands
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from vit_tf.analysis.study.assemble import Report
+    from vit_tf.analysis.study.figure import Figure
+    from vit_tf.analysis.study.models import StudyModel, UntrainedCopy
+    from vit_tf.models.model import VisionModel
 
 log = logging.getLogger("vit_tf.study")
 
@@ -47,6 +64,9 @@ MAIN += ("--take-test", "--epochs", "--seeds", "--out")
 # Defaults for two CPU cores; each is an option too.
 DIGITS = {"epochs": 12, "bit_epochs": 6, "shift": 1, "batch_size": 32}
 OTHERS = {"epochs": 9, "bit_epochs": 6, "shift": 0, "batch_size": 64}
+Detail: TypeAlias = str | int | float | None
+Row: TypeAlias = dict[str, Any]  # about a trained model, in the table of the report
+ModelFacts: TypeAlias = dict[str, Any]  # the note beside a trained model: key, row, taps, grid
 # The roles of the models that are trained unless more are asked for.
 QUICK = ("vit", "gap", "resnet")
 NUM_LAYERS = 6
@@ -66,12 +86,12 @@ INTRODUCTION = (
 )
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return report_commands.run_logged(parse, run, arguments)
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("study", __doc__, MAIN)
     report_commands.add_figures(parser)
@@ -115,7 +135,7 @@ def parse(arguments=None):
     return options
 
 
-def run(options):
+def run(options: Options) -> None:
     """List the figures, or train, measure and report."""
     from vit_tf.analysis.study.figure import lookup_figures
 
@@ -129,7 +149,7 @@ def run(options):
         log.info("%s after %.0f seconds", report.path, time.perf_counter() - start)
 
 
-def make_study(figures, options):
+def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
     """Train what these figures need, measure, draw and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
 
@@ -173,11 +193,11 @@ class ModelPlan:
     # "far" (fine-tuning on a far domain), "masked" (pre-trained by masked patch prediction) and
     # "tuned" (the same, fine-tuned).
     role: str
-    model: type  # its class
-    config: dict  # the arguments of that class
-    recipe: vit_tf.Recipe
+    model: type[VisionModel]
+    config: dict[str, Any]  # the arguments of the model's class
+    recipe: vit_tf.Recipe | vit_tf.Pretraining
     # What distinguishes it from others of its role: the block, the seed, the fraction.
-    detail: str | int | float | None = None
+    detail: Detail = None
     base: str | None = None  # name of the plan that it is compared with
     seed: int = 0  # added to the study's seed for the initialization
     fraction: float = 1.0  # of the training images
@@ -185,22 +205,22 @@ class ModelPlan:
     half: int | None = None
     is_far: bool = False  # whether it is trained and tested on the data of a far domain
     # Plan whose trained weights it starts from, except for the head.
-    start: "ModelPlan | None" = None
+    start: ModelPlan | None = None
 
     @property
-    def slug(self):
+    def slug(self) -> str:
         """The name as a part of file names."""
         from vit_tf.analysis.study.models import slug
 
         return slug(self.name)
 
     @property
-    def repeats(self):
+    def repeats(self) -> int:
         """How often each training image is seen in an epoch: less data gives as many updates."""
         return round(1 / self.fraction)
 
     @cached_property
-    def facts(self):
+    def facts(self) -> list[Any]:
         """All that the trained model depends on, besides the data and the study's seed."""
         start = self.start and self.start.facts
         recipe = dataclasses.asdict(self.recipe)
@@ -209,7 +229,7 @@ class ModelPlan:
         return [self.model.__name__, self.config, recipe, *changes]
 
 
-def make_plans(options, num_classes):
+def make_plans(options: Options, num_classes: int) -> list[ModelPlan]:
     """All models of the study; those that others start from or are compared with come first."""
     size = options.image_size
     shared = {"image_shape": (size, size, 3), "num_classes": num_classes}
@@ -218,7 +238,7 @@ def make_plans(options, num_classes):
     mixer = shared | sizes | {"tokens_mlp_dim": 32, "channels_mlp_dim": 256}
     bit = shared | {"units": (2, 2, 2), "width_factor": 0.5, "stem": "imagenet"}
 
-    def recipe(epochs, learning_rate=2e-3):
+    def recipe(epochs: int, learning_rate: float = 2e-3) -> vit_tf.Recipe:
         return vit_tf.Recipe(
             epochs=epochs,
             learning_rate=learning_rate,
@@ -237,7 +257,7 @@ def make_plans(options, num_classes):
     ]
     cls, resnet = plans[0], plans[2]
 
-    def variant(plan, name, role, detail, **changes):
+    def variant(plan: ModelPlan, name: str, role: str, detail: Detail, **changes: Any) -> ModelPlan:
         changes |= {"role": role, "detail": detail, "base": plan.name}
         return dataclasses.replace(plan, name=f"{plan.name} {name}", **changes)
 
@@ -279,7 +299,7 @@ def make_plans(options, num_classes):
     return [*plans, before, after, far]
 
 
-def needed_plans(plans, figures):
+def needed_plans(plans: Sequence[ModelPlan], figures: Iterable[Figure]) -> list[ModelPlan]:
     """The plans that figures need: those of their roles, and what these are variants of."""
     roles = {role for figure in figures for role in figure.models.all_roles}
     selected = [plan for plan in plans if plan.role in roles]
@@ -288,10 +308,10 @@ def needed_plans(plans, figures):
     return [plan for plan in plans if plan in selected or plan.name in origins]
 
 
-def expected_seconds(plans, options):
+def expected_seconds(plans: Sequence[ModelPlan], options: Options) -> dict[str, float]:
     """Expected seconds of training, of the measurements and the pictures on two cores: dict."""
     pixels = (options.image_size / 32) ** 2
-    stages = {}
+    stages: dict[str, float] = {}
     for plan in plans:
         images = options.sizes["train"] * (0.5 if plan.is_far or plan.half is not None else 1)
         each = PER_THOUSAND.get(plan.model.__name__, PER_THOUSAND_OTHERS) * pixels
@@ -299,7 +319,7 @@ def expected_seconds(plans, options):
     return stages | {"measuring": MEASURING * len(plans), "drawing": DRAWING * len(plans)}
 
 
-def outline(plans, options, seconds):
+def outline(plans: Sequence[ModelPlan], options: Options, seconds: float) -> str:
     """What a study will do and how long it may take, as a sentence."""
     from vit_tf.common.names import join_words
 
@@ -311,7 +331,9 @@ def outline(plans, options, seconds):
     )
 
 
-def train_all(plans, options, progress):
+def train_all(
+    plans: Sequence[ModelPlan], options: Options, progress: Progress
+) -> tuple[list[StudyModel], list[Row]]:
     """The models of these plans, trained: list of `StudyModel`, and rows about them."""
     from vit_tf.analysis.study.models import baselines_of
 
@@ -340,16 +362,26 @@ def train_all(plans, options, progress):
     return [*models.values(), *baselines], rows
 
 
-def study_model(plan, facts, origin, options):
+def load_trained(plan: ModelPlan, options: Options) -> VisionModel:
+    """The trained model of a plan."""
+    return cast("VisionModel", vit_tf.load_model(model_path(plan, options)))
+
+
+def study_model(
+    plan: ModelPlan, facts: ModelFacts, origin: StudyModel | None, options: Options
+) -> StudyModel:
     """A trained model of the study as a `StudyModel`, which is loaded when it is first needed."""
     from vit_tf.analysis.study.models import StudyModel
 
-    load = cache(partial(vit_tf.load_model, model_path(plan, options)))
+    load = cache(partial(load_trained, plan, options))
     accuracy = facts["row"]["test accuracy (%)"]
     first_layer = {
         vit_tf.ViT: ("patch_kernel", "position_embedding"),
         vit_tf.Mixer: ("patch_kernel",),
     }.get(plan.model, ())
+    readers: dict[str, Any] = {
+        name: lambda name=name: getattr(load(), name) for name in first_layer
+    }
     return StudyModel(
         plan.name,
         plan.role,
@@ -368,11 +400,11 @@ def study_model(plan, facts, origin, options):
             "recipe": dataclasses.asdict(plan.recipe),
         },
         keras_model=load,
-        **{name: lambda name=name: getattr(load(), name) for name in first_layer},
+        **readers,
     )
 
 
-def training_flops(plan, options, model):
+def training_flops(plan: ModelPlan, options: Options, model: VisionModel) -> float:
     """Floating-point operations of the training of a plan and of those that it starts from."""
     from vit_tf.taps.flops import training_flops as flops_of_images
 
@@ -382,21 +414,28 @@ def training_flops(plan, options, model):
     return before + flops_of_images(vit_tf.count_flops(model), images)
 
 
-def untrained(model, options, seed=None):
+def untrained(
+    model: StudyModel, options: Options, seed: int | None = None
+) -> Callable[[], UntrainedCopy]:
     """Function that makes a copy of a model of the study with randomly initialized weights."""
     from vit_tf.analysis.study.models import UntrainedCopy
 
     path = options.out / "models" / f"{model.slug}.keras"
-    seed = options.seed if seed is None else seed
+    weights_seed = options.seed if seed is None else seed
 
-    def make():
-        copy = vit_tf.reinitialize(vit_tf.load_model(path), seed)
+    def make() -> UntrainedCopy:
+        copy = vit_tf.reinitialize(vit_tf.load_model(path), weights_seed)
         return UntrainedCopy(partial(vit_tf.submodel, copy), copy)
 
     return make
 
 
-def load_data(options, batch_size, splits=("train", "validation", "test"), **changes):
+def load_data(
+    options: Options,
+    batch_size: int,
+    splits: Sequence[str] = ("train", "validation", "test"),
+    **changes: Any,
+) -> Sequence[tf.data.Dataset]:
     """Batches of the splits; each call restarts the order of the training images."""
     arguments = {
         "image_size": options.image_size,
@@ -410,7 +449,7 @@ def load_data(options, batch_size, splits=("train", "validation", "test"), **cha
     )
 
 
-def model_key(plan, options):
+def model_key(plan: ModelPlan, options: Options) -> str:
     """`fingerprint` of everything that the trained model of a plan depends on."""
     from vit_tf.analysis.engine.store import fingerprint
 
@@ -422,12 +461,12 @@ def model_key(plan, options):
     return fingerprint(plan.facts, source, options.batch_size, options.seed)
 
 
-def model_path(plan, options):
+def model_path(plan: ModelPlan, options: Options) -> Path:
     """The file of the trained model of a plan."""
     return options.out / "models" / f"{plan.slug}.keras"
 
 
-def load_facts(plan, options):
+def load_facts(plan: ModelPlan, options: Options) -> ModelFacts | None:
     """What `train_plan` returns for a model that was already trained; None if it was not."""
     from vit_tf.analysis.engine.store import fingerprint
     from vit_tf.data.files import digest_files
@@ -453,7 +492,9 @@ def load_facts(plan, options):
     return facts | {"grid": grid, "key": fingerprint(key, weights)}
 
 
-def train_plan(plan, options, callbacks=()):
+def train_plan(
+    plan: ModelPlan, options: Options, callbacks: Sequence[keras.callbacks.Callback] = ()
+) -> ModelFacts:
     """Facts about the trained model of a plan, which is trained now unless it already was."""
     from vit_tf.analysis.engine.store import fingerprint
     from vit_tf.data.files import digest_files
@@ -476,7 +517,9 @@ def train_plan(plan, options, callbacks=()):
     return load_facts(plan, options)
 
 
-def _train_model(plan, options, key, callbacks):
+def _train_model(
+    plan: ModelPlan, options: Options, key: str, callbacks: Sequence[keras.callbacks.Callback]
+) -> tuple[Row, VisionModel]:
     """The line of a plan in the report's table, and its trained model."""
     import keras
 
@@ -489,7 +532,7 @@ def _train_model(plan, options, key, callbacks):
         description = common.describe_data(data_options(plan, options))
         model.class_names = None if is_masked else description.class_names
         if plan.start is not None:
-            source = vit_tf.load_model(model_path(plan.start, options))
+            source = load_trained(plan.start, options)
             for old, new in zip(source.layers, model.layers, strict=True):
                 if new is not model.head:
                     new.set_weights(old.get_weights())
@@ -516,7 +559,7 @@ def _train_model(plan, options, key, callbacks):
     return row, model
 
 
-def training_data(plan, options):
+def training_data(plan: ModelPlan, options: Options) -> list[tf.data.Dataset]:
     """The images that a plan is trained, validated and tested on.
 
     A fraction f of the images is repeated 1 / f times in an epoch: models trained on less data get
@@ -553,7 +596,7 @@ def data_options(plan, options):
     return options.of_far_domain
 
 
-def _half_of_classes(data, plan, batch_size):
+def _half_of_classes(data: tf.data.Dataset, plan: ModelPlan, batch_size: int) -> tf.data.Dataset:
     """The images of the first or the second half of the classes, with unchanged labels."""
     import tensorflow as tf
 
@@ -564,7 +607,9 @@ def _half_of_classes(data, plan, batch_size):
     return batches.apply(tf.data.experimental.assert_cardinality(count))
 
 
-def train_in_parallel(plans, options, progress, jobs):
+def train_in_parallel(
+    plans: Sequence[ModelPlan], options: Options, progress: Progress, jobs: int
+) -> None:
     """Trains the models that are not yet trained, several at a time, the longest first."""
     missing = [plan for plan in plans if not load_facts(plan, options)]
     if min(jobs, len(missing)) < 2:
@@ -584,7 +629,7 @@ def train_in_parallel(plans, options, progress, jobs):
                 log.info("%s is trained", running.pop(future).name)
 
 
-def train_and_measure(plan, options):
+def train_and_measure(plan: ModelPlan, options: Options) -> None:
     """Train one model in a process of its own, and make the measurements of it alone."""
     report = partial(_report, plan.name)
     train_plan(plan, options, [report_commands.progress_callback(report)])
@@ -593,7 +638,7 @@ def train_and_measure(plan, options):
         _measure_alone(plan, options)
 
 
-def _measure_alone(plan, options):
+def _measure_alone(plan: ModelPlan, options: Options) -> None:
     """Makes the measurements of a model that share no pass with those of other models.
 
     One that fails is tried again, and explained, where the report is written.
@@ -616,7 +661,7 @@ def _measure_alone(plan, options):
     )
 
 
-def default_jobs():
+def default_jobs() -> int:
     """How many models to train in parallel: one where an accelerator does the work."""
     import tensorflow as tf
 
@@ -628,7 +673,7 @@ def default_jobs():
 class Processes:
     """Processes that run functions, each on its part of the cores; they end with this process."""
 
-    def __init__(self, jobs, progress):
+    def __init__(self, jobs: int, progress: Progress) -> None:
         context = multiprocessing.get_context("spawn")
         self._progress, self._reports = progress, context.Queue()
         # A process reads the end of this pipe as soon as nobody is left to write to it.
@@ -637,20 +682,20 @@ class Processes:
         arguments = (threads, self._reports, alive)
         self._pool = ProcessPoolExecutor(jobs, context, _start_process, arguments)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._alive.close()
         self._pool.shutdown(cancel_futures=True)
         self._alive.close()
 
-    def submit(self, function, *arguments):
+    def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
         """The future of a call."""
         return self._pool.submit(function, *arguments)
 
-    def first(self, futures):
+    def first(self, futures: Sequence[Future[None]]) -> set[Future[None]]:
         """The finished futures, as soon as there is one; progress is reported meanwhile."""
         while True:
             done, _ = wait(futures, timeout=0.2, return_when=FIRST_COMPLETED)
@@ -661,15 +706,15 @@ class Processes:
                 return done
 
 
-_reports = None  # the queue to the parent, in a process of `Processes`
+_reports: multiprocessing.Queue  # to the parent, in a process of `Processes`
 
 
-def _report(*arguments):
+def _report(*arguments: Any) -> None:
     """Report progress to the process that started this one."""
     _reports.put(arguments)
 
 
-def _start_process(threads, reports, alive):
+def _start_process(threads: int, reports: multiprocessing.Queue, alive: Connection) -> None:
     import tensorflow as tf
 
     global _reports
@@ -679,7 +724,7 @@ def _start_process(threads, reports, alive):
     threading.Thread(target=_exit_with_parent, args=(alive,), daemon=True).start()
 
 
-def _exit_with_parent(alive):
+def _exit_with_parent(alive: Connection) -> None:
     with contextlib.suppress(EOFError):
         alive.recv()
     os._exit(1)

@@ -21,10 +21,15 @@ Examples:
         --rand-augment 0.3 --mixup 0.2 --strategy mirrored --mixed-precision --out runs/s16
 """
 
+from __future__ import annotations
+
 import argparse
 import dataclasses
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vit_tf.scripts.common import AddOption, Arguments, Options
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -33,6 +38,13 @@ import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.data.files import is_remote
 from vit_tf.scripts import common
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import xarray as xr
+
+    from vit_tf.analysis import FormationRecorder
+    from vit_tf.models.model import VisionModel
 
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
 SMALL_MIXER = {"patch_size": 4, "num_layers": 6, "hidden_dim": 64}
@@ -51,14 +63,14 @@ MAIN = ("--model", "--variant", "--data", "--data-dir", "--image-size", "--batch
 MAIN += ("--recipe", "--epochs", "--learning-rate", "--out", "--strategy", "--mixed-precision")
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return common.run_command(
         parse, run, arguments, common.describe_epochs, common.TRAINING_BACKENDS
     )
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("train", __doc__, MAIN)
     _add_model(parser.group("model"))
@@ -87,7 +99,7 @@ def parse(arguments=None):
     return options
 
 
-def _add_model(add):
+def _add_model(add: AddOption) -> None:
     add(
         "--model",
         type=_known_model,
@@ -113,7 +125,9 @@ def _known_model(name: str) -> str:
     )
 
 
-def make_model(options, image_shape, num_classes):
+def make_model(
+    options: Options, image_shape: tuple[int, int, int], num_classes: int
+) -> VisionModel:
     """The model of the options."""
     name, small, names = MODELS[options.model]
     model_class = getattr(vit_tf, name)
@@ -132,7 +146,7 @@ def make_model(options, image_shape, num_classes):
     return model_class(**small | settings)
 
 
-def preprocessing_of(options):
+def preprocessing_of(options: Options) -> dict[str, Any]:
     """The `preprocessing` of test images in a recipe of a paper, as a dict; empty without one."""
     if not options.recipe:
         return {}
@@ -141,7 +155,7 @@ def preprocessing_of(options):
     return {"preprocessing": vit_tf.Preprocessing(size, crop=crop)}
 
 
-def make_recipe(options):
+def make_recipe(options: Options) -> vit_tf.Recipe:
     """The `Recipe` of the options: a published one by name, with the changes that are given."""
     fields = [field.name for field in dataclasses.fields(vit_tf.Recipe)]
     changes = common.given(options, fields)
@@ -159,7 +173,9 @@ def make_recipe(options):
     return dataclasses.replace(published.recipe, **changes)
 
 
-def make_recorder(options, validation, data):
+def make_recorder(
+    options: Options, validation: tf.data.Dataset, data: dict[str, Any]
+) -> FormationRecorder:
     """Returns the `FormationRecorder`, which measures layers during training.
 
     Args:
@@ -192,18 +208,19 @@ def make_recorder(options, validation, data):
     )
 
 
-def draw_formation(result, path):
+def draw_formation(result: xr.Dataset, path: Path) -> None:
     """Draw the result of a recorder into a file."""
     import matplotlib
 
     from vit_tf.data.files import write_whole
+    from vit_tf.analysis import plot_formation
 
     matplotlib.use("agg")
-    figure = vit_tf.analysis.plots.plot_formation(result).figure
+    figure = plot_formation(result).figure
     write_whole(path, lambda partial: figure.savefig(partial, dpi=150))
 
 
-def run(options):
+def run(options: Options) -> None:
     """Train, test and write the model and its result."""
     recipe = make_recipe(options)
     common.prepare(options)
