@@ -10,13 +10,22 @@ Examples:
     python benchmarks/analysis_profile.py study --out study
 """
 
+from __future__ import annotations
+
 import functools
 import importlib
 import resource
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
+
+    from vit_tf.analysis.study.measure import Measurement
 
 STARTED = time.perf_counter()
 
@@ -48,19 +57,23 @@ CLOCKED = {
 }
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
 class Clock:
     """Wall and processor seconds of nested kinds of work in the main thread."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.seconds = {kind: [0.0, 0.0] for kind in KINDS}
         self.calls = dict.fromkeys(KINDS, 0)
         self._kinds, self._last = [REST], self._now()
 
-    def _now(self):
+    def _now(self) -> tuple[float, float]:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return time.perf_counter(), usage.ru_utime + usage.ru_stime
 
-    def advance(self):
+    def advance(self) -> list[float]:
         """Counts wall and processor seconds since the last change for the present kind."""
         now = self._now()
         passed = [new - old for new, old in zip(now, self._last, strict=True)]
@@ -69,17 +82,17 @@ class Clock:
         self._last = now
         return passed
 
-    def total(self):
+    def total(self) -> list[float]:
         """Wall and processor seconds until now, without those of repeated calls."""
         self.advance()
         counted = [value for kind, value in self.seconds.items() if kind != REPEATED]
         return [sum(column) for column in zip(*counted, strict=True)]
 
-    def __call__(self, kind, function):
+    def __call__(self, kind: str, function: Callable[P, T]) -> Callable[P, T]:
         """A function whose time counts for a kind."""
 
         @functools.wraps(function)
-        def timed(*args, **kwargs):
+        def timed(*args: P.args, **kwargs: P.kwargs) -> T:
             if threading.current_thread() is not threading.main_thread():
                 return function(*args, **kwargs)
             self.advance()
@@ -93,14 +106,14 @@ class Clock:
 
         return timed
 
-    def move(self, seconds, source, target):
+    def move(self, seconds: Sequence[float], source: str, target: str) -> None:
         """Counts wall and processor seconds for another kind than they were counted for."""
         for which, value in enumerate(seconds):
             self.seconds[source][which] -= value
             self.seconds[target][which] += value
 
 
-def clock_functions(clock):
+def clock_functions(clock: Clock) -> None:
     """Puts clocks around the functions of `CLOCKED`, imports and calls of compiled functions."""
     bootstrap = importlib._bootstrap
     bootstrap._find_and_load = clock("importing", bootstrap._find_and_load)
@@ -114,13 +127,13 @@ def clock_functions(clock):
     clock_calls(clock)
 
 
-def clock_passes(clock):
+def clock_passes(clock: Clock) -> dict[str, list[float]]:
     """Counts wall and processor seconds of each pass: a dict from its title, filled meanwhile."""
     from vit_tf.analysis.study import measure
 
     make, passes = measure._make, {}
 
-    def timed(measurements, *args, **kwargs):
+    def timed(measurements: Sequence[Measurement], *args: Any, **kwargs: Any) -> Any:
         before = clock.total()
         made = make(measurements, *args, **kwargs)
         passes[measure._title(measurements)] = difference(clock.total(), before)
@@ -130,14 +143,14 @@ def clock_passes(clock):
     return passes
 
 
-def clock_calls(clock):
+def clock_calls(clock: Clock) -> None:
     """Puts clocks around calls of compiled TensorFlow functions, the first of each apart."""
     from tensorflow import executing_eagerly
     from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
 
     call, kinds = AtomicFunction.call_flat, {}
 
-    def call_flat(self, *args):
+    def call_flat(self, *args: Any) -> Any:
         # A function that is being traced only adds its calls to its graph.
         if threading.current_thread() is not threading.main_thread() or not executing_eagerly():
             return call(self, *args)
@@ -157,19 +170,19 @@ def clock_calls(clock):
     AtomicFunction.call_flat = call_flat
 
 
-def has_gradients(function):
+def has_gradients(function: AtomicFunction) -> bool:
     """Whether a graph, or a function that it calls, has gradients."""
     text = function.graph.as_graph_def()
     nodes = [*text.node, *(node for inner in text.library.function for node in inner.node_def)]
     return any("gradient_tape" in node.name for node in nodes)
 
 
-def difference(first, second):
+def difference(first: Sequence[float], second: Sequence[float]) -> list[float]:
     """Differences of pairs of numbers."""
     return [a - b for a, b in zip(first, second, strict=True)]
 
 
-def table(clock, passes, seconds, peak):
+def table(clock: Clock, passes: dict[str, list[float]], seconds: float, peak: float) -> str:
     """Wall and processor seconds of each kind, and of each pass of over a second, as Markdown."""
     lines = ["| what | calls | wall (s) | processor (s) |", "| --- | --- | --- | --- |"]
     shown = {kind: value for kind, value in clock.seconds.items() if sum(value) > 0}
@@ -184,7 +197,7 @@ def table(clock, passes, seconds, peak):
     return "\n".join([*lines, "", f"Peak memory of the process: {peak / 2**20:.2f} GiB"])
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command under the clocks, then print the table; the command's exit status."""
     clock = Clock()
     clock.seconds["importing"][0] += time.perf_counter() - STARTED

@@ -18,13 +18,20 @@ Examples:
     python benchmarks/fault_injection.py --what study --out out/fault-injection
 """
 
+from __future__ import annotations
+
 import dataclasses
 import random
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
+from typing import Any, TypeAlias
+
+from benchmarks.killed_runs import Moment
+from vit_tf.scripts.common import Arguments, Options
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -32,6 +39,8 @@ if not __package__:  # started by its path: the package is that of its own check
 from benchmarks import killed_runs
 from benchmarks.killed_runs import Job, run_job
 from vit_tf.scripts import common
+
+Row: TypeAlias = dict[str, Any]  # of the table
 
 TINY = "--image-size 16 --batch-size 60 --patch-size 8 --num-layers 2 --num-heads 2"
 TINY += " --hidden-dim 64 --mlp-dim 128 --ema 0.9"
@@ -58,7 +67,7 @@ class Timing:
     seconds: float
 
 
-def draw_moment(rng, timing, workers=1):
+def draw_moment(rng: random.Random, timing: Timing, workers: int = 1) -> Moment:
     """A random moment to kill a run, for `run_job`: at its start, at a file, between files."""
     # One of several workers is not killed before they are connected: others would wait for it.
     kinds = ("file", "file", "between", *(("start",) if workers == 1 else ()))
@@ -68,14 +77,16 @@ def draw_moment(rng, timing, workers=1):
     return count, rng.uniform(0, 0.01 if kind == "file" else 4 * timing.between)
 
 
-def uninterrupted(job, folder):
+def uninterrupted(job: Job, folder: Path) -> Timing:
     """Run a job to its end in a new folder; its `Timing`."""
     folder.mkdir(parents=True)
     _, times, _ = run_job(job, folder)
     return Timing(times[0], (times[-1] - times[0]) / len(times), times[-1])
 
 
-def run_with_kills(job, kills, rng, folder, reference, timing) -> tuple[dict, list]:
+def run_with_kills(
+    job: Job, kills: int, rng: random.Random, folder: Path, reference: Path, timing: Timing
+) -> tuple[Row, list[str]]:
     """(Row of the table, problems) of a run killed up to `kills` times and an uninterrupted one."""
     folder.mkdir(parents=True)
     start, done, killed, problems, finished, within = time.monotonic(), [], True, [], {}, 0
@@ -100,7 +111,9 @@ def run_with_kills(job, kills, rng, folder, reference, timing) -> tuple[dict, li
     return row, problems + differing
 
 
-def inject_faults(name, job, kills, seed, out) -> tuple[list, list]:
+def inject_faults(
+    name: str, job: Job, kills: int, seed: int, out: Path
+) -> tuple[list[Row], list[str]]:
     """(Rows of the table, problems) of a job run again and again until there were so many kills."""
     reference, rng = out / f"{name}-uninterrupted", random.Random(f"{name}{seed}")
     if "{folder}" in job.arguments:
@@ -119,7 +132,7 @@ def inject_faults(name, job, kills, seed, out) -> tuple[list, list]:
     return rows, problems
 
 
-def table(rows):
+def table(rows: Sequence[Row]) -> str:
     """Rows, dicts of the same keys, as text in columns."""
     cells = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
@@ -127,7 +140,7 @@ def table(rows):
     return "\n".join(pad)
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     more = "; 1 if anything was lost or differs"
     parser = common.make_parser("python benchmarks/fault_injection.py", __doc__, more=more)
@@ -145,19 +158,19 @@ def parse(arguments=None):
     return options
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status, 1 if anything was lost or differs."""
     return common.run_command(parse, run, arguments, describe_runs)
 
 
-def describe_runs(options):
+def describe_runs(options: Options) -> str:
     """What is saved if this is stopped."""
     if options.out and options.out.exists():
         return f"{options.out} holds the runs so far; a new run needs another --out"
     return common.NOTHING_SAVED
 
 
-def run(options):
+def run(options: Options) -> int:
     """Inject faults, print the table and the problems; the exit status."""
     with tempfile.TemporaryDirectory() as temporary:
         out = options.out or Path(temporary) / "fault-injection"

@@ -10,6 +10,8 @@ Example:
     KERAS_BACKEND=jax XLA_PYTHON_CLIENT_PREALLOCATE=false python benchmarks/gpu_speed.py
 """
 
+from __future__ import annotations
+
 import argparse
 import functools
 import json
@@ -17,9 +19,12 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import jax
 
 Call: TypeAlias = Callable[[], None]  # returns when the device has finished
 IMPLEMENTATIONS = ("vit_tf", "timm", "timm compiled", "transformers", "transformers compiled")
@@ -49,12 +54,14 @@ def in_jax(size: str, num_forward: int, num_train: int) -> tuple[Call, Call]:
     images, labels = (jax.device_put(x) for x in random_batch(max(num_forward, num_train)))
 
     @jax.jit
-    def forward(weights, images):
+    def forward(weights: list[jax.Array], images: jax.Array) -> jax.Array:
         return model.stateless_call(weights, [], images, training=False)[0]
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(weights, state, images, labels):
-        def loss_of(weights):
+    def step(
+        weights: list[jax.Array], state: list[jax.Array], images: jax.Array, labels: jax.Array
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
+        def loss_of(weights: list[jax.Array]) -> jax.Array:
             logits, _ = model.stateless_call(weights, [], images, training=True)
             losses = jax.nn.log_softmax(logits.astype("float32"))
             return -jax.numpy.mean(jax.numpy.take_along_axis(losses, labels[:, None], 1))

@@ -1,7 +1,12 @@
 """How time and memory of a pass grow with images, activations, tokens and replicas."""
 
+from __future__ import annotations
+
 import itertools
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
 
 from benchmarks.harness import apart, peak_memory
 from benchmarks.implementations import fill, images
@@ -18,7 +23,10 @@ _SITES = ("attention/norm", "attention/heads", "attention/branch", "attention/su
 _SITES += ("mlp/hidden", "mlp/branch", "mlp/sum")
 
 
-def one_pass(num_images, taps, tokens, replicas):
+Point: TypeAlias = tuple[int, float, float]  # size, seconds, peak memory in GiB
+
+
+def one_pass(num_images: int, taps: int, tokens: int, replicas: int) -> tuple[float, float]:
     """Seconds of CKA of a ViT-Ti/16, the faster of two passes, and peak memory in GiB."""
     import tensorflow as tf
 
@@ -42,7 +50,7 @@ def one_pass(num_images, taps, tokens, replicas):
     return min(passes), peak_memory()
 
 
-def measure(progress):
+def measure(progress: Callable[[str], None]) -> dict[str, list[Point]]:
     """Dict from a quantity to a list of (size, seconds, peak in GiB)."""
     points = {quantity: [] for quantity in SIZES}
     for quantity, sizes in SIZES.items():
@@ -53,7 +61,7 @@ def measure(progress):
     return points
 
 
-def plot(points_of, path):
+def plot(points_of: dict[str, list[Point]], path: Path) -> None:
     """A column for each quantity: seconds above, memory below, with proportional growth."""
     import matplotlib.pyplot as plt
     import numpy as np

@@ -10,8 +10,10 @@ import multiprocessing
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -40,6 +42,13 @@ class Growth:
     value: float
 
 
+# Does the work once, and returns an array to compare, or None if there is none.
+Run: TypeAlias = Callable[[], np.ndarray | list | float | Seconds | Growth | None]
+Figures: TypeAlias = dict[str, float]  # of one run: "seconds", "peak" in GiB, perhaps "growth"
+Runs: TypeAlias = dict[str, list[Figures]]  # by implementation, a dict for each round
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """Implementations of the same work, which prepare it and return a function that does it once.
@@ -48,7 +57,7 @@ class Benchmark:
     """
 
     title: str
-    implementations: dict[str, Callable]
+    implementations: dict[str, Callable[[], Run]]
     ratios: tuple[Ratio, ...]
     tolerance: float = 1e-3  # of answers, as a share of their largest value
     once: tuple[str, ...] = ()  # so slow that they run once
@@ -67,21 +76,21 @@ _BY_MODULE = {
 MODULES = {name: module for module, names in _BY_MODULE.items() for name in names.split()}
 
 
-def without_answer(function, *arguments, **options):
+def without_answer(function: Callable[..., object], *arguments: Any, **options: Any) -> Run:
     """A run of a function whose results are not compared."""
 
-    def run():
+    def run() -> None:
         function(*arguments, **options)
 
     return run
 
 
-def benchmark_of(name):
+def benchmark_of(name: str) -> Benchmark:
     """The `Benchmark` of a name in `MODULES`."""
     return importlib.import_module(f"{__package__}.{MODULES[name]}").BENCHMARKS[name]
 
 
-def _work(connection, benchmark, name):
+def _work(connection: Connection, benchmark: str, name: str) -> None:
     """The process of one implementation: a first run, then one round for each message."""
     try:
         run = benchmark_of(benchmark).implementations[name]()
@@ -95,7 +104,7 @@ def _work(connection, benchmark, name):
         connection.send(("failed", f"{type(error).__name__}: {error}"))
 
 
-def _timed(run):
+def _timed(run: Run) -> tuple[np.ndarray | None, Figures]:
     """The answer of a run, and a dict of its figures: seconds, the peak memory so far in GiB ..."""
     start = time.perf_counter()
     answer = run()
@@ -107,12 +116,12 @@ def _timed(run):
     return None if answer is None else np.asarray(answer, np.float64), figures
 
 
-def peak_memory():
+def peak_memory() -> float:
     """Largest memory of this process so far, in GiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
 
 
-def apart(function, *arguments):
+def apart(function: Callable[..., T], *arguments: Any) -> T:
     """What a function returns in a new process, so that peaks of memory do not add up."""
     with _ignoring_interrupts():
         pool = multiprocessing.get_context("spawn").Pool(1)
@@ -121,7 +130,7 @@ def apart(function, *arguments):
 
 
 @contextlib.contextmanager
-def _ignoring_interrupts():
+def _ignoring_interrupts() -> Iterator[None]:
     """Processes that are started here ignore Ctrl-C, as it is this one that ends them."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -133,7 +142,7 @@ def _ignoring_interrupts():
 class ImplementationProcess:
     """A process that runs an implementation on request."""
 
-    def __init__(self, benchmark, name):
+    def __init__(self, benchmark: str, name: str) -> None:
         context = multiprocessing.get_context("spawn")
         self.name = name
         self._connection, there = context.Pipe()
@@ -142,7 +151,7 @@ class ImplementationProcess:
             self._process.start()
         there.close()
 
-    def receive(self):
+    def receive(self) -> Any:
         """What the process sends next; a RuntimeError if it failed or died."""
         try:
             kind, content = self._connection.recv()
@@ -153,12 +162,12 @@ class ImplementationProcess:
             raise RuntimeError(f"{self.name}: {content}")
         return content
 
-    def run(self):
+    def run(self) -> Figures:
         """Seconds of one run and peak memory so far in GiB, as a dict."""
         self._connection.send("run")
         return self.receive()
 
-    def stop(self):
+    def stop(self) -> None:
         """End the process."""
         self._process.terminate()
         self._process.join()
@@ -197,7 +206,7 @@ def run_benchmark(
             implementation.stop()
 
 
-def check_results(benchmark, answers):
+def check_results(benchmark: Benchmark, answers: dict[str, np.ndarray | None]) -> None:
     """Raises a ValueError if an answer differs from the first by more than the tolerance."""
     given = {name: answer for name, answer in answers.items() if answer is not None}
     first = next(iter(given), None)
@@ -216,7 +225,7 @@ def check_results(benchmark, answers):
             )
 
 
-def ratio(runs, wanted):
+def ratio(runs: Runs, wanted: Ratio) -> np.ndarray:
     """The three quartiles of a `Ratio` over the rounds."""
     above, *parts = (
         np.array([run[wanted.figure] for run in runs[name]]) for name in (wanted.name, *wanted.over)

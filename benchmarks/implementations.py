@@ -1,19 +1,31 @@
 """One ViT in three packages, and the same random weights for every package's model."""
 
+from __future__ import annotations
+
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+if TYPE_CHECKING:
+    import keras
+    import torch
 
-def numbers(path, shape):
+    import vit_tf
+
+
+Model = TypeVar("Model", bound="keras.Model")
+
+
+def numbers(path: str, shape: Sequence[int]) -> np.ndarray:
     """Random numbers that follow from a name: of scales and shifts, small changes of one."""
     rng = np.random.default_rng(zlib.crc32(path.encode()))
     values = rng.normal(0.0, 0.02, shape)
     return (values + path.endswith("gamma")).astype(np.float32)
 
 
-def images(count, size=224):
+def images(count: int, size: int = 224) -> np.ndarray:
     """Images of 4 x 4 random colours and noise, of shape (example, height, width, channel)."""
     rng = np.random.default_rng(0)
     colours = rng.uniform(-0.9, 0.9, (count, 4, 4, 3)).astype(np.float32)
@@ -21,7 +33,7 @@ def images(count, size=224):
     return large + rng.uniform(-0.1, 0.1, large.shape).astype(np.float32)
 
 
-def fill(model):
+def fill(model: Model) -> Model:
     """Gives every weight of one of this package's models its numbers, and returns the model."""
     outer = f"{model.name}/"
     for weight in model.weights:
@@ -29,7 +41,7 @@ def fill(model):
     return model
 
 
-def fill_torch(model, path: Callable):
+def fill_torch(model: torch.nn.Module, path: Callable) -> torch.nn.Module:
     """Gives every parameter of a torch model the numbers of its `path` here; evaluation mode."""
     import torch
 
@@ -39,14 +51,14 @@ def fill_torch(model, path: Callable):
     return model.eval()
 
 
-def of_torch(layer, end):
+def of_torch(layer: str, end: str) -> str:
     """The path of the `"weight"` or `"bias"` of a layer with this package's name."""
     norm = "norm" in layer.rpartition("/")[2]
     ends = {"weight": "gamma", "bias": "beta"} if norm else {"weight": "kernel", "bias": "bias"}
     return f"{layer}/{ends[end]}"
 
 
-def _as_torch(path, shape):
+def _as_torch(path: str, shape: tuple[int, ...]) -> np.ndarray:
     if len(shape) == 4:
         out, into, *sides = shape
         return numbers(path, (*sides, into, out)).transpose(3, 2, 0, 1).copy()
@@ -72,7 +84,7 @@ _OUTSIDE = {
 }
 
 
-def vit(**config):
+def vit(**config: Any) -> vit_tf.ViT:
     """A `vit_tf.ViT`; arguments are its own."""
     import vit_tf
 
@@ -89,7 +101,9 @@ _CONFIG = {
 }
 
 
-def hugging_face(image_shape, num_classes=1000, **sizes):
+def hugging_face(
+    image_shape: tuple[int, int, int], num_classes: int = 1000, **sizes: int
+) -> torch.nn.Module:
     """A `transformers.ViTForImageClassification`, in evaluation mode."""
     import transformers
 
@@ -100,7 +114,7 @@ def hugging_face(image_shape, num_classes=1000, **sizes):
     return fill_torch(model, _path)
 
 
-def _path(name):
+def _path(name: str) -> str:
     """This package's path of a parameter of Hugging Face's."""
     if name in _OUTSIDE:
         return _OUTSIDE[name]
@@ -114,8 +128,14 @@ def _path(name):
 
 
 def keras_hub(
-    image_shape, patch_size, num_layers, num_heads, hidden_dim, mlp_dim, num_classes=1000
-):
+    image_shape: tuple[int, int, int],
+    patch_size: int,
+    num_layers: int,
+    num_heads: int,
+    hidden_dim: int,
+    mlp_dim: int,
+    num_classes: int = 1000,
+) -> keras.Model:
     """A `keras.Model` of `keras_hub.models.ViTBackbone` and a head on its class token."""
     import keras
     from keras_hub.models import ViTBackbone
@@ -149,7 +169,7 @@ def keras_hub(
 _HEADS = ("query", "key", "value", "out")
 
 
-def _fill(layer, site, *names):
+def _fill(layer: keras.layers.Layer, site: str, *names: str) -> None:
     names = names or ("kernel", "bias")
     pairs = zip(layer.weights, names, strict=True)
     layer.set_weights([numbers(f"{site}/{name}", weight.shape) for weight, name in pairs])

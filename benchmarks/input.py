@@ -8,23 +8,35 @@ The photographs are those of the folder that VIT_TF_PHOTOS names, or made up, re
 are `COUNT`; they are written once to the folder for temporary files.
 """
 
+from __future__ import annotations
+
 import functools
 import io
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from benchmarks.harness import Benchmark, Growth, Ratio
+from benchmarks.harness import Benchmark, Growth, Ratio, Run
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
 
 COUNT, SIZE, BATCH, CLASSES, FILES = 4352, 224, 128, 4, 16
 AREA = (0.05, 1.0)
 STRONG = {"magnitude": 0.5, "augmentations_per_image": 2}
 
 
-def _photographs():
+Example: TypeAlias = tuple[int, dict[str, Any]]  # an image and its label, with a key
+Totals: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"  # number of images, and sum of their values
+
+
+def _photographs() -> list[bytes]:
     """The contents of JPEG files."""
     folder = os.environ.get("VIT_TF_PHOTOS")
     if folder:
@@ -42,7 +54,7 @@ def _photographs():
     return contents
 
 
-def _builder(root):
+def _builder(root: Path) -> tfds.core.DatasetBuilder:
     """A TFDS builder of the photographs of a folder."""
     import tensorflow_datasets as tfds
 
@@ -53,23 +65,25 @@ def _builder(root):
 
         VERSION = tfds.core.Version("1.0.0")
 
-        def _info(self):
+        def _info(self) -> tfds.core.DatasetInfo:
             label = tfds.features.ClassLabel(num_classes=CLASSES)
             features = {"image": tfds.features.Image(encoding_format="jpeg"), "label": label}
             features = tfds.features.FeaturesDict(features)
             return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=keys)
 
-        def _split_generators(self, manager):
+        def _split_generators(
+            self, manager: tfds.download.DownloadManager
+        ) -> dict[str, Iterator[Example]]:
             return {split: self._generate_examples() for split in ("train", "test")}
 
-        def _generate_examples(self):
+        def _generate_examples(self) -> Iterator[Example]:
             for number, path in enumerate(sorted((root / "folder" / "train").rglob("*.jpg"))):
                 yield number, {"image": path, "label": number % CLASSES}
 
     return SpeedPhotographs(data_dir=root / "tfds")
 
 
-def _files():
+def _files() -> Path:
     """The folder of the files, which are written if they are not there: `folder/` and `tfds/`."""
     kind = "photos" if os.environ.get("VIT_TF_PHOTOS") else "made"
     name = f"vit_tf_input_{COUNT}_{kind}"
@@ -90,7 +104,7 @@ def _files():
 
 
 @functools.cache
-def _prepared():
+def _prepared() -> tfds.core.DatasetBuilder:
     """The builder, prepared on `FILES` files."""
     import tensorflow_datasets as tfds
 
@@ -101,7 +115,7 @@ def _prepared():
     return builder
 
 
-def _load(tfds, train):
+def _load(tfds: bool, train: bool) -> tf.data.Dataset:
     from vit_tf import Preprocessing, data
     from vit_tf.data import reading
 
@@ -113,26 +127,26 @@ def _load(tfds, train):
     return data.load(name, **settings, **where)[0]
 
 
-def batches_of_training(tfds, rand_augment=False):
+def batches_of_training(tfds: bool, rand_augment: float | bool = False) -> tf.data.Dataset:
     """Batches for training, by this package."""
     from vit_tf import data
 
     return data.augment(_load(tfds, True), CLASSES, flip=True, rand_augment=rand_augment)
 
 
-def ours(tfds, train, rand_augment=False):
+def ours(tfds: bool, train: bool, rand_augment: float | bool = False) -> Run:
     """A function that reads an epoch with this package."""
     dataset = batches_of_training(tfds, rand_augment) if train else _load(tfds, False)
     return _reader(dataset, train)
 
 
-def reference(tfds, train):
+def reference(tfds: bool, train: bool) -> Run:
     """A function that reads an epoch with the pipeline written by hand."""
     import tensorflow as tf
 
     exact = {"dct_method": "INTEGER_ACCURATE"}
 
-    def crop_at_random(contents):
+    def crop_at_random(contents: tf.Tensor) -> tf.Tensor:
         shape = tf.image.extract_jpeg_shape(contents)
         start, size, _ = tf.image.sample_distorted_bounding_box(
             shape,
@@ -146,7 +160,7 @@ def reference(tfds, train):
         image = tf.image.resize(image, (SIZE, SIZE), antialias=True)
         return tf.image.random_flip_left_right(image)
 
-    def crop_centre(contents):
+    def crop_centre(contents: tf.Tensor) -> tf.Tensor:
         image = tf.io.decode_jpeg(contents, 3, **exact)
         own = tf.cast(tf.shape(image)[:2], tf.float32)
         scale = SIZE / 0.875 / tf.reduce_min(own)
@@ -156,7 +170,7 @@ def reference(tfds, train):
 
     crop = crop_at_random if train else crop_centre
 
-    def prepare(contents, label):
+    def prepare(contents: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         image = tf.ensure_shape(crop(contents), (SIZE, SIZE, 3))
         return image / 127.5 - 1.0, tf.one_hot(label, CLASSES)
 
@@ -165,7 +179,7 @@ def reference(tfds, train):
     return _reader(examples.batch(BATCH).prefetch(tf.data.AUTOTUNE), train)
 
 
-def _folder_contents(train):
+def _folder_contents(train: bool) -> tf.data.Dataset:
     import tensorflow as tf
 
     paths = sorted((_files() / "folder" / "train").rglob("*.jpg"))
@@ -175,7 +189,7 @@ def _folder_contents(train):
     return files.map(lambda path, label: (tf.io.read_file(path), label))
 
 
-def _tfds_contents(train):
+def _tfds_contents(train: bool) -> tf.data.Dataset:
     import tensorflow_datasets as tfds
 
     how = {"decoders": {"image": tfds.decode.SkipDecoding()}, "shuffle_files": train}
@@ -185,19 +199,19 @@ def _tfds_contents(train):
     return examples.shuffle(COUNT) if train else examples
 
 
-def _reader(dataset, train):
+def _reader(dataset: tf.data.Dataset, train: bool) -> Run:
     """A function that reads an epoch; its answer is the mean of some of its rows of pixels."""
     import tensorflow as tf
 
     @tf.function
-    def read():
-        def add(sums, batch):
+    def read() -> Totals:
+        def add(sums: Totals, batch: tuple[tf.Tensor, tf.Tensor]) -> Totals:
             images = batch[0]
             return sums[0] + tf.size(images[:, 0, 0, 0]), sums[1] + tf.reduce_sum(images[:, ::16])
 
         return dataset.reduce((0, 0.0), add)
 
-    def run():
+    def run() -> np.ndarray | None:
         count, total = (float(x) for x in read())
         if count != COUNT:
             raise ValueError(f"Expected {COUNT} images. Received: {count}")
@@ -206,7 +220,7 @@ def _reader(dataset, train):
     return run
 
 
-def benchmark_of(tfds):
+def benchmark_of(tfds: bool) -> Benchmark:
     """The benchmark of reading from a folder, or from a TFDS data set."""
     origin = "TFDS" if tfds else "a folder"
     return Benchmark(
@@ -232,13 +246,13 @@ IMAGES, FIRST = 50_000, 5_000
 READINGS = 10
 
 
-def resident_memory():
+def resident_memory() -> float:
     """Memory of this process that is in use now, in MB."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def growth(batches, images: int, first: int, readings: int) -> float:
+def growth(batches: tf.data.Dataset, images: int, first: int, readings: int) -> float:
     """By how many MB memory grows from the `first` images on, medians of so many `readings`."""
     memory, counts = [], [0]
     while counts[-1] < images:
@@ -249,7 +263,7 @@ def growth(batches, images: int, first: int, readings: int) -> float:
     return np.median(memory[-readings:]) - np.median(memory[start : start + readings])
 
 
-def train_at_length():
+def train_at_length() -> Run:
     """A function that reads `IMAGES` images of the folder for training."""
     batches = batches_of_training(tfds=False)
     return lambda: Growth(growth(batches, IMAGES, FIRST, READINGS))

@@ -16,7 +16,9 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Self, TypeAlias
 
 import h5py
 import numpy as np
@@ -24,13 +26,17 @@ from PIL import Image
 
 from vit_tf.data.files import PARTIAL
 
+# When a run is stopped: after so many temporary files, and so many seconds after the last.
+Moment: TypeAlias = tuple[int, float]
+Contents: TypeAlias = dict[str, Any]  # arrays, numbers and texts of a file, by name
+
 CREATED, A_FOLDER = 0x100, 0x40000000  # IN_CREATE, IN_ISDIR
 
 
 class Watch:
     """Sees the temporary files that appear in a folder and in the folders therein (Linux)."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | Path) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
@@ -38,13 +44,13 @@ class Watch:
         self._folders = {}
         self._add(Path(folder))
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         os.close(self._descriptor)
 
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> list[str]:
         """Names of the temporary files that appeared, after so many seconds at the latest."""
         if not select.select([self._descriptor], [], [], max(seconds, 0))[0]:
             return []
@@ -59,7 +65,7 @@ class Watch:
                 names.append(name)
         return names
 
-    def _add(self, folder):
+    def _add(self, folder: Path) -> list[str]:
         """Watch a folder too; the temporary files that are there already."""
         number = self._libc.inotify_add_watch(self._descriptor, bytes(folder), CREATED)
         if number < 0:  # gone again
@@ -70,7 +76,7 @@ class Watch:
         return names + [name for path in inside if path.is_dir() for name in self._add(path)]
 
 
-def finished(folder):
+def finished(folder: Path) -> dict[str, Path]:
     """The files that a run would accept as complete: dict from relative path to path."""
     paths = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
     return {
@@ -80,7 +86,7 @@ def finished(folder):
     }
 
 
-def problems_of(folder):
+def problems_of(folder: Path) -> list[str]:
     """One line for each corrupt file in a folder that a run would accept as complete."""
     problems = []
     for name, path in finished(folder).items():
@@ -91,12 +97,12 @@ def problems_of(folder):
     return problems
 
 
-def read(path) -> dict:
+def read(path: Path) -> Contents:
     """The contents of a file to compare, arrays and texts by name; it raises if not whole."""
     return READERS[path.suffix](path)
 
 
-def made_once(folder) -> dict:
+def made_once(folder: Path) -> dict[str, tuple[int, int]]:
     """Results, figures and models that no later run makes again: inode and time by path."""
     files = finished(folder)
     names = [name for name in files if name.startswith("results/") and "scorecard" not in name]
@@ -108,7 +114,7 @@ def made_once(folder) -> dict:
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
-def compare(folder, reference, tolerance: float = 0.0) -> tuple[float, int, list[str]]:
+def compare(folder: Path, reference: Path, tolerance: float = 0.0) -> tuple[float, int, list[str]]:
     """(Largest difference of two numbers, files compared, a line for each file that differs)."""
     files, expected = (_without_earlier_states(finished(path)) for path in (folder, reference))
     problems = [f"{name} is only in one folder" for name in sorted(set(files) ^ set(expected))]
@@ -126,7 +132,7 @@ def compare(folder, reference, tolerance: float = 0.0) -> tuple[float, int, list
     return largest, len(pairs), problems
 
 
-def _without_earlier_states(paths):
+def _without_earlier_states(paths: dict[str, Path]) -> dict[str, Path]:
     """Files without the states before the last: a killed run has them of other steps."""
     from vit_tf.training.checkpointing import saved_states
 
@@ -135,7 +141,7 @@ def _without_earlier_states(paths):
     return {name: path for name, path in paths.items() if path not in earlier}
 
 
-def logged(folder):
+def logged(folder: Path) -> Contents:
     """What runs logged for TensorBoard: dict from folder, tag and step to least and largest."""
     from tensorflow import make_ndarray
     from tensorflow.compat.v1.train import summary_iterator
@@ -153,7 +159,7 @@ def logged(folder):
     return {key: np.array([min(some), max(some)]) for key, some in points.items()}
 
 
-def _compare_contents(contents, expected):
+def _compare_contents(contents: Contents, expected: Contents) -> tuple[float, bool]:
     """Largest difference, infinite for other than numbers; whether all is the same bit for bit."""
     if contents.keys() != expected.keys():
         return np.inf, False
@@ -169,7 +175,7 @@ def _compare_contents(contents, expected):
     return largest, bool(same)
 
 
-def _hdf5(file):
+def _hdf5(file: Path | io.BytesIO) -> Contents:
     """The arrays of an HDF5 file, which netCDF files are too."""
     arrays = {}
     with h5py.File(file) as opened:
@@ -179,14 +185,14 @@ def _hdf5(file):
     return {name: np.asarray(array) for name, array in arrays.items()}
 
 
-def _keras(path):
+def _keras(path: Path) -> Contents:
     with zipfile.ZipFile(path) as file:
         if file.testzip() is not None:
             raise ValueError("wrong checksum")
         return _hdf5(io.BytesIO(file.read("model.weights.h5")))
 
 
-def _npz(path):
+def _npz(path: Path) -> Contents:
     """The arrays of a state, and its history as arrays."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
@@ -195,7 +201,7 @@ def _npz(path):
     return arrays | history | {"names": np.array(meta["names"])}
 
 
-def _json(path):
+def _json(path: Path) -> Contents:
     """The facts of a JSON file, without the times and places of the run."""
     facts = json.loads(path.read_text())
     facts.pop("options", None)
@@ -206,18 +212,18 @@ def _json(path):
     }
 
 
-def _csv(path):
+def _csv(path: Path) -> Contents:
     with open(path, newline="") as file:
         names, *rows = csv.reader(file)
     return {name: np.array(column, float) for name, *column in zip(names, *rows, strict=True)}
 
 
-def _png(path):
+def _png(path: Path) -> Contents:
     with Image.open(path) as image:
         return {"pixels": np.asarray(image)}
 
 
-def _html(path):
+def _html(path: Path) -> Contents:
     """That a page is whole and all that it links to is there; its times differ."""
     page = path.read_text()
     if not page.rstrip().endswith("</html>"):
@@ -246,15 +252,15 @@ class Job:
     arguments: str
     workers: int = 1
     tolerance: float = 0.0  # of a number, compared with that of an uninterrupted run
-    signals: tuple = (signal.SIGKILL,)  # with which it is stopped, in turn
+    signals: tuple[int, ...] = (signal.SIGKILL,)  # with which it is stopped, in turn
 
 
-def log_of(out, worker):
+def log_of(out: Path, worker: int) -> Path:
     """The file of what a worker of the latest run in a folder printed."""
     return Path(f"{out}.{worker}.log")
 
 
-def start_job(job, out):
+def start_job(job: Job, out: Path) -> list[subprocess.Popen]:
     """Start the processes of a run, each in a group of its own; list of `Popen`."""
     words = [sys.executable, str(SCRIPTS / f"{job.script}.py"), *job.arguments.split()]
     addresses, processes = ",".join(_free_addresses(job.workers)), []
@@ -267,7 +273,7 @@ def start_job(job, out):
     return processes
 
 
-def _free_addresses(count):
+def _free_addresses(count: int) -> list[str]:
     """Addresses on this machine whose ports nobody listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in sockets]
@@ -276,7 +282,7 @@ def _free_addresses(count):
     return addresses
 
 
-def kill(*processes, number=signal.SIGKILL):
+def kill(*processes: subprocess.Popen, number: int = signal.SIGKILL) -> None:
     """Stop processes, and their children, at once; raises if one does not end."""
     for process in processes:
         if process.poll() is None:
@@ -286,8 +292,8 @@ def kill(*processes, number=signal.SIGKILL):
 
 
 def run_job(
-    job: Job, out: Path, moment: tuple | None = None, victim: int = 0, number: int = signal.SIGKILL
-) -> tuple:
+    job: Job, out: Path, moment: Moment | None = None, victim: int = 0, number: int = signal.SIGKILL
+) -> tuple[bool, list[float], list[str]]:
     """(Whether it was stopped, seconds to each temporary file and the end, lines on other workers).
 
     At a `moment`, so many (files, seconds) after it started, the worker `victim` is sent the signal
@@ -321,7 +327,7 @@ def run_job(
     return killed, times, problems
 
 
-def _ends_alone(processes, out, victim):
+def _ends_alone(processes: Sequence[subprocess.Popen], out: Path, victim: int) -> list[str]:
     """Wait for the workers that are left to stop by themselves; one line for each that does not."""
     problems, deadline = [], time.monotonic() + DETECTION
     for worker, process in enumerate(processes):

@@ -1,16 +1,28 @@
 """Measurements: CKA, several statistics in one pass, ablations, receptive fields, similarities."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import vit_tf
 from benchmarks import implementations
-from benchmarks.harness import Benchmark, Ratio, Seconds, without_answer
+from benchmarks.harness import Benchmark, Ratio, Run, Seconds, without_answer
 from benchmarks.implementations import images
 from benchmarks.model_speed import VIT_S
 from vit_tf import analysis
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import torch
+
+    from vit_tf.analysis.engine.roles import Features, Taps
+    from vit_tf.analysis.engine.stream import Statistic
 
 CKA_COUNT = 128
 TAPS = ("attention/norm", "attention/heads", "attention/branch", "mlp/norm", "mlp/hidden")
@@ -19,13 +31,13 @@ HF_MODULES = ("layernorm_before", "attention.attention", "attention.output.dense
 HF_MODULES += ("layernorm_after", "intermediate", "output.dense", "")
 
 
-def _hf_layers():
+def _hf_layers() -> list[str]:
     """Names of Hugging Face's modules that return the activations."""
     names = [f"vit.encoder.layer.{i}.{part}" for i in range(12) for part in HF_MODULES]
     return [name.rstrip(".") for name in names]
 
 
-def cka(batches=1):
+def cka(batches: int = 1) -> Run:
     """All from one call, tracing included."""
     features = vit_tf.submodel(implementations.vit(**VIT_S), *_ends(*TAPS))
     data = images(CKA_COUNT * batches)  # in batches of 128
@@ -33,21 +45,21 @@ def cka(batches=1):
     return lambda: analysis.cka(features, data)["cka"].values.clip(0, 1)
 
 
-def cka_forward(batches=1):
+def cka_forward(batches: int = 1) -> Run:
     """The bare forward pass, traced before."""
     import tensorflow as tf
 
     model, batch = implementations.vit(**VIT_S), tf.constant(images(CKA_COUNT))
     compiled = tf.function(lambda x: model(x, training=False), autograph=False)
 
-    def run():
+    def run() -> None:
         for _ in range(batches):
             compiled(batch).numpy()
 
     return run
 
 
-def cka_products(batches=1):
+def cka_products(batches: int = 1) -> Run:
     """The Gram matrices of all activations, at the rate of one large product of each run."""
     import time
 
@@ -60,7 +72,7 @@ def cka_products(batches=1):
     multiply = tf.function(lambda x: tf.matmul(x, x, transpose_b=True))
     multiply(square)
 
-    def run():
+    def run() -> Seconds:
         start = time.perf_counter()
         multiply(square).numpy()
         return Seconds((time.perf_counter() - start) * share)
@@ -68,7 +80,7 @@ def cka_products(batches=1):
     return run
 
 
-def _hf_loader():
+def _hf_loader() -> torch.utils.data.DataLoader:
     import torch
 
     pixels = torch.tensor(images(CKA_COUNT).transpose(0, 3, 1, 2).copy())
@@ -76,25 +88,32 @@ def _hf_loader():
     return torch.utils.data.DataLoader(data, batch_size=CKA_COUNT)
 
 
-def pytorch_cka():
+def pytorch_cka() -> Run:
     from cka import compute_cka
 
     model, loader, layers = implementations.hugging_face(**VIT_S), _hf_loader(), _hf_layers()
 
-    def run():
+    def run() -> np.ndarray:
         return compute_cka(model, model, loader, layers=layers, progress=False)[0].numpy()
 
     return run
 
 
-def torch_cka():
+def torch_cka() -> Run:
     import torch
     from torch_cka import CKA
 
     class Comparison(CKA):
         """Takes the first output of a module that has several."""
 
-        def _log_layer(self, model, name, layer, inp, out):
+        def _log_layer(
+            self,
+            model: str,
+            name: str,
+            layer: torch.nn.Module,
+            inp: torch.Tensor,
+            out: torch.Tensor | tuple[torch.Tensor, ...],
+        ) -> None:
             out = out[0] if isinstance(out, tuple) else out
             super()._log_layer(model, name, layer, inp, out)
 
@@ -102,14 +121,14 @@ def torch_cka():
     comparison = Comparison(model, model, "one", "other", layers, layers)
 
     @torch.inference_mode()
-    def run():
+    def run() -> np.ndarray:
         comparison.compare(loader)
         return comparison.export()["CKA"].numpy()
 
     return run
 
 
-def cka_of(tap_names):
+def cka_of(tap_names: Sequence[str]) -> Run:
     """CKA of these activations of every block."""
     features = vit_tf.submodel(implementations.vit(**VIT_S), *_ends(*tap_names))
     return without_answer(analysis.cka, features, images(CKA_COUNT))
@@ -119,7 +138,7 @@ VIT_B = VIT_S | {"num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}
 PAPER_BATCH = 1024
 
 
-def paper_scale():
+def paper_scale() -> Run:
     import tensorflow as tf
 
     features = vit_tf.submodel(implementations.vit(**VIT_B), "*")
@@ -130,13 +149,13 @@ STREAM_BATCHES = 4
 PASS_COUNT = 512  # in batches of 128
 
 
-def bare_forward():
+def bare_forward() -> Run:
     """The bare forward pass, by the same engine."""
     model = implementations.vit(**VIT_S)
     return without_answer(analysis.engine.collect, lambda batch: model(batch), images(PASS_COUNT))
 
 
-def three_statistics():
+def three_statistics() -> Run:
     features = vit_tf.submodel(implementations.vit(**VIT_S), "*/weights", "*/skip", "*/branch")
     data = images(PASS_COUNT)
     requests = {
@@ -145,7 +164,7 @@ def three_statistics():
         "maps": (analysis.mean_attention.statistic(features), features),
     }
 
-    def run():
+    def run() -> None:
         totals = analysis.engine.one_pass(requests, data)
         for name, (statistic, _) in requests.items():
             statistic.finish(totals[name])
@@ -157,7 +176,7 @@ CLASSES = 10
 BATCH = 128
 
 
-def every_statistic(compared):
+def every_statistic(compared: Sequence[str]) -> Run:
     """All statistics, with CKA of these activations."""
     import tensorflow as tf
 
@@ -188,12 +207,12 @@ def every_statistic(compared):
     return without_answer(engine.one_pass, requests, data)
 
 
-def _ends(*ends):
+def _ends(*ends: str) -> list[str]:
     """The taps of all blocks with these ends, in depth order."""
     return [f"block{index:02d}/{end}" for index in range(VIT_S["num_layers"]) for end in ends]
 
 
-def _annotated(tf, grid):
+def _annotated(tf: ModuleType, grid: vit_tf.TokenGrid) -> tf.data.Dataset:
     """Batches of images and notes: a label and a mask of the token grid for each."""
     rng = np.random.default_rng(1)
     notes = {
@@ -204,12 +223,12 @@ def _annotated(tf, grid):
     return data.batch(BATCH, drop_remainder=True)
 
 
-def _reading(statistic, note=None):
+def _reading(statistic: Statistic, note: str | None = None) -> Statistic:
     """The statistic with one of the notes, if any, for its labels."""
     if note is None:
         return statistic
 
-    def step(batch, notes, taps):
+    def step(batch: tf.Tensor, notes: dict[str, tf.Tensor], taps: Taps) -> Any:
         return statistic.step(batch, notes[note], taps)
 
     return replace(statistic, step=step)
@@ -218,11 +237,11 @@ def _reading(statistic, note=None):
 RUNS = 1 + VIT_S["num_layers"] * VIT_S["num_heads"]  # one as it is, one without each head
 
 
-def ablation_forward(count):
+def ablation_forward(count: int) -> Run:
     """As many forward passes of the images, by the same engine, in full batches."""
     model, data = implementations.vit(**VIT_S), images(count)
 
-    def run():
+    def run() -> None:
         import tensorflow as tf
 
         passes = tf.data.Dataset.from_tensor_slices(data).repeat(RUNS).batch(BATCH)
@@ -231,14 +250,14 @@ def ablation_forward(count):
     return run
 
 
-def ablation(count):
+def ablation(count: int) -> Run:
     features = vit_tf.submodel(implementations.vit(**VIT_S), "*/heads", "logits")
     return without_answer(
         analysis.head_ablation, features, (images(count), np.arange(count) % 1000)
     )
 
 
-def ablation_of(count, rounds):
+def ablation_of(count: int, rounds: int) -> Benchmark:
     """The `Benchmark` of all heads on so many images."""
     return Benchmark(
         f"ablation of each of {RUNS - 1} heads of ViT-S/16, {count} images",
@@ -252,13 +271,13 @@ FIELD_COUNT = 32
 FIELD_TAPS = ("embedding", "block*/*/sum")
 
 
-def fields():
+def fields() -> Run:
     features = vit_tf.submodel(implementations.vit(**VIT_B | {"patch_size": 32}), *FIELD_TAPS)
     batch = images(FIELD_COUNT)
     return lambda: analysis.receptive_field(features, batch).values
 
 
-def fields_one_by_one():
+def fields_one_by_one() -> Run:
     """As one would write it: a tape, a forward pass up to the layer and a gradient for each."""
     import tensorflow as tf
 
@@ -267,7 +286,7 @@ def fields_one_by_one():
     features = [vit_tf.submodel(model, tap) for tap in vit_tf.submodel(model, *FIELD_TAPS).taps]
     batch = tf.constant(images(FIELD_COUNT))
 
-    def field(features):
+    def field(features: Features) -> tf.Tensor:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(batch)
             (activations,) = features(batch).values()
@@ -286,7 +305,7 @@ MEASURES += ("linear_predictivity",)
 TARGET = 3.0  # times that of CKA
 
 
-def compare(measures, pooled=False):
+def compare(measures: Sequence[str], pooled: bool = False) -> Run:
     """Similarities of 84 layers, by these measures; of single vectors where `pooled`."""
     import tensorflow as tf
 
@@ -295,7 +314,7 @@ def compare(measures, pooled=False):
     mix = tf.constant(rng.normal(size=(64, int(np.prod(size)))), tf.float32)
     shifts = rng.normal(size=BLOCKS * len(WIDTHS))
 
-    def features(rows):
+    def features(rows: tf.Tensor) -> dict[str, tf.Tensor]:
         base = tf.reshape(tf.matmul(rows, mix), (-1, *size))
         taps = {}
         for number, shift in enumerate(shifts):

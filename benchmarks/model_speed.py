@@ -1,8 +1,19 @@
 """Forward passes and training steps of a small ViT, a ViT-S/16 and a BiT-R50x1."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
 from benchmarks import implementations
-from benchmarks.harness import Benchmark, Ratio
+from benchmarks.harness import Benchmark, Ratio, Run
 from benchmarks.implementations import fill, fill_torch, images, of_torch
+
+if TYPE_CHECKING:
+    import keras
+    import numpy as np
+    import torch
+
+    import vit_tf
 
 VIT_S = {"image_shape": (224, 224, 3), "patch_size": 16, "num_layers": 12, "num_heads": 6}
 VIT_S |= {"hidden_dim": 384, "mlp_dim": 1536}
@@ -10,7 +21,10 @@ SMALL = {"image_shape": (32, 32, 3), "patch_size": 4, "num_layers": 6, "num_head
 SMALL |= {"hidden_dim": 128, "mlp_dim": 512, "num_classes": 10}
 
 
-def keras_run(model, count, size=224):
+Config: TypeAlias = dict[str, Any]  # arguments of `vit_tf.ViT`
+
+
+def keras_run(model: keras.Model, count: int, size: int = 224) -> Run:
     """A run of a Keras model, compiled, on so many images."""
     import tensorflow as tf
 
@@ -19,20 +33,20 @@ def keras_run(model, count, size=224):
     return lambda: compiled(batch).numpy()
 
 
-def torch_run(model, count, size=224):
+def torch_run(model: torch.nn.Module, count: int, size: int = 224) -> Run:
     """A run of one of Hugging Face's models on so many images."""
     import torch
 
     batch = torch.tensor(images(count, size).transpose(0, 3, 1, 2).copy())
 
     @torch.inference_mode()
-    def run():
+    def run() -> np.ndarray:
         return model(batch).logits.numpy()
 
     return run
 
 
-def forward_of(name, config, batch):
+def forward_of(name: str, config: Config, batch: int) -> Benchmark:
     """The `Benchmark` of forward passes of a ViT of some configuration."""
     size = config["image_shape"][0]
     return Benchmark(
@@ -46,20 +60,20 @@ def forward_of(name, config, batch):
     )
 
 
-def our_bit():
+def our_bit() -> vit_tf.BiT:
     import vit_tf
 
     return fill(vit_tf.BiT.from_variant("R50x1"))
 
 
-def hugging_face_bit():
+def hugging_face_bit() -> torch.nn.Module:
     import transformers
 
     model = transformers.BitForImageClassification(transformers.BitConfig(num_labels=1000))
     return fill_torch(model, _bit_path)
 
 
-def _bit_path(name):
+def _bit_path(name: str) -> str:
     """This package's path of a parameter of Hugging Face's."""
     layer, _, end = name.rpartition(".")
     layer = layer.removeprefix("bit.")
@@ -75,13 +89,15 @@ def _bit_path(name):
 RATE, DECAY = 1e-6, 0.1  # the loss stays that of the first step
 
 
-def _data(count, size, num_classes):
+def _data(count: int, size: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
     import numpy as np
 
     return images(count, size), np.arange(count) % num_classes
 
 
-def keras_step(model, count, size, num_classes, ours=True):
+def keras_step(
+    model: keras.Model, count: int, size: int, num_classes: int, ours: bool = True
+) -> Run:
     """A step of a Keras model on so many images, by this package's optimizer or by Keras' own."""
     import keras
     import tensorflow as tf
@@ -94,14 +110,14 @@ def keras_step(model, count, size, num_classes, ours=True):
     data = _data(count, size, num_classes)
     batches = iter(tf.data.Dataset.from_tensors(tuple(map(tf.constant, data))).repeat())
 
-    def run():
+    def run() -> float:
         model.reset_metrics()
         return float(model.train_function(batches)["loss"])
 
     return run
 
 
-def torch_step(model, count, size, num_classes):
+def torch_step(model: torch.nn.Module, count: int, size: int, num_classes: int) -> Run:
     """A step of one of Hugging Face's models on so many images."""
     import torch
 
@@ -110,7 +126,7 @@ def torch_step(model, count, size, num_classes):
     pixels = torch.tensor(pixels.transpose(0, 3, 1, 2).copy())
     labels = torch.tensor(labels)
 
-    def run():
+    def run() -> float:
         optimizer.zero_grad()
         loss = model(pixels, labels=labels).loss
         loss.backward()
@@ -120,7 +136,7 @@ def torch_step(model, count, size, num_classes):
     return run
 
 
-def training_of(name, config, batch, rounds):
+def training_of(name: str, config: Config, batch: int, rounds: int) -> Benchmark:
     """The `Benchmark` of training steps of a ViT of some configuration."""
     size = config["image_shape"][0]
     data = (batch, size, config["num_classes"])

@@ -12,6 +12,8 @@ Examples:
         --trained "32 minutes on two CPU cores" --data-dir ~/tensorflow_datasets
 """
 
+from __future__ import annotations
+
 import json
 import re
 import shlex
@@ -20,11 +22,14 @@ import tempfile
 import zipfile
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 import tensorflow as tf
 from scipy.stats import binomtest
+
+from vit_tf.scripts.common import Arguments, Options
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -34,6 +39,11 @@ from vit_tf.common.names import file_error
 from vit_tf.data.files import write_whole
 from vit_tf.models.model import reinitialize
 from vit_tf.scripts import common
+
+if TYPE_CHECKING:
+    import keras
+
+    from vit_tf.models.model import VisionModel
 
 CARD = """# {name}
 
@@ -65,12 +75,12 @@ KINDS = {"ViT": "A Vision Transformer", "BiT": "A BiT ResNet", "Mixer": "An MLP-
 _ELSEWHERE = ("name", "dtype", "trainable", "preprocessing", "class_names", "num_classes")
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return common.run_command(parse, run, arguments)
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("python benchmarks/release.py", __doc__)
     model = parser.group("model")
@@ -92,7 +102,7 @@ def parse(arguments=None):
     return options
 
 
-def run(options):
+def run(options: Options) -> None:
     """Write the file and its card, and print where they are."""
     result = read_json(options.run / "result.json")
     command = result["options"]["command"]
@@ -112,7 +122,7 @@ def run(options):
     common.say(f"accuracy of {path}: {counted['half']}; model card: {path.with_suffix('.md')}")
 
 
-def read_json(path):
+def read_json(path: Path) -> dict[str, Any]:
     """The contents of a JSON file of a run."""
     try:
         return json.loads(path.read_text())
@@ -123,7 +133,9 @@ def read_json(path):
         ) from error
 
 
-def test_images(trained, model, data_dir):
+def test_images(
+    trained: dict[str, Any], model: VisionModel, data_dir: str | None
+) -> tf.data.Dataset:
     """The test split of the data that a run was trained on, as its model expects images."""
     source = {"data_dir": data_dir or trained["data_dir"], "preprocessing": model.preprocessing}
     source |= common.chosen_classes(Namespace(**trained))
@@ -131,7 +143,7 @@ def test_images(trained, model, data_dir):
     return test
 
 
-def compare(model, half, test):
+def compare(model: keras.Model, half: keras.Model, test: tf.data.Dataset) -> dict[str, Any]:
     """How often two models are right on the same images, and differ: fields of the card."""
     predict = [tf.function(lambda x, m=m: tf.argmax(m(x), -1)) for m in (model, half)]
     rows = [(labels, *(call(images) for call in predict)) for images, labels in test]
@@ -140,7 +152,7 @@ def compare(model, half, test):
     return accuracies | {"others": int((full != halved).sum()), "count": len(labels)}
 
 
-def share(right):
+def share(right: np.ndarray) -> str:
     """The share of true values, with its 95 % interval (Wilson's), in words."""
     test = binomtest(int(right.sum()), len(right))
     low, high = test.proportion_ci(method="wilson")
@@ -150,7 +162,16 @@ def share(right):
     )
 
 
-def write_card(name, result, steps, model, size, counted, trained=None, limits=None):
+def write_card(
+    name: str,
+    result: dict[str, Any],
+    steps: int,
+    model: VisionModel,
+    size: int,
+    counted: dict[str, Any],
+    trained: str | None = None,
+    limits: str | None = None,
+) -> str:
     """The text of a card; `trained` and `limits` are in words, or None."""
     options, epochs = result["options"], result["recipe"]["epochs"]
     config = {key: value for key, value in model.get_config().items() if key not in _ELSEWHERE}
@@ -173,12 +194,12 @@ def write_card(name, result, steps, model, size, counted, trained=None, limits=N
     )
 
 
-def _name_of(data):
+def _name_of(data: str | Path) -> str:
     """A data set's name; that of its folder for a path."""
     return str(data).rstrip("/").rpartition("/")[2]
 
 
-def _without_places(command, name):
+def _without_places(command: str, name: str) -> str:
     """A run's command without the paths of the machine where it ran."""
     line, words = [], shlex.split(command)
     while words:
@@ -191,7 +212,7 @@ def _without_places(command, name):
     return shlex.join([*line, "--out", f"runs/{name}"])
 
 
-def save_half(model, path):
+def save_half(model: VisionModel, path: str | Path) -> None:
     """Writes a model without an optimizer to a `.keras` file of float16 weights, or raises."""
     path = Path(path)
     if path.suffix != ".keras":
@@ -213,7 +234,7 @@ def save_half(model, path):
         write_whole(path, lambda partial: _halve(whole, partial, folder))
 
 
-def _halve(source, target, folder):
+def _halve(source: Path, target: Path, folder: str) -> None:
     """Copies a `.keras` file with the arrays of its weights as float16."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
@@ -224,12 +245,12 @@ def _halve(source, target, folder):
                 new.writestr(name, old.read(name))
 
 
-def _halve_weights(path):
+def _halve_weights(path: Path) -> Path:
     """The path of a copy of an HDF5 file with float16 instead of other floats."""
     copy = path.with_suffix(".half")
     with h5py.File(path) as old, h5py.File(copy, "w") as new:
 
-        def take(name, item):
+        def take(name: str, item: h5py.Group | h5py.Dataset) -> None:
             if isinstance(item, h5py.Group):
                 copied = new.require_group(name)
             else:

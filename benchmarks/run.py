@@ -12,8 +12,12 @@ Examples:
     python benchmarks/run.py --what growth --out growth.png
 """
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
+
+from vit_tf.scripts.common import Arguments, Options
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -28,12 +32,12 @@ HEADER = """| what | compared with | ratio (quartiles) | target | |
 | --- | --- | --- | --- | --- |"""
 
 
-def main(arguments=None):
+def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
     return common.run_command(parse, run, arguments, backends=None)
 
 
-def parse(arguments=None):
+def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("python benchmarks/run.py", __doc__)
     add = parser.group("comparisons")
@@ -51,7 +55,7 @@ def parse(arguments=None):
     return options
 
 
-def run(options):
+def run(options: Options) -> None:
     """List, or measure and print the table."""
     if options.list:
         for name in harness.MODULES:
@@ -69,7 +73,9 @@ def run(options):
     print("\n".join([HEADER, *rows]))
 
 
-def describe(benchmark, runs, absent, wanted):
+def describe(
+    benchmark: harness.Benchmark, runs: harness.Runs, absent: dict[str, str], wanted: harness.Ratio
+) -> str:
     """A row of the table."""
     part = "" if wanted.name == "vit_tf" else f", {wanted.name}"
     title = f"{benchmark.title}{part}: {WORDS[wanted.figure]}"
@@ -85,7 +91,7 @@ def describe(benchmark, runs, absent, wanted):
     return f"| {title} | {others} | {middle:.2f}{unit}{spread} | {target} | {outcome} |"
 
 
-def grow(path):
+def grow(path: Path) -> list[str]:
     """Draws the growth; rows of the table that compare the largest size with the smallest."""
     points_of = growth.measure(say)
     growth.plot(points_of, path)
@@ -101,7 +107,7 @@ def grow(path):
     return rows
 
 
-def say(text):
+def say(text: str) -> None:
     """Print progress on the standard error."""
     print(text, file=sys.stderr, flush=True)
 

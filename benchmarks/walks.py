@@ -6,16 +6,24 @@ Each walk runs in a process of its own, and is counted by `sys.setprofile`: func
 called, in every thread, without the bodies of modules and classes. Fewer are easier to follow.
 """
 
+from __future__ import annotations
+
 import inspect
 import os
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, TypeAlias
 
 import vit_tf
 from vit_tf import analysis
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ROOTS = tuple(f"{Path(module.__file__).resolve().parent}{os.sep}" for module in (vit_tf, analysis))
 ROOTS += (ROOTS[1].replace(f"analysis{os.sep}", f"scripts{os.sep}"),)
@@ -26,11 +34,14 @@ STUDY = "--figures 9 --take 60 --take-test 40 --epochs 1 --bit-epochs 1 --seeds 
 TIMM = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 
-def count(call):
+Call: TypeAlias = Callable[[], object]  # the call whose files and functions are counted
+
+
+def count(call: Call) -> tuple[list[str], int]:
     """Numbers of files and of functions of the package that a call passes through."""
     called = set()
 
-    def profile(frame, event, _):
+    def profile(frame: FrameType, event: str, _: object) -> None:
         # A comprehension of a module is part of its body, as in Python 3.12, which calls none.
         body = frame.f_back if frame.f_code.co_name in COMPREHENSIONS else frame
         if event == "call" and body.f_code.co_flags & inspect.CO_OPTIMIZED:
@@ -49,25 +60,25 @@ def count(call):
     return sorted({os.path.realpath(code.co_filename) for code in codes}), len(names)
 
 
-def tiny_vit():
+def tiny_vit() -> vit_tf.ViT:
     """An untrained ViT of two blocks for images of 32 pixels."""
     return vit_tf.ViT((32, 32, 3), 8, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16)
 
 
-def random_images():
+def random_images() -> np.ndarray:
     """24 seeded images of noise in [-1, 1]."""
     import numpy as np
 
     return np.random.default_rng(0).uniform(-1, 1, (24, 32, 32, 3)).astype("float32")
 
 
-def cka():
+def cka() -> Call:
     """`analysis.cka(model, images)`."""
     model, images = tiny_vit(), random_images()
     return lambda: analysis.cka(model, images)
 
 
-def timm_tensors(dim=192, classes=1000):
+def timm_tensors(dim: int = 192, classes: int = 1000) -> dict[str, np.ndarray]:
     """Zeros in the names and shapes of timm's ViT-Ti/16."""
     import numpy as np
 
@@ -84,7 +95,7 @@ def timm_tensors(dim=192, classes=1000):
     return {name: np.zeros(shape, np.float32) for name, shape in sizes.items()}
 
 
-def load_pretrained():
+def load_pretrained() -> Call:
     """`load_pretrained` of a name of timm's, whose file was downloaded before."""
     from safetensors.numpy import save_file
 
@@ -97,30 +108,30 @@ def load_pretrained():
     return lambda: vit_tf.load_pretrained(f"timm/{TIMM}")
 
 
-def make_report():
+def make_report() -> Call:
     """Figure 9 of `analysis.make_report`, of one model."""
     model, images = tiny_vit(), random_images()
     return lambda: analysis.make_report(model, images, folder="report", figures=["9"])
 
 
-def command(*arguments):
+def command(*arguments: str) -> Call:
     """A call of the command line."""
     from vit_tf.__main__ import main
 
     return lambda: main(list(arguments))
 
 
-def study():
+def study() -> Call:
     """`vit-tf study` of figure 9."""
     return command("study", *STUDY.split(), "--out", "study")
 
 
-def train():
+def train() -> Call:
     """`vit-tf train` of a tiny ViT on digits."""
     return command("train", *TRAIN.split())
 
 
-def explore():
+def explore() -> Call:
     """`vit-tf explore` of a bundled model and one image."""
     from PIL import Image
 
@@ -131,7 +142,7 @@ def explore():
 WALKS = {walk.__name__: walk for walk in (cka, load_pretrained, make_report, study, train, explore)}
 
 
-def main(names):
+def main(names: Sequence[str]) -> int:
     """Print the counts of the walks, each from a process of its own; the exit status."""
     if len(names) == 2 and names[0] == "--here":
         with tempfile.TemporaryDirectory() as folder:
