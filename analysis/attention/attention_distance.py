@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf import TokenGrid
+
 from ..engine.declaration import one_pass_measurement
 from ..engine.results import (
     EACH_IMAGE,
@@ -26,7 +28,7 @@ DIMS = ("layer", "head")
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
 
-def num_attended(*rest):
+def num_attended(*rest: Any) -> int:
     """The number of tokens of the first attention weights among the taps, the last argument."""
     tap, value = next(iter(_weights_of(rest[-1]).items()))
     if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
@@ -102,7 +104,7 @@ def attention_distance(
     return Statistic(step, finish)
 
 
-def attention_weights(taps, grid):
+def attention_weights(taps: Taps, grid: TokenGrid) -> Taps:
     """The attention weights among `taps`, which fit the grid: (example, head, query, key)."""
     weights = _weights_of(taps)
     tokens = grid.num_tokens
@@ -118,13 +120,13 @@ def attention_weights(taps, grid):
     return weights
 
 
-def _weights_of(taps):
+def _weights_of(taps: Taps) -> Taps:
     """The taps whose names end in `"weights"`, or all if there are none."""
     named = {tap: value for tap, value in taps.items() if tap.rpartition("/")[2] == "weights"}
     return named or taps
 
 
-def summed_distance(weights, grid):
+def summed_distance(weights: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
     """Summed distance of each head and number of its spatial queries that have one: (2, head)."""
     shares, counted = summed_spatial(weights[:, :, grid.prefix :], grid)
     distances = tf.constant(grid.distances(), tf.float32)
@@ -132,13 +134,13 @@ def summed_distance(weights, grid):
     return tf.stack([summed, tf.reduce_sum(counted, axis=-1)])
 
 
-def summed_spatial(weights, grid):
+def summed_spatial(weights: tf.Tensor, grid: TokenGrid) -> tuple[tf.Tensor, tf.Tensor]:
     """`spatial_shares` summed over examples: (head, query, spatial_key) and (head, query)."""
     shares, counted = spatial_shares(weights, grid)
     return tf.reduce_sum(shares, axis=0), tf.reduce_sum(counted, axis=0)
 
 
-def spatial_shares(weights, grid):
+def spatial_shares(weights: tf.Tensor, grid: TokenGrid) -> tuple[tf.Tensor, tf.Tensor]:
     """Attention (..., spatial_key) renormalised over spatial keys; which queries (...) have any."""
     weights = tf.cast(weights, tf.float32)
     spatial = weights[..., grid.prefix :]
@@ -212,7 +214,7 @@ def attention_rows(
     return Statistic(step, finish)
 
 
-def _distances(attention, grid):
+def _distances(attention: np.ndarray, grid: TokenGrid) -> np.ndarray:
     """Distance of each query of weights (..., query, key), NaN where it has none: (..., query)."""
     shares, has_any = (x.numpy() for x in spatial_shares(attention[..., grid.prefix :, :], grid))
     placed = np.einsum("...qk,qk->...q", shares, grid.distances())
@@ -221,7 +223,7 @@ def _distances(attention, grid):
     return distance
 
 
-def _masses(attention, grid):
+def _masses(attention: np.ndarray, grid: TokenGrid) -> np.ndarray:
     """Parts of the mass of weights (..., query, key): shape (..., query, part), as in `MASS`."""
     itself = np.diagonal(attention, axis1=-2, axis2=-1).astype(np.float64)
     prefix = attention[..., : grid.prefix].sum(axis=-1, dtype=np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,7 @@ def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
     return _patterns_of(terms, 1, names, mean["layer"].values, attrs)
 
 
-def pattern_terms(maps):
+def pattern_terms(maps: tf.Tensor) -> dict[str, tf.Tensor]:
     """Peaks of maps (..., layer, head, token), repetition and similarity of layers, and counts."""
     tokens, has_map = maps.shape[-1], tf.cast(has_attention(maps), maps.dtype)
     entropy = -tf.reduce_sum(tf.math.xlogy(maps, maps), axis=-1)
@@ -150,14 +151,20 @@ def pattern_terms(maps):
     }
 
 
-def _pairs_of_layers(heads):
+def _pairs_of_layers(heads: tf.Tensor) -> tf.Tensor:
     """Summed inner products of vectors (..., layer, head, token) of different heads."""
     summed = tf.reduce_sum(heads, axis=-2)
     every = tf.matmul(summed, summed, transpose_b=True)
     return every - tf.linalg.diag(tf.reduce_sum(heads**2, axis=(-2, -1)))
 
 
-def _patterns_of(terms, examples, queries, layers, attrs):
+def _patterns_of(
+    terms: dict[str, np.ndarray],
+    examples: int,
+    queries: Sequence[str],
+    layers: Sequence[str],
+    attrs: dict[str, Any],
+) -> xr.Dataset:
     """The result, from sums over examples."""
     dims = ("query", "layer")
     table = {

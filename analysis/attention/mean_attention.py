@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -104,6 +104,7 @@ def mean_attention(
 NORMALIZERS = ("queries", "coverage")
 UNITS = {"pixels": "pixels", "unit": "sides of the grid"}
 WORDS = ("long_name", "units")
+Coordinates: TypeAlias = dict[str, Any]  # of a result, by dimension, as xarray takes them
 
 
 def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataArray:
@@ -163,7 +164,7 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
     return array_of("aligned_attention", values, dims, words, mean.attrs | facts, **coords, **heads)
 
 
-def _aligned_sum(maps, grid):
+def _aligned_sum(maps: np.ndarray, grid: TokenGrid) -> np.ndarray:
     """Maps of shape (..., query, row, column), shifted to their query and added up."""
     rows, columns = grid.rows, grid.columns
     total = np.zeros((*maps.shape[:-3], 2 * rows - 1, 2 * columns - 1))
@@ -307,7 +308,7 @@ def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
     return array_of("attention_maps", grid.as_map(share), dims, words, facts, **coords)
 
 
-def _position(query, grid):
+def _position(query: int | str, grid: TokenGrid) -> int:
     """The position in the sequence of `"cls"` or of a number."""
     if isinstance(query, str):
         if grid.prefix:
@@ -322,7 +323,9 @@ def _position(query, grid):
     return query
 
 
-def _of_spatial_queries(mean, grid):
+def _of_spatial_queries(
+    mean: xr.Dataset, grid: TokenGrid
+) -> tuple[np.ndarray, np.ndarray, Coordinates]:
     """Attention (layer, head, query, key) of spatial queries, their weights, and coordinates."""
     share, left_out = (values[:, :, grid.prefix :] for values in _by_query(mean))
     weights = 1.0 - left_out / mean.attrs["examples"] if left_out.any() else np.ones(left_out.shape)
@@ -330,7 +333,7 @@ def _of_spatial_queries(mean, grid):
     return share, weights, _heads(mean, left_out.sum(axis=-1))
 
 
-def _by_query(mean):
+def _by_query(mean: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Attention (layer, head, query, key), and numbers of examples left out, 0 where not saved."""
     dims = ("layer", "head", "query")
     spatial = mean["spatial"].transpose(*dims, "spatial_key").values
@@ -339,12 +342,12 @@ def _by_query(mean):
     return spatial, np.zeros(spatial.shape[:-1], int)
 
 
-def _heads(mean, left_out):
+def _heads(mean: xr.Dataset, left_out: np.ndarray) -> Coordinates:
     """The coordinates of a result of shape (layer, head, ...)."""
     return {"layer": mean["layer"], "head": mean["head"], "left_out": (DIMS, left_out, LEFT_OUT)}
 
 
-def grid_of_mean(mean):
+def grid_of_mean(mean: xr.Dataset) -> TokenGrid:
     """The `TokenGrid` of a result of `mean_attention`; a `ValueError` for another."""
     fields = ("rows", "columns", "prefix", "stride")
     is_mean = isinstance(mean, xr.Dataset) and "spatial" in mean and set(fields) <= set(mean.attrs)
@@ -353,7 +356,7 @@ def grid_of_mean(mean):
     return TokenGrid(*(int(mean.attrs[name]) for name in fields))
 
 
-def require_tokens(grid):
+def require_tokens(grid: TokenGrid) -> TokenGrid:
     """The grid, if it has more than one spatial token; else raises a `ValueError`."""
     if grid.num_spatial == 1:
         raise ValueError(f"Expected a grid of more than one token. Received: {grid}")
@@ -451,13 +454,13 @@ def head_classes(
     )
 
 
-def offset_statistics(share):
+def offset_statistics(share: np.ndarray) -> dict[str, np.ndarray]:
     """Shares, medians and mean distances, in tokens, of distributions of offsets."""
     rows, columns = (side // 2 for side in share.shape[-2:])
     row = np.arange(-rows, rows + 1)[:, None]
     column = np.arange(-columns, columns + 1)
 
-    def expected(values):
+    def expected(values: np.ndarray) -> np.ndarray:
         return (share * values).sum(axis=(-2, -1))
 
     medians = [_median(share.sum(axis=other)) for other in (-1, -2)]
@@ -479,18 +482,25 @@ def offset_statistics(share):
     }
 
 
-def _median(share):
+def _median(share: np.ndarray) -> np.ndarray:
     """The smallest offset up to which half of the shares (..., 2 side - 1) lie, NaN of NaN."""
     half = np.cumsum(share, axis=-1) >= 0.5 - ROUNDING
     return np.where(half.any(axis=-1), half.argmax(axis=-1) - share.shape[-1] // 2, np.nan)
 
 
-def _ratio(part, total):
+def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
     """`part / total`, 1 where both are 0."""
     return np.where(total == 0, 1.0, part / np.where(total == 0, 1, total))
 
 
-def _classify(numbers, uniform, strict, local, offset, elongation):
+def _classify(
+    numbers: dict[str, np.ndarray],
+    uniform: dict[str, np.ndarray],
+    strict: float,
+    local: float,
+    offset: float,
+    elongation: float,
+) -> tuple[np.ndarray, np.ndarray]:
     """Kinds and directions, two arrays of strings of shape (layer, head)."""
     is_local = numbers["relative_spread"] <= local
     reach = {side: numbers[f"{side}_reach"] for side in ("row", "column")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import xarray as xr
 
 from vit_tf.common.names import format_list
 from vit_tf.taps.tokens import as_grid
+from vit_tf import TokenGrid
 
 from ..engine.class_scores import class_gradients
 from ..engine.declaration import measurement, one_pass_measurement
@@ -123,7 +125,7 @@ def rollout_of_images(
     return Statistic(step, finish)
 
 
-def _rollouts(taps, grid):
+def _rollouts(taps: Taps, grid: TokenGrid) -> dict[str, tf.Tensor]:
     """Rollout after each layer: dict from layer to tensor of shape (example, query, key)."""
     rollouts, last = {}, None
     for layer, weights in attention_weights(taps, grid).items():
@@ -134,7 +136,7 @@ def _rollouts(taps, grid):
     return rollouts
 
 
-def _changes(taps):
+def _changes(taps: Taps) -> dict[str, tf.Tensor]:
     """Share of the squared norm by which each skip differs from the sum before: (example,)."""
     sites = _sites(taps)
     wanted = [f"{site}/{end}" for site in sites for end in ("skip", "sum")]
@@ -154,7 +156,7 @@ def _changes(taps):
     return changes
 
 
-def _sites(taps):
+def _sites(taps: Taps) -> list[str]:
     """The sites of the blocks that have attention weights, in the order of the taps."""
     parts = [tap.rpartition("/") for tap in taps]
     sites = [site for site, _, what in parts if what in ("weights", "skip", "branch", "sum")]
@@ -162,11 +164,11 @@ def _sites(taps):
     return [site for site in dict.fromkeys(sites) if _block(site) in blocks]
 
 
-def _block(site):
+def _block(site: str) -> str:
     return site.rpartition("/")[0]
 
 
-def _require_unchanged(changes, examples):
+def _require_unchanged(changes: dict[str, float], examples: int) -> None:
     """Raises a `ValueError` that names the pairs of sites between which tokens change."""
     changed = [pair for pair, total in changes.items() if total / examples > UNCHANGED]
     if changed:
@@ -228,8 +230,8 @@ def gradient_attention(
         raise ValueError("Expected a grid, or features with a token_grid. Received: grid=None")
     shown = []
 
-    def step(batch):
-        def weights(_, taps):
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        def weights(_: tf.Tensor, taps: Taps) -> Taps:
             held = {tap: x for tap, x in taps.items() if tap != scores}
             shown[:] = [as_grid(given_grid, num_attended(held), batch.shape[1:3])]
             return attention_weights(held, shown[0])
@@ -250,7 +252,7 @@ def gradient_attention(
     return array_of("gradient_attention", rows, dims, words, facts, **{"class": classes})
 
 
-def relevance(layers):
+def relevance(layers: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
     """Relevance (..., query, key) after the last layer, from weights and their gradients."""
     total = None
     for weights, gradient in layers:

@@ -8,10 +8,12 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf import TokenGrid
+
 from ..engine.declaration import one_pass_measurement
 from ..engine.results import PARTS, SPATIAL, dataset_of, facts_of, mean_of, require_finite, variable
-from ..engine.roles import Grid, MaskedImages, Model, Taps
-from ..engine.stream import Statistic
+from ..engine.roles import Features, Grid, MaskedImages, Model, Taps
+from ..engine.stream import Statistic, Totals
 from .attention_distance import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
 # Largest rounding error of float32 sums of shares: it must not decide about a token at the bound.
@@ -97,7 +99,7 @@ def attention_saliency(
     return Statistic(step, lambda totals: _overlap(totals, features, grid, mass), with_labels=True)
 
 
-def query_maps(weights, grid):
+def query_maps(weights: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
     """Maps (query, example, head, spatial_key) of CLS, if any, and of the mean query; or zeros."""
     weights = tf.cast(weights, tf.float32)
     # A product reads all queries once, where a mean of some of them would copy these first.
@@ -107,12 +109,12 @@ def query_maps(weights, grid):
     return spatial_shares(queries[:, :, :, 0], grid)[0]
 
 
-def query_names(grid):
+def query_names(grid: TokenGrid) -> list[str]:
     """Names of the maps of `query_maps`."""
     return list(PARTS) if grid.prefix else [SPATIAL]
 
 
-def patch_cover(masks, grid):
+def patch_cover(masks: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
     """The share of each token's patch that masks cover: float32 (example, spatial token)."""
     tokens = (grid.rows, grid.columns)
     pixels = (grid.rows * grid.stride, grid.columns * grid.stride)
@@ -128,19 +130,19 @@ def patch_cover(masks, grid):
     return tf.reshape(masks, (-1, grid.num_spatial))
 
 
-def num_beyond(masks):
+def num_beyond(masks: tf.Tensor) -> tf.Tensor:
     """The number of values of masks outside [0, 1], for `require_shares`: int32 scalar."""
     shares = tf.cast(masks, tf.float32)
     return tf.reduce_sum(tf.cast(tf.logical_not((shares >= 0) & (shares <= 1)), tf.int32))
 
 
-def require_shares(beyond):
+def require_shares(beyond: int) -> None:
     """Raises a `ValueError` if masks had values `beyond` [0, 1]."""
     if beyond:
         raise ValueError("Expected masks with values in [0, 1]. Received: values out of this range")
 
 
-def most_attended(maps, mass):
+def most_attended(maps: tf.Tensor, mass: float) -> tf.Tensor:
     """Which tokens hold `mass` of a map, as few as do: ones and zeros of its shape (..., token)."""
     order = tf.argsort(maps, direction="DESCENDING", stable=True)
     ranked = tf.gather(maps, order, axis=-1, batch_dims=maps.shape.rank - 1)
@@ -150,12 +152,12 @@ def most_attended(maps, mass):
     return tf.gather(is_kept, rank, axis=-1, batch_dims=maps.shape.rank - 1)
 
 
-def has_attention(maps):
+def has_attention(maps: tf.Tensor) -> tf.Tensor:
     """Whether a map of shape (..., token) has any attention: ones and zeros of shape (...)."""
     return tf.cast(tf.reduce_any(maps != 0, axis=-1), tf.float32)
 
 
-def _summed_iou(maps, covered, counted, mass):
+def _summed_iou(maps: tf.Tensor, covered: tf.Tensor, counted: tf.Tensor, mass: float) -> tf.Tensor:
     """IoU of maps (query, example, head, token) and numbers of images: (2, query, head)."""
     most = most_attended(maps, mass)
     both = tf.einsum("qeht,et->qeh", most, covered)
@@ -164,14 +166,14 @@ def _summed_iou(maps, covered, counted, mass):
     return tf.stack([tf.reduce_sum(x, axis=1) for x in (with_iou * both / either, with_iou)])
 
 
-def _with_leave_one_out(totals, name):
+def _with_leave_one_out(totals: Totals, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Summed IoU and counts, (2, query, layer, head), and the same without each batch."""
     summed = np.stack(list(totals[name].values()), axis=2)
     batches = np.stack(list(totals["rows"][name].values()), axis=3).astype(np.float64)
     return summed, np.moveaxis(summed - batches, 1, 0)
 
 
-def _overlap(totals, features, grid, mass):
+def _overlap(totals: Totals, features: Features, grid: TokenGrid, mass: float) -> xr.Dataset:
     """The result of `attention_saliency`, from what the steps add up to."""
     layers = list(totals["iou"])
     require_finite("saliency", list(totals["attention"].values()), layers)

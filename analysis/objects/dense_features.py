@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import tensorflow as tf
 
+from vit_tf import TokenGrid
+
 from ..engine.declaration import measurement
 from ..engine.feature_taps import taps_of
 from ..engine.pooling import as_tokens, require_grid
-from ..engine.roles import Grid, Images, Model
+from ..engine.roles import AnyImages, Features, Grid, Images, Model
 from ..engine.stream import as_dataset, collect
 
 # Each image becomes four windows or more.
@@ -59,7 +62,7 @@ def dense_size(height: int, width: int, size: int, patch: int) -> tuple[int, int
     return (target, stretched) if height <= width else (stretched, target)
 
 
-def plan_windows(height, width, size, patch):
+def plan_windows(height: int, width: int, size: int, patch: int) -> list[Window]:
     """The windows of `size` that fill all tokens of an image, row by row, side by side.
 
     Those at the far edge are moved back into the image, where they overlap the ones before: each
@@ -75,7 +78,7 @@ def plan_windows(height, width, size, patch):
     return [Window(*row, *column) for row, column in itertools.product(*sides)]
 
 
-def _along(length, size, patch):
+def _along(length: int, size: int, patch: int) -> list[tuple[int, int]]:
     """Where windows begin along one axis, in pixels, and how many tokens are filled before."""
     places = [(start, 0) for start in range(0, length - size + 1, size)]
     rest = length % size
@@ -117,7 +120,7 @@ def dense_features(
     grid = require_square(features, grid)
     size = grid.rows * grid.stride
 
-    def step(batch):
+    def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
         if None in tuple(batch.shape[1:3]):
             raise ValueError(f"Expected images of one size. Received: shape {batch.shape}")
         height, width = dense_size(*batch.shape[1:3], size, grid.stride)
@@ -132,7 +135,7 @@ def dense_features(
     return collect(step, as_dataset(images, BATCH_SIZE), description="dense", checked=checked)
 
 
-def require_square(features, grid):
+def require_square(features: Features, grid: Grid | None) -> TokenGrid:
     """As `require_grid`, of a grid with as many rows as columns, or raises a `ValueError`."""
     grid = require_grid(features, grid)
     if grid.rows != grid.columns:
@@ -140,18 +143,18 @@ def require_square(features, grid):
     return grid
 
 
-def token_maps(features, images, grid):
+def token_maps(features: Features, images: AnyImages, grid: TokenGrid) -> dict[str, np.ndarray]:
     """As `dense_features`, of images at the size that the model takes."""
     data = as_dataset(images, BATCH_SIZE)
     return collect(lambda batch: maps_of(features, batch, grid), data, checked=(features,))
 
 
-def maps_of(features, images, grid):
+def maps_of(features: Features, images: tf.Tensor, grid: TokenGrid) -> dict[str, tf.Tensor]:
     """The `token_map` of each layer of features for a batch of images."""
     return {layer: token_map(layer, x, grid) for layer, x in taps_of(features, images).items()}
 
 
-def token_map(layer, values, grid):
+def token_map(layer: str, values: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
     """The spatial tokens of a layer as a float32 map of shape (example, row, column, channel)."""
     tokens = as_tokens(layer, values)
     if tokens.shape[1] != grid.num_tokens:
@@ -168,7 +171,7 @@ def token_map(layer, values, grid):
     return tf.reshape(grid.spatial(tokens), shape)
 
 
-def _fill(maps, windows):
+def _fill(maps: Sequence[tf.Tensor], windows: Sequence[Window]) -> tf.Tensor:
     """The map of an image from the maps of its windows: (example, row, column, channel)."""
     parts = zip(maps, windows, strict=True)
     rows = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -14,32 +15,34 @@ from vit_tf.data.batches import without_autotune
 from ..engine.declaration import measurement
 from ..engine.pooling import as_tokens, grid_of, shared_grid
 from ..engine.results import array_of, dataset_of, provenance, require_finite, variable
-from ..engine.roles import Grid, Images, Model
-from ..engine.stream import Statistic, collect, evaluate
+from ..engine.roles import Grid, Images, Model, Taps
+from ..engine.stream import Statistic, Totals, collect, evaluate
 from .dense_features import maps_of, require_square
 
+Pairs: TypeAlias = Sequence[Mapping[str, Any]]  # as `keypoint_correspondence` takes them
 
-def square_layout(height, width, size):
+
+def square_layout(height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """The (height, width) and (top, left) of an image that is centred in a square, in pixels."""
     longer = max(height, width)
     inner = tuple(max(1, round(side * size / longer)) for side in (height, width))
     return inner, tuple((size - side) // 2 for side in inner)
 
 
-def square_image(image, size):
+def square_image(image: np.ndarray, size: int) -> np.ndarray:
     """An image (height, width, channel), resized bilinearly and zero-padded to a square."""
     inner, (top, left) = square_layout(*np.shape(image)[:2], size)
     resized = tf.image.resize(image, inner, antialias=True)
     return tf.image.pad_to_bounding_box(resized, top, left, size, size).numpy()
 
 
-def square_points(points, height, width, size):
+def square_points(points: np.ndarray, height: int, width: int, size: int) -> np.ndarray:
     """Points (point, 2) of an image, (row, column) in pixels, as points in its square."""
     inner, corner = square_layout(height, width, size)
     return np.asarray(points, float) * np.divide(inner, (height, width)) + corner
 
 
-def square_pairs(pairs, size):
+def square_pairs(pairs: Pairs, size: int) -> np.ndarray:
     """Points of sources and targets in squares: float32 (pair, 2, point, 2), NaN for none."""
     if not pairs:
         raise ValueError("Expected at least one pair. Received none")
@@ -60,7 +63,7 @@ def square_pairs(pairs, size):
     return points
 
 
-def square_boxes(pairs, size):
+def square_boxes(pairs: Pairs, size: int) -> np.ndarray:
     """Boxes of the objects of targets in squares: float64 (pair, 4)."""
     missing = [n for n, pair in enumerate(pairs) if np.shape(pair.get("target_box")) != (4,)]
     if missing:
@@ -81,11 +84,11 @@ AVERAGES = ("point", "image")
 THRESHOLDS = ("image", "box")
 
 
-def _enlarge(tokens, size):
+def _enlarge(tokens: tf.Tensor, size: int) -> tf.Tensor:
     return tf.image.resize(tokens, (size, size))
 
 
-def _normalize(tokens):
+def _normalize(tokens: tf.Tensor) -> tf.Tensor:
     return tf.linalg.l2_normalize(tokens, axis=-1)
 
 
@@ -96,7 +99,9 @@ SIMILARITIES = {
 }
 
 
-def match_points(source, target, points, size, similarity="cosine"):
+def match_points(
+    source: tf.Tensor, target: tf.Tensor, points: tf.Tensor, size: int, similarity: str = "cosine"
+) -> tf.Tensor:
     """The pixels (pair, point, 2) of targets whose features are most similar to those of source
     points.
 
@@ -176,7 +181,7 @@ def correct_keypoints(
     }
 
 
-def _longer_sides(boxes, count):
+def _longer_sides(boxes: np.ndarray, count: int) -> np.ndarray:
     """The longer side of each of so many boxes (top, left, bottom, right): array (pair,)."""
     boxes = np.asarray(boxes, float)
     fit = boxes.shape == (count, 4)
@@ -193,7 +198,7 @@ def _longer_sides(boxes, count):
 @measurement("tokens")
 def keypoint_correspondence(
     features: Model,
-    pairs: Sequence[Mapping[str, object]],
+    pairs: Pairs,
     grid: Grid | None = None,
     thresholds: Sequence[float] = (0.1, 0.05, 0.01),
     threshold: str = "image",
@@ -257,7 +262,7 @@ def keypoint_correspondence(
     points = square_pairs(pairs, size)
     boxes = square_boxes(pairs, size) if threshold == "box" else None
 
-    def step(images, points):
+    def step(images: tf.Tensor, points: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
         maps = maps_of(features, tf.reshape(images, (-1, *images.shape[2:])), grid)
         return {
             layer: {
@@ -286,10 +291,10 @@ def keypoint_correspondence(
     return result.assign(pck_in_place=in_place.drop_vars("layer").assign_attrs(words))
 
 
-def _batches(pairs, points, size):
+def _batches(pairs: Pairs, points: np.ndarray, size: int) -> tf.data.Dataset:
     """Batches of (images, points): float32 (pair, 2, size, size, channel), (pair, 2, point, 2)."""
 
-    def generate():
+    def generate() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for pair, places in zip(pairs, points, strict=True):
             images = [square_image(pair[name], size) for name in ("source", "target")]
             yield np.stack(images), np.nan_to_num(places)
@@ -301,7 +306,13 @@ def _batches(pairs, points, size):
     return without_autotune(data.batch(PAIRS_AT_ONCE))
 
 
-def _labelled(distances, categories, thresholds, boxes, notes):
+def _labelled(
+    distances: dict[str, np.ndarray],
+    categories: Sequence[str],
+    thresholds: Sequence[float],
+    boxes: np.ndarray | None,
+    notes: dict[str, Any],
+) -> xr.Dataset:
     """The result of `keypoint_correspondence`, from distances (pair, point) of each layer."""
     # Reach is in pixels of the square, or in sides of the boxes.
     rule, unit = notes["threshold"], notes["size"] if boxes is None else 1
@@ -352,12 +363,12 @@ def token_similarity(features: Model, images: Images, grid: Grid | None = None) 
     """
     given_grid, shown = grid_of(features, grid), []
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         shown[:] = [shared_grid(taps, given_grid, grid is not None, images.shape)]
         tokens = {tap: as_tokens(tap, x)[:, shown[0].prefix :] for tap, x in taps.items()}
         return {"rows": tokens}
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.DataArray:
         layers = list(totals["rows"])
         require_finite("the similarity of tokens", list(totals["rows"].values()), layers)
         cosines = [_cosines(x.astype(np.float64)) for x in totals["rows"].values()]
@@ -370,7 +381,7 @@ def token_similarity(features: Model, images: Images, grid: Grid | None = None) 
     return evaluate(Statistic(step, finish), images, features, description="token similarity")
 
 
-def _cosines(tokens):
+def _cosines(tokens: np.ndarray) -> np.ndarray:
     """Cosines of tokens (example, token, channel): (example, token, example, token)."""
     norms = np.linalg.norm(tokens, axis=-1, keepdims=True)
     directions = np.where(norms > 0, tokens / np.where(norms > 0, norms, 1), np.nan)

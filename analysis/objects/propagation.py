@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,7 @@ from vit_tf.data.files import write_whole
 from ..engine.declaration import measurement
 from ..engine.pooling import require_grid
 from ..engine.results import provenance, require_finite, variable
-from ..engine.roles import Grid, Model
+from ..engine.roles import Features, Grid, Model
 from .dense_features import dense_features, token_maps
 
 # The first colours of the palette of DAVIS 2017; the others are greys.
@@ -48,7 +48,7 @@ def region_similarity(masks: np.ndarray, truth: np.ndarray, objects: Sequence[in
         `boundary_accuracy`, `label_propagation`; page measurements/objects/label-propagation.md.
     """
 
-    def iou(mask, own):
+    def iou(mask: np.ndarray, own: np.ndarray) -> float:
         union = (mask | own).sum()
         return (mask & own).sum() / union if union else 1.0
 
@@ -86,7 +86,7 @@ def boundary_accuracy(
     """
     reach = int(np.ceil(tolerance * np.hypot(*np.shape(truth)[1:])))
 
-    def outline_f(mask, own):
+    def outline_f(mask: np.ndarray, own: np.ndarray) -> float:
         found, true = outline(mask), outline(own)
         if not found.any() or not true.any():
             return float(found.any() == true.any())
@@ -97,7 +97,12 @@ def boundary_accuracy(
     return _each_object(outline_f, masks, truth, objects)
 
 
-def _each_object(score, masks, truth, objects):
+def _each_object(
+    score: Callable[[np.ndarray, np.ndarray], float],
+    masks: np.ndarray,
+    truth: np.ndarray,
+    objects: Sequence[int],
+) -> np.ndarray:
     """`score` of the two masks of each object in each frame: array of shape (frame, object)."""
     masks, truth = np.asarray(masks), np.asarray(truth)
     if masks.ndim != 3 or masks.shape != truth.shape:
@@ -109,14 +114,14 @@ def _each_object(score, masks, truth, objects):
     return np.array([[score(a == number, b == number) for number in objects] for a, b in pairs])
 
 
-def outline(mask):
+def outline(mask: np.ndarray) -> np.ndarray:
     """Pixels that differ from the one to the right, below or both: bool of the mask's shape."""
     padded = np.pad(np.asarray(mask, bool), ((0, 1), (0, 1)), mode="edge")
     here, right, below = padded[:-1, :-1], padded[:-1, 1:], padded[1:, :-1]
     return (here != right) | (here != below) | (here != padded[1:, 1:])
 
 
-def widen(mask, reach):
+def widen(mask: np.ndarray, reach: int) -> np.ndarray:
     """Pixels at most `reach` pixels from one of a mask: bool of its shape (height, width)."""
     height, width = mask.shape
     padded = np.pad(mask, reach)
@@ -238,7 +243,7 @@ def propagate(
     return labels
 
 
-def _cosines(tokens, source, radius):
+def _cosines(tokens: np.ndarray, source: np.ndarray, radius: int) -> np.ndarray:
     """Cosines of a row of tokens and of a source frame (column, token), -inf if far."""
     columns = np.arange(len(tokens))
     cosines = (tokens @ source.reshape(-1, source.shape[-1]).T).reshape(
@@ -248,7 +253,7 @@ def _cosines(tokens, source, radius):
     return np.where(far[:, None], -np.inf, cosines).reshape(len(tokens), -1)
 
 
-def _best_mean(cosines, values, top, temperature):
+def _best_mean(cosines: np.ndarray, values: np.ndarray, top: int, temperature: float) -> np.ndarray:
     """Weighted mean of values (token, label) of the tokens of largest cosines (column, token)."""
     count = min(top, cosines.shape[1])
     best = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
@@ -306,7 +311,7 @@ def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: float) -> 
     return np.stack([first, *masks]).astype(np.uint8)
 
 
-def _as_mask(labels, size):
+def _as_mask(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The index mask of soft labels of shape (row, column, label), of `size` (height, width)."""
     large = tf.image.resize(labels, size).numpy()
     low, high = large.min(axis=(0, 1)), large.max(axis=(0, 1))
@@ -315,7 +320,7 @@ def _as_mask(labels, size):
     return np.where(varies, stretched, large).argmax(axis=-1)
 
 
-def without_void(masks):
+def without_void(masks: np.ndarray) -> np.ndarray:
     """Index masks with void as ground."""
     return np.where(masks == VOID, 0, masks)
 
@@ -360,7 +365,14 @@ def follow_masks(
     return dict(_follow(features, frames, first, grid, dense, options))
 
 
-def _follow(features, frames, first, grid, dense, options):
+def _follow(
+    features: Features,
+    frames: np.ndarray,
+    first: np.ndarray,
+    grid: Grid | None,
+    dense: bool,
+    options: dict[str, float],
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the layers and masks of `follow_masks`, one by one: those of a video are large."""
     grid = require_grid(features, grid)
     maps = (dense_features if dense else token_maps)(features, frames, grid)
@@ -444,7 +456,7 @@ def label_propagation(
     return xr.Dataset(variables, {"layer": list(scores), "video": ("object", video_of)}, facts)
 
 
-def _checked_masks(frames, masks):
+def _checked_masks(frames: np.ndarray, masks: np.ndarray) -> np.ndarray:
     """Index masks without void, once they fit the frames."""
     masks = np.asarray(masks)
     if len(masks) < 3 or np.shape(frames)[:3] != masks.shape or masks.dtype.kind not in "iu":

@@ -1,6 +1,7 @@
 """Attention: distances, maps, offsets, types of heads, patterns, rollout, and single queries."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -94,7 +95,7 @@ def plot_attention_distance(
     return ax
 
 
-def _sorted_heads(ax, result):
+def _sorted_heads(ax: "Axes", result: xr.DataArray) -> "Axes":
     """A line for each layer through its sorted heads, in a legend, or a colour bar of steps."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
@@ -255,7 +256,15 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 RELATIVE = f"{TIMES}: its maximum relative to uniform attention"
 
 
-def _draw_heads(result, ax, title, note="", *, prefix=None, **options):
+def _draw_heads(
+    result: xr.DataArray,
+    ax: "Axes | None",
+    title: str,
+    note: str = "",
+    *,
+    prefix: int | None = None,
+    **options: Any,
+) -> tuple["Axes", np.ndarray]:
     """Maps of dims (layer, head, ...), a row per layer and a column per head; axes and panels.
 
     Where the number of prefix tokens is known, titles state each maximum, relative to uniform
@@ -349,7 +358,7 @@ def plot_head_classes(
     return ax
 
 
-def one_kind(results):
+def one_kind(results: Mapping[str, xr.Dataset]) -> str | None:
     """The sentence for a model whose attention heads are all of one kind; None for others."""
     (result,) = results.values()
     kinds, directions = (np.unique(result[name]) for name in ("kind", "direction"))
@@ -449,7 +458,7 @@ def plot_attention_rollout(
     return draw_maps(ax, maps, names, title, images=images, **look)[0]
 
 
-def _of_query(result, query, prefix):
+def _of_query(result: xr.DataArray, query: int | str | None, prefix: int) -> tuple[np.ndarray, str]:
     """The values of a query of an array (..., query, key), and words for the query."""
     query = (CLS if prefix else SPATIAL) if query is None else query
     if isinstance(query, str) and query in (*PARTS, "first", "rest"):

@@ -1,7 +1,7 @@
 """`plot`: the plot of any result, found by its variables and dims."""
 
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def plot(
     result: xr.DataArray | xr.Dataset | dict[str, xr.DataArray | xr.Dataset],
     ax: "Axes | None" = None,
-    **options,
+    **options: Any,
 ) -> "Axes":
     """Draw any result of a measurement, by the plot named `plot_<measurement>`.
 

@@ -1,7 +1,8 @@
 """Receptive fields, residual connections, the first layer, the logit lens and interventions."""
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -29,6 +30,8 @@ from .rule import draws
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+    from matplotlib.typing import ColorType
 
 SKIP_LABELS = {
     "norm_ratio": "skip-to-branch norm ratio",
@@ -97,7 +100,7 @@ def plot_skip_ratio(
     return ax
 
 
-def _skip_norm(variable, values):
+def _skip_norm(variable: str, values: np.ndarray) -> "Normalize":
     """Colours centred on a ratio of 1, or on a cosine of 0."""
     from matplotlib.colors import LogNorm, Normalize
 
@@ -153,7 +156,7 @@ def plot_skip_ratio_lines(
     return ax
 
 
-def _token_means(result, variable):
+def _token_means(result: xr.DataArray, variable: str) -> list[tuple[str, xr.DataArray]]:
     """List of (kind of token, mean over its tokens of dims (layer,)), NaN left out."""
     values = result[variable]
     if "prefix" not in result.attrs:
@@ -168,7 +171,14 @@ def _token_means(result, variable):
     return [(kind, x.mean("token")) for kind, x in kinds.items() if x.sizes["token"]]
 
 
-def _plot_sites(ax, depth, values, names, label, colour):
+def _plot_sites(
+    ax: "Axes",
+    depth: np.ndarray,
+    values: np.ndarray,
+    names: Sequence[str],
+    label: str,
+    colour: "ColorType",
+) -> None:
     """One line per site of a block ("attention", "mlp"): a single line would zigzag."""
     last = [name.rpartition("/")[2] for name in shorten(names)[0]]
     sites = np.array(["" if re.search(r"\d", name) else name for name in last])
@@ -353,7 +363,7 @@ def plot_activation_patching(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     return _draw_cells(result["transfer"], ax, title, "transfer (fraction of the score difference)")
 
 
-def _draw_cells(values, ax, title, label):
+def _draw_cells(values: xr.DataArray, ax: "Axes | None", title: str, label: str) -> "Axes":
     """A matrix of an array (layer, unit), in colours centred on 0."""
     limit = float(np.nanmax(np.abs(values.values), initial=0)) or 1.0
     look = {"cmap": style.colours("RdBu"), "vmin": -limit, "vmax": limit}
@@ -464,7 +474,7 @@ def plot_token_ablation(
     return ax
 
 
-def _orders(results):
+def _orders(results: Iterable[xr.Dataset]) -> dict[str, dict[str, Any]]:
     """Colour and marker of each order of tokens: dict from its name."""
     names = [str(name) for result in results for name in result["tokens"].values]
     names = list(dict.fromkeys(names))
@@ -475,7 +485,9 @@ def _orders(results):
     }
 
 
-def _draw_orders(ax, result, change, orders):
+def _draw_orders(
+    ax: "Axes", result: xr.DataArray, change: str, orders: dict[str, dict[str, Any]]
+) -> None:
     """A line for each order of tokens, without a legend."""
     values = expect_variable(result, _effect(change), ("tokens", "share"))
     errors = expect_variable(result, f"{change}_stderr", ("tokens", "share"))
@@ -489,13 +501,13 @@ def _draw_orders(ax, result, change, orders):
     _finish(ax, change, xlabel="fraction of tokens replaced")
 
 
-def _finish(ax, change, **labels):
+def _finish(ax: "Axes", change: str, **labels: Any) -> None:
     """A line at no change, and the labels of the axes."""
     ax.axhline(0, color="grey", linewidth=0.8)
     style.tidy(ax, ylabel=EFFECTS[change], **labels)
 
 
-def _effect(change):
+def _effect(change: str) -> str:
     return require_word(change, tuple(EFFECTS), "change")
 
 

@@ -1,13 +1,18 @@
 """Data of the interactive figures of a report: labelled values, ready for JSON."""
 
+from typing import Any, TypeAlias
+
 import numpy as np
+import xarray as xr
 
 from ..engine.results import expect_array, expect_variable, layer_names
 from . import style
 from .primitives import layer_label, shorten
 
+InteractiveFigure: TypeAlias = dict[str, Any]  # its kind, labels and values, ready for JSON
 
-def cka_heatmap(result):
+
+def cka_heatmap(result: xr.Dataset) -> InteractiveFigure:
     """Interactive form of `plot_cka`: a heatmap that shows the value of each cell.
 
     Args:
@@ -36,7 +41,7 @@ def cka_heatmap(result):
     }
 
 
-def distance_lines(result):
+def distance_lines(result: xr.DataArray) -> InteractiveFigure:
     """Interactive form of `plot_attention_distance`: lines that show the name of each head.
 
     Args:
@@ -66,7 +71,7 @@ def distance_lines(result):
     }
 
 
-def _numbers(values):
+def _numbers(values: np.ndarray) -> list[Any] | float | None:
     """Nested lists of numbers with four significant digits, None for what is not finite."""
     if np.ndim(values):
         return [_numbers(row) for row in values]

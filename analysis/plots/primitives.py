@@ -4,12 +4,25 @@ import itertools
 import math
 import re
 import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import xarray as xr
 
 from ..engine.results import layer_names
 from . import style
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.colors import Normalize
+    from matplotlib.image import AxesImage
+    from matplotlib.typing import ColorType
+
+# Lines of dims (layer,), by their label in the legend and what they show.
+Lines: TypeAlias = Mapping[tuple[str, str], xr.DataArray]
+Group: TypeAlias = tuple[str, int, int]  # name of a run of layers, and where it starts and stops
 FONT_SIZE = 7.5
 LONGEST = 26  # letters of a name
 ENOUGH_GROUPS = 8
@@ -19,7 +32,7 @@ TITLE_LETTER, BAR_WIDTH = 0.085, 0.9  # inches of a letter of a title, and of a 
 NORMALISED = "normalised depth (0: first layer, 1: last layer)"
 
 
-def shorten(names):
+def shorten(names: Sequence[str]) -> tuple[list[str], str]:
     """The names without the components that all share, and these as "vit/…/attention", or ""."""
     parts = [name.split("/") for name in names]
     most = min(map(len, parts)) - 1 if len(names) > 1 else 0
@@ -31,19 +44,19 @@ def shorten(names):
     return short, cut
 
 
-def _shared(parts, most):
+def _shared(parts: Sequence[Sequence[str]], most: int) -> int:
     """How many leading components all lists share, at most `most`."""
     columns = zip(*parts, strict=False)
     same = itertools.takewhile(lambda column: len(set(column)) == 1, columns)
     return min(most, len(list(same)))
 
 
-def layer_label(cut, model=""):
+def layer_label(cut: str, model: str = "") -> str:
     """The name of an axis of layers whose names were shortened by `cut`."""
     return "layer" + (f" of {model}" if model else "") + (f" ({cut})" if cut else "")
 
 
-def group_layers(names, capacity):
+def group_layers(names: Sequence[str], capacity: int) -> list[Group] | None:
     """Runs (name, start, stop) of layers at the shallowest level of 3 to `capacity` blocks."""
     best = None
     for depth in range(1, max(name.count("/") for name in names) + 1):
@@ -57,10 +70,10 @@ def group_layers(names, capacity):
     return best
 
 
-def _groups_at(names, depth):
+def _groups_at(names: Sequence[str], depth: int) -> list[Group]:
     """Runs of layers that share `depth` path components; shallower neighbours form one run."""
 
-    def key(index):
+    def key(index: int) -> str | None:
         parts = names[index].split("/")
         return "/".join(parts[:depth]) if len(parts) > depth else None
 
@@ -72,7 +85,13 @@ def _groups_at(names, depth):
     return groups
 
 
-def name_layers(ax, which, names, positions, inches=None):
+def name_layers(
+    ax: "Axes",
+    which: str,
+    names: Sequence[str],
+    positions: Sequence[float] | np.ndarray,
+    inches: float | None = None,
+) -> None:
     """Name layers at ascending positions on an axis: all if they fit, else blocks of them."""
     axis = getattr(ax, f"{which}axis")
     points = 72 * (inches or _guess_inches(ax, which))
@@ -97,7 +116,7 @@ def name_layers(ax, which, names, positions, inches=None):
         axis.set_tick_params(which="both", labelrotation=0 if flat else 90)
 
 
-def depth_axis(ax, layers):
+def depth_axis(ax: "Axes", layers: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """Name shared layers on the x axis, or normalise depth to [0, 1]; positions of each model."""
     if any(names != layers[0] for names in layers):
         ax.set_xlabel(NORMALISED)
@@ -109,7 +128,7 @@ def depth_axis(ax, layers):
     return [locations] * len(layers)
 
 
-def name_positions(ax, shape, unit):
+def name_positions(ax: "Axes", shape: tuple[int, int], unit: str) -> None:
     """Number the first and last row and column of a map of this shape, outer panels only."""
     rows, columns = shape
     ax.set_xticks(sorted({0, columns - 1}))
@@ -123,14 +142,16 @@ def name_positions(ax, shape, unit):
     ax.label_outer()
 
 
-def _guess_inches(ax, which):
+def _guess_inches(ax: "Axes", which: str) -> float:
     """The length of an axis that the layout will probably leave."""
     sides = {"x": ax.bbox.width, "y": ax.bbox.height}
     side = sides[which] if ax.get_aspect() == "auto" else min(sides.values())
     return LEFT_BY_LAYOUT * side / ax.figure.dpi
 
 
-def _apart(groups, positions, gap):
+def _apart(
+    groups: Sequence[Group], positions: Sequence[float] | np.ndarray, gap: float
+) -> tuple[list[str], list[float]]:
     """Names and centres of groups; small groups are omitted where labels would touch."""
     labelled = []
     for name, start, stop in sorted(groups, key=lambda group: group[1] - group[2]):
@@ -141,12 +162,12 @@ def _apart(groups, positions, gap):
     return [name for _, name in labelled], [location for location, _ in labelled]
 
 
-def elide(name, width=LONGEST):
+def elide(name: str, width: int = LONGEST) -> str:
     """The end of a layer name that is too long: the part that differs from its neighbours."""
     return name if len(name) <= width else f"…{name[1 - width :]}"
 
 
-def wrap(name, width=22):
+def wrap(name: str, width: int = 22) -> str:
     """Break a long layer name over two lines at the slash nearest its middle."""
     slashes = [index for index, letter in enumerate(name) if letter == "/"]
     if len(name) <= width or not slashes:
@@ -155,7 +176,15 @@ def wrap(name, width=22):
     return f"{elide(name[:cut])}\n{elide(name[cut:])}"
 
 
-def draw_lines(lines, kinds, ax=None, baselines=(), errors=None, points=None, **labels):
+def draw_lines(
+    lines: Lines,
+    kinds: Mapping[str, str],
+    ax: "Axes | None" = None,
+    baselines: Sequence[str] = (),
+    errors: Lines | None = None,
+    points: Lines | None = None,
+    **labels: Any,
+) -> "Axes":
     """Draw lines (layer,) by (label, kind), named in `kinds`, with errors or points; set labels."""
     ax = style.new_axes(8, 4.2) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
@@ -184,7 +213,9 @@ def draw_lines(lines, kinds, ax=None, baselines=(), errors=None, points=None, **
     return ax
 
 
-def draw_band(ax, depth, middle, half_width, colour):
+def draw_band(
+    ax: "Axes", depth: np.ndarray, middle: np.ndarray, half_width: np.ndarray, colour: "ColorType"
+) -> None:
     """A band to either side of a line, where its half width is known."""
     is_finite = np.isfinite(half_width)
     if is_finite.any():
@@ -196,9 +227,18 @@ SCALED = "each panel scaled to its own maximum"
 
 
 def panels(
-    ax, shape, title, names=(), *, columns=None, cells=None, inches=(1.6, 1.6), size=FONT_SIZE,
-    pad=None, label="",
-):  # fmt: skip
+    ax: "Axes | None",
+    shape: int | tuple[int, ...],
+    title: str,
+    names: Sequence[str] = (),
+    *,
+    columns: int | None = None,
+    cells: Sequence[tuple[int, int]] | None = None,
+    inches: tuple[float, float] = (1.6, 1.6),
+    size: float = FONT_SIZE,
+    pad: float | None = None,
+    label: str = "",
+) -> tuple["Axes", np.ndarray]:
     """Lay out titled panels in place of axes, and return these, with `ax.panels`, and the panels.
 
     `shape` is their number or (rows, columns), `cells` the (row, column) of each, `inches` the size
@@ -244,13 +284,13 @@ def panels(
     return ax, flat
 
 
-def entitle(ax, title):
+def entitle(ax: "Axes", title: str) -> None:
     """Replace the title of axes, in lines that are little wider than the axes."""
     letters = 1.2 * ax.bbox.width / ax.figure.dpi * 72 / (LETTER * ax.title.get_fontsize())
     ax.title.set_text("\n".join(_broken(title, int(letters))))
 
 
-def _fit(titles, inches, size):
+def _fit(titles: Sequence[str], inches: float, size: float) -> tuple[Sequence[str], float]:
     """Titles and their font size: smaller, and broken into lines where they would be too wide."""
     points = 72 * inches / LETTER
     longest = max((len(line) for title in titles for line in title.split("\n")), default=1)
@@ -259,7 +299,7 @@ def _fit(titles, inches, size):
     return titles, float(np.clip(points / longest, SMALLEST, size))
 
 
-def _broken(title, letters):
+def _broken(title: str, letters: int) -> Iterator[str]:
     """Lines of at most so many letters, broken at spaces outside of brackets and after slashes."""
     words = re.sub(r"/", "/ ", re.sub(r",\s", ",\N{NO-BREAK SPACE}", title))
     for line in words.split("\n"):
@@ -268,10 +308,24 @@ def _broken(title, letters):
 
 
 def draw_maps(
-    ax, maps, names, title, *, bar="fraction of maximum", image=None, images=None, frames=None,
-    axis_unit=None, scaled=True, faded=False, cmap="magma", norm=None, shape=None, extent=None,
-    **layout,
-):  # fmt: skip
+    ax: "Axes | None",
+    maps: np.ndarray,
+    names: Sequence[str],
+    title: str,
+    *,
+    bar: str = "fraction of maximum",
+    image: np.ndarray | None = None,
+    images: Sequence[np.ndarray] | None = None,
+    frames: Sequence[tuple[int, int] | None] | None = None,
+    axis_unit: str | None = None,
+    scaled: bool = True,
+    faded: bool = False,
+    cmap: str = "magma",
+    norm: "Normalize | None" = None,
+    shape: int | tuple[int, ...] | None = None,
+    extent: tuple[float, float, float, float] | None = None,
+    **layout: Any,
+) -> tuple["Axes", "Colorbar"]:
     """Maps (panel, row, column) in panels with one colour bar, whose label is `bar`; axes and bar.
 
     `images`, or one `image`, lie below the maps, `frames` are the (row, column) of the cell to
@@ -305,7 +359,9 @@ def draw_maps(
     return ax, style.colour_bar(flat, drawn, bar)
 
 
-def overlay(ax, image, values, *, opacity=0.7, **look):
+def overlay(
+    ax: "Axes", image: np.ndarray, values: np.ndarray, *, opacity: float = 0.7, **look: Any
+) -> "AxesImage":
     """Draw an image and a map of shape (rows, columns) over it; return the map's artist."""
     image = as_levels(image)
     height, width = image.shape[:2]
@@ -315,7 +371,7 @@ def overlay(ax, image, values, *, opacity=0.7, **look):
     return ax.imshow(np.ma.masked_invalid(values), alpha=opacity, **look, **extent)
 
 
-def as_levels(image):
+def as_levels(image: np.ndarray) -> np.ndarray:
     """An image as floats in [0, 1], from integers in [0, 255] or floats in [-1, 1]."""
     image = np.asarray(image)
     if image.ndim != 3 or image.shape[2] != 3:
@@ -331,9 +387,19 @@ def as_levels(image):
 
 
 def draw_matrix(
-    values, ax=None, *, title, size=11, pad=None, bar=None, height=None, above=0.0, models=("", ""),
-    square=None, **look,
-):  # fmt: skip
+    values: xr.DataArray,
+    ax: "Axes | None" = None,
+    *,
+    title: str,
+    size: float | str = 11,
+    pad: float | None = None,
+    bar: str | None = None,
+    height: float | None = None,
+    above: float = 0.0,
+    models: Sequence[str] = ("", ""),
+    square: bool | None = None,
+    **look: Any,
+) -> tuple["Axes", "Colorbar | None"]:
     """A heatmap of an array (layer, other), layers left to right; the axes and the colour bar.
 
     Layers along y run upwards, other units downwards. `height` is that of the y axis of a new
@@ -365,7 +431,9 @@ def draw_matrix(
     return ax, bar and style.colour_bar(ax, image, bar)
 
 
-def label_layers(ax, which, names, model="", inches=None):
+def label_layers(
+    ax: "Axes", which: str, names: Sequence[str], model: str = "", inches: float | None = None
+) -> None:
     """Name the layers and the model along an axis, "x" or "y"."""
     short, cut = shorten(names)
     name_layers(ax, which, short, np.arange(len(names)), inches)

@@ -1,7 +1,8 @@
 """Evaluations of features by layer: probes, k-NN, retrieval, clustering, videos, keypoints."""
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -154,7 +155,7 @@ def plot_ridge_probe(
     return _finish_accuracies(ax, "Ridge-probe accuracy")
 
 
-def _plot_probe(ax, depth, line, options):
+def _plot_probe(ax: "Axes", depth: np.ndarray, line: xr.DataArray, options: dict[str, Any]) -> None:
     """One line over depth, with the range of its tokens as a band and error bars over its seeds."""
     if "token" in line.dims:
         tokens = line.mean("seed") if "seed" in line.dims else line
@@ -171,14 +172,14 @@ def _plot_probe(ax, depth, line, options):
     ax.plot(depth, line.values, markersize=2 if many else 4.5, **options)
 
 
-def _deviation(line):
+def _deviation(line: xr.DataArray) -> xr.DataArray:
     """Standard deviation over seeds, NaN where fewer than two have a value."""
     count = line.count("seed")
     squares = ((line - line.mean("seed")) ** 2).sum("seed")
     return np.sqrt(squares / (count - 1).where(count > 1))
 
 
-def _finish_accuracies(ax, title):
+def _finish_accuracies(ax: "Axes", title: str) -> "Axes":
     """Label axes of accuracies in percent, and explain bands and error bars in the legend."""
     from matplotlib.collections import PolyCollection
 
@@ -194,7 +195,7 @@ def _finish_accuracies(ax, title):
     return ax
 
 
-def _name_depth(ax, names, depth, overlay):
+def _name_depth(ax: "Axes", names: Sequence[str], depth: np.ndarray, overlay: bool) -> None:
     """Name the layers along the x axis, or number the depth if models on it differ in layers."""
     from matplotlib.ticker import MultipleLocator, NullLocator, ScalarFormatter
 

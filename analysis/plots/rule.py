@@ -7,10 +7,9 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
-import xarray as xr
-
 from ..engine.results import describe, expect_array, expect_results, expect_variable
 from .primitives import entitle
+from .style import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 # Dims of a DataArray, as in "layer l2 [token]", where those in brackets may be missing; or of the
 # variables of a Dataset, by name.
 Shape: TypeAlias = str | dict[str, str]
-Result: TypeAlias = xr.DataArray | xr.Dataset
 R = TypeVar("R", contravariant=True)
 P = ParamSpec("P")
 
@@ -78,11 +76,15 @@ def draws(
         by_name_only: whether `plot(result)` leaves such results to another plot.
     """
 
-    def decorate(function):
+    def decorate(
+        function: Callable[Concatenate[R, "Axes | None", P], "Axes"],
+    ) -> PlotFunction[R, P]:
         name = function.__name__
 
         @functools.wraps(function)
-        def draw(result, /, ax=None, title=None, **options):
+        def draw(
+            result: Any, /, ax: "Axes | None" = None, title: str | None = None, **options: Any
+        ) -> "Axes":
             if not isinstance(result, dict):
                 result = _checked(result, shapes)
             elif several:

@@ -1,6 +1,7 @@
 """Similarity of layers, tokens and heads, and its formation; compute, and claims over seeds."""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,14 +70,14 @@ def plot_cka(
     return draw_matrix(cka[""], ax, **look)[0]
 
 
-def _naming(text, models):
+def _naming(text: str, models: Iterable[str]) -> str:
     """A title with the models that are compared, on a line of their own if need be."""
     pair = " and ".join(dict.fromkeys(filter(None, models)))
     space = "\n" if len(text) + len(pair) > LONG_TITLE else " "
     return f"{text}:{space}{pair}" if pair else text
 
 
-def _error_bound(results):
+def _error_bound(results: Iterable[xr.DataArray | xr.Dataset]) -> str:
     """The standard errors in the label of a colour bar, where they are known."""
     datasets = (result for result in results if isinstance(result, xr.Dataset))
     errors = (result["stderr"].max().item() for result in datasets if "stderr" in result)
@@ -84,7 +85,14 @@ def _error_bound(results):
     return f" (standard error at most {max(finite):.1g})" if finite else ""
 
 
-def _draw_panels(maps, title, models, ax, bar, last_bar=""):
+def _draw_panels(
+    maps: dict[str, xr.DataArray],
+    title: str,
+    models: Sequence[Sequence[str]],
+    ax: "Axes | None",
+    bar: str,
+    last_bar: str = "",
+) -> "Axes":
     """A matrix for each of a dict from label to array; the last has a bar of its own, if named."""
     columns = math.ceil(len(maps) / math.ceil(len(maps) / 4))
     models = [pair if pair[0] != pair[1] else ["", ""] for pair in models]
@@ -168,7 +176,7 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
 SELF = 0.99  # the similarity of a layer with itself, of measures without errors of estimation
 
 
-def _self_similarity(matrix):
+def _self_similarity(matrix: xr.DataArray) -> float:
     """The least similarity of a layer with itself; 1 where none is compared with itself."""
     layers, others = (layer_names(matrix, dim) for dim in DIMS)
     own = [matrix.values[layers.index(name), others.index(name)] for name in {*layers} & {*others}]
@@ -205,7 +213,7 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     return ax
 
 
-def _mark_matches(ax, cka):
+def _mark_matches(ax: "Axes", cka: np.ndarray) -> None:
     """Mark the largest CKA of each column, the first axis of `cka`; count those on the diagonal."""
     columns = np.flatnonzero(np.isfinite(cka).any(axis=1))
     best = np.nan_to_num(cka[columns], nan=-np.inf).argmax(axis=1)
@@ -392,7 +400,7 @@ def plot_localization(
     return ax
 
 
-def _named(result, tokens):
+def _named(result: xr.DataArray, tokens: Sequence[int]) -> xr.DataArray:
     """The tokens of these coordinates, in the order asked for."""
     available = result["token"].values.tolist()
     if not len(tokens) or not set(tokens) <= set(available):
@@ -400,7 +408,7 @@ def _named(result, tokens):
     return result.sel(token=list(tokens))
 
 
-def _spaced(result, on_grid):
+def _spaced(result: xr.DataArray, on_grid: bool) -> xr.DataArray:
     """The tokens to draw: all if they are few, otherwise some spread over the grid."""
     if result.sizes["token"] <= (MOST_PANELS**2 if on_grid else MOST_BY_LAYER):
         return result
@@ -415,7 +423,7 @@ def _spaced(result, on_grid):
     return result.isel(token=np.flatnonzero(keep))
 
 
-def _landmarks(positions, shape):
+def _landmarks(positions: np.ndarray, shape: Sequence[int]) -> list[int]:
     """Indices of the first prefix token and of those at two corners, two edges and the centre."""
     last, middle = np.array(shape) - 1, np.array(shape) // 2
     top, left = (0, middle[1]), (middle[0], 0)
@@ -426,7 +434,7 @@ def _landmarks(positions, shape):
     return sorted(indices)
 
 
-def _cells(result):
+def _cells(result: xr.DataArray) -> list[tuple[int, int]]:
     """The row and column of the panel of each token: its position among those drawn."""
     positions = np.stack([result["token_row"].values, result["token_column"].values])
     prefix = np.isnan(positions).any(axis=0)
@@ -614,7 +622,7 @@ def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     return ax
 
 
-def _name_points(ax, x, y, names):
+def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str]) -> None:
     """Writes the name of each point next to it, at the first free one of `PLACES`."""
     from matplotlib.transforms import Bbox
 

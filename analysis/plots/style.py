@@ -1,15 +1,29 @@
 """What all plots share: checks of results, new axes, colours, colour bars and legends."""
 
 import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import xarray as xr
 
 from ..engine.results import expect_variable
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.colors import Colormap
+    from matplotlib.image import AxesImage
+    from matplotlib.legend import Legend
+    from matplotlib.typing import ColorType
+
+Result: TypeAlias = xr.DataArray | xr.Dataset
+ResultT = TypeVar("ResultT", xr.DataArray, xr.Dataset, Result)
 # One result, or a dict from label to several.
-Arrays = xr.DataArray | dict[str, xr.DataArray]
-Datasets = xr.Dataset | dict[str, xr.Dataset]
+Arrays: TypeAlias = xr.DataArray | dict[str, xr.DataArray]
+Datasets: TypeAlias = xr.Dataset | dict[str, xr.Dataset]
+Label = TypeVar("Label", bound=Hashable)  # of a line
 
 ACCENT = "#35e0ff"  # stands out from every colour of the heatmaps
 LONG_ENTRY = 26
@@ -23,12 +37,12 @@ LEGEND = {
 }
 
 
-def by_label(results):
+def by_label(results: ResultT | dict[str, ResultT]) -> dict[str, ResultT]:
     """The results as a dict from label to result; the label of a single result is ""."""
     return results if isinstance(results, dict) else {"": results}
 
 
-def labelled(results, variable, *dims):
+def labelled(results: Datasets, variable: str, *dims: str) -> dict[str, xr.DataArray]:
     """Dict from label to that variable of each result; where dims are named, it is checked."""
     return {
         label: expect_variable(result, variable, dims) if dims else result[variable]
@@ -36,7 +50,7 @@ def labelled(results, variable, *dims):
     }
 
 
-def token_layout(result):
+def token_layout(result: Result) -> tuple[int, tuple[int, int]]:
     """The number of prefix tokens and the grid's (rows, columns), from the attributes."""
     missing = [name for name in ("prefix", "rows", "columns") if name not in result.attrs]
     if missing:
@@ -45,18 +59,18 @@ def token_layout(result):
     return prefix, (rows, columns)
 
 
-def titled(text, results):
+def titled(text: str, results: Arrays | Datasets) -> str:
     """The title of a plot; of a single result with the model's name, if it is known."""
     model = "" if isinstance(results, dict) else results.attrs.get("model", "")
     return f"{text}: {model}" if model else text
 
 
-def models(result):
+def models(result: Result) -> list[str]:
     """Names of the two models that a result compares; empty where unknown."""
     return [result.attrs.get(f"model_{which}", "") for which in "xy"]
 
 
-def split(arrays, dim):
+def split(arrays: dict[str, xr.DataArray], dim: str) -> dict[tuple[str, Any], xr.DataArray]:
     """Dict from (label, coordinate along `dim`) to array, from one from label to array."""
     return {
         (label, value): array.sel({dim: value})
@@ -65,54 +79,56 @@ def split(arrays, dim):
     }
 
 
-def percent(axis):
+def percent(axis: "Axis") -> None:
     """Write the fractions along an axis in percent."""
     axis.set_major_formatter(lambda fraction, _: f"{100 * fraction:g}")
 
 
-def new_axes(width, height, layout="constrained"):
+def new_axes(width: float, height: float, layout: str = "constrained") -> "Axes":
     """Axes of a new figure of a size in inches."""
     import matplotlib.pyplot as plt
 
     return plt.figure(figsize=(width, height), layout=layout).add_subplot()
 
 
-def side(layers):
+def side(layers: int) -> float:
     """Length in inches of an axis with the names of so many layers."""
     return float(np.clip(0.16 * layers, 3.2, 6))
 
 
-def colours(name):
+def colours(name: str) -> "Colormap":
     """A colour map that shows missing values as grey."""
     import matplotlib
 
     return matplotlib.colormaps[name].with_extremes(bad="0.85")
 
 
-def as_hex(colours):
+def as_hex(colours: Iterable["ColorType"]) -> list[str]:
     """Colours as "#rrggbb"."""
     from matplotlib.colors import to_hex
 
     return [to_hex(colour) for colour in colours]
 
 
-def colour_map(name="magma"):
+def colour_map(name: str = "magma") -> list[str]:
     """The 256 colours of a map, from its low to its high end, as "#rrggbb"."""
     return as_hex(colours(name)(np.arange(256)))
 
 
-def depth_colours(count):
+def depth_colours(count: int) -> list[np.ndarray]:
     """Colours from dark (first) to bright (last layer), none too pale for white paper."""
     return list(colours("viridis")(np.linspace(0, 0.9, count)))
 
 
-def distinct_colours(count):
+def distinct_colours(count: int) -> list["ColorType"]:
     """Colours that distinguish lines, as many as 20 of them."""
     palette = colours("tab10" if count <= 10 else "tab20")
     return [palette(index % palette.N) for index in range(count)]
 
 
-def line_colours(labels, baselines=()):
+def line_colours(
+    labels: Iterable[Label], baselines: Sequence[Label] = ()
+) -> dict[Label, "ColorType"]:
     """Distinct colours of lines, grey for baselines: dict from label to colour."""
     labels = list(dict.fromkeys(labels))
     own = [label for label in labels if label not in baselines]
@@ -123,17 +139,17 @@ def line_colours(labels, baselines=()):
     )
 
 
-def marker(index):
+def marker(index: int) -> str:
     """Marker of the line of this number; pairs of marker and colour do not repeat after ten."""
     return MARKERS[(index + index // 10) % len(MARKERS)]
 
 
-def line_style(index):
+def line_style(index: int) -> str:
     """Line style of the line of this number."""
     return LINE_STYLES[index % len(LINE_STYLES)]
 
 
-def span(values):
+def span(values: np.ndarray) -> dict[str, float]:
     """The `vmin` and `vmax` of colours that span the finite values; 0 and 1 for none."""
     finite = np.asarray(values)[np.isfinite(values)]
     if not finite.size:
@@ -142,7 +158,9 @@ def span(values):
     return {"vmin": low, "vmax": high if high > low else low + 1}
 
 
-def colour_bar(axes, image, label, values=None):
+def colour_bar(
+    axes: "Axes | np.ndarray", image: "AxesImage", label: str, values: np.ndarray | None = None
+) -> "Colorbar":
     """One colour bar of one or several axes, with an arrow at each end that values lie beyond."""
     values = image.get_array() if values is None else values
     low, high = (values < image.norm.vmin).any(), (values > image.norm.vmax).any()
@@ -154,7 +172,7 @@ def colour_bar(axes, image, label, values=None):
     return bar
 
 
-def frame_cell(ax, row, column):
+def frame_cell(ax: "Axes", row: int, column: int) -> None:
     """Draw a frame around a cell of the last image of the axes, outside of the cell."""
     from matplotlib.patches import Rectangle
     from matplotlib.path import Path
@@ -172,7 +190,7 @@ def frame_cell(ax, row, column):
     frame.set_clip_path(around, ax.transData)
 
 
-def plain_log(axis):
+def plain_log(axis: "Axis") -> None:
     """Ticks at 1, 2 and 5 of each decade as plain numbers; more within a single decade."""
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -184,7 +202,7 @@ def plain_log(axis):
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def tidy(ax, **labels):
+def tidy(ax: "Axes", **labels: Any) -> None:
     """Remove the top and right spines of a line plot, add a light grid, and set its labels."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="0.9", linewidth=0.8)
@@ -192,7 +210,7 @@ def tidy(ax, **labels):
     ax.set(**labels)
 
 
-def legend(ax, title=None):
+def legend(ax: "Axes", title: str | None = None) -> "Legend":
     """A legend next to the axes, where it covers nothing; long entries break after the model."""
     handles, labels = ax.get_legend_handles_labels()
     if max(map(len, labels)) > LONG_ENTRY:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list
+from vit_tf import TokenGrid
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
@@ -26,15 +27,19 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Images, Model, Models, Taps
+from ..engine.roles import Features, Images, Model, Models, Taps
 from ..engine.stream import Statistic, Totals
 
+Rows: TypeAlias = Any  # an array (batch, ...), or a structure of such arrays
+# A value of arrays that are summed over batches, such as `ratio`.
+ValueOfSums: TypeAlias = Callable[[Any], np.ndarray]
+Coordinates: TypeAlias = dict[str, Any]  # of a result, by dimension, as xarray takes them
 CHANNEL_PARTS = 4  # of the channels of a layer, for its kernel
 MOST_GROUPS = 32  # of batches, whose values without each are saved
 
 
 @tf.function(autograph=False)  # many layers have one shape, and are traced once
-def layer_gram(values):
+def layer_gram(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """`gram` of a layer (example, ...), summed over parts of its channels, for all cores."""
     channels = math.prod(values.shape[1:]) if values.shape[1:].is_fully_defined() else 1
     parts = tf.reshape(values, (tf.shape(values)[0], math.gcd(CHANNEL_PARTS, channels), -1))
@@ -42,7 +47,7 @@ def layer_gram(values):
     return tf.reduce_sum(kernels, axis=0), tf.reduce_sum(of_mean, axis=0)
 
 
-def pairwise_hsic(kernels_x, kernels_y):
+def pairwise_hsic(kernels_x: tf.Tensor, kernels_y: tf.Tensor) -> tf.Tensor:
     """The unbiased HSIC (x, y) of all pairs of U-centred kernels (x, n, n) and (y, n, n)."""
     x, y = (tf.reshape(kernels, (tf.shape(kernels)[0], -1)) for kernels in (kernels_x, kernels_y))
     n = tf.cast(tf.shape(kernels_x)[-1], tf.float32)
@@ -73,7 +78,7 @@ def in_units(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return x / tf.cast(unit, tf.float32), unit**2
 
 
-def gram(values):
+def gram(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Linear kernels (..., n, n) of centred (..., n, channel), and squares of the mean (...)."""
     x = tf.cast(values, tf.float32)
     mean = tf.reduce_mean(x, axis=-2, keepdims=True)
@@ -83,7 +88,7 @@ def gram(values):
     return tf.matmul(centred, centred, transpose_b=True), of_mean
 
 
-def unbiased(kernels, of_mean):
+def unbiased(kernels: tf.Tensor, of_mean: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """U-centred kernels (..., n, n) of size 1, and scales (..., 3): how large they were.
 
     With A the kernel without its diagonal, r its row sums and s their sum,
@@ -107,13 +112,13 @@ def unbiased(kernels, of_mean):
     return kernel, tf.stack([size, own, own + of_mean], axis=-1)
 
 
-def ratio(sums):
+def ratio(sums: np.ndarray) -> np.ndarray:
     """CKA of HSIC summed over batches: array of shape (layer, layer)."""
     norm = np.sqrt(np.diagonal(sums, axis1=-2, axis2=-1))
     return sums / norm[..., :, None] / norm[..., None, :]
 
 
-def jackknife(value, rows):
+def jackknife(value: ValueOfSums, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """The value of sums over batches, and its standard error, NaN for a single batch."""
     total = value(tf.nest.map_structure(lambda x: x.sum(axis=0), rows))
     if (batches := len(tf.nest.flatten(rows)[0])) == 1:
@@ -128,7 +133,7 @@ def jackknife(value, rows):
     return total, np.sqrt((batches - 1) / batches * spread)
 
 
-def leave_one_out(value, rows):
+def leave_one_out(value: ValueOfSums, rows: Rows) -> np.ndarray:
     """The value of sums over batches without each of these: array of shape (batch, ...)."""
     total = tf.nest.map_structure(lambda x: x.sum(axis=0), rows)
     return np.stack(
@@ -226,25 +231,27 @@ def layer_kernels(layers: Iterable[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return kernels, tf.cast(scales, tf.float64) * tf.stack(squares_of_units)[:, None]
 
 
-def hsic_terms(images, kernels, scales):
+def hsic_terms(images: tf.Tensor, kernels: tf.Tensor, scales: tf.Tensor) -> dict[str, Any]:
     """What a batch adds to CKA of all pairs of layers, of `unbiased` kernels and scales."""
     rows = {"hsic": pairwise_hsic(kernels, kernels)[None], "scales": scales[None]}
     return {"rows": rows, "examples": tf.shape(images)[0]}
 
 
-def sides(layers):
+def sides(layers: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
     """Positions of layers x and y, from the layers of one model, or of two one after the other."""
     every = np.arange(sum(map(len, layers)))
     return every[: len(layers[0])], every[-len(layers[-1]) :]
 
 
-def unscaled(hsic, scales):
+def unscaled(hsic: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """HSIC (batch, layer, layer) and squares (layer, 2) of kernels that are not divided."""
     size, squares = scales[..., 0].astype(np.float64), scales[..., 1:].astype(np.float64)
     return hsic * size[..., :, None] * size[..., None, :], squares.sum(axis=0)
 
 
-def similarity(hsic, squares, layers):
+def similarity(
+    hsic: np.ndarray, squares: np.ndarray, layers: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
     """Minibatch CKA of all pairs of layers (layer, layer), and its standard error.
 
     From HSIC (batch, layer, layer) and the sums of squares without and with the mean (layer, 2).
@@ -259,7 +266,14 @@ def similarity(hsic, squares, layers):
     return jackknife(ratio, hsic)
 
 
-def labelled_similarity(value, stderr, coords, models, totals, **facts):
+def labelled_similarity(
+    value: np.ndarray,
+    stderr: np.ndarray,
+    coords: Coordinates,
+    models: Sequence[Features],
+    totals: Totals,
+    **facts: Any,
+) -> xr.Dataset:
     """Dataset of `cka` and `stderr`, whose dims are the `coords`, of a pair of features."""
     names = dict(zip(("model_x", "model_y"), map(model_name, models), strict=True))
     facts = {"estimator": ESTIMATOR, "units": "1", "remainder": int(totals["remainder"])} | facts
@@ -268,7 +282,7 @@ def labelled_similarity(value, stderr, coords, models, totals, **facts):
     return with_errors(value, stderr, coords).assign_attrs(attributes)
 
 
-def with_errors(value, stderr, coords):
+def with_errors(value: np.ndarray, stderr: np.ndarray, coords: Coordinates) -> xr.Dataset:
     """Dataset of `cka` and `stderr`, whose dims are the `coords`."""
     dims = tuple(coords)
     variables = {
@@ -278,7 +292,9 @@ def with_errors(value, stderr, coords):
     return xr.Dataset(variables, coords)
 
 
-def varying_layers(hsic, scales, layers):
+def varying_layers(
+    hsic: np.ndarray, scales: np.ndarray, layers: Sequence[Sequence[str]]
+) -> tuple[np.ndarray, dict[str, list[str]], list[str]]:
     """Which layers (layer,) vary between examples, their names, and those of the others.
 
     Several examples of a batch must differ: HSIC is blind to one. Names are those of `layers` of
@@ -368,7 +384,7 @@ def layer_match_accuracy(similarity: xr.Dataset) -> tuple[int, int]:
     return int((best == names).sum()), len(names)
 
 
-def _shared(cka):
+def _shared(cka: xr.DataArray) -> list[str]:
     """Names of the layers that both models have."""
     other = set(layer_names(cka, "layer_y"))
     names = [name for name in layer_names(cka, "layer_x") if name in other]
@@ -440,7 +456,7 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> St
     return _cka_of_endings((f"{site}/branch", f"{site}/skip"), features, features)
 
 
-def _cka_of_endings(names, *features):
+def _cka_of_endings(names: Sequence[str], *features: Features) -> Statistic[xr.Dataset]:
     """The `Statistic` of `cka` of the taps of one model that have each name in any block."""
     # Not `cka.statistic`, which is kept with the model for its own layers.
     features_x, *others = features
@@ -522,7 +538,7 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
 
-def _parts(tap, values, grid):
+def _parts(tap: str, values: tf.Tensor, grid: TokenGrid) -> list[tf.Tensor]:
     """The prefix token that comes first, where there is one, and the spatial tokens."""
     tokens = as_tokens(tap, values)
     if tokens.shape[1] != grid.num_tokens:

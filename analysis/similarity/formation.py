@@ -3,10 +3,10 @@
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.feature_taps import taps_of
 from ..engine.pooling import pool
 from ..engine.results import ALL, model_name, require_finite, variable
-from ..engine.roles import Images
+from ..engine.roles import Features, Images
 from ..engine.stream import as_dataset
 from ..engine.training_recorder import Recorder
 from ..probes.ridge import classify, fit_classifier
@@ -48,7 +48,10 @@ class Record:
     now: Kernels
 
 
-def compare(before, now, sizes, layers):
+Probes: TypeAlias = tuple[list[np.ndarray], np.ndarray]  # batches of images, and all labels
+
+
+def compare(before: Kernels, now: Kernels, sizes: np.ndarray, layers: Sequence[str]) -> np.ndarray:
     """CKA (layer,) of layers to themselves at another time, and its standard error."""
     both = (before, now)
     hsic = np.array([[_hsic(x, y, sizes) for y in both] for x in both])
@@ -60,7 +63,7 @@ def compare(before, now, sizes, layers):
     return np.array(estimates)[:, :, 0, 1].T
 
 
-def _hsic(x, y, sizes):
+def _hsic(x: Kernels, y: Kernels, sizes: np.ndarray) -> np.ndarray:
     """The unbiased HSIC of each layer and batch: float64 array of shape (layer, batch)."""
     first = np.concatenate([[0], np.cumsum(sizes**2)[:-1]])
     sums = np.add.reduceat(x.values.astype(np.float64) * y.values, first, axis=1)
@@ -68,7 +71,13 @@ def _hsic(x, y, sizes):
     return sums / (sizes * (sizes - 3.0)) * scale
 
 
-def row(epoch, layers, to_start, to_previous, accuracy):
+def row(
+    epoch: int,
+    layers: Sequence[str],
+    to_start: np.ndarray,
+    to_previous: np.ndarray,
+    accuracy: np.ndarray | None,
+) -> xr.Dataset:
     """The result of one record, of dims (epoch, layer), from what `compare` returned."""
     long_names = "CKA to the start", "CKA to the record before"
     values = {
@@ -83,7 +92,7 @@ def row(epoch, layers, to_start, to_previous, accuracy):
     return xr.Dataset({n: variable(dims, x[None], long) for n, (x, long) in values.items()}, coords)
 
 
-def save_record(record, folder, epochs):
+def save_record(record: Record, folder: Path, epochs: Collection[int]) -> None:
     """Writes a record, then removes those of other epochs than the `kept` ones, and of its own."""
     epoch = int(record.result["epoch"][-1])
     state = record.result.assign(
@@ -99,7 +108,7 @@ def save_record(record, folder, epochs):
             path.unlink()
 
 
-def load_records(folder):
+def load_records(folder: Path) -> dict[int, Record]:
     """The records in a folder: dict from epoch to `Record`, empty where there are none."""
     records = {}
     for epoch, path in _states(folder).items():
@@ -113,7 +122,7 @@ def load_records(folder):
     return records
 
 
-def _states(folder):
+def _states(folder: Path) -> dict[int, Path]:
     """Files of records by their epochs, in order."""
     paths = {int(m[1]): path for path in folder.glob("*.nc") if (m := STATE.fullmatch(path.name))}
     return dict(sorted(paths.items()))
@@ -170,7 +179,7 @@ class FormationRecorder(Recorder):
         l2: float = L2,
         folder: str | os.PathLike | None = None,
         log_dir: str | os.PathLike | None = None,
-    ):
+    ) -> None:
         if every < 1 or l2 <= 0:
             raise ValueError(
                 f"Expected every of at least 1 and l2 above 0. Received: every={every}, l2={l2}"
@@ -210,7 +219,7 @@ class FormationRecorder(Recorder):
             check_dtype(features, batch.dtype.name)
         check_values(features, self._images[0])
 
-        def kernels(images):
+        def kernels(images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             taps = taps_of(features, images)
             self._layers = list(taps)
             return layer_kernels(taps.values())
@@ -320,7 +329,7 @@ class FormationRecorder(Recorder):
         return digest.hexdigest()[:16]
 
 
-def _features_of(features, model, images):
+def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> Features:
     """The callable from images to layers that `features` is, or that it reads from the model."""
     if isinstance(features, keras.layers.Layer):
         own = {id(variable) for variable in model.variables}
@@ -347,19 +356,19 @@ def _features_of(features, model, images):
     raise ValueError(f"{EXPECTED}. Received: {name}, which {', and '.join(attempts)}")
 
 
-def _compiled(step, images):
+def _compiled(step: Callable[[tf.Tensor], Any], images: np.ndarray) -> Callable[[np.ndarray], Any]:
     """A function of batches like `images`, of any number, traced once."""
     spec = tf.TensorSpec([None, *images.shape[1:]], images.dtype)
     return tf.function(step, input_signature=[spec], autograph=False)
 
 
-def _batches(images):
+def _batches(images: Images) -> list[np.ndarray]:
     """The batches of a data set of images, or of images and labels, as arrays."""
     batches = as_dataset(images).as_numpy_iterator()
     return [batch[0] if isinstance(batch, tuple) else batch for batch in batches]
 
 
-def _read_probes(train, test, num_classes):
+def _read_probes(train: Any, test: Any, num_classes: int) -> tuple[Probes, Probes, int]:
     """Images, in batches, and labels of both data sets."""
     parts = []
     for subset, data in (("training", train), ("test", test)):

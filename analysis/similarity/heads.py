@@ -9,6 +9,8 @@ import tensorflow as tf
 import xarray as xr
 from scipy.linalg import block_diag
 
+from vit_tf import TokenGrid
+
 from ..attention.attention_distance import (
     LEFT_OUT,
     attention_weights,
@@ -120,7 +122,7 @@ def head_similarity(
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
 
-def _distance(totals, grid, tap):
+def _distance(totals: Totals, grid: TokenGrid, tap: str) -> tuple[np.ndarray, np.ndarray]:
     """The distance of each head, and the number of its queries that have none."""
     summed, counted = totals["distance"]
     require_finite("attention distance", [summed], [tap])
@@ -134,7 +136,7 @@ def _distance(totals, grid, tap):
     return distance, totals["examples"] * grid.num_spatial - counted
 
 
-def subset_members(distance):
+def subset_members(distance: np.ndarray) -> np.ndarray:
     """Which heads (subset of each order, head) each subset holds, from their distances (head,)."""
     nearest = np.argsort(distance, kind="stable")
     ranks = [np.argsort(order) for order in (nearest, nearest[::-1])]
@@ -142,7 +144,9 @@ def subset_members(distance):
     return np.concatenate([rank < sizes for rank in ranks]).astype(np.float64)
 
 
-def similarity_of_subsets(hsic, squares, members, tap, layers):
+def similarity_of_subsets(
+    hsic: np.ndarray, squares: np.ndarray, members: np.ndarray, tap: str, layers: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
     """CKA of subsets of heads and layers, and its error, (subset, layer): HSIC is additive."""
     subsets, heads = members.shape
     own = np.diagonal(hsic, axis1=1, axis2=2).T
@@ -153,7 +157,7 @@ def similarity_of_subsets(hsic, squares, members, tap, layers):
     return value[:subsets, subsets:], stderr[:subsets, subsets:]
 
 
-def _weights_and_heads(taps, block, grid):
+def _weights_and_heads(taps: Taps, block: str, grid: TokenGrid) -> tuple[tf.Tensor, tf.Tensor]:
     """The attention weights of a block (example, head, query, key), and its heads' outputs."""
     names = [f"{block}/attention/weights", f"{block}/attention/heads"]
     weights, heads = select(taps, names).values()

@@ -10,6 +10,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list
+from vit_tf import TokenGrid
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
@@ -120,7 +121,9 @@ def own_share(maps: np.ndarray, own: np.ndarray) -> float:
     return float(np.mean(maps.argmax(axis=1) == own))
 
 
-def _without_batches(batches, result):
+def _without_batches(
+    batches: dict[str, np.ndarray], result: xr.DataArray
+) -> dict[str, list[float]]:
     """Attributes of the last layer without each batch, from its terms in each: lists of numbers."""
     count = len(batches["hsic"])
     *_, own = _compared(result)
@@ -161,7 +164,7 @@ def last_maps(similarity: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
     return maps[np.ix_(tokens, patches)], own
 
 
-def _compared(similarity):
+def _compared(similarity: xr.DataArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Indices of spatial tokens, of patches with a CKA, and among these of the tokens' own."""
     maps = similarity.values[-1].reshape(similarity.sizes["token"], -1)
     own = (similarity["token_row"] * similarity.sizes["column"] + similarity["token_column"]).values
@@ -170,7 +173,7 @@ def _compared(similarity):
     return tokens, patches, np.searchsorted(patches, own[tokens])
 
 
-def input_patches(images, grid):
+def input_patches(images: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
     """The pixels of every patch of a grid: (example, patch, pixel), patches row by row."""
     side, channels = grid.stride, images.shape[-1]
     shape = (-1, grid.rows, side, grid.columns, side, channels)
@@ -178,7 +181,7 @@ def input_patches(images, grid):
     return tf.reshape(patches, (-1, grid.num_spatial, side * side * channels))
 
 
-def _own(kernels, scales):
+def _own(kernels: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
     """HSIC of each representation with itself, its largest possible value, squares: (item, 4)."""
     n = tf.cast(tf.shape(kernels)[-1], tf.float64)
     hsic = tf.cast(tf.reduce_sum(kernels**2, axis=(-2, -1)), tf.float64)
@@ -187,12 +190,12 @@ def _own(kernels, scales):
     return tf.concat([both / (n * (n - 3.0)), squares], axis=-1)
 
 
-def _size(scales):
+def _size(scales: tf.Tensor) -> tf.Tensor:
     """The sizes of kernels: float64 of shape (item,)."""
     return tf.cast(scales[:, 0], tf.float64)
 
 
-def _ratio(totals, tokens):
+def _ratio(totals: Totals, tokens: Sequence[int]) -> tuple[np.ndarray, int]:
     """CKA of shape (layer, token, patch), NaN at constant patches, and the number of these."""
     layers, own = list(totals["token"]), np.stack(list(totals["token"].values()))
     require_finite("localization", [totals["patch"]], ["the images"])
@@ -209,7 +212,7 @@ def _ratio(totals, tokens):
     return hsic / np.sqrt(own[:, :, :1] * patch_hsic), int(constant.sum())
 
 
-def _constant(own):
+def _constant(own: np.ndarray) -> np.ndarray:
     """Whether examples differ by rounding errors only, or in one example a batch: shape (...,).
 
     The unbiased HSIC takes out what a single example adds to its row and column of the kernel, so a
@@ -219,7 +222,7 @@ def _constant(own):
     return (centred <= 1e-12 * raw) | (hsic <= NEGLIGIBLE * most)
 
 
-def _positions(tokens, grid):
+def _positions(tokens: Sequence[int] | None, grid: TokenGrid) -> list[int]:
     """The chosen positions in the sequence, as a list of integers."""
     positions = list(range(grid.num_tokens)) if tokens is None else list(tokens)
     if not positions or not set(positions) <= set(range(grid.num_tokens)):

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.results import require_word
+from ..engine.stream import Totals
 from .cka import in_units, layer_gram, pairwise_hsic, ratio, unbiased, unbiased_kernels
 
 # Channels of a layer up to which its kernel is made in float64: CCA looks at small directions.
 NARROW = 4096
 # Pairs of layers whose matrices are worked on at once.
 PAIRS = 32
+
+
+Pair: TypeAlias = tuple[int, int]  # positions of two layers
+# The value of each of several pairs of layers, from the stacked matrices of the first layers of the
+# pairs, then those of the second: float64 of shape (pair,).
+PairFunction: TypeAlias = Callable[..., tf.Tensor]
 
 
 class Layers:
@@ -29,52 +36,54 @@ class Layers:
     it. `tokens` are tensors (n, token, channel), or None where no measure reads them.
     """
 
-    def __init__(self, values, tokens=None):
+    def __init__(
+        self, values: Sequence[tf.Tensor], tokens: Sequence[tf.Tensor] | None = None
+    ) -> None:
         scaled, squares_of_units = zip(*map(in_units, values), strict=True)
         self.values, self.tokens = scaled, tokens
         self._squares_of_units = tf.stack(squares_of_units)
         self.examples = tf.shape(values[0])[0]
 
     @cached_property
-    def _grams(self):
+    def _grams(self) -> list[tuple[tf.Tensor, tf.Tensor]]:
         """Centred kernels as they are, float32, and what centring took, of each layer."""
         return [layer_gram(values) for values in self.values]
 
     @cached_property
-    def unbiased(self):
+    def unbiased(self) -> tuple[tf.Tensor, tf.Tensor]:
         """U-centred kernels, float32, and scales of shape (layer, 3), as `unbiased` makes them."""
         kernels, scales = unbiased(*map(tf.stack, zip(*self._grams, strict=True)))
         return kernels, tf.cast(scales, tf.float64) * self._squares_of_units[:, None]
 
     @cached_property
-    def hsic(self):
+    def hsic(self) -> tf.Tensor:
         """HSIC of all pairs of layers, float64 of shape (layer, layer)."""
         kernels, scales = self.unbiased
         size = tf.cast(scales[:, 0], tf.float64)
         return tf.cast(pairwise_hsic(kernels, kernels), tf.float64) * size[:, None] * size
 
     @cached_property
-    def _parts(self):
+    def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Kernels as they are, what the mean adds to each row, (layer, n), and its square."""
         pairs = zip(self.values, self._grams, strict=True)
         made = [_kernel(values, kernel) for values, (kernel, _) in pairs]
         return tuple(map(tf.stack, zip(*made, strict=True)))
 
     @cached_property
-    def size(self):
+    def size(self) -> tf.Tensor:
         """The sizes of the kernels before they were divided, float64 of shape (layer,)."""
         own = tf.linalg.trace(self._parts[0]) / tf.cast(self.examples, tf.float64)
         return tf.maximum(own * self._squares_of_units, 1e-100)
 
     @cached_property
-    def kernels(self):
+    def kernels(self) -> tf.Tensor:
         """Centred linear kernels of size 1, float64."""
         size_in_units = self.size / self._squares_of_units
         kernels = self._parts[0] / size_in_units[:, None, None]
         return tf.where(tf.math.is_finite(kernels), kernels, tf.zeros_like(kernels))
 
     @cached_property
-    def cosines(self):
+    def cosines(self) -> tf.Tensor:
         """Cosines of the features of all pairs of images, which are not centred; 0 for zeros."""
         kernels, along, of_mean = self._parts
         raw = kernels + along[:, :, None] + along[:, None, :] + of_mean[:, None, None]
@@ -83,14 +92,14 @@ class Layers:
         return tf.where(tf.math.is_finite(cosines), cosines, tf.zeros_like(cosines))
 
     @cached_property
-    def squared_distances(self):
+    def squared_distances(self) -> tf.Tensor:
         """Squared Euclidean distances, in units of the size of each kernel."""
         own = tf.linalg.diag_part(self.kernels)
         squares = own[:, :, None] + own[:, None, :] - 2.0 * self.kernels
         return tf.linalg.set_diag(tf.maximum(squares, 0.0), tf.zeros_like(own))
 
     @cached_property
-    def distances(self):
+    def distances(self) -> tf.Tensor:
         """Euclidean distances of the n (n - 1) / 2 pairs of images: (layer, pair)."""
         ones = tf.ones((self.examples, self.examples), tf.bool)
         upper = tf.where(tf.linalg.set_diag(tf.linalg.band_part(ones, 0, -1), ~ones[0]))
@@ -99,19 +108,19 @@ class Layers:
         return tf.sqrt(tf.gather(flat, places, axis=1))
 
     @cached_property
-    def sorted_distances(self):
+    def sorted_distances(self) -> tf.Tensor:
         """The same in ascending order."""
         return tf.sort(self.distances, axis=1)
 
     @cached_property
-    def spectrum(self):
+    def spectrum(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Eigenvalues of the kernels, ascending, of shape (layer, n), and their eigenvectors."""
         values, vectors = tf.linalg.eigh(self.kernels)
         return tf.maximum(values, 0.0), vectors
 
 
 @tf.function(autograph=False)  # many layers have one shape, and are traced once
-def _kernel(values, kernel):
+def _kernel(values: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """The float64 kernel of a layer (example, ...), and what its mean adds."""
     flat = tf.reshape(values, (tf.shape(values)[0], -1))
     precise = width_of(values) <= NARROW
@@ -124,20 +133,20 @@ def _kernel(values, kernel):
     return tuple(tf.cast(x, tf.float64) for x in (kernel, along, tf.reduce_sum(mean**2)))
 
 
-def width_of(values):
+def width_of(values: tf.Tensor) -> float:
     """The number of channels of a layer (example, ...) when flattened; infinite if not known."""
     shape = values.shape[1:]
     return math.prod(shape) if shape.is_fully_defined() else math.inf
 
 
-def over_pairs(function, pairs, *stacks):
+def over_pairs(function: PairFunction, pairs: Sequence[Pair], *stacks: tf.Tensor) -> tf.Tensor:
     """`function` of the matrices of `pairs` of layers, a few at a time: float64 (pair,)."""
     missing = -len(pairs) % min(PAIRS, len(pairs))
     chunks = tf.reshape(
         tf.constant([*pairs, *pairs[:1] * missing]), (-1, min(PAIRS, len(pairs)), 2)
     )
 
-    def one(chunk):
+    def one(chunk: tf.Tensor) -> tf.Tensor:
         return function(*(tf.gather(stack, chunk[:, side]) for side in (0, 1) for stack in stacks))
 
     values = tf.map_fn(one, chunks, fn_output_signature=tf.float64, parallel_iterations=1)
@@ -154,10 +163,10 @@ class Measure:
     """
 
     name: str
-    terms: Callable[..., dict]
-    value: Callable[..., Any]
+    terms: Callable[[Layers, Places], dict[str, tf.Tensor]]
+    value: Callable[[dict[str, np.ndarray], Places], np.ndarray]
     invariant: str
-    settings: dict = field(default_factory=dict)
+    settings: dict[str, float] = field(default_factory=dict)
     min_batch: int = LEAST_EXAMPLES
     unknown: str = ""
 
@@ -166,15 +175,15 @@ class Measure:
 class Places:
     """Positions `x` and `y` of the layers of the two models that are compared."""
 
-    x: list
-    y: list
+    x: list[int]
+    y: list[int]
 
-    def pairs(self, symmetric):
+    def pairs(self, symmetric: bool) -> list[Pair]:
         """Pairs of positions whose measure has to be computed."""
         half = symmetric and self.x == self.y
         return [(i, j) for i in self.x for j in self.y if not half or i <= j]
 
-    def block(self, values, symmetric):
+    def block(self, values: np.ndarray, symmetric: bool) -> np.ndarray:
         """The values of `pairs` as an array of shape (layer_x, layer_y)."""
         by_pair = dict(zip(self.pairs(symmetric), np.asarray(values), strict=True))
         return np.array(
@@ -182,31 +191,43 @@ class Places:
         )
 
 
-def of_hsic(name, hsic, invariant, **options):
+def of_hsic(
+    name: str, hsic: Callable[[Layers], tf.Tensor], invariant: str, **options: Any
+) -> Measure:
     """A measure that is the ratio of summed HSIC (layer, layer), a function of `Layers`."""
 
-    def value(totals, places):
+    def value(totals: Totals, places: Places) -> np.ndarray:
         return ratio(totals["hsic"])[np.ix_(places.x, places.y)]
 
     return Measure(name, lambda layers, _: {"hsic": hsic(layers)}, value, invariant, **options)
 
 
-def of_matrix(name, matrix, invariant, **options):
+def of_matrix(
+    name: str, matrix: Callable[[Layers], tf.Tensor], invariant: str, **options: Any
+) -> Measure:
     """A measure that is the mean over batches of a function of `Layers` (layer, layer)."""
 
-    def terms(layers, _):
+    def terms(layers: Layers, _: Places) -> dict[str, tf.Tensor]:
         return {"sum": tf.cast(matrix(layers), tf.float64), "batches": tf.ones((), tf.float64)}
 
-    def value(totals, places):
+    def value(totals: Totals, places: Places) -> np.ndarray:
         return (totals["sum"] / totals["batches"])[np.ix_(places.x, places.y)]
 
     return Measure(name, terms, value, invariant, **options)
 
 
-def of_pairs(name, stacks, function, invariant, symmetric=True, has_value=None, **options):
+def of_pairs(
+    name: str,
+    stacks: Callable[[Layers], tuple[tf.Tensor, ...]],
+    function: PairFunction,
+    invariant: str,
+    symmetric: bool = True,
+    has_value: Callable[[Layers], list[bool]] | None = None,
+    **options: Any,
+) -> Measure:
     """The mean over batches of `over_pairs` of `stacks`; NaN for layers without `has_value`."""
 
-    def terms(layers, places):
+    def terms(layers: Layers, places: Places) -> dict[str, tf.Tensor]:
         pairs = places.pairs(symmetric)
         there = has_value(layers) if has_value else [True] * len(layers.values)
         made = [at for at, (i, j) in enumerate(pairs) if there[i] and there[j]]
@@ -216,7 +237,7 @@ def of_pairs(name, stacks, function, invariant, symmetric=True, has_value=None, 
             values = tf.tensor_scatter_nd_update(values, np.array(made)[:, None], computed)
         return {"sum": values, "batches": tf.ones((), tf.float64)}
 
-    def value(totals, places):
+    def value(totals: Totals, places: Places) -> np.ndarray:
         return places.block(totals["sum"] / totals["batches"], symmetric)
 
     return Measure(name, terms, value, invariant, **options)
@@ -225,7 +246,7 @@ def of_pairs(name, stacks, function, invariant, symmetric=True, has_value=None, 
 ROTATIONS = "orthogonal maps, isotropic scaling and translation of either representation"
 
 
-def linear_cka():
+def linear_cka() -> Measure:
     """CKA of linear kernels, the estimator of `cka`."""
     return of_hsic("cka", lambda layers: layers.hsic, ROTATIONS)
 
@@ -264,7 +285,7 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
     if not bandwidth > 0:
         raise ValueError(f"Expected bandwidth to be above 0. Received: bandwidth={bandwidth}")
 
-    def hsic(layers):
+    def hsic(layers: Layers) -> tf.Tensor:
         count = tf.shape(layers.distances)[1]
         # A remainder of one image, which is left out, has no distances.
         middle = tf.pad(layers.sorted_distances, [[0, 0], [0, 1]])
@@ -308,7 +329,7 @@ def token_cka() -> Measure:
     return of_hsic("token_cka", _token_hsic, invariant, unknown=unknown)
 
 
-def _token_hsic(layers: Layers):
+def _token_hsic(layers: Layers) -> tf.Tensor:
     """HSIC (layer, layer) summed over tokens; NaN for layers of other numbers of tokens."""
     tokens = layers.tokens
     counts = [layer_tokens.shape[1] for layer_tokens in tokens]
@@ -327,7 +348,7 @@ def _token_hsic(layers: Layers):
 
 
 @tf.function(autograph=False)  # many layers have one shape, and are traced once
-def _token_kernels(tokens):
+def _token_kernels(tokens: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """U-centred kernels of all tokens (token, example, example) of mean size 1, and that size."""
     kernels, scales = unbiased_kernels(tf.transpose(tokens, (1, 0, 2)))
     size = tf.maximum(tf.reduce_mean(scales[:, 0]), 1e-100)
@@ -436,11 +457,18 @@ def pwcca() -> Measure:
         `similarities`, `cca`, `svcca`; page measurements/similarity/measures.md.
     """
 
-    def stacks(layers):
+    def stacks(layers: Layers) -> tuple[tf.Tensor, ...]:
         bases, counts = _bases(layers, 1.0)
         return bases, counts, _channels(layers)
 
-    def value(basis_x, count_x, channels_x, basis_y, count_y, _):
+    def value(
+        basis_x: tf.Tensor,
+        count_x: tf.Tensor,
+        channels_x: tf.Tensor,
+        basis_y: tf.Tensor,
+        count_y: tf.Tensor,
+        _: tf.Tensor,
+    ) -> tf.Tensor:
         between = tf.matmul(basis_x, basis_y, transpose_a=True)
         squares, turned = tf.linalg.eigh(tf.matmul(between, between, transpose_b=True))
         rho = tf.sqrt(tf.maximum(squares, 0.0))
@@ -456,10 +484,14 @@ def pwcca() -> Measure:
     return of_pairs("pwcca", stacks, value, invariant, **options)
 
 
-def _mean_correlation(name, variance, invariant, settings):
+def _mean_correlation(
+    name: str, variance: float, invariant: str, settings: dict[str, float]
+) -> Measure:
     """The measure of `svcca` and `cca`."""
 
-    def value(basis_x, count_x, basis_y, count_y):
+    def value(
+        basis_x: tf.Tensor, count_x: tf.Tensor, basis_y: tf.Tensor, count_y: tf.Tensor
+    ) -> tf.Tensor:
         between = tf.matmul(basis_x, basis_y, transpose_a=True)
         squares = tf.linalg.eigvalsh(tf.matmul(between, between, transpose_a=True))
         total = tf.reduce_sum(tf.sqrt(tf.maximum(squares, 0.0)), axis=-1)
@@ -470,7 +502,7 @@ def _mean_correlation(name, variance, invariant, settings):
     return of_pairs(name, bases, value, invariant, **options)
 
 
-def _bases(layers, variance):
+def _bases(layers: Layers, variance: float) -> tuple[tf.Tensor, tf.Tensor]:
     """Orthonormal bases (layer, n, n) that hold a share of the variance, and their sizes."""
     values, vectors = layers.spectrum  # ascending
     largest = values[:, -1:]
@@ -482,18 +514,18 @@ def _bases(layers, variance):
     return tf.where(held[:, None, :], vectors, 0.0), count
 
 
-def _known(values, count_x, count_y, n):
+def _known(values: tf.Tensor, count_x: tf.Tensor, count_y: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
     """The values, NaN for pairs whose directions meet in n - 1 dimensions in any case."""
     return tf.where(count_x + count_y <= n - 1, values, tf.constant(float("nan"), tf.float64))
 
 
-def _narrow(layers):
+def _narrow(layers: Layers) -> list[bool]:
     """Which layers have no more channels than there are images, nor than `NARROW`."""
     most = min(NARROW, layers.values[0].shape[0] or NARROW)
     return [width_of(x) <= most for x in layers.values]
 
 
-def _channels(layers):
+def _channels(layers: Layers) -> tf.Tensor:
     """Centred channels (layer, n, channel), filled with zeros to one width; 0 of wide layers."""
     narrow = _narrow(layers)
     widths = [width_of(x) if fits else 0 for x, fits in zip(layers.values, narrow, strict=True)]
@@ -540,12 +572,14 @@ def procrustes() -> Measure:
         `similarities`, `rsa`; page measurements/similarity/measures.md.
     """
 
-    def stacks(layers):
+    def stacks(layers: Layers) -> tuple[tf.Tensor, ...]:
         values, vectors = layers.spectrum
         roots = tf.matmul(vectors * tf.sqrt(values)[:, None, :], vectors, transpose_b=True)
         return roots, layers.kernels
 
-    def value(root_x, kernel_x, root_y, kernel_y):
+    def value(
+        root_x: tf.Tensor, kernel_x: tf.Tensor, root_y: tf.Tensor, kernel_y: tf.Tensor
+    ) -> tf.Tensor:
         # The squared singular values of X' Y are the eigenvalues of this product.
         squares = tf.linalg.eigvalsh(root_y @ kernel_x @ root_y)
         own = tf.linalg.trace(kernel_x) * tf.linalg.trace(kernel_y)
@@ -589,7 +623,7 @@ def rsa(correlation: str = "pearson") -> Measure:
     """
     require_word(correlation, CORRELATIONS, "correlation")
 
-    def matrix(layers):
+    def matrix(layers: Layers) -> tf.Tensor:
         distances = layers.distances if correlation == "pearson" else _ranks(layers)
         centred = distances - tf.reduce_mean(distances, axis=1, keepdims=True)
         length = tf.norm(centred, axis=1, keepdims=True)
@@ -599,7 +633,7 @@ def rsa(correlation: str = "pearson") -> Measure:
     return of_matrix(f"rsa_{correlation}", matrix, ROTATIONS)
 
 
-def _ranks(layers: Layers):
+def _ranks(layers: Layers) -> tf.Tensor:
     """Ranks of the distances from 0, equal values sharing the mean of theirs: (layer, pair)."""
     ordered = layers.sorted_distances
     sides = [tf.searchsorted(ordered, layers.distances, side) for side in ("left", "right")]
@@ -641,7 +675,7 @@ def mutual_knn(k: int = 10) -> Measure:
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
 
-    def matrix(layers):
+    def matrix(layers: Layers) -> tf.Tensor:
         lowest = tf.fill((len(layers.values), layers.examples), tf.constant(-2.0, tf.float64))
         most = tf.minimum(k, layers.examples)  # a remainder, which is left out, may have fewer
         nearest = tf.math.top_k(tf.linalg.set_diag(layers.cosines, lowest), most).indices
@@ -693,7 +727,7 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
             f"Expected l2 above 0 and at least 2 folds. Received: l2={l2}, folds={folds}"
         )
 
-    def terms(layers, _):
+    def terms(layers: Layers, _: Places) -> dict[str, tf.Tensor]:
         kernels, size = layers.kernels, layers.size
         residuals, baselines = zip(
             *(_held_out(kernels, fold, folds, l2) for fold in range(folds)), strict=True
@@ -706,7 +740,7 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
             "total": tf.matmul(of_mean, flat, transpose_b=True)[0],
         }
 
-    def value(totals, places):
+    def value(totals: Totals, places: Places) -> np.ndarray:
         share = totals["residual"] / totals["total"]
         return 1.0 - share[np.ix_(places.x, places.y)]
 
@@ -714,7 +748,7 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
     return Measure("linear_predictivity", terms, value, ROTATIONS, settings, 2 * folds)
 
 
-def _held_out(kernels, fold, folds, l2):
+def _held_out(kernels: tf.Tensor, fold: int, folds: int, l2: float) -> tuple[tf.Tensor, tf.Tensor]:
     """What one fold adds to the squares of errors, as quadratic forms in the kernel of a target.
 
     The errors of the images of the fold are linear in all images, W Y: their squares add up to the

@@ -114,7 +114,7 @@ def similarities(
     layers = []  # of each model, which show in its taps
     names = [measure.name for measure in selected]
 
-    def places():
+    def places() -> Places:
         return Places(*(side.tolist() for side in sides(layers)))
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def similarities(
         rows = totals["rows"]
         varies, varying, constant = varying_layers(rows["hsic"], rows["scales"], layers)
 
-        def values(sums):
+        def values(sums: dict[str, Any]) -> np.ndarray:
             every = places()
             return np.stack([measure.value(sums[measure.name], every) for measure in selected])
 
@@ -169,7 +169,7 @@ def similarities(
     return Statistic(step, finish, min_batch=least)
 
 
-def disagreement(values):
+def disagreement(values: np.ndarray) -> np.ndarray:
     """How differently measures rank each pair of layers: from 0 to 1, (layer_x, layer_y).
 
     The rank of a pair is the share of the other pairs that are less similar by a measure, equal
@@ -185,7 +185,7 @@ def disagreement(values):
     return np.fmax.reduce(places) - np.fmin.reduce(places)  # of those that are not NaN
 
 
-def _chosen(measures, tokens):
+def _chosen(measures: Sequence[str | Measure] | None, tokens: str | None) -> list[Measure]:
     """The list of `Measure`; a `ValueError` for what is none."""
     if tokens is not None:
         require_word(tokens, POOLED)
@@ -207,7 +207,7 @@ def _chosen(measures, tokens):
     return selected
 
 
-def _warn_unknown(selected, values, layers_x):
+def _warn_unknown(selected: Sequence[Measure], values: np.ndarray, layers_x: Sequence[str]) -> None:
     """A warning for each measure that some pairs of layers have no value of."""
     for measure, bad in zip(selected, np.isnan(values), strict=True):
         if layers := [layer for layer, row in zip(layers_x, bad, strict=True) if row.any()]:
