@@ -575,7 +575,7 @@ def training_data(plan: ModelPlan, options: Options) -> list[tf.data.Dataset]:
     return [train.repeat(options.far_repeats if plan.is_far else plan.repeats), *others]
 
 
-def data_options(plan, options):
+def data_options(plan: ModelPlan, options: Options) -> Options:
     """The options of the study, with the data that a plan is trained on.
 
     On a far domain there are as many updates as in fine-tuning on the other half of the classes, so

@@ -3,13 +3,14 @@
 from ..attention.rollout import attention_rollout
 from ..plots.attention_plots import plot_attention_rollout
 from ..study.figure import Figure, Paper, each
-from ..study.measure import statistic
+from ..study.measure import SharedPass, statistic
+from ..study.models import StudyModel
 from .chapters import LOCALITY
 
 ABNAR = Paper("Abnar and Zuidema (2020)", "https://arxiv.org/abs/2005.00928", prefix="A.", rank=3)
 
 
-def rollout_of(model):
+def rollout_of(model: StudyModel) -> SharedPass:
     """Attention rollout: attention and identity skips, multiplied through the layers."""
     taps = model.layers("rollout")
     model.require_grid()

@@ -1,9 +1,13 @@
 """Interventions: which heads, blocks and tokens does the output depend on?"""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
+import tensorflow as tf
 import xarray as xr
 
 from ..engine.estimates import (
+    Estimate,
     correlation,
     estimate,
     mean_error,
@@ -14,6 +18,7 @@ from ..engine.estimates import (
     with_error,
 )
 from ..engine.results import expect_variable
+from ..engine.roles import Features
 from ..flow.ablation import LARGEST, RANDOM, head_ablation, skip_ablation, token_ablation
 from ..flow.logit_lens import lens_accuracy, logit_lens
 from ..plots.flow_plots import (
@@ -23,9 +28,10 @@ from ..plots.flow_plots import (
     plot_token_ablation,
 )
 from ..study.claims import claim
-from ..study.data import first_images, labels_of
+from ..study.data import Data, first_images, labels_of
 from ..study.figure import Figure, Paper, group, variants, with_roles
-from ..study.measure import DATA, quantity, task
+from ..study.measure import DATA, Measurement, Measurements, MeasureModel, quantity, task
+from ..study.models import StudyModel
 from .chapters import CAUSES
 from .walmer.section4_attention import unit_distance_of
 from .walmer.section5_clusters import blocks_of
@@ -34,14 +40,22 @@ MOST_IMAGES = 256  # of the user's models, unless the first batch alone is large
 MOST_FOR_HEADS = 512  # whose effects are small
 
 
-def _intervention(measure, model, taps, most=None, detail=None, name="", call=""):
+def _intervention(
+    measure: Callable[..., xr.Dataset],
+    model: StudyModel,
+    taps: Sequence[str],
+    most: int | None = None,
+    detail: str | None = None,
+    name: str = "",
+    call: str = "",
+) -> Measurement:
     """A measurement of many forward passes over the labelled test images, with interventions."""
     name, is_users = name or measure.__name__, model.role == "model"
     most = most or MOST_IMAGES
     scores = model.require_scores()
     model.require(not is_users or model.accuracy is not None, "class scores for these images")
 
-    def make(data):
+    def make(data: Data) -> xr.Dataset:
         test = first_images(data.test, most) if is_users else data.test
         return measure(model.features(*taps, scores), test, scores=scores)
 
@@ -51,15 +65,15 @@ def _intervention(measure, model, taps, most=None, detail=None, name="", call=""
     return task(name, model, make, reads="test", inputs=(DATA,), labelled=True, call=call)
 
 
-def head_ablation_of(model):
+def head_ablation_of(model: StudyModel) -> Measurement:
     """Effect of ablating each head."""
     return _intervention(head_ablation, model, model.layers("heads"), MOST_FOR_HEADS)
 
 
-def head_effects_of(model):
+def head_effects_of(model: StudyModel) -> Measurement:
     """The same, with the attention distance of each head."""
 
-    def make(effects, distance):
+    def make(effects: xr.Dataset, distance: xr.Dataset) -> xr.Dataset:
         sites = {tap.rpartition("/")[0]: tap for tap in effects["layer"].values}
         taps = [sites[tap.rpartition("/")[0]] for tap in distance["layer"].values]
         return effects.assign(distance=distance.assign_coords(layer=taps))
@@ -69,32 +83,32 @@ def head_effects_of(model):
     return task("head_effects", model, make, inputs=inputs, call=ablation.call)
 
 
-def skip_ablation_of(model):
+def skip_ablation_of(model: StudyModel) -> Measurement:
     """Effect of removing the skips, and the branches, of each block."""
     return _intervention(skip_ablation, model, model.layers("ablated_skips"))
 
 
-def token_ablation_of(model):
+def token_ablation_of(model: StudyModel) -> Measurement:
     """Effect of ablating tokens at half depth."""
     model.require_grid()
     taps = model.layers("embedding", "middle")
     return _intervention(token_ablation, model, taps, detail="middle")
 
 
-def lens_of(model):
+def lens_of(model: StudyModel) -> Measurement:
     """Logit-lens accuracy of each block."""
 
-    def measure(features, test, scores):
+    def measure(features: Features, test: tf.data.Dataset, scores: str) -> xr.Dataset:
         return lens_accuracy(logit_lens(features, test, scores), labels_of(test))
 
     call = "analysis.lens_accuracy(analysis.logit_lens({model}, @images@), labels_of(@images@))"
     return _intervention(measure, model, model.layers("lens"), name="lens_accuracy", call=call)
 
 
-def over_seeds(measure):
+def over_seeds(measure: MeasureModel) -> Callable[[list[StudyModel]], Measurements | None]:
     """A function of models that measures a ViT and its other seeds, or the user's models."""
 
-    def measure_models(models):
+    def measure_models(models: list[StudyModel]) -> Measurements | None:
         if user_models := with_roles(models, "model"):
             return {model.name: measure(model) for model in user_models}
         for intact in with_roles(models, "vit"):
@@ -105,7 +119,7 @@ def over_seeds(measure):
     return measure_models
 
 
-def removal_of_blocks(models):
+def removal_of_blocks(models: list[StudyModel]) -> Measurements | None:
     """Skips and branches removed at test time, and ViTs that were trained without skips."""
     if user_models := with_roles(models, "model"):
         return {model.name: skip_ablation_of(model) for model in user_models}
@@ -118,7 +132,7 @@ def removal_of_blocks(models):
     return None
 
 
-def _gain_of(model, intact):
+def _gain_of(model: StudyModel, intact: StudyModel) -> tuple[float, float]:
     """Difference in accuracy and its standard error, paired where each image's answer is known."""
     if model.correct is not None and intact.correct is not None:
         gains = np.subtract(model.correct, intact.correct, dtype=float)
@@ -127,10 +141,10 @@ def _gain_of(model, intact):
     return without - before, np.sqrt((without * (1 - without) + before * (1 - before)) / count)
 
 
-def _beside_trained(intact, without):
+def _beside_trained(intact: StudyModel, without: Sequence[StudyModel]) -> Measurement:
     """Skip ablation with another path, the difference in accuracy of models trained without."""
 
-    def make(effects):
+    def make(effects: xr.Dataset) -> xr.Dataset:
         change = xr.full_like(effects["accuracy_change"].isel(path=[0]), np.nan)
         change = change.assign_coords(path=["skip, in training too"])
         error = change.copy(deep=True)
@@ -159,7 +173,7 @@ POINT, FIVE_POINTS = 0.01, 0.05  # losses of accuracy
 
 
 @claim("head_ablation.{vit}", "", "", "share of heads", above=0.5, least=0.1)
-def heads_are_dispensable(effects):
+def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
     """Most attention heads can be removed individually at a loss of less than a point of accuracy.
 
     Share of heads whose removal lowers accuracy by less than one point.
@@ -174,7 +188,9 @@ def heads_are_dispensable(effects):
     return _share_below(POINT, effects, "accuracy_change", dims, "heads")
 
 
-def _share_below(loss, effects, change, dims, over):
+def _share_below(
+    loss: float, effects: xr.Dataset, change: str, dims: tuple[str, ...], over: str
+) -> Estimate:
     """Share of parts whose removal costs less accuracy than `loss`, with its interval over images.
 
     Half a part is added at either end, as no share of few parts is exact.
@@ -186,7 +202,7 @@ def _share_below(loss, effects, change, dims, over):
     # No image changed: at most 3 / images do, with 95 % confidence.
     error = np.maximum(error, 1.5 / effects.attrs["examples"])
 
-    def limits(alpha):
+    def limits(alpha: float) -> tuple[float, float]:
         low, high = t_interval(falls, error, df, alpha)
         fewest, most = np.sum(high < loss), np.sum(low < loss)
         ends = np.array([fewest - 0.5, most + 0.5]) / len(falls)
@@ -197,7 +213,7 @@ def _share_below(loss, effects, change, dims, over):
 
 
 @quantity("head_effects.{model}", unit="rank correlation", more="depends more on its global heads")
-def global_heads_matter(effects):
+def global_heads_matter(effects: xr.Dataset) -> Estimate:
     """Rank correlation between attention distance and head importance.
 
     Spearman's correlation, over all heads, between attention distance and the change of the
@@ -212,7 +228,7 @@ def global_heads_matter(effects):
 
 
 @claim("skip_ablation.{vit}", "", "", "share of blocks", above=0.5, least=0.1)
-def vits_survive_layers(effects):
+def vits_survive_layers(effects: xr.Dataset) -> Estimate:
     """ViTs are robust to the removal of almost any single layer.
 
     Share of blocks whose removal, of their branches, costs less than five points of accuracy.
@@ -226,7 +242,7 @@ def vits_survive_layers(effects):
 
 
 @claim("token_ablation.{vit}", "", "", "nat", above=0, least=0.05)
-def large_tokens_hold_more(effects):
+def large_tokens_hold_more(effects: xr.Dataset) -> Estimate:
     """High-norm tokens contain more global information than other tokens.
 
     Divergence of the output after removing the 10 % of tokens with the largest norm at half
@@ -254,7 +270,7 @@ HIGH_NORM = 3.0  # times the median norm
 
 
 @claim("lens_accuracy.{vit}", "", "", "share of depth", above=0.25, least=0.1)
-def classes_emerge(lens):
+def classes_emerge(lens: xr.Dataset) -> Estimate:
     """Class representations emerge over the layers in the space of the class embedding.
 
     Relative depth at which the logit lens reaches half of its final accuracy above chance: 0 is the
@@ -269,10 +285,10 @@ def classes_emerge(lens):
     examples, last = lens.attrs["examples"], max(len(accuracy) - 1, 1)
     half = (accuracy[-1] + 1 / lens.attrs["num_classes"]) / 2
 
-    def depth(values):
+    def depth(values: np.ndarray) -> float:
         return np.argmax(values >= half) / last
 
-    def limits(alpha):
+    def limits(alpha: float) -> tuple[float, float]:
         low, high = np.transpose([wilson(a * examples, examples, alpha) for a in accuracy])
         low[-1] = high[-1] = accuracy[-1]
         # Half a block is added at either end: a depth is that of a block.

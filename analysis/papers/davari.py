@@ -1,6 +1,7 @@
 """Davari et al. 2022: "Reliability of CKA as a Similarity Measure in Deep Learning"."""
 
 import numpy as np
+import xarray as xr
 
 from vit_tf.common.names import join_words
 
@@ -8,7 +9,8 @@ from ..engine.results import expect_variable
 from ..plots.similarity_plots import plot_cka_sensitivity
 from ..similarity.cka_sensitivity import COMPONENT, IMAGES, PIXELS, cka_sensitivity
 from ..study.figure import Figure, Paper, each
-from ..study.measure import statistic
+from ..study.measure import Results, SharedPass, statistic
+from ..study.models import StudyModel
 from .chapters import STRUCTURE
 
 DAVARI = Paper("Davari et al. (2022)", "https://arxiv.org/abs/2210.16156", prefix="Dv.", rank=5)
@@ -20,14 +22,14 @@ PARTS = {
 }
 
 
-def sensitivity_of(model):
+def sensitivity_of(model: StudyModel) -> SharedPass:
     """CKA of the representations of a model, and without parts of them."""
     taps = model.layers("representations")
     model.require(len(taps) >= 2, "two layers to compare")
     return statistic(cka_sensitivity, model, taps)
 
 
-def changed_readings(result):
+def changed_readings(result: xr.Dataset) -> str:
     """Sentences on the parts without which half of the pairs of layers have another CKA."""
     dims = ("layer_x", "layer_y")
     cka = expect_variable(result, "cka", dims).values
@@ -49,7 +51,7 @@ def changed_readings(result):
     return " ".join(sentences)
 
 
-def reading_of(models, results):
+def reading_of(models: list[StudyModel], results: Results) -> str:
     """The caption: how to read the panels, and what CKA depends on."""
     return " ".join(
         [

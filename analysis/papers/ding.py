@@ -1,14 +1,16 @@
 """Ding et al. 2021: "Grounding Representation Similarity Through Statistical Testing"."""
 
 import numpy as np
+import xarray as xr
 
-from ..engine.estimates import jackknifed, ranks, transformed
+from ..engine.estimates import Estimate, jackknifed, ranks, transformed
 from ..engine.results import expect_variable
 from ..plots.similarity_plots import plot_similarities
 from ..similarity.similarities import similarities
 from ..study.claims import claim
 from ..study.figure import Figure, Paper, each
-from ..study.measure import statistic
+from ..study.measure import SharedPass, statistic
+from ..study.models import StudyModel
 from .chapters import STRUCTURE
 
 DING = Paper("Ding et al. (2021)", "https://arxiv.org/abs/2108.01661", prefix="S.", rank=5)
@@ -25,7 +27,7 @@ MEASURES = (
 LEAST_LAYERS = 3  # of which two pairs can be ordered
 
 
-def measures_of(model):
+def measures_of(model: StudyModel) -> SharedPass | None:
     """Similarity measures between block outputs, of any model or one trained twice."""
     if model.role == "seed":
         if model.detail != 1:  # one picture of each model, for any number of seeds
@@ -37,7 +39,7 @@ def measures_of(model):
 
 
 @claim("similarities.{vit}", "1", "1", "rank correlation", below=0.5, least=0.1)
-def measures_disagree(result):
+def measures_disagree(result: xr.Dataset) -> Estimate:
     """Similarity measures often disagree about which layers are similar.
 
     Rank correlation of the similarities of all pairs of layers, mean over pairs of measures: 1 if
@@ -58,7 +60,7 @@ def measures_disagree(result):
         )
     both = (values + values.swapaxes(1, 2)) / 2
 
-    def agreement(layers):
+    def agreement(layers: np.ndarray) -> float:
         first, second = (layers[at] for at in np.triu_indices(len(layers), 1))
         return mean_rank_correlation(both[:, first, second])
 
@@ -73,7 +75,7 @@ def measures_disagree(result):
 SELF_ERROR = 0.01  # of the similarity of a layer with itself, which is 1
 
 
-def mean_rank_correlation(values):
+def mean_rank_correlation(values: np.ndarray) -> float:
     """Mean of Spearman's rank correlation of all pairs of rows (measure, pair); NaN if constant."""
     ranked = np.array([ranks(row) for row in values])
     deviations = ranked - ranked.mean(axis=1, keepdims=True)

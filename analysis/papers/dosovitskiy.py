@@ -1,11 +1,14 @@
 """Dosovitskiy et al. 2020: "An Image is Worth 16x16 Words": amount of data, and first layer."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import xarray as xr
 
 from ..engine.estimates import (
+    Estimate,
     accuracy_of,
     descriptive,
     minus,
@@ -19,7 +22,8 @@ from ..plots.probe_plots import plot_accuracy_by_data
 from ..plots.similarity_plots import plot_compute
 from ..study.claims import RUNS, claim
 from ..study.figure import Figure, Paper, each, group, variants, with_roles
-from ..study.measure import task
+from ..study.measure import Measurement, Measurements, task
+from ..study.models import StudyModel
 from .chapters import EMBEDDINGS, SCALE
 
 DOSOVITSKIY = Paper(
@@ -27,24 +31,28 @@ DOSOVITSKIY = Paper(
 )
 
 
-def filters_of(model):
+# Accuracy and number of images; where known, which of these are right, and the number of classes.
+Accuracy: TypeAlias = tuple[float, int] | tuple[float, int, np.ndarray | None, int]
+
+
+def filters_of(model: StudyModel) -> Measurement:
     """The principal components of the patch embedding's filters."""
     model.require(model.patch_kernel is not None, "known patch embedding")
 
     return task("patch_filters", model, lambda: patch_filters(model.patch_kernel()), reads="")
 
 
-def positions_of(model):
+def positions_of(model: StudyModel) -> Measurement:
     """The similarity of every position embedding to every other."""
     model.require(model.position_embedding is not None, "known position embedding")
 
-    def make():
+    def make() -> xr.DataArray:
         return position_similarity(model.position_embedding(), model.grid)
 
     return task("position_similarity", model, make, reads="")
 
 
-def accuracy_by_data_of(models):
+def accuracy_by_data_of(models: list[StudyModel]) -> Measurements | None:
     """Test accuracy by share of the training data, of models with variants on fractions of them."""
     measurements = {}
     for model in with_roles(models, "vit", "resnet"):
@@ -60,7 +68,7 @@ def accuracy_by_data_of(models):
     return measurements or None
 
 
-def accuracy_table(fractions, accuracies):
+def accuracy_table(fractions: Sequence[float], accuracies: Sequence[Accuracy]) -> xr.Dataset:
     """Accuracies, pairs with the number of test images, with Wilson's intervals, by fraction."""
     estimates = [accuracy_of(*accuracy) for accuracy in accuracies]
     columns = {"accuracy": "value", "low": "low", "high": "high"}
@@ -71,13 +79,13 @@ def accuracy_table(fractions, accuracies):
     return xr.Dataset(data, {"fraction": fractions})
 
 
-def accuracy_by_compute_of(models):
+def accuracy_by_compute_of(models: list[StudyModel]) -> Measurement | None:
     """Test accuracy and training compute of models for which both are known."""
     known = [model for model in models if model.accuracy and model.training_flops]
     if len(known) < 2:
         return None
 
-    def make():
+    def make() -> xr.Dataset:
         flops = [float(model.training_flops()) for model in known]
         accuracies = [model.accuracy[0] for model in known]
         families = [FAMILIES.get(model.role, "ViT") for model in known]
@@ -86,7 +94,12 @@ def accuracy_by_compute_of(models):
     return task("accuracy_by_compute", tuple(known), make, reads="")
 
 
-def compute_table(names, training_flops, accuracies, families=None):
+def compute_table(
+    names: Sequence[str],
+    training_flops: Sequence[float],
+    accuracies: Sequence[float],
+    families: Sequence[str] | None = None,
+) -> xr.Dataset:
     """The table that `plot_compute` draws, of models by name."""
     data = {"training_flops": ("run", training_flops), "test_accuracy": ("run", accuracies)}
     return xr.Dataset(data, {"run": names, "family": ("run", families or names)})
@@ -97,7 +110,9 @@ FOUR = "accuracy.{vit} accuracy.{resnet} accuracy.{fraction} accuracy.{resnet_fr
 
 
 @claim(FOUR, "4.3", "3 and 4", "difference in accuracy", above=0, least=0.02, about=RUNS)
-def vit_gains_more_from_data(vit, resnet, less_vit, less_resnet):
+def vit_gains_more_from_data(
+    vit: Accuracy, resnet: Accuracy, less_vit: Accuracy, less_resnet: Accuracy
+) -> Estimate:
     """With more data, the ViT catches up with the ResNet, whose inductive biases help with little.
 
     Test accuracy, ViT minus ResNet, trained on all data minus on the smallest fraction that both
@@ -107,7 +122,9 @@ def vit_gains_more_from_data(vit, resnet, less_vit, less_resnet):
 
 
 @claim(FOUR, "4.3", "3 and 4", "difference in accuracy", above=0, least=0.01, about=RUNS)
-def resnet_better_on_little_data(vit, resnet, less_vit, less_resnet):
+def resnet_better_on_little_data(
+    vit: Accuracy, resnet: Accuracy, less_vit: Accuracy, less_resnet: Accuracy
+) -> Estimate:
     """With little data, the ResNet is more accurate than the ViT.
 
     Test accuracy trained on the smallest fraction of the data that both were trained on, ResNet
@@ -117,7 +134,9 @@ def resnet_better_on_little_data(vit, resnet, less_vit, less_resnet):
 
 
 @claim(FOUR, "4.3", "3 and 4", "difference in accuracy", above=0, least=0.01, about=RUNS)
-def vit_better_on_all_data(vit, resnet, less_vit, less_resnet):
+def vit_better_on_all_data(
+    vit: Accuracy, resnet: Accuracy, less_vit: Accuracy, less_resnet: Accuracy
+) -> Estimate:
     """With enough data, the ViT is more accurate than the ResNet.
 
     Test accuracy trained on all data, ViT minus ResNet.
@@ -136,7 +155,7 @@ def vit_better_on_all_data(vit, resnet, less_vit, less_resnet):
     least=0.01,
     about=RUNS,
 )
-def hybrid_better_at_small_compute(hybrid, vit):
+def hybrid_better_at_small_compute(hybrid: Accuracy, vit: Accuracy) -> Estimate:
     """At small computational budgets, hybrids are slightly more accurate than pure ViTs.
 
     Test accuracy, hybrid minus ViT, with the same recipe.
@@ -155,7 +174,7 @@ def hybrid_better_at_small_compute(hybrid, vit):
     least=0.01,
     about=RUNS,
 )
-def masked_pretraining_helps(tuned, vit):
+def masked_pretraining_helps(tuned: Accuracy, vit: Accuracy) -> Estimate:
     """Pre-training by masked patch prediction is more accurate than training from scratch.
 
     Test accuracy, pre-trained and fine-tuned minus trained from scratch. In `vit-tf study`, the
@@ -166,7 +185,7 @@ def masked_pretraining_helps(tuned, vit):
     return _gap(tuned, vit)
 
 
-def _gap(first, second):
+def _gap(first: Accuracy, second: Accuracy) -> Estimate:
     """Difference in test accuracy, of accuracy, number of images and, where known, answers."""
     (*first, num_classes), (*second, _) = ((*pair, None, None)[:4] for pair in (first, second))
     if num_classes:
@@ -176,7 +195,7 @@ def _gap(first, second):
 
 
 @claim("position_similarity.{vit}", "4.5", "7", "rank correlation", below=0, least=0.2)
-def near_positions_are_similar(similarity):
+def near_positions_are_similar(similarity: xr.DataArray) -> Estimate:
     """Closer patches have more similar position embeddings.
 
     Rank correlation between the distance of two patches and the cosine similarity of their position
@@ -189,7 +208,7 @@ def near_positions_are_similar(similarity):
 
 
 @claim("position_similarity.{vit}", "4.5", "7", "difference in cosine", above=0, least=0.02)
-def positions_have_rows_and_columns(similarity):
+def positions_have_rows_and_columns(similarity: xr.DataArray) -> Estimate:
     """Patches in the same row or column have similar position embeddings.
 
     Cosine similarity of position embeddings in the same row or column minus that of others at equal
@@ -214,7 +233,7 @@ def positions_have_rows_and_columns(similarity):
 ALL_POSITIONS = "these are all positions of this model, not a sample"
 
 
-def _pairs_of_positions(similarity):
+def _pairs_of_positions(similarity: xr.DataArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distance, similarity, and whether row or column are equal, of all pairs of positions."""
     dims = ("row", "column", "other_row", "other_column")
     values = expect_array(similarity, dims).values

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+import xarray as xr
 
 from vit_tf.common.names import join_words
 
@@ -118,6 +119,12 @@ class OwnPasses(Measurement):
     """A measurement with passes of its own, or none; made by `task`."""
 
     make: Callable[..., Any]  # function of the results of the inputs to the result
+
+
+Result: TypeAlias = xr.DataArray | xr.Dataset
+Results: TypeAlias = Mapping[str, Result]  # by the label in a plot
+Measurements: TypeAlias = dict[str, Measurement]  # by the label in a plot
+MeasureModel: TypeAlias = Callable[[StudyModel], Measurement]
 
 
 def statistic(

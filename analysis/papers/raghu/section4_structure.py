@@ -1,38 +1,42 @@
 """Raghu et al. 2021, section 4: how similar are the representations of layers?"""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+import xarray as xr
 
 from vit_tf.taps.structure import block_outputs
 
-from ...engine.estimates import lower, minus, of_cka, upper
+from ...engine.estimates import Estimate, lower, minus, of_cka, upper
 from ...engine.results import expect_variable, layer_names
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_layer_match_accuracy
 from ...similarity.cka import cka, layer_match_accuracy
 from ...study.claims import RUNS, claim
 from ...study.figure import Figure, Overview, each, pairs
-from ...study.measure import quantity, statistic
+from ...study.measure import SharedPass, quantity, statistic
+from ...study.models import StudyModel
 from ..chapters import STRUCTURE
 from . import RAGHU
 
 LEAST_SIMILARITY = 0.5  # CKA of two layers that correspond, half of that of equal ones
 
 
-def cka_of(model):
+def cka_of(model: StudyModel) -> SharedPass:
     """Similarity of all representations of a model."""
     taps = model.layers("representations", "sublayers")
     model.require(len(taps) >= 2, "two layers to compare")
     return statistic(cka, model, taps, detail="sublayers")
 
 
-def cka_of_two(first, second):
+def cka_of_two(first: StudyModel, second: StudyModel) -> SharedPass:
     """Similarity of all representations of two models."""
     taps = [model.layers("representations", "sublayers") for model in (first, second)]
     return statistic(cka, (first, second), taps, detail="sublayers")
 
 
 @claim("cka.{vit} cka.{resnet}", "4", "1", "difference in CKA", above=0, least=0.05, about=RUNS)
-def uniform_structure(vit, resnet):
+def uniform_structure(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     """Lower and upper layers are more similar in the ViT than in the ResNet.
 
     Mean CKA between the block outputs of the lower and of the upper half, ViT minus ResNet.
@@ -44,7 +48,7 @@ def uniform_structure(vit, resnet):
 
 
 @claim("cka.{vit}.{resnet}", "4", "2", "share of depth", below=0.5, least=0.1, about=RUNS)
-def early_correspondence(cross):
+def early_correspondence(cross: xr.Dataset) -> Estimate:
     """The lower half of the ResNet is similar to a smaller share of the lower ViT layers.
 
     Share of the ViT's depth that the best matches of the lower ResNet units span.
@@ -74,7 +78,7 @@ def early_correspondence(cross):
             "that layers do not correspond."
         )
 
-    def share_of_depth(values):
+    def share_of_depth(values: np.ndarray) -> float:
         return np.mean(2 * (lower(values.argmax(axis=0))[is_matched] + 0.5) / len(values))
 
     return of_cka(share_of_depth, cross.drop_vars("stderr", errors="ignore"))
@@ -89,7 +93,7 @@ def early_correspondence(cross):
     least=0.05,
     about=RUNS,
 )
-def mixer_like_vit(with_vit, with_resnet):
+def mixer_like_vit(with_vit: xr.Dataset, with_resnet: xr.Dataset) -> Estimate:
     """An MLP-Mixer is more similar to a ViT than to a ResNet.
 
     CKA of each block of the Mixer with its best-matching block or unit, mean over blocks, with the
@@ -102,7 +106,7 @@ def mixer_like_vit(with_vit, with_resnet):
 
 
 @quantity("cka.{model}", unit="CKA", more="has lower and upper layers that are more similar")
-def halves_alike(result):
+def halves_alike(result: xr.Dataset) -> Estimate:
     """CKA between lower and upper half.
 
     Mean CKA between the layers of the lower half of a model and those of its upper half.
@@ -111,7 +115,7 @@ def halves_alike(result):
 
 
 @quantity("cka.{model}.{other}", unit="CKA")
-def last_layers_alike(result):
+def last_layers_alike(result: xr.Dataset) -> Estimate:
     """CKA between the last layers of two models.
 
     CKA between the last layers before the logits: 1 if they are equal up to rotation and scale.
@@ -120,7 +124,7 @@ def last_layers_alike(result):
 
 
 @quantity("cka.{model}.{other}", unit="CKA")
-def best_matches(result):
+def best_matches(result: xr.Dataset) -> Estimate:
     """CKA of best-matching layers of two models.
 
     CKA of each layer of the first model with the most similar layer of the second, mean over the
@@ -129,7 +133,7 @@ def best_matches(result):
     return of_cka(lambda cka: cka.max(axis=1).mean(), expect_cka(result))
 
 
-def at_block_ends(result):
+def at_block_ends(result: xr.Dataset) -> xr.Dataset:
     """A result of CKA at the output of each block alone, of models whose blocks are known."""
     for dim in ("layer_x", "layer_y"):
         names = layer_names(result, dim)
@@ -139,12 +143,12 @@ def at_block_ends(result):
     return result
 
 
-def expect_cka(result, dims=("layer_x", "layer_y")):
+def expect_cka(result: xr.Dataset, dims: Sequence[str] = ("layer_x", "layer_y")) -> xr.Dataset:
     """A result of `cka` with the dims of CKA in this order, or a `ValueError`."""
     return result.assign(cka=expect_variable(result, "cka", dims))
 
 
-def between_halves(cka):
+def between_halves(cka: np.ndarray) -> float:
     """Mean CKA of the layers of the lower half with those of the upper half but themselves."""
     count = len(cka)
     if count < 2:
@@ -153,7 +157,7 @@ def between_halves(cka):
     return np.mean([cka[i, last[last != i]].mean() for i in lower(np.arange(count))])
 
 
-def count_matches(models, results):
+def count_matches(models: list[StudyModel], results: Mapping[str, xr.Dataset]) -> str:
     """The caption of `plot_layer_match_accuracy`, with the number of matching layers."""
     own, layers = np.sum([layer_match_accuracy(result) for result in results.values()], axis=0)
     return (

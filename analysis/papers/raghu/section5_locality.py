@@ -1,9 +1,13 @@
 """Raghu et al. 2021, section 5 and appendix C: attention distance and receptive fields."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import xarray as xr
 
 from ...attention.attention_distance import attention_distance
 from ...engine.estimates import (
+    Estimate,
     descriptive,
     lower,
     rank_correlation,
@@ -18,18 +22,20 @@ from ...plots.interactive import distance_lines
 from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_similarity
 from ...study.claims import RUNS, claim
+from ...study.data import Data
 from ...study.figure import Figure, Overview, each, pairs, together
-from ...study.measure import DATA, quantity, statistic, task
+from ...study.measure import DATA, Measurement, Results, SharedPass, quantity, statistic, task
+from ...study.models import StudyModel
 from ..chapters import LOCALITY
 from . import RAGHU
 
 
-def attention_distance_of(model):
+def attention_distance_of(model: StudyModel) -> SharedPass:
     """Attention distance of every head."""
     return statistic(attention_distance, model, model.require_attention())
 
 
-def head_similarity_of(vit, other):
+def head_similarity_of(vit: StudyModel, other: StudyModel) -> SharedPass:
     """Similarity of subsets of first-block heads and the lower half of another model."""
     heads = vit.layers("block_heads")
     vit.require_grid()
@@ -39,7 +45,7 @@ def head_similarity_of(vit, other):
 
 
 @claim("head_classes.{vit}", "5", "3", "difference in share of heads", above=0, least=0.1)
-def first_block_mixes(kinds):
+def first_block_mixes(kinds: xr.Dataset) -> Estimate:
     """The first block has both local and global heads, the last block global ones only.
 
     The smaller of the shares of local and of global heads in the first block, minus the share of
@@ -61,7 +67,7 @@ def first_block_mixes(kinds):
     above=0.5,
     least=0.1,
 )
-def last_block_global(distance, patterns):
+def last_block_global(distance: xr.DataArray, patterns: xr.Dataset) -> Estimate:
     """Most heads of the last block are global.
 
     Share of the last block's heads with an attention distance of at least half that of uniform
@@ -91,7 +97,7 @@ def last_block_global(distance, patterns):
     least=0.05,
     about=RUNS,
 )
-def less_data_less_local(less, complete):
+def less_data_less_local(less: xr.DataArray, complete: xr.DataArray) -> Estimate:
     """With less training data, lower attention layers do not learn to attend locally.
 
     Attention distance of the most local head of each layer of the lower half, relative to uniform
@@ -108,7 +114,7 @@ LEAST_PEAK = 0.02  # of attention that differs from uniform; untrained heads hav
 ALL_HEADS = "these are all heads of this model, not a sample"
 
 
-def local_and_global(kinds):
+def local_and_global(kinds: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Which heads are local and which are global, of a result of `head_classes`: (layer, head)."""
     kinds_of_heads = expect_variable(kinds, "kind", ("layer", "head")).values
     return np.isin(kinds_of_heads, LOCAL), kinds_of_heads == "global"
@@ -119,7 +125,7 @@ def local_and_global(kinds):
     unit="relative to uniform attention",
     more="attends more globally in its first block",
 )
-def early_reach(distance):
+def early_reach(distance: xr.DataArray) -> Estimate:
     """Attention distance in the first block.
 
     Mean attention distance over heads, divided by that of uniform attention.
@@ -132,7 +138,7 @@ def early_reach(distance):
     unit="relative to uniform attention",
     more="attends more globally in its last block",
 )
-def last_reach(distance):
+def last_reach(distance: xr.DataArray) -> Estimate:
     """Attention distance in the last block.
 
     Mean attention distance over heads, divided by that of uniform attention.
@@ -148,7 +154,7 @@ def last_reach(distance):
     below=0,
     least=0.2,
 )
-def local_heads_resemble(subsets, distance):
+def local_heads_resemble(subsets: xr.Dataset, distance: xr.DataArray) -> Estimate:
     """More global subsets of first-block heads are less similar to lower ResNet layers.
 
     Rank correlation between a head subset's mean attention distance and its CKA with lower
@@ -175,7 +181,7 @@ def local_heads_resemble(subsets, distance):
 LEAST_SPAN = 0.25  # of uniform attention, between the most local and the most global head
 
 
-def relative_distance(distance):
+def relative_distance(distance: xr.DataArray) -> np.ndarray:
     """Attention distances of shape (layer, head) relative to uniform attention."""
     heads = expect_array(distance, ("layer", "head"))
     missing = {"rows", "columns", "stride"} - set(distance.attrs)
@@ -232,23 +238,23 @@ FIGURE_5 = Figure(
 CHANNELS = 1
 
 
-def branches(model):
+def branches(model: StudyModel) -> list[str]:
     """The taps of the branches before each sum."""
     return [tap for tap in model.taps if tap.endswith("/branch")]
 
 
-def fields_of(model):
+def fields_of(model: StudyModel) -> Measurement:
     """Effective receptive fields of all of these taps, which others are parts of."""
     taps = dict.fromkeys([*model.layers("representations", "sums"), *branches(model)])
 
-    def make(data):
+    def make(data: Data) -> xr.DataArray:
         features = model.features(*taps)
         return receptive_field(features, data.few, channels=CHANNELS, grid=model.grid)
 
     return task("receptive_fields", model, make, reads="few", inputs=(DATA,), saved=False)
 
 
-def receptive_field_of(model):
+def receptive_field_of(model: StudyModel) -> Measurement:
     """Effective receptive fields after each sum."""
     taps = model.layers("representations", "sums")
     if model.has_tokens:
@@ -256,13 +262,13 @@ def receptive_field_of(model):
     return _part(model, "receptive_field", taps)
 
 
-def branch_field_of(model):
+def branch_field_of(model: StudyModel) -> Measurement:
     """Effective receptive fields before each sum."""
     taps = model.require(branches(model), "branches separate from skips")
     return _part(model, "receptive_field_branch", taps)
 
 
-def _part(model, analysis, taps):
+def _part(model: StudyModel, analysis: str, taps: Sequence[str]) -> Measurement:
     return task(
         analysis, model, lambda fields: fields.sel(layer=list(taps)), inputs=(fields_of(model),)
     )
@@ -278,7 +284,7 @@ def _part(model, analysis, taps):
     about=RUNS,
     learned=True,
 )
-def early_fields(vit, resnet):
+def early_fields(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """Effective receptive fields of lower layers are larger in the ViT than in the ResNet.
 
     Mean receptive-field size in the lower half, relative to a uniform field, ViT minus ResNet, and
@@ -300,7 +306,7 @@ def early_fields(vit, resnet):
     least=0.05,
     learned=True,
 )
-def branch_fields(branch, total, distance):
+def branch_fields(branch: xr.DataArray, total: xr.DataArray, distance: xr.DataArray) -> Estimate:
     """Receptive fields of later attention sublayers depend on their own patch through the skip.
 
     Share of the centre patch in its receptive field, attention branch minus sum with the skip, mean
@@ -330,7 +336,7 @@ FEW_FIELDS = "the error of a field of few images and channels is not known"
     unit="relative to a uniform field",
     more="has larger receptive fields in its lower half",
 )
-def early_extent(field):
+def early_extent(field: xr.DataArray) -> Estimate:
     """Receptive-field size in the lower half.
 
     Standard deviation of pixel position, weighted by the effective receptive field of the centre
@@ -339,7 +345,7 @@ def early_extent(field):
     return student(lower(extent(field)), "layers")
 
 
-def extent(field):
+def extent(field: xr.DataArray) -> np.ndarray:
     """Standard deviation of position in each field, divided by that of a uniform field."""
     fields = expect_array(field, ("layer", "row", "column")).values
     weights = fields / fields.sum(axis=(1, 2), keepdims=True)
@@ -353,7 +359,7 @@ def extent(field):
     return np.sqrt(variance / uniform)
 
 
-def _centre_shares(field, patch):
+def _centre_shares(field: xr.DataArray, patch: int) -> dict[str, float]:
     """Share of the centre patch in each field of an attention sublayer: dict from site to it."""
     fields = expect_array(field, ("layer", "row", "column"))
     row, column = (size // patch // 2 * patch for size in fields.shape[1:])
@@ -364,7 +370,7 @@ def _centre_shares(field, patch):
     return {site: share for site, share in named if site.endswith("attention")}
 
 
-def fields_caption(models, results):
+def fields_caption(models: list[StudyModel], results: Results) -> str:
     """The caption of `FIGURE_6`."""
     sums = all(layer.endswith("/sum") for r in results.values() for layer in layer_names(r))
     after = ", after the sum of skip and branch" if sums else ""

@@ -4,8 +4,10 @@ import re
 from functools import partial
 
 import numpy as np
+import xarray as xr
 
 from ...engine.estimates import (
+    Estimate,
     accuracy_of,
     contrast_over_depth,
     descriptive,
@@ -24,26 +26,28 @@ from ...plots.flow_plots import plot_skip_ratio, plot_skip_ratio_lines
 from ...plots.similarity_plots import plot_cka
 from ...study.claims import RUNS, claim
 from ...study.figure import Figure, each, group, together, variants, with_roles
-from ...study.measure import quantity, statistic
+from ...study.measure import Measurements, SharedPass, quantity, statistic
+from ...study.models import StudyModel
 from ..chapters import SKIPS
+from ..dosovitskiy import Accuracy
 from . import RAGHU
 from .section4_structure import cka_of, expect_cka
 
 
-def skip_ratio_of(model):
+def skip_ratio_of(model: StudyModel) -> SharedPass:
     """Skip-to-branch norm ratio and cosine at every sum."""
     taps = model.layers("skips")
     model.require_grid()
     return statistic(skip_ratio, model, taps)
 
 
-def skip_ratio_by_token(model):
+def skip_ratio_by_token(model: StudyModel) -> SharedPass | None:
     """The same for a model with prefix tokens, to compare with the spatial tokens."""
     measurement = skip_ratio_of(model)
     return measurement if model.grid.prefix else None
 
 
-def cka_without_skips(models):
+def cka_without_skips(models: list[StudyModel]) -> Measurements | None:
     """Similarity of the layers of a model, and of those trained without the skips of a block."""
     for intact in with_roles(models, "vit"):
         without = variants(models, intact, "without")
@@ -52,13 +56,13 @@ def cka_without_skips(models):
     return None
 
 
-def _with_accuracy(model):
+def _with_accuracy(model: StudyModel) -> str:
     words = f"without skips in {model.detail}" if model.detail else f"{model.name}, intact"
     return f"{words}\n{100 * model.accuracy[0]:.1f} % accuracy" if model.accuracy else words
 
 
 @claim("skip_ratio.{vit}", "6", "7 left", "ratio of ratios", above=1, least=0.1)
-def cls_skips_first(ratios):
+def cls_skips_first(ratios: xr.Dataset) -> Estimate:
     """Skips propagate CLS more than spatial tokens in the first half, and less in the second.
 
     Skip-to-branch norm ratio, CLS token divided by spatial tokens, in the lower half of the blocks,
@@ -80,7 +84,7 @@ def cls_skips_first(ratios):
     return transformed(contrast_over_depth(of_blocks, halves, "blocks"), np.exp)
 
 
-def _cls_over_spatial(ratios):
+def _cls_over_spatial(ratios: xr.Dataset) -> np.ndarray:
     """Logarithm of the norm ratio of CLS over that of the mean spatial token, of each layer."""
     ratio = expect_variable(ratios, "norm_ratio", ("layer", "token"))
     prefix = ratios.attrs.get("prefix")
@@ -99,7 +103,7 @@ def _cls_over_spatial(ratios):
     least=0.1,
     about=RUNS,
 )
-def skip_influence(vit, resnet):
+def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     """Skip connections are more influential in the ViT than in the ResNet.
 
     Skip-to-branch norm ratio of identity skips, ViT divided by ResNet.
@@ -134,7 +138,7 @@ def skip_influence(vit, resnet):
     least=0.05,
     about=RUNS,
 )
-def skips_partition(intact, without, block):
+def skips_partition(intact: xr.Dataset, without: xr.Dataset, block: str) -> Estimate:
     """Without the skips of a block, layers before it and after it are less similar.
 
     Mean CKA between the layers before and after the block, without its skips minus with.
@@ -159,7 +163,7 @@ def skips_partition(intact, without, block):
     least=0.01,
     about=RUNS,
 )
-def skips_cost_accuracy(intact, without):
+def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
     """Removing the skips of a middle block reduces accuracy.
 
     Test accuracy with all skips minus without those of the block.
@@ -179,7 +183,7 @@ def skips_cost_accuracy(intact, without):
     unit="ratio",
     more="has a larger skip-to-branch norm ratio",
 )
-def skips_over_branches(ratios):
+def skips_over_branches(ratios: xr.Dataset) -> Estimate:
     """Skip-to-branch norm ratio.
 
     Norm of the skip divided by that of its branch, mean over tokens, geometric mean over layers.

@@ -4,8 +4,10 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import xarray as xr
 
 from ...engine.estimates import (
+    Estimate,
     accuracy_of,
     descriptive,
     estimate,
@@ -18,31 +20,44 @@ from ...engine.estimates import (
 )
 from ...engine.matching import match_maps
 from ...engine.results import expect_array, layer_names, unpack_correct
+from ...engine.roles import Features
+from ...engine.stream import Statistic
 from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
 from ...probes.ridge import L2, ridge_probe, score_statistic, select_l2
 from ...similarity.localization import last_maps, localization, own_share
 from ...study.claims import RUNS, claim
+from ...study.data import Data
 from ...study.figure import Figure, Overview, each, group, split, together, variants, with_roles
-from ...study.measure import DATA, quantity, statistic, task
+from ...study.measure import (
+    DATA,
+    Measurement,
+    Measurements,
+    Results,
+    SharedPass,
+    quantity,
+    statistic,
+    task,
+)
+from ...study.models import StudyModel
 from ..chapters import LOCALIZATION, PROBES
 from . import RAGHU
 
 
-def localization_of(model):
+def localization_of(model: StudyModel) -> SharedPass:
     """Similarity of single tokens of all blocks on the grid and image patches."""
     model.require_grid()
     taps = model.layers("output_tokens", "blocks")
     return statistic(localization, model, taps, detail="blocks")
 
 
-def localization_by_depth(model):
+def localization_by_depth(model: StudyModel) -> SharedPass | None:
     """The same where there are several layers of it."""
     measurement = localization_of(model)
     return measurement if len(measurement.taps[0]) > 1 else None
 
 
-def localization_of_stages(model):
+def localization_of_stages(model: StudyModel) -> Measurements | None:
     """Similarity of some positions of a ResNet's earlier stages, not all, and image patches."""
     if not model.stages:
         return None
@@ -65,7 +80,7 @@ def localization_of_stages(model):
 
 
 @claim("localization.{vit}", "7", "9", "share of tokens", above=0.5, least=0.05)
-def own_patch(similarity):
+def own_patch(similarity: xr.DataArray) -> Estimate:
     """Most tokens of the last layer are most similar to their own patch.
 
     Share of last-layer tokens whose most similar patch, by CKA, is their own.
@@ -87,7 +102,7 @@ def own_patch(similarity):
 OLDER_LOCALIZATION = "an older file, without the values without each batch of images"
 
 
-def _batches_of(similarity):
+def _batches_of(similarity: xr.DataArray) -> tuple[float, str, str]:
     """The number of images of a result of `localization`, what it is measured over, and pairing."""
     examples = similarity.attrs.get("examples", np.nan)
     count = np.size(similarity.attrs.get("own_share_without_batch", ()))
@@ -104,7 +119,7 @@ def _batches_of(similarity):
     about=RUNS,
     learned=True,
 )
-def cls_localizes_more(vit, gap):
+def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
     """A ViT trained with a CLS token localizes better than one with global average pooling.
 
     Share of other patches with a lower CKA to a last-layer token than its own patch, CLS minus
@@ -124,7 +139,7 @@ def cls_localizes_more(vit, gap):
     least=0.05,
     about=RUNS,
 )
-def vit_localizes_more(vit, resnet):
+def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """The ViT localizes better than the ResNet.
 
     Share of other patches with a lower CKA to a last-layer token than its own patch, ViT minus
@@ -138,7 +153,7 @@ def vit_localizes_more(vit, resnet):
     return _localizes_more(vit, resnet)
 
 
-def _localizes_more(first, second):
+def _localizes_more(first: xr.DataArray, second: xr.DataArray) -> Estimate:
     """Difference of the share of patches below the own one; over images where grids are equal."""
     rows, columns = (
         min(similarity.sizes[dim] for similarity in (first, second)) for dim in ("row", "column")
@@ -161,7 +176,7 @@ def _localizes_more(first, second):
 COARSER = "the error over images on a coarser grid is not known"
 
 
-def _share_below_own(similarity, factor):
+def _share_below_own(similarity: xr.DataArray, factor: int) -> np.ndarray:
     """Share of other patches less similar than the own one: (position,) of a coarser grid."""
     last = expect_array(similarity, ("layer", "token", "row", "column")).isel(layer=-1)
     last = last.isel(token=np.isfinite(last["token_row"].values))
@@ -181,7 +196,7 @@ def _share_below_own(similarity, factor):
     return sums / np.where(counts, counts, np.nan)
 
 
-def _grids(first, second):
+def _grids(first: xr.DataArray, second: xr.DataArray) -> str:
     """The grids of two results, in words."""
     return "grids of {} x {} and of {} x {} patches".format(*first.shape[-2:], *second.shape[-2:])
 
@@ -191,7 +206,7 @@ def _grids(first, second):
     unit="share of tokens",
     more="localizes more of its last-layer tokens",
 )
-def localized_tokens(similarity):
+def localized_tokens(similarity: xr.DataArray) -> Estimate:
     """Share of last-layer tokens that are most similar to their own patch.
 
     A token counts if its most similar patch, by CKA, is its own.
@@ -202,7 +217,7 @@ def localized_tokens(similarity):
         return descriptive(own_share(*last_maps(similarity)), str(too_few_images).rstrip("."))
 
 
-def localization_caption(models, results):
+def localization_caption(models: list[StudyModel], results: Results) -> str:
     """How to read the maps, and their grey patches where there are any."""
     gaps = any(bool(result.isnull().any()) for result in results.values())
     return (
@@ -255,7 +270,7 @@ RESULTS = {
 SUMMARIES = {"cls": "first token", "all": "mean of all", "spatial": "mean without the first"}
 
 
-def ridge_probe_of(model, tokens="all"):
+def ridge_probe_of(model: StudyModel, tokens: str = "all") -> SharedPass:
     """Accuracy of ridge probes on each block's output, shown `tokens` as for `ridge_probe`."""
     if tokens != "all":
         model.require_grid()
@@ -287,7 +302,7 @@ def ridge_probe_of(model, tokens="all"):
     return probe(analysis, model, taps, _tested, inputs=(fitted, selected), labelled=True)
 
 
-def probe_call(model, tokens):
+def probe_call(model: StudyModel, tokens: str) -> str:
     """The expression that gives the accuracy of ridge probes on a model, with public calls."""
     read = "{model}"
     detail = "blocks" if tokens == "all" else "grid"
@@ -299,18 +314,20 @@ def probe_call(model, tokens):
     return f"analysis.select_l2(*map({fitted}, (validation, images)))"
 
 
-def _tested(features, fitted, selected):
+def _tested(
+    features: Features, fitted: xr.Dataset, selected: xr.Dataset
+) -> Statistic[xr.DataArray]:
     """The statistic of the test images, which finishes with the accuracy at the chosen penalty."""
     scores = score_statistic(features, fitted)
     return replace(scores, finish=lambda totals: select_l2(selected, scores.finish(totals)))
 
 
-def at_last_stage(model, features, data):
+def at_last_stage(model: StudyModel, features: Features, data: Data) -> Features:
     """The maps of a ResNet at the size of its last stage, as a view of its features."""
     return match_maps(features, grid=model.grid)
 
 
-def first_token_probe_of(model):
+def first_token_probe_of(model: StudyModel) -> Measurement:
     """The probe on the first spatial token of a model without CLS (figure F.3)."""
     probes = ridge_probe_of(model, "each")
     call = f"{probe_call(model, 'each')}.isel(token=0, drop=True)"
@@ -323,7 +340,7 @@ def first_token_probe_of(model):
     )
 
 
-def summary_probes_of(model):
+def summary_probes_of(model: StudyModel) -> Measurements | None:
     """Accuracy of probes on each summary of the tokens of a model."""
     if model.role == "model" and not model.has_tokens:
         return None
@@ -336,7 +353,7 @@ def summary_probes_of(model):
     return {words: ridge_probe_of(model, tokens) for tokens, words in SUMMARIES.items()}
 
 
-def mean_probe_of(model):
+def mean_probe_of(model: StudyModel) -> Measurement | Measurements:
     """Accuracy of probes on the mean over all tokens or positions, labelled by seed."""
     measurement = ridge_probe_of(model)
     return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
@@ -351,7 +368,7 @@ def mean_probe_of(model):
     least=0.02,
     about=RUNS,
 )
-def gap_tokens_classify(gap, vit):
+def gap_tokens_classify(gap: xr.DataArray, vit: xr.DataArray) -> Estimate:
     """Single-token probes are more accurate with average pooling than with a CLS token.
 
     Mean accuracy of probes on single last-layer tokens, average pooling minus CLS.
@@ -370,7 +387,7 @@ def gap_tokens_classify(gap, vit):
     least=0.02,
     about=RUNS,
 )
-def resnet_tokens_classify(resnet, vit):
+def resnet_tokens_classify(resnet: xr.DataArray, vit: xr.DataArray) -> Estimate:
     """Single-token probes are more accurate for the ResNet than for a ViT with a CLS token.
 
     Mean accuracy of probes on single last-layer positions or tokens, ResNet minus CLS.
@@ -380,7 +397,7 @@ def resnet_tokens_classify(resnet, vit):
     return _better_tokens(resnet, vit)
 
 
-def _better_tokens(*results):
+def _better_tokens(*results: xr.DataArray) -> Estimate:
     """Difference in mean accuracy of (layer, token) over last-layer tokens without the prefix."""
     accuracies = []
     for result in results:
@@ -404,7 +421,7 @@ def _better_tokens(*results):
     least=0.01,
     about=RUNS,
 )
-def native_readouts_equal(first_token, mean):
+def native_readouts_equal(first_token: xr.DataArray, mean: xr.DataArray) -> Estimate:
     """CLS and average-pooling models perform very similarly with their native aggregation.
 
     Absolute difference in probe accuracy in the last layer: on the CLS token of the one model, on
@@ -418,7 +435,7 @@ def native_readouts_equal(first_token, mean):
     require_above_chance(best, mean.attrs, "the better model")
     gap = minus(*accuracies)
 
-    def limits(alpha):
+    def limits(alpha: float) -> tuple[float, float]:
         ends = np.array(gap.at(alpha))
         return 0.0 if ends[0] <= 0 <= ends[1] else abs(ends).min(), abs(ends).max()
 
@@ -433,7 +450,7 @@ def native_readouts_equal(first_token, mean):
     above=0,
     least=0.02,
 )
-def pooled_tokens_plateau(first_token, mean):
+def pooled_tokens_plateau(first_token: xr.DataArray, mean: xr.DataArray) -> Estimate:
     """In the last layers of a CLS model, accuracy on CLS rises more than that on pooled tokens.
 
     Increase in probe accuracy over the last third of the layers, on the CLS token minus on the mean
@@ -461,7 +478,7 @@ def pooled_tokens_plateau(first_token, mean):
     above=0,
     least=0.05,
 )
-def gap_tokens_become_alike(mean, first_token):
+def gap_tokens_become_alike(mean: xr.DataArray, first_token: xr.DataArray) -> Estimate:
     """With average pooling, the first token is further below the mean early than in the last layer.
 
     Probe accuracy on the mean of all tokens minus on the first token, mean over the lower half of
@@ -483,7 +500,7 @@ def gap_tokens_become_alike(mean, first_token):
     least=0.02,
     about=RUNS,
 )
-def data_improve_middle_layers(complete, less):
+def data_improve_middle_layers(complete: xr.DataArray, less: xr.DataArray) -> Estimate:
     """Pre-training on more data gives much higher accuracy even in middle layers.
 
     Probe accuracy of the middle third of the layers, mean, trained on all data minus on the
@@ -501,7 +518,7 @@ def data_improve_middle_layers(complete, less):
     least=0.02,
     about=RUNS,
 )
-def larger_vits_have_better_middle_layers(larger, resnet):
+def larger_vits_have_better_middle_layers(larger: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """Larger ViTs have much stronger intermediate representations than ResNets.
 
     Probe accuracy of the middle third of the layers, mean, larger ViT minus ResNet.
@@ -509,7 +526,7 @@ def larger_vits_have_better_middle_layers(larger, resnet):
     return _better_middle(larger, resnet)
 
 
-def _better_middle(*results):
+def _better_middle(*results: xr.DataArray) -> Estimate:
     """Difference in the mean accuracy of the middle third of the layers."""
     accuracies = [_accuracy(result, "middle") for result in results]
     best = max(accuracy.value for accuracy in accuracies)
@@ -517,7 +534,7 @@ def _better_middle(*results):
     return minus(*accuracies)
 
 
-def _accuracy(result, part):
+def _accuracy(result: xr.DataArray, part: int | str) -> Estimate:
     """Accuracy of a layer, or mean accuracy of the "lower" half or the "middle" third of them.
 
     The error of a mean is that of one layer: all may fail on the same images.
@@ -532,7 +549,7 @@ def _accuracy(result, part):
     return accuracy_of(values[part], examples, correct)
 
 
-def _correct(accuracy):
+def _correct(accuracy: xr.DataArray) -> np.ndarray:
     """Which images the probe of one layer classifies correctly: (image,)."""
     if "correct" not in accuracy.coords:
         raise ValueError("Not tested: an older file, without what each image is classified as.")
@@ -544,14 +561,14 @@ def _correct(accuracy):
     unit="share of depth",
     more="approaches its maximum linear-probe accuracy in deeper layers",
 )
-def readable_from(accuracy):
+def readable_from(accuracy: xr.DataArray) -> Estimate:
     """Depth at which linear-probe accuracy reaches 90 % of its maximum.
 
     Relative depth of the first such layer: 0 is the first layer, 1 the last.
     """
     values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
 
-    def depth(accuracies):
+    def depth(accuracies: np.ndarray) -> np.ndarray:
         return np.argmax(accuracies >= 0.9 * accuracies.max(-1, keepdims=True), -1) / last
 
     last = max(len(values) - 1, 1)
@@ -566,7 +583,7 @@ def readable_from(accuracy):
     draws = np.random.default_rng(0).multinomial(examples, counts / examples, DRAWS)
     depths = depth(draws @ correct[:, first].T.astype(float))
 
-    def limits(alpha):
+    def limits(alpha: float) -> np.ndarray:
         return np.quantile(depths, [alpha / 2, 1 - alpha / 2])
 
     how = "percentile bootstrap over images; each end is the depth of a layer, as the value is"
@@ -574,7 +591,7 @@ def readable_from(accuracy):
 
 
 @quantity("ridge_probe.{model}", unit="accuracy", more="reaches a higher linear-probe accuracy")
-def best_probe(accuracy):
+def best_probe(accuracy: xr.DataArray) -> Estimate:
     """Linear-probe accuracy of the best layer.
 
     Test accuracy of a probe on the mean over all tokens or positions; the layer is chosen on
@@ -588,7 +605,7 @@ def best_probe(accuracy):
     return accuracy_of(values[best], examples, unpack_correct(accuracy["correct"][best], examples))
 
 
-def tokens_caption(models, results):
+def tokens_caption(models: list[StudyModel], results: Results) -> str:
     """The caption of `FIGURE_11_LEFT`."""
     cls = ", without CLS" if _any_prefix(models) else ""
     return (
@@ -597,7 +614,7 @@ def tokens_caption(models, results):
     )
 
 
-def summaries_caption(models, results):
+def summaries_caption(models: list[StudyModel], results: Results) -> str:
     """The caption of `FIGURE_11_RIGHT`."""
     shown = (
         "Test accuracy of linear probes; the line style shows the token or mean that they are "
@@ -611,7 +628,7 @@ def summaries_caption(models, results):
     )
 
 
-def _any_prefix(models):
+def _any_prefix(models: list[StudyModel]) -> bool:
     return any(model.grid and model.grid.prefix for model in models)
 
 
@@ -651,7 +668,7 @@ FIGURE_11_RIGHT = FIGURE_11_LEFT.variant(
 )
 
 
-def depth_caption(models, results):
+def depth_caption(models: list[StudyModel], results: Results) -> str:
     """The caption of `FIGURE_13`."""
     names = [name for result in results.values() for name in layer_names(result)]
     blocks = all(name.endswith("/sum") or name in ("embedding", "root") for name in names)
@@ -688,7 +705,7 @@ FIGURE_13 = Figure(
 )
 
 
-def probes_by_data(models):
+def probes_by_data(models: list[StudyModel]) -> Measurements | None:
     """Accuracy of probes on models trained on all data and on fractions, or None without these."""
     measurements = {}
     for model in with_roles(models, "vit", "larger", "resnet"):

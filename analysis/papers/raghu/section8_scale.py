@@ -1,36 +1,39 @@
 """Raghu et al. 2021, section 8 and appendix G: what do more data and fine-tuning change?"""
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
 
 import numpy as np
 import xarray as xr
 
-from ...engine.estimates import lower, minus, of_cka, upper
+from ...engine.estimates import Estimate, lower, minus, of_cka, upper
 from ...plots.similarity_plots import plot_best_matching_layer, plot_data_scale
 from ...similarity.cka import best_matching_layer, cka
 from ...study.claims import RUNS, claim
 from ...study.figure import Figure, group, variants, with_roles
-from ...study.measure import statistic, task
-from ...study.models import NotApplicable
+from ...study.measure import Measurement, Measurements, SharedPass, statistic, task
+from ...study.models import NotApplicable, StudyModel
 from ..chapters import SCALE
 from ..walmer.section5_clusters import blocks_of
 from . import RAGHU
 from .section4_structure import expect_cka
 
 
-def block_cka_of(model, other):
+def block_cka_of(model: StudyModel, other: StudyModel) -> SharedPass:
     """Similarity of the block outputs of two models."""
     taps = [each.layers("representations", "blocks") for each in (model, other)]
     return statistic("block_cka", (model, other), taps, cka.statistic)
 
 
-def counterparts_of(model, other, analysis="counterparts"):
+def counterparts_of(
+    model: StudyModel, other: StudyModel, analysis: str = "counterparts"
+) -> Measurement:
     """Similarity of each block to the block of the same name in another model."""
     return task(analysis, (model, other), best_matching_layer, inputs=(block_cka_of(model, other),))
 
 
-def data_scale_of(models):
+def data_scale_of(models: list[StudyModel]) -> Measurements:
     """Similarity of each block to that of models trained on a fraction of the data, or on all."""
     measurements = {}
     for model in with_roles(models, "vit", "larger"):
@@ -44,13 +47,13 @@ def data_scale_of(models):
     return measurements
 
 
-def _by_fraction(*results, fractions):
+def _by_fraction(*results: xr.Dataset, fractions: Sequence[float]) -> xr.Dataset:
     parts = [best_matching_layer(result) for result in results]
     joined = xr.concat(parts, dim="fraction", combine_attrs="drop_conflicts")
     return joined.assign_coords(fraction=fractions).sortby("fraction")
 
 
-def fine_tuning_of(models):
+def fine_tuning_of(models: list[StudyModel]) -> Measurements:
     """Similarity of each block to what it was before fine-tuning."""
     return {
         after.name: counterparts_of(before, after, "fine_tuning")
@@ -60,7 +63,7 @@ def fine_tuning_of(models):
     }
 
 
-def same_blocks_of(models):
+def same_blocks_of(models: list[StudyModel]) -> Measurements:
     """Similarity of blocks of the same name, of every two models that have them."""
     if len(models) < 2:
         raise NotApplicable("It compares two models; one is given.")
@@ -76,7 +79,7 @@ def same_blocks_of(models):
 
 
 @claim("data_scale.{vit}", "8", "12", "difference in CKA", above=0, least=0.05, about=RUNS)
-def data_hunger(similarity):
+def data_hunger(similarity: xr.Dataset) -> Estimate:
     """Higher layers need more training data than lower layers.
 
     CKA with the model trained on all data, lower blocks minus upper, at the smallest fraction;
@@ -93,7 +96,7 @@ def data_hunger(similarity):
             f"second seed trained on all. Received: fractions {fractions.tolist()}."
         )
 
-    def falls(row):
+    def falls(row: int) -> Estimate:
         halves = (lambda values, half=half: half(values[row]).mean() for half in (lower, upper))
         return minus(*(of_cka(half, similarity) for half in halves))
 
@@ -109,7 +112,7 @@ def data_hunger(similarity):
     least=0.05,
     about=RUNS,
 )
-def larger_models_need_data(smaller, larger):
+def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate:
     """Higher layers of larger models need more training data.
 
     CKA of the upper half of the blocks with the model trained on all data, of a second seed trained
@@ -129,7 +132,7 @@ def larger_models_need_data(smaller, larger):
             f"Received: fractions {fractions[0]} and, of the larger model, {fractions[1]}."
         )
 
-    def loss(similarity, fractions):
+    def loss(similarity: xr.Dataset, fractions: Sequence[float]) -> Estimate:
         rows = (fractions.index(fraction) for fraction in (1, min(shared)))
         return minus(
             *(of_cka(lambda cka, row=row: upper(cka[row]).mean(), similarity) for row in rows)
@@ -148,7 +151,7 @@ def larger_models_need_data(smaller, larger):
     least=0.05,
     about=RUNS,
 )
-def fine_tuning_keeps_first_blocks(similarity):
+def fine_tuning_keeps_first_blocks(similarity: xr.Dataset) -> Estimate:
     """The first four to five of 12 blocks are well preserved by fine-tuning.
 
     CKA of each block with itself before fine-tuning, mean over the first third of the blocks minus
@@ -188,7 +191,7 @@ far_fine_tuning_keeps_first_blocks = claim(
     least=0.05,
     about=RUNS,
 )
-def far_domains_change_more(near, far):
+def far_domains_change_more(near: xr.Dataset, far: xr.Dataset) -> Estimate:
     """Fine-tuning on a far domain changes representations more than on a near one.
 
     CKA of each block with itself before fine-tuning, mean over blocks, of the model fine-tuned on a

@@ -1,16 +1,19 @@
 """Walmer et al. 2023, section 4.5 and appendix D: how similar are layers and models?"""
 
 import numpy as np
+import xarray as xr
 
-from ...engine.estimates import lower, minus, of_cka, upper
+from ...engine.estimates import Estimate, lower, minus, of_cka, upper
 from ...engine.results import layer_names
+from ...engine.roles import Features
+from ...engine.stream import Statistic
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_last_layer_cka
 from ...similarity.cka import last_layer_cka, residual_cka
 from ...study.claims import claim
 from ...study.figure import Figure, each, group
-from ...study.measure import statistic, task
-from ...study.models import NotApplicable
+from ...study.measure import Measurement, Results, SharedPass, statistic, task
+from ...study.models import NotApplicable, StudyModel
 from ...study.supervision import EXPLICIT
 from ..chapters import SKIPS, STRUCTURE
 from ..raghu.section4_structure import cka_of, expect_cka
@@ -18,30 +21,30 @@ from . import WALMER
 from .section5_clusters import ALL
 
 
-def last_layers_of(models):
+def last_layers_of(models: list[StudyModel]) -> SharedPass:
     """Similarity of the last tokens of several models."""
     if len(models) < 2:
         raise NotApplicable("It compares two models; one is given.")
     names = [model.name for model in models]
     taps = [(last_tokens(model),) for model in models]
 
-    def make(*features):
+    def make(*features: Features) -> Statistic[xr.Dataset]:
         return last_layer_cka.statistic(dict(zip(names, features, strict=True)))
 
     return statistic("last_layers", tuple(models), taps, make)
 
 
-def last_tokens(model):
+def last_tokens(model: StudyModel) -> str:
     """The last tap of tokens or positions."""
     model.require_grid()
     return model.layers("tokens")[-1]
 
 
-def norm_cka_of(model):
+def norm_cka_of(model: StudyModel) -> Measurement:
     """Similarity of the normalized inputs of all sublayers."""
     norms = model.layers("norms")
 
-    def make(result):
+    def make(result: xr.Dataset) -> xr.Dataset:
         """Of the layers that vary, those after a norm."""
         varying = [tap for tap in norms if tap in result["layer_x"].values]
         return result.sel(layer_x=varying, layer_y=varying)
@@ -49,7 +52,7 @@ def norm_cka_of(model):
     return task("norm_cka", model, make, inputs=(cka_of(model),))
 
 
-def residual_cka_of(model):
+def residual_cka_of(model: StudyModel) -> SharedPass:
     """Similarity of skips and branches of all attention sites."""
     taps = model.layers("skips")
     model.require(any("attention/" in tap for tap in taps), "known attention skips")
@@ -65,7 +68,7 @@ def residual_cka_of(model):
     least=0.05,
     supervision=EXPLICIT,
 )
-def skips_diverge(similarity):
+def skips_diverge(similarity: xr.Dataset) -> Estimate:
     """In mid-to-late layers of supervised ViTs, attention adds information that its skip lacks.
 
     CKA between each attention branch and its skip, upper half minus lower.
@@ -86,7 +89,7 @@ def skips_diverge(similarity):
 
 
 @claim("norm_cka.{masked}", "D.3", "21 and 22", "difference in CKA", above=0, least=0.05)
-def masked_x_pattern(similarity):
+def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
     """ViTs trained by reconstruction have an X pattern: their last layers return to the first.
 
     CKA of each layer of the first third with its mirror image in the last third, minus with the
@@ -105,7 +108,7 @@ def masked_x_pattern(similarity):
     return minus(*(of_cka(mean, similarity) for mean in means))
 
 
-def last_layers_caption(models, results):
+def last_layers_caption(models: list[StudyModel], results: Results) -> str:
     """The caption of `FIGURE_6`."""
     cls = "of their CLS tokens and " if any(model.has_cls for model in models) else ""
     return (

@@ -1,10 +1,13 @@
 """Walmer et al. 2023, section 4: types of heads, repeating patterns, alignment with objects."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import xarray as xr
 
 from ...attention.attention_patterns import attention_patterns
 from ...attention.mean_attention import (
@@ -17,6 +20,7 @@ from ...attention.mean_attention import (
 )
 from ...attention.saliency import attention_saliency
 from ...engine.estimates import (
+    Estimate,
     contrast_over_depth,
     descriptive,
     jackknifed,
@@ -27,6 +31,8 @@ from ...engine.estimates import (
     upper,
 )
 from ...engine.results import expect_array, expect_variable
+from ...engine.roles import Features, Taps
+from ...engine.stream import Statistic
 from ...plots.attention_plots import (
     one_kind,
     plot_aligned_attention,
@@ -37,49 +43,50 @@ from ...plots.attention_plots import (
     plot_head_classes,
     plot_mean_distance,
 )
-from ...study.claims import RUNS, claim
+from ...study.claims import RUNS, Claim, claim
 from ...study.figure import Figure, each, together
-from ...study.measure import statistic, task
+from ...study.measure import Measurement, Measurements, Results, SharedPass, statistic, task
+from ...study.models import StudyModel
 from ...study.supervision import EXPLICIT
 from ..chapters import LOCALITY, OBJECTS
 from ..raghu.section5_locality import ALL_HEADS, LEAST_PEAK, LOCAL, local_and_global
 from . import WALMER
 
 
-def mean_attention_of(model):
+def mean_attention_of(model: StudyModel) -> SharedPass:
     """Attention maps averaged over images, which others follow from."""
     return statistic(mean_attention, model, model.require_attention())
 
 
-def aligned_attention_of(model):
+def aligned_attention_of(model: StudyModel) -> Measurement:
     """Attention of every head by the offset of key from query."""
     return task("aligned_attention", model, aligned_attention, inputs=(mean_attention_of(model),))
 
 
-def attention_offset_of(model):
+def attention_offset_of(model: StudyModel) -> Measurement:
     """Mean attention offset of every head."""
     return task("attention_offset", model, attention_offset, inputs=(aligned_attention_of(model),))
 
 
-def head_classes_of(model):
+def head_classes_of(model: StudyModel) -> Measurement:
     """The type of every attention head."""
     return task("head_classes", model, head_classes, inputs=(mean_attention_of(model),))
 
 
-def unit_distance_of(model):
+def unit_distance_of(model: StudyModel) -> Measurement:
     """Attention distance of every head on a unit square, which compares grids."""
     make = partial(mean_distance, units="unit")
     return task("unit_distance", model, make, inputs=(mean_attention_of(model),))
 
 
-def unit_distance_by_seed(model):
+def unit_distance_by_seed(model: StudyModel) -> Measurement | Measurements:
     """The same, labelled by seed."""
     measurement = unit_distance_of(model)
     return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
 
 
 @claim("aligned_attention.{vit} head_classes.{vit}", "4.2", "3", "asymmetry", above=0.5, least=0.05)
-def offset_heads(aligned, kinds):
+def offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
     """There are offset local attention heads, which attend to one side of the query.
 
     Asymmetry of the most asymmetric local head: 0 is symmetric around the query, 1 one-sided.
@@ -107,7 +114,7 @@ def offset_heads(aligned, kinds):
     above=0.5,
     least=0.05,
 )
-def masked_offset_heads(aligned, kinds):
+def masked_offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
     """ViTs that are trained by reconstruction learn offset local heads too, as all ViTs studied.
 
     Asymmetry of the most asymmetric local head of the ViT trained on masked patches.
@@ -126,7 +133,7 @@ def masked_offset_heads(aligned, kinds):
     least=0.05,
     supervision=EXPLICIT,
 )
-def offset_heads_early(kinds):
+def offset_heads_early(kinds: xr.Dataset) -> Estimate:
     """In supervised ViTs, offset heads are in the early layers.
 
     Share of offset heads, lower half minus upper.
@@ -140,7 +147,7 @@ def offset_heads_early(kinds):
 
 
 @claim("head_classes.{vit}", "4.2", "3", "number of types", above=1.5, least=0.25)
-def local_kinds(kinds):
+def local_kinds(kinds: xr.Dataset) -> Estimate:
     """There are several types of local heads: strict, soft, axial and offset.
 
     Number of these types that occur among the heads; the threshold is midway between one and two.
@@ -154,7 +161,7 @@ def local_kinds(kinds):
 
 
 @claim("head_classes.{vit}", "4.3", "4", "share of layers", above=0.5, least=0.1)
-def layers_mix(kinds):
+def layers_mix(kinds: xr.Dataset) -> Estimate:
     """Most layers have both local and global heads.
 
     Share of layers with heads of both types.
@@ -167,7 +174,7 @@ def layers_mix(kinds):
 
 
 @claim("unit_distance.{vit}", "4.3", "4", "difference in distance", below=0, least=0.02)
-def distance_dips(distance):
+def distance_dips(distance: xr.DataArray) -> Estimate:
     """Attention distance dips around layers 3 to 6 of 12, compared with the first two.
 
     Attention distance with the image as a unit square, layers 3 to 6 of 12 minus the first two.
@@ -189,7 +196,7 @@ def distance_dips(distance):
     least=0.02,
     supervision=EXPLICIT,
 )
-def distance_rises(distance):
+def distance_rises(distance: xr.DataArray) -> Estimate:
     """In the later layers of supervised ViTs, attention distance increases again.
 
     Attention distance with the image as a unit square, upper half minus layers 3 to 6 of 12.
@@ -211,7 +218,9 @@ def distance_rises(distance):
     about=RUNS,
     supervision=EXPLICIT,
 )
-def supervision_orders_attention(labels, masked, seed):
+def supervision_orders_attention(
+    labels: xr.DataArray, masked: xr.DataArray, seed: xr.DataArray
+) -> Estimate:
     """ViTs process local and global information in orders that depend on their supervision.
 
     Difference between the profiles of attention distance over depth, supervised versus masked
@@ -236,7 +245,9 @@ def supervision_orders_attention(labels, masked, seed):
     about=RUNS,
     supervision=EXPLICIT,
 )
-def supervision_orders_more_than_size(labels, masked, larger):
+def supervision_orders_more_than_size(
+    labels: xr.DataArray, masked: xr.DataArray, larger: xr.DataArray
+) -> Estimate:
     """The order of local and global processing is due to supervision more than to size.
 
     Difference between the profiles of attention distance over depth, supervised versus masked
@@ -253,7 +264,7 @@ NO_IMAGES = "the error over images is not known"
 DEPTHS = np.linspace(0, 1, 25)  # relative to the last layer, at which profiles are compared
 
 
-def profile_difference(first, second):
+def profile_difference(first: xr.DataArray, second: xr.DataArray) -> float:
     """Root mean square difference of two profiles of distance over depth, without their means."""
     profiles = []
     for result in (first, second):
@@ -263,7 +274,7 @@ def profile_difference(first, second):
     return float(np.sqrt(np.mean((profiles[0] - profiles[1]) ** 2)))
 
 
-def phases(values):
+def phases(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Layers along the first axis: the first two of 12, the next four, and the upper half."""
     middles, count = 2 * np.arange(len(values)) + 1, len(values)  # in half layers
     first, early = 3 * middles < count, middles < count
@@ -339,12 +350,12 @@ FIGURE_4 = Figure(
 MAPS = ("query", "layer", "layer_other")
 
 
-def attention_patterns_of(model):
+def attention_patterns_of(model: StudyModel) -> SharedPass:
     """Repetition of sparse attention patterns over heads and layers."""
     return statistic(attention_patterns, model, model.require_attention())
 
 
-def cls_attention_of(model):
+def cls_attention_of(model: StudyModel) -> Measurement | None:
     """Mean attention of the CLS token, for a model that has one."""
     weights = mean_attention_of(model)
     return (
@@ -357,7 +368,7 @@ def cls_attention_of(model):
 LEAST_REPETITION = 0.1  # of heads that repeat a pattern; it is 1 if all attend to the same tokens
 
 
-def _patterns_repeat(patterns, query):
+def _patterns_repeat(patterns: xr.Dataset, query: str) -> Estimate:
     """The value of a layer is its mean over the layers of the upper half, itself included."""
     repetition = of_query(expect_variable(patterns, "repetition", MAPS), query)
     half = upper(np.arange(len(repetition)))
@@ -373,7 +384,7 @@ def _patterns_repeat(patterns, query):
             f"Received: {len(repetition)} layers of one head"
         )
 
-    def mean_of(values):
+    def mean_of(values: np.ndarray) -> float:
         return np.nanmean(np.nanmean(values[np.ix_(half, half)], axis=1))
 
     if "leave_one_out" not in patterns:
@@ -382,7 +393,7 @@ def _patterns_repeat(patterns, query):
     return jackknifed(mean_of(repetition), np.array([mean_of(each) for each in rest]), "batches")
 
 
-def _pattern_claim(query, words, statement):
+def _pattern_claim(query: str, words: str, statement: str) -> Claim:
     """The claim of section 4.1 about a query: different heads attend to the same few tokens."""
     return claim(
         "attention_patterns.{vit}",
@@ -411,7 +422,7 @@ def _pattern_claim(query, words, statement):
     least=0.05,
     supervision=EXPLICIT,
 )
-def patterns_vary(patterns, average):
+def patterns_vary(patterns: xr.Dataset, average: xr.DataArray) -> Estimate:
     """The tokens that receive most attention in late layers vary with the image.
 
     Peak of the mean CLS attention divided by its mean peak per image, upper half: 1 if CLS
@@ -442,7 +453,7 @@ def patterns_vary(patterns, average):
 SPARSE = 0.5  # mean peak of attention to few tokens
 
 
-def of_query(result, query):
+def of_query(result: xr.DataArray, query: str) -> np.ndarray:
     """Values of one query."""
     names = [str(name) for name in result["query"].values]
     if query not in names:
@@ -492,23 +503,23 @@ FIGURE_11 = FIGURE_2.variant(
 )
 
 
-def saliency_of(model):
+def saliency_of(model: StudyModel) -> SharedPass:
     """Overlap of attention with the object in the image."""
     return statistic("saliency", model, model.require_attention(), _of_union, reads="objects")
 
 
-def _of_union(features):
+def _of_union(features: Features) -> Statistic[xr.Dataset]:
     """The statistic of saliency, of the union of all masks of an image."""
     inner = attention_saliency.statistic(features)
 
-    def step(images, masks, labels, taps):
+    def step(images: tf.Tensor, masks: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         return inner.step(images, tf.reduce_any(tf.cast(masks, tf.bool), axis=1), taps)
 
     return replace(inner, step=step)
 
 
 @claim("saliency.{vit} saliency.{untrained}", "4.4", "5", "difference in IoU", above=0, least=0.02)
-def saliency_early(saliency, untrained):
+def saliency_early(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     """CLS attention aligns with salient objects by the early-to-mid layers.
 
     IoU of CLS attention with the object minus that with objects of other images, best head of each
@@ -521,7 +532,7 @@ def saliency_early(saliency, untrained):
 
 
 @claim("saliency.{vit} saliency.{untrained}", "4.4", "5", "difference in rise", above=0, least=0.02)
-def saliency_plateaus(saliency, untrained):
+def saliency_plateaus(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     """The alignment of CLS attention with objects plateaus early.
 
     Increase of the largest IoU in the lower half over that of the untrained model, minus its
@@ -545,7 +556,7 @@ def saliency_plateaus(saliency, untrained):
     least=0.02,
     supervision=EXPLICIT,
 )
-def saliency_drops(saliency):
+def saliency_drops(saliency: xr.Dataset) -> Estimate:
     """In supervised ViTs, the alignment of attention with objects drops in later layers.
 
     IoU of CLS attention with the object, best head of each layer, mean over the upper half
@@ -554,7 +565,7 @@ def saliency_drops(saliency):
     Layers as in `distance_dips`.
     """
 
-    def late_minus_plateau(iou):
+    def late_minus_plateau(iou: np.ndarray) -> float:
         best = np.fmax.reduce(iou, axis=-1)
         _, plateau, late = phases(np.arange(len(best)))
         return best[late].mean() - best[plateau].mean()
@@ -562,20 +573,22 @@ def saliency_drops(saliency):
     return _over_images(saliency, late_minus_plateau)
 
 
-def _best_iou(saliency):
+def _best_iou(saliency: xr.Dataset) -> np.ndarray:
     return of_query(expect_variable(saliency, "best_iou", ("query", "layer")), "cls")
 
 
-def _salient(saliency, half):
+def _salient(saliency: xr.Dataset, half: Callable[[np.ndarray], np.ndarray]) -> Estimate:
     """Best IoU of each layer of a half beyond that with other images' objects, over images."""
 
-    def mean_of_best(gains):
+    def mean_of_best(gains: np.ndarray) -> float:
         return half(np.fmax.reduce(gains, axis=-1)).mean()
 
     return _over_images(saliency, mean_of_best, minus_other=True)
 
 
-def _over_images(saliency, statistic, minus_other=False):
+def _over_images(
+    saliency: xr.Dataset, statistic: Callable[[np.ndarray], float], minus_other: bool = False
+) -> Estimate:
     """A statistic of the CLS query's IoU (layer, head), with the jackknife over batches."""
     iou = of_query(expect_variable(saliency, "iou", ("query", "layer", "head")), "cls")
     if "other_iou" not in saliency:
@@ -589,7 +602,7 @@ def _over_images(saliency, statistic, minus_other=False):
     )
 
 
-def saliency_caption(models, results):
+def saliency_caption(models: list[StudyModel], results: Results) -> str:
     """The caption of `FIGURE_5`."""
     queries = "for the mean over all queries"
     if any(model.grid.prefix for model in models):

@@ -1,14 +1,18 @@
 """Walmer et al. 2023, section 5: do features of a class, an object or a part cluster?"""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
+import xarray as xr
 
 from vit_tf.taps.tokens import TokenGrid
 
 from ...engine.estimates import (
+    Estimate,
     accuracy_of,
     contrast_over_depth,
     descriptive,
@@ -19,38 +23,43 @@ from ...engine.estimates import (
     upper,
 )
 from ...engine.noise import gaussian_like
-from ...engine.pooling import grid_of, pooled_statistic
+from ...engine.pooling import Pooled, grid_of, pooled_statistic
 from ...engine.results import KEPT, POOLED, expect_variable, layer_names
+from ...engine.roles import Features
+from ...engine.stream import Statistic
 from ...plots.probe_plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_clustering
 from ...similarity.localization import input_patches
-from ...study.claims import RUNS, claim
+from ...study.claims import RUNS, Claim, claim
+from ...study.data import Data
 from ...study.figure import Figure, together
-from ...study.measure import statistic, task
-from ...study.models import BASELINES
+from ...study.measure import Measurement, Results, SharedPass, statistic, task
+from ...study.models import BASELINES, StudyModel
 from ...study.supervision import EXPLICIT
 from ..chapters import CLASSES, OBJECTS
 from . import WALMER
 
+ResultT = TypeVar("ResultT", xr.DataArray, xr.Dataset)
 
-def summary(model):
+
+def summary(model: StudyModel) -> str:
     """The features of an image: the CLS token where there is one, else the mean of all tokens."""
     return "cls" if model.has_cls else "all"
 
 
-def summarised(model, tokens):
+def summarised(model: StudyModel, tokens: str) -> list[str]:
     """Block outputs; of models with CLS without the embedding, which is equal for all images."""
     return model.layers("outputs", "grid" if tokens == "spatial" else "blocks")
 
 
-def pooled_of(model, tokens, reads="test"):
+def pooled_of(model: StudyModel, tokens: str, reads: str = "test") -> SharedPass:
     """Pooled features of the images of a data set, that others share.
 
     Those of noise are drawn as one vector for each image and layer, all that there is to pool.
     """
     taps, is_noise = summarised(model, tokens), model.role == "noise"
 
-    def vectors(noise, features, data):
+    def vectors(noise: StudyModel, features: Features, data: Data) -> Features:
         return gaussian_like(noise.base.features(*taps), seed=POOLED.index(tokens), vectors=True)
 
     return statistic(
@@ -65,12 +74,12 @@ def pooled_of(model, tokens, reads="test"):
     )
 
 
-def clustering_of(model, tokens=None):
+def clustering_of(model: StudyModel, tokens: str | None = None) -> Measurement:
     """Agreement of clusters of images with their classes."""
     tokens = tokens or summary(model)
     pixels = pixels_of(model, tokens, "test", lambda features: pooled_statistic("all"))
 
-    def make(pooled, of_pixels=None):
+    def make(pooled: Pooled, of_pixels: Pooled | None = None) -> xr.Dataset:
         scores = cluster_scores(model, pooled)
         if of_pixels is None:
             return scores
@@ -87,22 +96,22 @@ def clustering_of(model, tokens=None):
     return task(f"clustering_{KEPT[tokens]}", model, make, reads="test", inputs=inputs)
 
 
-def spatial_clustering_of(model):
+def spatial_clustering_of(model: StudyModel) -> Measurement | None:
     """The same of the mean spatial token, of a model with CLS."""
     return clustering_of(model, "spatial") if model.has_cls else None
 
 
-def objects_of(model):
+def objects_of(model: StudyModel) -> Measurement:
     """Agreement of clusters of objects with their classes."""
     return _masked_clusters_of(model, "objects")
 
 
-def parts_of(model):
+def parts_of(model: StudyModel) -> Measurement:
     """Agreement of clusters of parts of objects with their names."""
     return _masked_clusters_of(model, "parts")
 
 
-def _masked_clusters_of(model, reads):
+def _masked_clusters_of(model: StudyModel, reads: str) -> Measurement:
     """Agreement of clusters of what has a mask each, and that of raw pixels under the mask."""
     taps = model.layers("tokens", "blocks")
     pixels = pixels_of(model, "spatial", reads, object_clustering.statistic)
@@ -120,7 +129,9 @@ FINEST = 4  # side of a patch of raw pixels, to which the image is averaged
 COARSE = 8  # side of an image of raw pixels
 
 
-def pixels_of(model, tokens, reads, make):
+def pixels_of(
+    model: StudyModel, tokens: str, reads: str, make: Callable[[Features], Statistic]
+) -> list[SharedPass]:
     """The same of pixels, without any model, in a list; empty for baselines, which have them too.
 
     With "spatial" tokens, the pixels of each patch of the grid, otherwise those of the image.
@@ -131,7 +142,7 @@ def pixels_of(model, tokens, reads, make):
     of_patches = reads != "test"
     taps = model.layers("tokens", "blocks") if of_patches else summarised(model, tokens)
 
-    def pixels(model, features, data):
+    def pixels(model: StudyModel, features: Features, data: Data) -> _Pixels:
         return _Pixels(taps[: len(PIXELS)], model.grid if of_patches else None)
 
     return [
@@ -153,7 +164,7 @@ class _Pixels:
 
     name = "pixels"
 
-    def __init__(self, taps: list[str], grid: TokenGrid | None):
+    def __init__(self, taps: list[str], grid: TokenGrid | None) -> None:
         self.taps = taps
         self.token_grid = None if grid is None else replace(grid, prefix=0)
 
@@ -172,7 +183,7 @@ class _Pixels:
         return dict(zip(self.taps, values, strict=False))
 
 
-def with_chance(scores, of_pixels=None):
+def with_chance(scores: xr.Dataset, of_pixels: xr.Dataset | None = None) -> xr.Dataset:
     """A result of clusters with the purity of clusters of pixels as attributes."""
     if of_pixels is None:
         return scores
@@ -181,7 +192,7 @@ def with_chance(scores, of_pixels=None):
 
 
 @claim("clustering_first.{vit}", "5.2", "7 left", "difference in purity", above=0, least=0.05)
-def clusters_deepen(clusters):
+def clusters_deepen(clusters: xr.Dataset) -> Estimate:
     """Cluster purity of CLS features increases with depth.
 
     Cluster purity of the last block minus that of the first.
@@ -202,7 +213,7 @@ def clusters_deepen(clusters):
     least=0.02,
     supervision=EXPLICIT,
 )
-def spatial_first(spatial, cls):
+def spatial_first(spatial: xr.Dataset, cls) -> Estimate:
     """In early layers of supervised ViTs, spatial tokens carry more class information than CLS.
 
     Cluster purity of the mean spatial token minus that of CLS, lower half.
@@ -221,7 +232,7 @@ def spatial_first(spatial, cls):
     above=0,
     least=0.02,
 )
-def masked_cls_is_semantic(clusters, untrained):
+def masked_cls_is_semantic(clusters: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     """ViTs that are trained by reconstruction learn semantic CLS features, which no loss reads.
 
     Cluster purity of CLS of the ViT trained on masked patches, mean over layers, minus the highest
@@ -240,7 +251,7 @@ def masked_cls_is_semantic(clusters, untrained):
     about=RUNS,
     supervision=EXPLICIT,
 )
-def supervised_most_semantic(labels, masked):
+def supervised_most_semantic(labels: xr.Dataset, masked: xr.Dataset) -> Estimate:
     """Features of supervised ViTs are the most semantically rich.
 
     Cluster purity of CLS, mean over the upper half of the layers, supervised minus trained on
@@ -252,7 +263,7 @@ def supervised_most_semantic(labels, masked):
     return minus(*(_purity(x, half) for x, half in zip((labels, masked), halves, strict=True)))
 
 
-def _over_untrained(clusters, untrained):
+def _over_untrained(clusters: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     """Purity minus the highest of that of the untrained model, of raw pixels and of mean colour.
 
     The interval holds those of the differences to each chance level, since the highest of several
@@ -274,14 +285,14 @@ def _over_untrained(clusters, untrained):
     if not np.isfinite([gap.low for gap in gaps]).all():
         return descriptive(value, how.removeprefix("no interval: "))
 
-    def limits(alpha):
+    def limits(alpha: float) -> tuple[float, float]:
         lows, highs = zip(*(gap.at(alpha) for gap in gaps), strict=True)
         return min(lows), max(highs)
 
     return estimate(value, limits, how)
 
 
-def _last_quarter_over_last(clusters):
+def _last_quarter_over_last(clusters: xr.Dataset) -> Estimate:
     """Purity of layers 9 to 11 of 12, the last quarter without the last, minus that of the last."""
     count = len(blocks_of(clusters["layer"]))
     first = -(-3 * count // 4) - 1
@@ -290,7 +301,7 @@ def _last_quarter_over_last(clusters):
     return minus(*(_purity(clusters, part) for part in (slice(first, -1), slice(-1, None))))
 
 
-def _cluster_claims(kind, plural, figure):
+def _cluster_claims(kind: str, plural: str, figure: str) -> list[Claim]:
     """The claims of section 5.3 about objects or parts of them, which have a mask each.
 
     The error is binomial; it leaves out the variance of the k-means initialization. No layer is
@@ -322,13 +333,13 @@ def _cluster_claims(kind, plural, figure):
     return [above_chance, peak_early]
 
 
-def blocks_of(result):
+def blocks_of(result: ResultT) -> ResultT:
     """A result without the layers before the first block, "embedding"; all of a foreign model."""
     in_blocks = ["/" in name for name in layer_names(result)]
     return result.isel(layer=in_blocks) if any(in_blocks) else result
 
 
-def _purity(clusters, part=slice(None)):
+def _purity(clusters: xr.Dataset, part: slice | np.ndarray = slice(None)) -> Estimate:
     """Mean purity of some blocks: errors of layers on the same objects do not average out."""
     purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values[part].mean()
     over = "objects" if "objects" in clusters.attrs else "images"
@@ -336,7 +347,7 @@ def _purity(clusters, part=slice(None)):
     return accuracy_of(purity, count, over=over)
 
 
-def read_of(models):
+def read_of(models: list[StudyModel]) -> str:
     """Words for the features of each layer: CLS, the mean over all tokens, or one of each."""
     has_cls = {model.has_cls for model in models}
     if has_cls == {True}:
@@ -345,7 +356,7 @@ def read_of(models):
     return f"of the CLS token or, where there is none, {mean}" if True in has_cls else mean
 
 
-def caption_of_features(caption):
+def caption_of_features(caption: str) -> Callable[[list[StudyModel], Results], str]:
     """A caption with `read_of` the models in place of `{read}`."""
     return lambda models, results: caption.format(read=read_of(models))
 

@@ -1,11 +1,20 @@
 """Walmer et al. 2023, section 6 and table 6: neighbours, probes, retrieval, videos, keypoints."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 import xarray as xr
 
-from ...engine.estimates import accuracy_of, descriptive, minus, require_above_chance, student
+from ...engine.estimates import (
+    Estimate,
+    accuracy_of,
+    descriptive,
+    minus,
+    require_above_chance,
+    student,
+)
+from ...engine.pooling import Pooled
 from ...engine.results import expect_array, expect_variable, layer_names, unpack_correct
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
@@ -20,10 +29,20 @@ from ...plots.probe_plots import (
 from ...probes.knn import knn_accuracy
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
-from ...study.claims import RUNS, claim
+from ...study.claims import RUNS, Claim, claim
+from ...study.data import Data
 from ...study.figure import Figure, together
-from ...study.measure import DATA, quantity, statistic, task
-from ...study.models import BASELINES
+from ...study.measure import (
+    DATA,
+    Measurement,
+    MeasureModel,
+    Results,
+    SharedPass,
+    quantity,
+    statistic,
+    task,
+)
+from ...study.models import BASELINES, StudyModel
 from ..chapters import CLASSES, PROBES, TASKS
 from . import WALMER
 from .section5_clusters import (
@@ -37,7 +56,7 @@ from .section5_clusters import (
 )
 
 
-def knn_accuracy_of(model):
+def knn_accuracy_of(model: StudyModel) -> SharedPass:
     """Accuracy of k-NN classification."""
     pooled = pooled_of(model, summary(model))
     return statistic(
@@ -51,24 +70,24 @@ def knn_accuracy_of(model):
     )
 
 
-def linear_probe_of(model):
+def linear_probe_of(model: StudyModel) -> Measurement:
     """Accuracy of softmax classifiers trained by gradient descent on every layer."""
     words = ("cls", "spatial") if model.has_cls else ("all",)
     inputs = [pooled_of(model, tokens, reads) for reads in ("gallery", "test") for tokens in words]
     layers = summarised(model, words[0])
 
-    def make(data, *pooled):
+    def make(data: Data, *pooled: Pooled) -> xr.DataArray:
         fitted, tested = pooled[: len(words)], pooled[len(words) :]
         return fit_linear_probe(model, fitted, tested, data.num_classes, layers=layers)
 
     return task("linear_probe", model, make, reads="gallery", inputs=(DATA, *inputs))
 
 
-def retrieval_of(model):
+def retrieval_of(model: StudyModel) -> Measurement:
     """Mean average precision of image retrieval."""
     tokens = summary(model)
 
-    def make(data):
+    def make(data: Data) -> xr.Dataset:
         features = model.features(*summarised(model, tokens))
         return retrieval(features, *data.read("landmarks"), tokens=tokens)
 
@@ -76,7 +95,7 @@ def retrieval_of(model):
 
 
 @claim("knn_accuracy.{vit}", "6.3", "9 left", "difference in accuracy", above=0, least=0.01)
-def knn_last_best(neighbours):
+def knn_last_best(neighbours: xr.DataArray) -> Estimate:
     """The last layer is the best for k-NN classification.
 
     Top-1 accuracy of the last layer minus that of the best other layer, chosen on other images.
@@ -103,7 +122,7 @@ def knn_last_best(neighbours):
     least=0.01,
     about=RUNS,
 )
-def larger_is_better(larger, vit):
+def larger_is_better(larger: xr.DataArray, vit: xr.DataArray) -> Estimate:
     """Larger architectures tend to give better features.
 
     Top-1 k-NN accuracy of the last layer, larger ViT minus ViT.
@@ -119,7 +138,7 @@ def larger_is_better(larger, vit):
     above=0,
     least=0.02,
 )
-def masked_spatial_better_than_cls(probes):
+def masked_spatial_better_than_cls(probes: xr.DataArray) -> Estimate:
     """In ViTs trained by reconstruction, spatial features are better for probes than CLS.
 
     Test accuracy of linear probes on the last layer without batch normalization, mean of spatial
@@ -134,7 +153,7 @@ def masked_spatial_better_than_cls(probes):
     return minus(*(accuracy_of(value, probes.attrs["examples"]) for value in values))
 
 
-def best_of_layers(correct):
+def best_of_layers(correct: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Whether the best layer of (layer, example) is right, chosen on the other half of examples."""
     correct = np.asarray(correct)
     is_right = np.empty(correct.shape[1], bool)
@@ -144,14 +163,14 @@ def best_of_layers(correct):
     return is_right
 
 
-def top_one_above_chance(neighbours):
+def top_one_above_chance(neighbours: xr.DataArray) -> xr.DataArray:
     """`top_one`; a `ValueError` where no layer is above chance: none is then the best."""
     accuracy = top_one(neighbours)
     require_above_chance(accuracy.max(), neighbours.attrs, "the best layer")
     return accuracy
 
 
-def top_one(neighbours):
+def top_one(neighbours: xr.DataArray) -> xr.DataArray:
     """Top-1 accuracy of each block, of the first number of neighbours."""
     accuracy = expect_array(neighbours, ("layer", "k", "top")).sel(top=1).isel(k=0)
     return blocks_of(accuracy)
@@ -160,7 +179,7 @@ def top_one(neighbours):
 @quantity(
     "knn_accuracy.{model}", unit="accuracy", more="has a higher k-NN accuracy in its last layer"
 )
-def last_knn(neighbours):
+def last_knn(neighbours: xr.DataArray) -> Estimate:
     """k-NN accuracy of the last layer.
 
     Top-1 test accuracy of k-NN classification on the features of the last layer.
@@ -172,7 +191,7 @@ def last_knn(neighbours):
     return accuracy_of(accuracy.values[-1], examples, correct)
 
 
-def probe_caption(models, results):
+def probe_caption(models: list[StudyModel], results: Results) -> str:
     """The caption of `TABLE_6`."""
     read = "the mean over all tokens or positions"
     if any(model.has_cls for model in models):
@@ -242,28 +261,30 @@ FIGURE_29 = Figure(
 )
 
 
-def _task_on_square_grid(model, analysis, measure, reads):
+def _task_on_square_grid(
+    model: StudyModel, analysis: str, measure: Callable[..., xr.Dataset], reads: str
+) -> Measurement:
     """A measurement of tokens that correspond, for models with a square grid."""
     taps = model.layers("tokens", "blocks")
     model.require(model.grid.rows == model.grid.columns, "square grid")
 
-    def make(data):
+    def make(data: Data) -> xr.Dataset:
         return measure(model.features(*taps), data.read(reads), model.grid)
 
     return task(analysis, model, make, reads=reads, inputs=(DATA,))
 
 
-def propagation_of(model):
+def propagation_of(model: StudyModel) -> Measurement:
     """Propagation of masks through videos."""
     return _task_on_square_grid(model, "propagation", label_propagation, "videos")
 
 
-def keypoints_of(model):
+def keypoints_of(model: StudyModel) -> Measurement:
     """Keypoint correspondence between images of a category."""
     return _task_on_square_grid(model, "keypoints", keypoint_correspondence, "pairs")
 
 
-def _above_chance(task, untrained):
+def _above_chance(task: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     """Score minus the higher of that of the untrained model and of positions alone, by unit."""
     (scores, over), (fresh, _) = task_scores(task), task_scores(untrained)
     if scores.shape != fresh.shape:
@@ -275,7 +296,7 @@ def _above_chance(task, untrained):
     return student(scores.mean("layer").values - max(chances, key=np.mean), over)
 
 
-def _scores_of_positions(task):
+def _scores_of_positions(task: xr.Dataset) -> list[np.ndarray]:
     """Scores (unit,) of the first mask or the keypoint's own position, in a list; or none."""
     if "pck_in_place" in task:
         place = task["pck_in_place"].sel(average="point").sel(threshold=0.1, method="nearest")
@@ -286,20 +307,22 @@ def _scores_of_positions(task):
     return []
 
 
-def _before_last(task):
+def _before_last(task: xr.Dataset) -> Estimate:
     scores, over = task_scores(task)
     places = np.arange(scores.sizes["layer"])
     return _better_group(scores.values, places[:-1], places[-1:], over)
 
 
-def _mid_to_late(task):
+def _mid_to_late(task: xr.Dataset) -> Estimate:
     scores, over = task_scores(task)
     count = scores.sizes["layer"]
     places = np.arange(count)
     return _better_group(scores.values, places[(count + 1) // 2 :], places[: count // 2], over)
 
 
-def _task_claims(result, figure, score, task, units, measure, positions):
+def _task_claims(
+    result: str, figure: str, score: str, task: str, units: str, measure: str, positions: str
+) -> list[Claim]:
     """The claims of section 6.2 about a task, with the words for its score and what it is over.
 
     To avoid selection bias, a best layer is chosen on every other unit and scored on the rest, and
@@ -347,7 +370,7 @@ def _task_claims(result, figure, score, task, units, measure, positions):
     above=0,
     least=0.02,
 )
-def no_single_layer(task, neighbours):
+def no_single_layer(task: xr.Dataset, neighbours: xr.DataArray) -> Estimate:
     """No single layer is best for all tasks: the best differs for k-NN and keypoints.
 
     PCK at 0.1 of the best other layer, chosen on other categories, minus that of the layer best
@@ -366,7 +389,7 @@ def no_single_layer(task, neighbours):
     return _better_group(scores.values, np.delete(places, at), places[[at]], over)
 
 
-def task_scores(task):
+def task_scores(task: xr.Dataset) -> tuple[xr.DataArray, str]:
     """Scores of dims (unit, layer), and what the units are: videos, or categories of keypoints."""
     if "pck" in task:
         scores = task["pck"].sel(average="point").sel(threshold=0.1, method="nearest")
@@ -376,7 +399,9 @@ def task_scores(task):
     return blocks_of(scores.transpose("unit", "layer")), "videos"
 
 
-def _better_group(scores, first_layers, other_layers, over):
+def _better_group(
+    scores: np.ndarray, first_layers: np.ndarray, other_layers: np.ndarray, over: str
+) -> Estimate:
     """Score (unit, layer) of the best of some layers minus of others, chosen on other units."""
     if len(scores) < 2 or not len(first_layers) or not len(other_layers):
         raise ValueError(f"Expected two {over} and two layers. Received: shape {scores.shape}")
@@ -438,7 +463,7 @@ FIGURE_10_KEYPOINTS = FIGURE_10_VIDEOS.variant(
 )
 
 
-def best_layer(result):
+def best_layer(result: xr.DataArray | xr.Dataset) -> xr.Dataset:
     """Best layer for a task and its score, of the task's result, as a row of tables 1 and 5."""
     if "average_precision" in result:
         # As in table 1, queries of medium difficulty, where there are some.
@@ -456,7 +481,7 @@ def best_layer(result):
     return best_of_scores(xr.DataArray(correct, coords, ("layer", "unit")), "images")
 
 
-def best_of_scores(scores, over):
+def best_of_scores(scores: xr.DataArray, over: str) -> xr.Dataset:
     """The same from scores, or truth values, of dims (unit, layer) over units such as "videos".
 
     The layer is chosen by the mean over all units; its score and interval are those of layers that
@@ -478,7 +503,7 @@ def best_of_scores(scores, over):
     return xr.Dataset(data, coords, facts)
 
 
-def best_layer_of(model, measure):
+def best_layer_of(model: StudyModel, measure: MeasureModel) -> Measurement:
     """The best layer of a model for a task, of its measurement."""
     measurement = measure(model)
     name = f"best_{measurement.name.partition('.')[0]}"
