@@ -26,7 +26,6 @@ from vit_tf.scripts.common import Arguments, Options, ParseOptions, Parser, RunC
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
 
     from vit_tf.analysis.study.data import Data
     from vit_tf.analysis.study.figure import Figure
@@ -287,7 +286,7 @@ def _annotated_shapes(
     seed = {"seed": options.seed}
     shapes = cache(partial(vit_tf.data.load_shapes, "test", **seed, **tested, **shaped))
 
-    def videos() -> list[tuple[np.ndarray, np.ndarray]]:
+    def videos() -> list[tuple[Any, Any]]:
         made = vit_tf.data.load_shape_videos(SHAPE_VIDEOS, image_size=size, **seed)
         return list(zip(made["image"], made["index"], strict=True))
 

@@ -66,7 +66,7 @@ DIGITS = {"epochs": 12, "bit_epochs": 6, "shift": 1, "batch_size": 32}
 OTHERS = {"epochs": 9, "bit_epochs": 6, "shift": 0, "batch_size": 64}
 Detail: TypeAlias = str | int | float | None
 Row: TypeAlias = dict[str, Any]  # about a trained model, in the table of the report
-ModelFacts: TypeAlias = dict[str, Any]  # the note beside a trained model: key, row, taps, grid
+ModelFacts: TypeAlias = dict[str, Any]  # the note of a trained model: key, row, taps, grid
 # The roles of the models that are trained unless more are asked for.
 QUICK = ("vit", "gap", "resnet")
 NUM_LAYERS = 6
