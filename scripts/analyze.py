@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from vit_tf.analysis.study.assemble import Report
     from vit_tf.analysis.study.figure import Figure
     from vit_tf.analysis.study.models import LoadedModel
-    from vit_tf.preprocessing import Preprocessing
+    from vit_tf.data.preprocessing import Preprocessing
 
 log = logging.getLogger("vit_tf.analyze")
 MAIN = ("--names", "--image-size", "--patch-size", "--figures", "--list", "--data", "--data-dir")

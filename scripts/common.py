@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
+    from vit_tf.checkpoints.saving import SavedFeatures
     from vit_tf.data.source import Description
-    from vit_tf.taps.saving import SavedFeatures
-    from vit_tf.torch_models.taps import ModuleTaps
+    from vit_tf.taps.module_taps import ModuleTaps
 
 Options: TypeAlias = argparse.Namespace
 # The words of a command line; None for those that the process was started with.

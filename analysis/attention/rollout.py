@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
 from vit_tf.taps.tokens import as_grid
-from vit_tf import TokenGrid
 
 from ..engine.class_scores import class_gradients
 from ..engine.declaration import measurement, one_pass_measurement

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.common.names import format_list
 from vit_tf import TokenGrid
+from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
