@@ -5,7 +5,7 @@ import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from .exploration_results import (
     FLAT,
     MEASURES,
     Subject,
+    calls_of,
     collect_results,
     is_flat,
     keep_possible,
@@ -61,6 +62,7 @@ PANELS = {
     "lens": "logit_lens",
     "classes": "scores",
 }
+EVIDENCE = ("gradient_attention", "input_gradients", "grad_cam")  # results of one panel
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,14 @@ class Exploration:
             layers differ in their grid; of several models a dict from name to such a dict.
         left_out: list of (what is not shown, list of sentences on why); of several models a dict
             from name to such a list.
+        calls: dict from the name of a result that a measurement makes to the expression, of `model`
+            and `images`, that gives it; of several models a dict from name to such a dict.
     """
 
     path: Path
     results: dict[str, Any] = field(repr=False)
     left_out: Any = field(repr=False)
+    calls: dict[str, Any] = field(repr=False, default_factory=dict)
 
     def save_results(self, folder: str | os.PathLike) -> None:
         """Write `NAME.nc` for each result; a dict of layers as a group of netCDF for each layer.
@@ -101,7 +106,8 @@ class Exploration:
 
     def select(self, name: str) -> "Exploration":
         """The same page with the results of one of its several models."""
-        return Exploration(self.path, self.results[name], self.left_out[name])
+        parts = self.results[name], self.left_out[name], self.calls[name]
+        return Exploration(self.path, *parts)
 
     def _repr_html_(self):
         return in_frame(self.path)
@@ -178,13 +184,14 @@ def explore_models(models, images, path):
     """Write one page of several models; an `Exploration` with a dict from name for all."""
     require_own(path)
     pictures, image_names = read_images(images)
-    views, results, left_out = [], {}, {}
+    views, results, left_out, calls = [], {}, {}, {}
     for name, (model, settings) in models.items():
         model = vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
         opened, subject, photos = open_subject(name, model, pictures, **settings)
         with eager_steps():
             results[name], left_out[name] = collect_results(subject)
         view = _view(opened, subject, photos, results[name], left_out[name])
+        calls[name] = view["calls"]
         if not results[name]:
             reasons = " ".join(dict.fromkeys(r for _, why in left_out[name] for r in why))
             raise ValueError(
@@ -200,7 +207,7 @@ def explore_models(models, images, path):
             *(f"{package} {version(package)}" for package in ("tensorflow", "keras")),
         ],
     )
-    return Exploration(written, results, left_out)
+    return Exploration(written, results, left_out, calls)
 
 
 def open_subject(
@@ -236,11 +243,10 @@ def open_subject(
     framing = expects.framing(tuple(size))
     batch = np.stack([_framed(picture, framing) for picture in pictures])
     subject = Subject(
-        _shared(opened, study_model(opened, _probes(batch))[0]),
+        study_model(opened, _probes(batch))[0],
         batch,
         samples=samples,
         noise=noise,
-        foreign=opened.is_foreign,
         named=getattr(model, "prefix_names", None),
         pooled=getattr(model, "pooled_tokens", None),
         **options,
@@ -252,14 +258,6 @@ def open_subject(
         for picture in pictures
     ]
     return opened, subject, photos
-
-
-def _shared(opened, model):
-    """The model under study with features that are parts of one submodel, traced once."""
-    if not opened.is_keras:
-        return model
-    base = replace(opened, model=opened.submodel(*model.taps, *model.computed))
-    return replace(model, features=cache(partial(base.features, model.grid)))
 
 
 def _photo(picture, expects, size, largest=MOST_PHOTO):
@@ -289,8 +287,14 @@ def _view(opened, subject, photos, results, left_out):
         results, lambda name: PACKERS[name](results[name], subject, classes), opened.name
     )
     left_out += failed
+    calls = calls_of(subject, results)
     return {
         "name": opened.name,
+        "calls": calls,
+        "panel_calls": {
+            panel: [calls[name] for name in names if name in calls]
+            for panel, names in _results_of_panels().items()
+        },
         "payload": make_payload(subject, results, photos, classes, packed),
         "shown": _shown(subject, results),
         "left_out": _by_reason(left_out),
@@ -313,14 +317,18 @@ def _by_reason(left_out: list[tuple[str, list[str]]]) -> list[tuple[str, str]]:
     ]
 
 
+def _results_of_panels() -> dict[str, tuple[str, ...]]:
+    """The results that each panel of the page shows, which is called as its own by default."""
+    named = {name: name for name in MEASURES} | PANELS
+    return {panel: (name,) for panel, name in named.items()} | {"evidence": EVIDENCE}
+
+
 def _shown(subject, results):
     """What there is to show: which panels the page has, and words in their texts."""
     grid, has = subject.model.grid, results.keys()
     tokens = bool(subject.model.has_tokens)
-    panels = {name: name for name in MEASURES} | PANELS  # by default called as its result
-    return {panel: name in has for panel, name in panels.items()} | {
+    return {panel: bool(has & {*names}) for panel, names in _results_of_panels().items()} | {
         "size": "{} x {}".format(*subject.images.shape[1:3]),
-        "evidence": bool(has & {"gradient_attention", "input_gradients", "grad_cam"}),
         "heads": "removals" in has and len(results["removals"]["removed"]) > 1,
         "flat": FLAT if is_flat(results) else "",
         "pooled": subject.pooled_name if tokens and grid else "",

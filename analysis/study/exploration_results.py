@@ -18,9 +18,11 @@ from vit_tf.taps.tokens import prefix_names
 from ..attention.attention_distance import attention_rows
 from ..attention.rollout import gradient_attention, rollout_of_images
 from ..engine.failures import explain
+from ..engine.layers import KINDS
 from ..engine.pooling import pooled_tokens
 from ..engine.results import provenance
 from ..engine.stream import collect
+from ..flow.ablation import head_ablation, skip_ablation
 from ..flow.attribution import grad_cam, input_gradients
 from ..flow.logit_lens import logit_lens, token_lens
 from ..flow.receptive_field import position_attribution
@@ -51,7 +53,6 @@ class Subject:
     samples: int = 6  # of SmoothGrad
     noise: float = 0.1  # of SmoothGrad
     seed: int = 0  # of SmoothGrad
-    foreign: bool = False  # whether its layers have no names of the tap grammar
     # Names of its prefix tokens, None where the model does not name them.
     named: tuple | None = None
     # Positions of the tokens that its head reads, None where it does not name them.
@@ -129,7 +130,7 @@ class Subject:
     def tokens(self):
         """Tokens of some layers: dict from tap to array (example, row, column, channel)."""
         if self.model.has_maps:
-            return self._values(self.maps)
+            return self._values(self.layers_of(position_attribution))
         grid = self.model.require_grid()
         shape = (len(self.images), grid.rows, grid.columns, -1)
         return {tap: x[:, grid.prefix :].reshape(shape) for tap, x in self._placed.items()}
@@ -144,7 +145,7 @@ class Subject:
     @cached_property
     def _placed(self):
         """Sequences of tokens, (example, token, channel), of some layers on the grid."""
-        values = self._values(spread(self.model.layers("tokens"), MOST_LAYERS))
+        values = self._values(spread(self.layers_of(token_similarity), MOST_LAYERS))
         return {tap: x.reshape(len(x), -1, x.shape[-1]) for tap, x in values.items()}
 
     def _values(self, taps):
@@ -156,74 +157,111 @@ class Subject:
 
         return collect(step, self.images, checked=(features,))
 
-    @property
-    def maps(self):
-        """The last map of each size, in depth order: taps; `NotApplicable` where there are none."""
-        return self.model.layers("maps")
+    def layers_of(
+        self,
+        measurement: Callable[..., Any],
+        most: Callable[["Subject", list[str]], int] | None = None,
+    ) -> list[str]:
+        """The layers that a measurement declares; a `NotApplicable` for a model without them."""
+        kind = measurement.kind
+        found = self.model.find_layers(kind) if kind == "scores" else self.model.layers(kind)
+        return spread(found, most(self, found)) if most else found
 
 
-def attention(subject):
-    """Attention of every query, of at most so many layers as a page can hold."""
+@dataclass(frozen=True)
+class MeasurementPanel:
+    """A result of the page that a declared measurement makes, of the layers that it declares.
+
+    Attributes:
+        measurement: what is called, with the layers, scores, grid and classes of its declaration.
+        most_layers: function of a subject and the layers to how many of these fit on the page,
+            evenly spaced; None for all.
+        options: function of a subject to further arguments.
+        complete: function of a subject and the result to the result that the page shows.
+    """
+
+    measurement: Callable[..., Any]
+    most_layers: Callable[[Subject, list[str]], int] | None = None
+    options: Callable[[Subject], dict[str, Any]] | None = None
+    complete: Callable[[Subject, Any], Any] | None = None
+
+    def __call__(self, subject: Subject) -> Any:
+        """The result of a subject; a `NotApplicable` where the model has no such layers."""
+        model, roles = subject.model, self.measurement.declaration.roles
+        scores = [subject.scores_tap] if KINDS[self.measurement.kind].with_scores else []
+        options = self.options(subject) if self.options else {}
+        options |= {roles.scores: scores[0]} if roles.scores else {}
+        features = model.features(*subject.layers_of(self.measurement, self.most_layers), *scores)
+        options |= {roles.grid: model.require_grid()} if roles.grid else {}
+        if roles.classes:
+            result = subject.explain(
+                lambda images, classes: self.measurement(
+                    features, images, **{roles.classes: classes}, **options
+                )
+            )
+        else:
+            result = self.measurement(features, subject.images, **options)
+        return self.complete(subject, result) if self.complete else result
+
+    def call(self, subject: Subject) -> str:
+        """The expression that gives the result, of a model and images; the first if they differ."""
+        declaration, images = self.measurement.declaration, "images"
+        options = self.options(subject) if self.options else {}
+        all_layers = subject.layers_of(self.measurement)
+        layers = subject.layers_of(self.measurement, self.most_layers)
+        options |= {"detail": len(layers)} if len(layers) < len(all_layers) else {}
+        if declaration.roles.classes:
+            first, *others = subject.explained_classes
+            images = "images[:1]" if any(other != first for other in others) else images
+            options |= {declaration.roles.classes: first}
+        return declaration.expression(1, images, **options).replace("{model}", "model")
+
+
+def most_attention(subject: Subject, weights: list[str]) -> int:
+    """How many layers of attention weights fit on the page."""
     model = subject.model
-    weights = model.require_attention()
-    numbers = len(subject.images) * model.shapes[weights[0]][0] * model.grid.num_tokens**2
-    taps = spread(weights, max(1, MOST_WEIGHTS // numbers))
-    result = attention_rows(model.features(*taps), subject.images, model.grid)
-    if model.weights:
+    heads, tokens = model.shapes[weights[0]][0], model.require_grid().num_tokens
+    return max(1, MOST_WEIGHTS // (len(subject.images) * heads * tokens**2))
+
+
+def with_source_of_weights(subject: Subject, result: xr.Dataset) -> xr.Dataset:
+    """Attention, with a note where the model itself does not return the weights."""
+    if subject.model.weights:
         return result
     return result.assign_attrs(weights="computed from the queries and keys of each layer")
 
 
-def rollout(subject):
-    """Attention followed through all layers."""
-    model = subject.model
-    taps = model.layers("rollout")
-    return rollout_of_images(model.features(*taps), subject.images, model.require_grid())
+def most_similarities(subject: Subject, _: list[str]) -> int:
+    """How many layers of similarities fit on the page."""
+    pairs = (len(subject.images) * subject.model.require_grid().num_spatial) ** 2
+    return max(2, min(MOST_LAYERS, MOST_COSINES // pairs))
 
 
-def relevance(subject):
-    """Gradient-weighted attention of each class that is explained."""
-    model, scores = subject.model, subject.scores_tap
-    weights = model.layers("class_attention")
-    features = model.features(*weights, scores)
-    grid = model.require_grid()
-    return subject.explain(
-        lambda images, classes: gradient_attention(features, images, classes, grid, scores)
-    )
-
-
-def gradients(subject):
-    """Input gradients of each class that is explained, with SmoothGrad."""
-    scores = subject.scores_tap
-    features = subject.model.features(scores)
-    options = subject.samples, subject.noise, subject.seed, scores
-    return subject.explain(
-        lambda images, classes: input_gradients(features, images, classes, *options)
-    )
-
-
-def similarity(subject):
-    """Cosine similarity of tokens, within each image and between them."""
-    model = subject.model
-    pairs = (len(subject.images) * model.require_grid().num_spatial) ** 2
-    most = max(2, min(MOST_LAYERS, MOST_COSINES // pairs))
-    taps = spread(model.layers("tokens"), most)
-    result = token_similarity(model.features(*taps), subject.images, model.grid)
+def without_zero_layers(subject: Subject, result: xr.DataArray) -> xr.DataArray:
+    """Similarities in layers that are nonzero at some positions."""
     is_nonzero = result.notnull().all([dim for dim in result.dims if dim != "layer"]).values
-    model.require(is_nonzero.any(), "layer on the grid that is nonzero at all positions")
+    subject.model.require(is_nonzero.any(), "layer on the grid that is nonzero at all positions")
     return result.isel(layer=is_nonzero)
 
 
-def lens(subject):
-    """Class scores from the model's own head, applied to each block."""
-    model, scores = subject.model, subject.scores_tap
-    return logit_lens(model.features(*model.layers("lens"), scores), subject.images, scores)
+def smoothing(subject: Subject) -> dict[str, Any]:
+    """The options of SmoothGrad."""
+    return {"samples": subject.samples, "noise": subject.noise, "seed": subject.seed}
+
+
+def cells_of_fields(subject: Subject) -> dict[str, int]:
+    """The positions whose receptive fields are measured, at most so many as the page can hold."""
+    rows, columns = subject.model.shapes[subject.layers_of(position_attribution)[-1]][:2]
+    pixels = int(np.prod(subject.images.shape[:3]))
+    while rows * columns > MOST_CELLS or rows * columns * pixels > MOST_PIXELS:
+        rows, columns = -(-rows // 2), -(-columns // 2)
+    return {"rows": rows, "columns": columns}
 
 
 def patch_lens(subject):
     """Class scores from the model's own head, applied to single patches of each block."""
     model, scores = subject.model, subject.scores_tap
-    taps = model.layers("lens")
+    taps = subject.layers_of(logit_lens)
     last = model.shapes[taps[-1]]
     same_shape = [tap for tap in taps if model.shapes[tap] == last]
     numbers = len(subject.images) * int(np.prod(last[:-1])) * model.shapes[scores][0]
@@ -236,7 +274,9 @@ def patch_lens(subject):
 def removals(subject):
     """Scores without each head, and without the branches of each block; NaN for no such head."""
     model, scores = subject.model, subject.scores_tap
-    taps = [tap for tap in model.taps if tap.endswith(("/heads", "/branch"))]
+    heads, sites = (model.find_layers(m.kind) for m in (head_ablation, skip_ablation))
+    removable = {*heads, *(tap for tap in sites if tap.endswith("/branch"))}
+    taps = [tap for tap in model.taps if tap in removable]
     taps = model.require(taps, "heads and branches that are known, to remove them")
     features = model.features(*taps, scores)
     cells = _removal_edits(features)
@@ -267,7 +307,7 @@ def _removal_edits(features):
     for tap, x in features.output.items():
         site, _, end = tap.rpartition("/")
         block = site.partition("/")[0] if site.startswith("block") else site
-        if end == "heads":
+        if end in ("heads", "value"):
             for head in range(x.shape[2]):
                 cells[block, f"head {head}"] = {tap: edits.head(head, edits.zero)}
         elif end == "branch":
@@ -275,44 +315,31 @@ def _removal_edits(features):
     return cells
 
 
-def norms(subject):
-    """Norms of skip and branch at each sum."""
-    model = subject.model
-    return branch_norms(model.features(*model.layers("skips")), subject.images)
-
-
-def fields(subject):
-    """Effective receptive field of each place of the last map, in each stage."""
-    taps = subject.maps
-    rows, columns = subject.model.shapes[taps[-1]][:2]
-    pixels = int(np.prod(subject.images.shape[:3]))
-    while rows * columns > MOST_CELLS or rows * columns * pixels > MOST_PIXELS:
-        rows, columns = -(-rows // 2), -(-columns // 2)
-    return position_attribution(subject.model.features(*taps), subject.images, rows, columns)
-
-
-def cam(subject):
-    """Grad-CAM of each class that is explained, in each stage."""
-    scores = subject.scores_tap
-    features = subject.model.features(*subject.maps, scores)
-    return subject.explain(lambda images, classes: grad_cam(features, images, classes, scores))
-
-
-MEASURES = {
+# The titles of results, in words, and what makes each of a subject.
+MEASURES: dict[str, tuple[str, Callable[[Subject], Any]]] = {
     "scores": ("the scores of classes", lambda subject: subject.scores),
-    "attention": ("the attention of patches", attention),
-    "rollout": ("attention rollout", rollout),
-    "gradient_attention": ("gradient-weighted attention", relevance),
-    "input_gradients": ("input gradients", gradients),
-    "similarity": ("the similarity of patches", similarity),
+    "attention": (
+        "the attention of patches",
+        MeasurementPanel(attention_rows, most_attention, complete=with_source_of_weights),
+    ),
+    "rollout": ("attention rollout", MeasurementPanel(rollout_of_images)),
+    "gradient_attention": ("gradient-weighted attention", MeasurementPanel(gradient_attention)),
+    "input_gradients": ("input gradients", MeasurementPanel(input_gradients, options=smoothing)),
+    "similarity": (
+        "the similarity of patches",
+        MeasurementPanel(token_similarity, most_similarities, complete=without_zero_layers),
+    ),
     "components": ("principal components of features", lambda s: principal_components(s.tokens)),
-    "logit_lens": ("predictions by layer", lens),
+    "logit_lens": ("predictions by layer", MeasurementPanel(logit_lens)),
     "patch_lens": ("predictions by patch", patch_lens),
     "removals": ("the effect of removing heads and blocks", removals),
     "token_norms": ("norms of tokens", lambda s: token_norms(s.tokens, s.prefix_tokens)),
-    "norms": ("norms of skips and branches", norms),
-    "fields": ("receptive fields", fields),
-    "grad_cam": ("Grad-CAM", cam),
+    "norms": ("norms of skips and branches", MeasurementPanel(branch_norms)),
+    "fields": (
+        "receptive fields",
+        MeasurementPanel(position_attribution, options=cells_of_fields),
+    ),
+    "grad_cam": ("Grad-CAM", MeasurementPanel(grad_cam)),
 }
 
 OF_CLASSES = {"gradient_attention", "input_gradients", "logit_lens"}
@@ -333,6 +360,16 @@ def collect_results(subject):
     if is_flat(results):
         left_out.append(("Evidence for classes", [f"{FLAT}."]))
     return results, left_out
+
+
+def calls_of(subject: Subject, results: dict[str, Any]) -> dict[str, str]:
+    """The expressions of a model and images that give results, where a measurement makes them."""
+    panels = {name: MEASURES[name][1] for name in results}
+    return {
+        name: panel.call(subject)
+        for name, panel in panels.items()
+        if isinstance(panel, MeasurementPanel)
+    }
 
 
 def _title(words: str) -> str:

@@ -175,10 +175,7 @@ class StudyModel:
 
     def layers(self, kind: str, detail: Detail = None, block: str = "block00") -> list[str]:
         """The layers that a measurement of a kind reads; a `NotApplicable` where there are none."""
-        names = [*self.taps, *self.computed]
-        found = layers_of(
-            kind, names, self.shapes, self.structure, self.grid, detail=detail, block=block
-        )
+        found = self.find_layers(kind, detail, block)
         if "attention" in kind and not found:
             hidden = self.has_tokens and not self.has_sums
             within = (
@@ -186,6 +183,13 @@ class StudyModel:
             )
             return self.require(found, self._no_attention or f"attention weights{within}")
         return self.require(found, KINDS[kind].lacks)
+
+    def find_layers(self, kind: str, detail: Detail = None, block: str = "block00") -> list[str]:
+        """The layers that a measurement of a kind reads, where the model has any."""
+        names = [*self.taps, *self.computed]
+        return layers_of(
+            kind, names, self.shapes, self.structure, self.grid, detail=detail, block=block
+        )
 
     @property
     def structure(self) -> ModelGraph:

@@ -19,6 +19,7 @@ from sklearn.decomposition import PCA
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.study import exploration_results
 from vit_tf.analysis.study.exploration import Exploration, pack, probabilities, read_images, shrunk
 from vit_tf.analysis.study.exploration_results import principal_components, token_norms
 
@@ -194,6 +195,50 @@ def test_each_image_explains_its_own_classes(vit_page):
         np.testing.assert_allclose(unpack(item["relevance"]), own[:, 0, 1:], rtol=1e-5)
 
 
+def functional_model():
+    """A functional ViT of two blocks, whose attention weights follow from queries and keys."""
+    x = images = keras.Input((16, 24, 3))
+    x = keras.layers.Reshape((6, 8))(keras.layers.Conv2D(8, 8, 8)(x))
+    for _ in range(2):
+        y = keras.layers.LayerNormalization()(x)
+        x = x + keras.layers.MultiHeadAttention(2, 4)(y, y)
+    return keras.Model(images, keras.layers.Dense(5)(keras.layers.GlobalAveragePooling1D()(x)))
+
+
+CALLED = {
+    "ViT": lambda: vit_tf.ViT((16, 24, 3), 8, 3, 2, 8, 8, 5),
+    "BiT": lambda: vit_tf.BiT((16, 24, 3), (1, 1), 0.5, 5, stem="small"),
+    "functional ViT": functional_model,
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_the_call_of_a_panel_gives_its_result(name, tmp_path, monkeypatch):
+    # Two of the three layers of the ViT fit on the page.
+    monkeypatch.setattr(exploration_results, "MOST_WEIGHTS", 2 * 2 * 2 * 49)
+    model = CALLED[name]()
+    randomize(model)
+    page = analysis.explore(model, PHOTOS, tmp_path / "page.html", samples=1)
+    measured = {"input_gradients", "similarity", "logit_lens"}
+    measured |= {"fields", "grad_cam"} if name == "BiT" else {"attention"}
+    measured |= {"rollout", "gradient_attention", "norms"} if name == "ViT" else set()
+    assert measured <= page.calls.keys() <= page.results.keys()
+    assert ("detail=2" in page.calls.get("attention", "")) == (name == "ViT")
+    for result_name, call in page.calls.items():
+        result, called = (
+            x if isinstance(x, xr.Dataset) else x.to_dataset(name="values")
+            for x in (
+                page.results[result_name],
+                eval(call, {"analysis": analysis, "model": model, "images": IMAGES}),
+            )
+        )
+        if "class" in called.coords:  # of the first image, where others explain other classes
+            result = result.isel(example=slice(called.sizes["example"]))
+            result = result.sel({"class": called["class"]})
+        xr.testing.assert_allclose(result, called, rtol=1e-3, atol=1e-5)
+        assert f"<code>{call.replace(chr(34), '&#34;')}</code>" in page.path.read_text("utf-8")
+
+
 def test_norms_of_tokens_are_those_of_the_layer(vit_page):
     vit, page = vit_page
     layer = "block01/mlp/sum"
@@ -320,8 +365,6 @@ def test_a_keras_hub_vit_shows_what_its_layers_hold(tmp_path):
 
 
 def test_attention_of_many_tokens_is_that_of_some_layers(tmp_path, monkeypatch):
-    from vit_tf.analysis.study import exploration_results
-
     vit = vit_tf.ViT((16, 16, 3), 8, 3, 2, 8, 8, 3)
     monkeypatch.setattr(exploration_results, "MOST_WEIGHTS", 2 * 2 * 25)
     only = {name: exploration_results.MEASURES[name] for name in ("attention",)}
@@ -444,13 +487,7 @@ def test_images_get_the_channels_that_a_model_takes(channels, tmp_path):
 
 
 def test_a_functional_vit_without_a_class_token_shows_its_grid(tmp_path):
-    x = images = keras.Input((16, 24, 3))
-    x = keras.layers.Reshape((6, 8))(keras.layers.Conv2D(8, 8, 8)(x))
-    for _ in range(2):
-        y = keras.layers.LayerNormalization()(x)
-        x = x + keras.layers.MultiHeadAttention(2, 4)(y, y)
-    scores = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(x))
-    model = keras.Model(images, scores)
+    model = functional_model()
     page = analysis.explore(model, PHOTOS, tmp_path / "page.html", samples=1)
     attention = page.results["attention"].attention
     assert attention.sizes["query"] == attention.sizes["key"] == 6
