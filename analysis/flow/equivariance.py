@@ -19,7 +19,7 @@ from ..engine.pooling import as_maps, grid_of
 from ..engine.results import dataset_of, provenance, require_finite, variable
 from ..engine.roles import Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals
-from ..similarity.cka import jackknife
+from ..similarity.cka import jackknife, leave_one_out
 
 Shift: TypeAlias = tuple[int, int]  # down and to the right, in pixels
 
@@ -53,8 +53,9 @@ def equivariance_error(
 
     Returns:
         Dataset of `error` and `stderr`, the jackknife over batches, of shape (transform, layer).
-        Transforms are `"flip"` and `"shift 4 4"`. A shift that is no whole number of a layer's
-        positions is NaN.
+        Of several batches `leave_one_out` of shape (batch, transform, layer) is the error without
+        each, which pairs models that are measured on the same batches. Transforms are `"flip"` and
+        `"shift 4 4"`. A shift that is no whole number of a layer's positions is NaN.
 
     Raises:
         ValueError: without maps or a grid, for shifts that are not pairs of integers, for
@@ -138,6 +139,11 @@ def equivariance_error(
             "stderr": variable(dims, stderr, "standard error of the equivariance error"),
         }
         batches = len(rows[layers[0]]["squares"])
+        if batches > 1:
+            words = "equivariance error without each batch"
+            variables["leave_one_out"] = variable(
+                ("batch", *dims), leave_one_out(errors, rows), words
+            )
         estimator = "ratio of sums over examples, jackknife over batches"
         facts = provenance(features, totals["examples"], batches, estimator=estimator)
         return dataset_of(variables, facts, transform=list(names), layer=layers)

@@ -38,7 +38,9 @@ def frequency_amplitude(
     Returns:
         Dataset of `amplitude`, natural logarithms, and `stderr` of shape (layer, frequency), for
         the fractions 0, 1/4, 1/2, 3/4 and 1 of the highest frequency along either axis of the
-        layer's map, or those nearest. The coordinate `angular_frequency` of shape (layer,
+        layer's map, or those nearest. Of several batches `leave_one_out` of shape (batch, layer,
+        frequency) is the amplitude without each, which pairs models that are measured on the same
+        batches. The coordinate `angular_frequency` of shape (layer,
         frequency) is the length of the frequency, in radians per position. A frequency without any
         amplitude is -inf.
 
@@ -66,18 +68,22 @@ def frequency_amplitude(
         sizes.clear()
         sizes.update({layer: tuple(x.shape[1:3]) for layer, x in maps.items()})
         relative = {layer: relative_amplitude(x) for layer, x in maps.items()}
+        moments = {
+            layer: tf.stack([tf.reduce_sum(x, axis=0), tf.reduce_sum(x**2, axis=0)])[None]
+            for layer, x in relative.items()
+        }
         return {
-            "sums": {
-                layer: tf.stack([tf.reduce_sum(x, axis=0), tf.reduce_sum(x**2, axis=0)])
-                for layer, x in relative.items()
-            },
+            "rows": {"moments": moments, "examples": tf.shape(images)[:1]},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals: Totals) -> xr.Dataset:
-        layers, count = list(totals["sums"]), totals["examples"]
-        sums, squares = np.stack(list(totals["sums"].values()), axis=1)
+        moments, counts = totals["rows"]["moments"], totals["rows"]["examples"]
+        layers, count = list(moments), totals["examples"]
+        sums_of_batches = np.stack([x[:, 0] for x in moments.values()], axis=1)
+        sums = sums_of_batches.sum(axis=0)
+        squares = np.stack([x[:, 1].sum(axis=0) for x in moments.values()])
         require_finite("frequencies", np.where(sums == -np.inf, 0, sums), layers)
         mean = sums / count
         with np.errstate(invalid="ignore"):  # -inf has no standard error
@@ -90,6 +96,12 @@ def frequency_amplitude(
             "amplitude": variable(dims, mean, "log amplitude relative to frequency 0"),
             "stderr": variable(dims, stderr, "standard error of the log amplitude"),
         }
+        if len(counts) > 1:
+            # Sums of the other batches, not differences, of which -inf has none.
+            others = [np.delete(sums_of_batches, at, 0).sum(axis=0) for at in range(len(counts))]
+            rest = np.stack(others) / (count - counts)[:, None, None]
+            name = "log amplitude relative to frequency 0, without each batch"
+            variables["leave_one_out"] = variable(("batch", *dims), rest, name)
         estimator = "mean over examples of the log amplitude over channels, along the diagonal"
         coords = {"layer": layers, "frequency": list(FRACTIONS)}
         coords["angular_frequency"] = (dims, np.array(lengths), words)

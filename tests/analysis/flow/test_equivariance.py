@@ -90,6 +90,12 @@ def test_features_of_another_image_have_an_error_of_one(rng):
     data = tf.data.Dataset.from_tensor_slices(x).batch(60)
     result = analysis.equivariance_error(features, data)
     assert (abs(result.error - 1) < 4 * result.stderr + 1e-3).all()
+    assert result.leave_one_out.sizes["batch"] == 10
+    without_second = np.concatenate([x[:60], x[120:]])
+    alone = analysis.equivariance_error(
+        features, tf.data.Dataset.from_tensor_slices(without_second).batch(60)
+    )
+    np.testing.assert_allclose(result.leave_one_out[1], alone.error, rtol=1e-5)
 
 
 def test_a_vit_without_positions_moves_by_whole_patches(images):

@@ -56,6 +56,11 @@ def test_scale_does_not_matter_and_batches_neither(rng, scale):
     data = tf.data.Dataset.from_tensor_slices(maps).batch(4)
     result = analysis.frequency_amplitude(lambda x: {"map": scale * x}, data)
     np.testing.assert_allclose(result.amplitude, expected.amplitude, rtol=1e-4, atol=1e-5)
+    # Batches of 4, 4 and 2 images, each of which weighs as much as it has images.
+    assert "leave_one_out" not in expected
+    for at, kept in enumerate((maps[4:], np.delete(maps, slice(4, 8), 0), maps[:8])):
+        without = amplitude(kept).amplitude
+        np.testing.assert_allclose(result.leave_one_out[at], without, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_without_positions_or_amplitude_are_refused(rng):
