@@ -81,13 +81,14 @@
   }
   const kept = (is) => (is ? [0, 0, 0, 0] : [0, 0, 0, 215]);
 
-  function positionMark(mark, index, [rows, columns]) {
+  // The frame of a cell of a grid, or of the part of each cell that is drawn on.
+  function positionMark(mark, index, [rows, columns], [high, wide] = [1, 1]) {
     mark.hidden = index < 0;
     if (index < 0) return;
     const [y, x] = [Math.floor(index / columns), index % columns];
     Object.assign(mark.style, {
       left: `${(100 * x) / columns}%`, top: `${(100 * y) / rows}%`,
-      width: `${100 / columns}%`, height: `${100 / rows}%`,
+      width: `${(100 * wide) / columns}%`, height: `${(100 * high) / rows}%`,
     });
   }
 
@@ -256,6 +257,7 @@
       const { layer, head } = state;
       const all = attention(layer, head);
       paintMap(mains.attention, patches(all), "");
+      overview.endPreview();
       const far = mean((one) => average(queries().map((token) => example().distance(layer, one, token)[0])), head);
       const [prefix, itself, others] = range(3).map((part) => mean((one) => average(queries().map((token) => example().mass(layer, one, token)[part])), head));
       facts(find("attention-facts"), [
@@ -305,9 +307,12 @@
       let previewed = "";
       const preview = (layer, head, words) => {
         if (words === previewed) return;
+        name(words);
+        paintMap(mains.attention, patches(attention(layer, head)), "");
+      };
+      const name = (words) => {
         previewed = words;
         heading.textContent = words ? `Attention weights: ${words}` : "Attention weights";
-        paintMap(mains.attention, patches(attention(layer, head)), "");
       };
       tiles.addEventListener("pointermove", (event) => {
         const [layer, head] = tileAt(event);
@@ -320,7 +325,7 @@
         event.preventDefault();
         choose(state.layer + move[0], (state.head === heads ? 0 : state.head) + move[1]);
       });
-      return { canvas, mark, wide, high };
+      return { canvas, mark, wide, high, endPreview: () => name("") };
     }
 
     function paintOverview() {
@@ -339,7 +344,8 @@
       const colour = scaled(0, 1, undefined, true);
       draw(canvas, values, [count * high, width], (value) => (Number.isNaN(value) ? [0, 0, 0, 0] : colour(value)));
       mark.hidden = state.head === heads;
-      positionMark(mark, mark.hidden ? -1 : state.layer * heads + state.head, [count, heads]);
+      const part = [grid.rows / high, grid.columns / wide]; // without the gap between tiles
+      positionMark(mark, mark.hidden ? -1 : state.layer * heads + state.head, [count, heads], part);
     }
 
     function paintSimilarity() {

@@ -200,6 +200,20 @@ def test_the_head_below_the_pointer_is_previewed_until_it_leaves(browser, vit_pa
     browser.mouse(5, 5)
     assert_shown(1, 0)
     assert browser.value(heading) == "Attention weights"
+    point(browser, "#overview .tiles", 3 * 0 + 2, 2, 3)
+    browser.value("document.querySelector('#overview .tiles').focus()")
+    browser.key("ArrowRight")  # chooses a head, which the large map then shows
+    assert_shown(1, 1)
+    assert browser.value(heading) == "Attention weights"
+
+
+def test_the_frame_of_the_chosen_head_is_its_tile(browser, vit_page):
+    browser.open(vit_page.path)
+    left, top, width, height = place(browser, "#overview .tiles")
+    frame = place(browser, "#overview .mark")
+    # Tiles of 4 x 6 patches, with a gap of one; that of layer 1 and head 0 is chosen.
+    tile = left, top + 5 / 10 * height, 6 / 21 * width, 4 / 10 * height
+    np.testing.assert_allclose(frame, tile, atol=0.6)
 
 
 def test_a_strip_of_all_images_chooses_one(browser, pair_page):
