@@ -47,7 +47,9 @@ def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> Sta
 
     Returns:
         Dataset with `norm_ratio` and `cosine` of shape (layer, token); a layer is a site such as
-        `"block00/mlp"`. Tokens that a layer does not have, or never defines, are NaN.
+        `"block00/mlp"`. Tokens that a layer does not have, or never defines, are NaN. And
+        `negative_share` of shape (layer,), the share of the skip's values below 0: it is 0 where
+        the skip is what a ReLU returned, as the identity skips of post-activation ResNets.
 
     Raises:
         ValueError: if no skip has its branch, or for activations that are not finite.
@@ -148,15 +150,17 @@ def _means(totals, features, grid):
     require_finite("skip ratios", summed, sites)
     tokens = max(site.shape[1] for site in summed)
     padded = np.full((2, len(sites), tokens), np.nan)
-    for index, (*ratios, count) in enumerate(summed):
+    for index, (*ratios, count, _) in enumerate(summed):
         padded[:, index, : len(count)] = mean_of(np.array(ratios), count)
-    counted = sum(count.sum() for _, _, count in summed)
-    possible = totals["examples"] * sum(len(count) for _, _, count in summed)
+    counted = sum(count.sum() for _, _, count, _ in summed)
+    possible = totals["examples"] * sum(len(count) for _, _, count, _ in summed)
+    negative = [share.mean() / totals["examples"] for *_, share in summed]
     prefix = {} if grid is None else {"prefix": grid.prefix}
     dims = ("layer", "token")
     variables = {
         "norm_ratio": variable(dims, padded[0], "|skip| / |branch|"),
         "cosine": variable(dims, padded[1], "cosine of skip and branch"),
+        "negative_share": variable(("layer",), np.array(negative), "share of values below 0"),
     }
     estimator = "mean over examples of the ratio at each token"
     left_out = float(1 - counted / possible)
@@ -180,7 +184,7 @@ def _pairs(taps):
 
 
 def _summed_ratios(site, skip, branch):
-    """Ratio, cosine and number of examples that have them, summed: shape (3, token)."""
+    """Ratio, cosine, number of examples that have them and negative share, summed: (4, token)."""
     skip, branch = as_tokens(f"{site}/skip", skip), as_tokens(f"{site}/branch", branch)
     skip_norm, branch_norm = tf.norm(skip, axis=-1), tf.norm(branch, axis=-1)
     # NaN differs from 0: it counts, and raises an error.
@@ -188,4 +192,6 @@ def _summed_ratios(site, skip, branch):
     product = tf.where(defined, skip_norm * branch_norm, 1.0)
     cosine = tf.reduce_sum(skip * branch, axis=-1) / product
     ratio = tf.where(defined, skip_norm / tf.where(defined, branch_norm, 1.0), 0.0)
-    return tf.reduce_sum(tf.stack([ratio, cosine, tf.cast(defined, tf.float32)]), axis=1)
+    negative = tf.reduce_mean(tf.cast(skip < 0.0, tf.float32), axis=-1)
+    sums = tf.stack([ratio, cosine, tf.cast(defined, tf.float32), negative])
+    return tf.reduce_sum(sums, axis=1)

@@ -1,6 +1,5 @@
 """Raghu et al. 2021, section 6 and appendix E: skip connections."""
 
-import re
 from functools import partial
 
 import numpy as np
@@ -108,25 +107,26 @@ def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
 
     Skip-to-branch norm ratio of identity skips, ViT divided by ResNet.
 
-    The paper's ResNet (v1) applies an activation after the sum, BiT (v2) before the branch: its
-    ratios are another quantity, and the claim is not tested on it. For each model, the geometric
-    mean over layers of the mean over tokens. The first unit of each ResNet stage is left out: its
-    skip is a projection.
+    The paper's ResNet (v1) applies a ReLU after the sum, as those of timm and torchvision: its
+    identity skips have no negative values, and shortcuts that project, which are left out, do. BiT
+    (v2) activates within the branch: its ratios are another quantity, and the claim is not tested
+    on it. For each model, the geometric mean over layers of the mean over tokens.
     """
-    means = []
-    for ratios in (vit, resnet):
-        ratio = expect_variable(ratios, "norm_ratio", ("layer", "token"))
-        projected = [name.split("/")[1:2] == ["unit01"] for name in layer_names(ratio)]
-        if all(projected):
-            raise ValueError("Not tested: no unit of the ResNet has an identity skip.")
-        means.append(np.log(np.nanmean(ratio.values[~np.array(projected)], axis=1)).mean())
-    value = np.exp(means[0] - means[1])
-    if any(re.match(r"stage\d+/unit\d+", name) for name in layer_names(resnet)):
+    ratio = expect_variable(resnet, "norm_ratio", ("layer", "token"))
+    is_rectified = expect_variable(resnet, "negative_share", ("layer",)).values == 0
+    if not is_rectified.any():
         raise ValueError(
-            "Not tested: other architecture. BiT is a pre-activation ResNet (v2), the paper's has "
-            f"an activation after the sum (v1). The ratio of the two here is {value:.2g}."
+            "Not tested: other architecture. The paper's ResNet has a ReLU after the sum (v1), so "
+            "that identity skips have no negative values; all skips of this one have."
         )
-    return descriptive(value, "the error over images is not known")
+    of_vit = expect_variable(vit, "norm_ratio", ("layer", "token"))
+    # The stem of a hybrid projects in the first unit of a stage.
+    is_identity = [not name.endswith("/unit01") for name in layer_names(of_vit)]
+    means = [
+        np.log(np.nanmean(layers, axis=1)).mean()
+        for layers in (of_vit.values[is_identity], ratio.values[is_rectified])
+    ]
+    return descriptive(np.exp(means[0] - means[1]), "the error over images is not known")
 
 
 @claim(

@@ -33,6 +33,14 @@ def test_known_vectors_and_maps_of_different_sizes():
     np.testing.assert_allclose(result.norm_ratio, [[3, 2, np.nan, np.nan], [2, 2, 2, 2]])
     np.testing.assert_allclose(result.cosine[0, :2], [0, -1], atol=1e-6)
     np.testing.assert_allclose(result.cosine[1], 1, rtol=1e-6)
+    np.testing.assert_allclose(result.negative_share, [0, 0])
+
+
+def test_the_share_of_negative_values_counts_those_of_skips_alone():
+    skip = np.array([[[1.0, -1], [0, -2]], [[1, 2], [-3, -4]], [[0, 0], [0, 1]]])
+    features = features_of({"a/skip": skip, "a/branch": -np.ones((3, 2, 2))})
+    result = analysis.skip_ratio(features, numbers(3))
+    np.testing.assert_allclose(result.negative_share, [4 / 12], rtol=1e-6)
 
 
 def test_examples_without_a_branch_are_left_out_and_counted():

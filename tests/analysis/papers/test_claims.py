@@ -10,6 +10,7 @@ from attention_heads import pixel_distances
 from scipy import ndimage, stats
 from study_parts import cka_result, model_like
 
+import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import estimates
 from vit_tf.analysis.engine.estimates import OUTCOMES, claim_outcome, is_beyond
@@ -160,7 +161,12 @@ def cls_skips(side):
 
 def skip_influence(side):
     vit, bit = NOISE[0, :12] * 0.1 + side, NOISE[0, :8] * 0.1
-    return {"skip_ratio.vit": ratios(vit, vit), "skip_ratio.bit": ratios(bit, bit, prefix=0)}
+    return {"skip_ratio.vit": ratios(vit, vit), "skip_ratio.bit": of_resnet(bit, np.zeros(8))}
+
+
+def of_resnet(logs, negative_share):
+    """A result of `skip_ratio` of a ResNet."""
+    return ratios(logs, logs, prefix=0).assign(negative_share=("layer", negative_share))
 
 
 def skips_partition(side):
@@ -554,15 +560,47 @@ def test_grids_that_are_not_comparable_are_refused():
 
 
 def test_a_pre_activation_resnet_does_not_test_what_the_paper_says_of_another():
-    """Its projections are no skips, and the ratio is in the explanation."""
-    names = [f"stage{stage}/unit{unit:02}" for stage in (1, 2) for unit in (1, 2, 3)]
-    logs = np.array([9.0, 0.1, 0.2, 9.0, 0.0, 0.1])
-    bit = ratios(logs, logs, prefix=0).assign_coords(layer=names)
+    bit = vit_tf.BiT((16, 16, 3), (2, 2), 0.5, 3, stem="small")
+    images = np.random.default_rng(0).uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
+    result = analysis.skip_ratio(bit, images)
+    assert (result.negative_share > 0.2).all()
     vit = ratios(1 + 0.1 * NOISE[0, :8], 1 + 0.1 * NOISE[0, :8])
-    claim = evaluated("skip-influence", {"skip_ratio.vit": vit, "skip_ratio.bit": bit})
-    expected = np.exp(1 + 0.1 * NOISE[0, :8].mean() - 0.1)
+    claim = evaluated("skip-influence", {"skip_ratio.vit": vit, "skip_ratio.bit": result})
     assert claim.outcome == "not tested" and "other architecture" in claim.explanation
-    assert f"{expected:.2g}" in claim.explanation
+
+
+def test_skips_of_a_post_activation_resnet_are_identities_behind_a_relu():
+    """Branches are the skip times a known number, but for a shortcut that projects."""
+    torch = pytest.importorskip("torch")
+
+    class Block(torch.nn.Module):
+        def __init__(self, width, filters, scale):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(width, filters, 1, filters // width, bias=False)
+            self.shortcut = torch.nn.Sequential()
+            if filters == width:
+                self.conv.weight.data = scale * torch.eye(width)[:, :, None, None]
+            else:
+                self.shortcut.append(torch.nn.Conv2d(width, filters, 1, 2, bias=False))
+
+        def forward(self, x):
+            branch = self.conv(x)
+            branch += self.shortcut(x)
+            return torch.relu(branch)
+
+    torch.manual_seed(0)
+    stem = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2, 1), torch.nn.ReLU())
+    units = [Block(8, 8, 0.5), Block(8, 8, 0.25), Block(8, 16, None), Block(16, 16, 0.5)]
+    resnet = torch.nn.Sequential(stem, torch.nn.Sequential(*units)).eval()
+    images = np.random.default_rng(0).uniform(-1, 1, (6, 16, 16, 3)).astype("float32")
+    result = analysis.skip_ratio(resnet, images)
+    is_identity = np.array([True, True, False, True])
+    np.testing.assert_array_equal(result.negative_share == 0, is_identity)
+    ratio = np.nanmean(result.norm_ratio.values, axis=1)
+    np.testing.assert_allclose(ratio[is_identity], [2, 4, 2], rtol=1e-5)
+    vit = ratios(np.full(4, np.log(8.0)), np.full(4, np.log(8.0)))
+    claim = evaluated("skip-influence", {"skip_ratio.vit": vit, "skip_ratio.bit": result})
+    assert claim.value == pytest.approx(8 / np.cbrt(2 * 4 * 2), rel=1e-5)
 
 
 def test_a_model_at_chance_does_not_test_what_its_skips_are_worth():
