@@ -115,9 +115,12 @@ def _draw_panels(
             if outer or len({pair[which] for pair in sides}) > 1:
                 label_layers(panel, "xy"[which], *sides[index][which], PANEL)
     drawn = np.concatenate([value.values.ravel() for value in values[: -1 if last_bar else None]])
-    style.colour_bar(flat, flat[-2 if last_bar else -1].images[0], bar, drawn)
+    # The bar of the last panel is to the right of it, that of the others above where there is room.
+    last_row = flat[(len(maps) - 1) // columns * columns :]
+    others = flat[: -len(last_row)] if last_bar and len(last_row) < len(flat) else flat
+    style.colour_bar(others, flat[0].images[0], bar, drawn)
     if last_bar:
-        style.colour_bar(flat, image, last_bar)
+        style.colour_bar(last_row, image, last_bar)
     return ax
 
 

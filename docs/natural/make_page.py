@@ -22,6 +22,7 @@ import xarray as xr
 
 from vit_tf import analysis
 from vit_tf.analysis.study.claims import scorecard_dataset
+from vit_tf.analysis.study.data import Data
 from vit_tf.scripts import analyze
 
 FOLDER = Path(__file__).resolve().parent
@@ -105,7 +106,7 @@ def read_accuracies(runs: Path) -> dict[str, list[float]]:
 
 def accuracy_claims(accuracies: dict[str, list[float]]) -> xr.Dataset:
     """Claims about accuracy over the seeds."""
-    scorecards = {}
+    scorecards, data = {}, Data(None, None, facts={"test": NUM_TEST})
     for seed in range(SEEDS):
         facts = {arm: (values[seed], NUM_TEST) for arm, values in accuracies.items()}
         rows = analysis.scorecard(
@@ -118,7 +119,7 @@ def accuracy_claims(accuracies: dict[str, list[float]]) -> xr.Dataset:
             accuracy=facts,
         )
         tested = [row for row in rows if row.outcome != "not tested"]
-        scorecards[f"seed {seed}"] = scorecard_dataset(tested)
+        scorecards[f"seed {seed}"] = scorecard_dataset(tested, images=data)
     return analysis.scorecard_of_trainings(scorecards)
 
 
