@@ -4,9 +4,10 @@
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -18,18 +19,24 @@ ROUNDING = 1e-12  # relative to a value: a smaller standard error is none
 LEAST_PAIRS = 5  # for the interval of a rank correlation
 
 
-def t_interval(value, stderr, df, alpha=ALPHA):
+Limits: TypeAlias = tuple[float, float]  # both ends of an interval
+Number = TypeVar("Number", float, np.ndarray)
+
+
+def t_interval(
+    value: Number, stderr: Number, df: float, alpha: float = ALPHA
+) -> tuple[Number, Number]:
     """Student's interval `value +- t stderr`; normal where `df` is infinite."""
     quantile = -ndtri(alpha / 2) if np.isinf(df) else -stdtrit(df, alpha / 2)
     return value - quantile * stderr, value + quantile * stderr
 
 
-def mean_error(values):
+def mean_error(values: np.ndarray) -> tuple[float, int]:
     """Standard error of a mean of independent values (unit,), and its degrees of freedom."""
     return np.std(values, ddof=1) / np.sqrt(len(values)), len(values) - 1
 
 
-def sum_of_errors(*errors):
+def sum_of_errors(*errors: tuple[float, float]) -> tuple[float, float]:
     """Standard error and degrees of freedom of a sum of independent terms (Welch 1947)."""
     variances = np.array([stderr**2 for stderr, _ in errors])
     total = variances.sum()
@@ -39,7 +46,7 @@ def sum_of_errors(*errors):
     return np.sqrt(total), df
 
 
-def wilson(successes, trials, alpha=ALPHA):
+def wilson(successes: float, trials: float, alpha: float = ALPHA) -> Limits:
     """Score interval of a proportion (Wilson 1927; Newcombe 1998a, method 3)."""
     share, z2 = successes / trials, ndtri(alpha / 2) ** 2
     middle = share + z2 / (2 * trials)
@@ -49,7 +56,13 @@ def wilson(successes, trials, alpha=ALPHA):
     return min((middle - reach) / scale, share), max((middle + reach) / scale, share)
 
 
-def mover(first, first_limits, second, second_limits, correlation=0.0):
+def mover(
+    first: float,
+    first_limits: Limits,
+    second: float,
+    second_limits: Limits,
+    correlation: float = 0.0,
+) -> Limits:
     """Interval of `one - other` from their own intervals (Zou and Donner 2008).
 
     Of proportions with Wilson's intervals this is method 10 of Newcombe (1998b) for independent
@@ -63,13 +76,15 @@ def mover(first, first_limits, second, second_limits, correlation=0.0):
     return value - np.sqrt(max(low, 0)), value + np.sqrt(max(high, 0))
 
 
-def pair_counts(first, second):
+def pair_counts(first: np.ndarray, second: np.ndarray) -> tuple[float, ...]:
     """How often both of two truth values (unit,) are true, only one, only the other, neither."""
     cells = first & second, first & ~second, ~first & second, ~first & ~second
     return tuple(float(cell.sum()) for cell in cells)
 
 
-def newcombe_paired(both, only_one, only_other, neither, alpha=ALPHA):
+def newcombe_paired(
+    both: float, only_one: float, only_other: float, neither: float, alpha: float = ALPHA
+) -> Limits:
     """Interval of a difference of paired proportions (Newcombe 1998c, method 10)."""
     n, first, second = (both + only_one + only_other + neither, both + only_one, both + only_other)
     determinant = both * neither - only_one * only_other
@@ -81,7 +96,7 @@ def newcombe_paired(both, only_one, only_other, neither, alpha=ALPHA):
     return mover(first / n, next(limits), second / n, next(limits), correlation)
 
 
-def fieller(pairs, alpha=ALPHA):
+def fieller(pairs: np.ndarray, alpha: float = ALPHA) -> Limits:
     """Interval of the ratio of the means of the columns of (unit, 2) (Fieller 1954).
 
     The ratios r for which the mean of `a - r b` does not differ from 0 by Student's t. Where the
@@ -98,7 +113,7 @@ def fieller(pairs, alpha=ALPHA):
     return (middle - np.sqrt(root)) / square, (middle + np.sqrt(root)) / square
 
 
-def rank_correlation(pairs):
+def rank_correlation(pairs: np.ndarray) -> float:
     """Spearman's rank correlation of the columns of a (unit, 2) array; NaN if one is constant."""
     ranked = [ranks(column) for column in pairs.T]
     deviations = [rank - rank.mean() for rank in ranked]
@@ -106,12 +121,12 @@ def rank_correlation(pairs):
     return deviations[0] @ deviations[1] / scale if scale else np.nan
 
 
-def ranks(values):
+def ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 0, equal values sharing the mean of theirs."""
     return rankdata(values) - 1
 
 
-def spearman_interval(correlation, count, alpha=ALPHA):
+def spearman_interval(correlation: float, count: int, alpha: float = ALPHA) -> Limits:
     """Interval of a rank correlation of `count` pairs, by Fisher's z (Bonett and Wright 2000).
 
     A correlation of 1 or -1 counts as half a step towards the next possible one: its width is not
@@ -124,23 +139,23 @@ def spearman_interval(correlation, count, alpha=ALPHA):
     return min(low, correlation), max(high, correlation)
 
 
-def pseudo_values(value, leave_one_out):
+def pseudo_values(value: float, leave_one_out: np.ndarray) -> np.ndarray:
     """Pseudo-values of the jackknife (unit, ...), from the value of all units and without each."""
     count = len(leave_one_out)
     return count * value - (count - 1) * np.asarray(leave_one_out)
 
 
-def log_variances(values):
+def log_variances(values: np.ndarray) -> tuple[float, float]:
     """The logarithm of the variance of values (unit,), and its pseudo-values (Miller 1968)."""
     log_variance = np.log(np.var(values, ddof=1))
     rest = [np.log(np.var(np.delete(values, at), ddof=1)) for at in range(len(values))]
     return log_variance, pseudo_values(log_variance, np.array(rest))
 
 
-def p_value(limits, null=0.0):
+def p_value(limits: Callable[[float], Limits], null: float = 0.0) -> float:
     """The smallest alpha, at least 1e-12, whose `limits(alpha)` leave out `null`; else NaN."""
 
-    def outside(alpha):
+    def outside(alpha: float) -> bool:
         low, high = limits(alpha)
         return low > null or high < null
 
@@ -155,7 +170,7 @@ def p_value(limits, null=0.0):
     return 10**inner
 
 
-def holm_levels(p_values, alpha=ALPHA):
+def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> np.ndarray:
     """The level of each of several tests at which `alpha` holds for all (Holm 1979); NaN do not
     count.
 
@@ -187,7 +202,7 @@ RANGES = {
 }
 
 
-def range_of(unit):
+def range_of(unit: str) -> Limits:
     """The least and the largest possible value of a unit such as "difference in share of heads"."""
     if unit.startswith("difference in "):
         low, high = range_of(unit.removeprefix("difference in "))
@@ -211,12 +226,12 @@ class Estimate:
     low: float
     high: float
     how: str
-    limits: Callable | None = field(default=None, compare=False, repr=False)
+    limits: Callable[[float], Limits] | None = field(default=None, compare=False, repr=False)
     error: tuple[float, float] | None = field(default=None, compare=False, repr=False)
     units: np.ndarray | None = field(default=None, compare=False, repr=False)
     pairing: str = field(default="", compare=False, repr=False)
 
-    def at(self, alpha):
+    def at(self, alpha: float) -> Limits:
         """The ends of the interval that misses the truth with probability `alpha`."""
         if self.limits:
             return self.limits(alpha)
@@ -227,18 +242,18 @@ class Estimate:
         )
 
 
-def estimate(value, limits, how, **more):
+def estimate(value: float, limits: Callable[[float], Limits], how: str, **more: Any) -> Estimate:
     """The `Estimate` whose ends are `limits(0.05)`."""
     low, high = map(float, limits(ALPHA))
     return Estimate(float(value), low, high, how, limits, **more)
 
 
-def descriptive(value, why):
+def descriptive(value: float, why: str) -> Estimate:
     """An `Estimate` without an interval, and why it has none: "a maximum over heads"."""
     return Estimate(float(value), np.nan, np.nan, f"no interval: {why}")
 
 
-def require_estimate(value, source):
+def require_estimate(value: object, source: str) -> None:
     """Raises a `ValueError` that names what was to return an `Estimate`, for anything else."""
     if not isinstance(value, Estimate):
         raise ValueError(
@@ -246,7 +261,7 @@ def require_estimate(value, source):
         )
 
 
-def with_error(value, stderr, df, how, **more):
+def with_error(value: float, stderr: float, df: float, how: str, **more: Any) -> Estimate:
     """The `Estimate` with Student's interval; normal where `df` is infinite.
 
     Equal values show nothing of their variance: they are descriptive, without an interval.
@@ -259,7 +274,7 @@ def with_error(value, stderr, df, how, **more):
     return estimate(value, limits, how, error=(stderr, df), **more)
 
 
-def student(values, over, pairing=""):
+def student(values: np.ndarray, over: str, pairing: str = "") -> Estimate:
     """Mean of independent values (unit,) of `over`, "videos", with Student's interval."""
     if len(values) < 2:
         return descriptive(np.mean(values), f"needs at least two {over}")
@@ -268,19 +283,23 @@ def student(values, over, pairing=""):
     return with_error(np.mean(values), *mean_error(values), how, **more)
 
 
-def welch(first, second, over):
+def welch(first: np.ndarray, second: np.ndarray, over: str) -> Estimate:
     """Mean of a sample (unit,) minus that of an independent one, with Welch's interval."""
     return minus(student(first, over), student(second, over))
 
 
-def share(successes, trials, over, correct=None, pairing=""):
+def share(
+    successes: float, trials: float, over: str, correct: np.ndarray | None = None, pairing: str = ""
+) -> Estimate:
     """A proportion, with Wilson's interval; of a mean of proportions `successes` is no integer."""
     limits = partial(wilson, successes, trials)
     how = f"Wilson's interval over {round(trials)} {over}"
     return estimate(successes / trials, limits, how, units=correct, pairing=pairing)
 
 
-def accuracy_of(accuracy, examples, correct=None, over="images"):
+def accuracy_of(
+    accuracy: float, examples: float, correct: np.ndarray | None = None, over: str = "images"
+) -> Estimate:
     """Test accuracy with Wilson's interval; `correct` are truth values of the examples."""
     if correct is None and not examples >= 1:
         return descriptive(accuracy, f"the number of {over} is not known")
@@ -290,7 +309,7 @@ def accuracy_of(accuracy, examples, correct=None, over="images"):
     return share(correct.sum(), len(correct), over, correct, f"{len(correct)} {over}")
 
 
-def require_above_chance(accuracy, facts, model):
+def require_above_chance(accuracy: float, facts: Mapping[str, Any], model: str) -> None:
     """Raises a `ValueError` where an accuracy is not significantly above chance, 1 / classes.
 
     A model at chance has no accuracy to lose, and no layer of it is better than another. Classes
@@ -307,7 +326,7 @@ def require_above_chance(accuracy, facts, model):
         )
 
 
-def correlation(pairs, over):
+def correlation(pairs: np.ndarray, over: str) -> Estimate:
     """Spearman's rank correlation of the columns of pairs (unit, 2), with its interval."""
     value = rank_correlation(pairs)
     if len(pairs) < LEAST_PAIRS or not np.isfinite(value):
@@ -316,7 +335,7 @@ def correlation(pairs, over):
     return estimate(value, limits, f"Fisher's z of a rank correlation of {len(pairs)} {over}")
 
 
-def ratio_of_means(pairs, over):
+def ratio_of_means(pairs: np.ndarray, over: str) -> Estimate:
     """Mean of the first column over that of the second of (unit, 2), with Fieller's interval."""
     above, below = pairs.mean(axis=0)
     if not below > 0:
@@ -329,7 +348,9 @@ def ratio_of_means(pairs, over):
     return estimate(above / below, partial(fieller, pairs), how)
 
 
-def contrast_over_depth(values, coefficients, over="layers"):
+def contrast_over_depth(
+    values: np.ndarray, coefficients: np.ndarray, over: str = "layers"
+) -> Estimate:
     """A contrast of layers, such as the mean of some minus that of others, from (layer, ...).
 
         sum_l c_l x_l = sum_i w_i d_i,  w_i = sum over l > i of c_l,  d_i = x_(i+1) - x_i
@@ -350,7 +371,7 @@ def contrast_over_depth(values, coefficients, over="layers"):
     return with_error(value, np.sqrt(variance * squares), df, how)
 
 
-def means_of(count, *groups):
+def means_of(count: int, *groups: np.ndarray | slice) -> np.ndarray:
     """Coefficients of the mean of the first group of positions minus that of the second."""
     coefficients = np.zeros(count)
     for sign, places in zip((1, -1), groups, strict=True):
@@ -358,7 +379,7 @@ def means_of(count, *groups):
     return coefficients
 
 
-def ratio_of_spreads(first, second, over):
+def ratio_of_spreads(first: np.ndarray, second: np.ndarray, over: str) -> Estimate:
     """Standard deviation of one sample (unit,) over that of another, with its interval.
 
     The jackknife of the logarithm of variances (Miller 1968), without assuming normal values, with
@@ -375,7 +396,7 @@ def ratio_of_spreads(first, second, over):
     return transformed(gap, lambda x: np.exp(x / 2))
 
 
-def within(inner, bounds):
+def within(inner: Estimate, bounds: Limits) -> Estimate:
     """An `Estimate` whose interval holds possible values only, which costs no coverage.
 
     An unbiased value, such as a CKA, may lie a little beyond them: its interval reaches to it.
@@ -384,24 +405,24 @@ def within(inner, bounds):
         return inner
     least, largest = min(bounds[0], inner.value), max(bounds[1], inner.value)
 
-    def limits(alpha):
+    def limits(alpha: float) -> tuple[float, ...]:
         return tuple(float(end) for end in np.clip(inner.at(alpha), least, largest))
 
     low, high = np.clip([inner.low, inner.high], least, largest).tolist()
     return replace(inner, low=low, high=high, limits=limits)
 
 
-def transformed(inner, function):
+def transformed(inner: Estimate, function: Callable[[float], float]) -> Estimate:
     """An increasing function of an `Estimate`, such as the exponential of a mean of logarithms."""
     value, low, high = (float(function(x)) for x in (inner.value, inner.low, inner.high))
 
-    def limits(alpha):
+    def limits(alpha: float) -> tuple[float, ...]:
         return tuple(float(function(end)) for end in inner.at(alpha))
 
     return Estimate(value, low, high, inner.how, limits)
 
 
-def jackknifed(value, leave_one_out, over, pairing=""):
+def jackknifed(value: float, leave_one_out: np.ndarray, over: str, pairing: str = "") -> Estimate:
     """A statistic of all units, with the jackknife's interval from it without each (unit,)."""
     if len(leave_one_out) < 2 or not np.isfinite(leave_one_out).all():
         return descriptive(value, f"needs at least two {over}")
@@ -410,7 +431,9 @@ def jackknifed(value, leave_one_out, over, pairing=""):
     return with_error(value, *mean_error(units), how, units=units, pairing=pairing)
 
 
-def with_enough_images(value, leave_one_out, examples, over, pairing=""):
+def with_enough_images(
+    value: float, leave_one_out: np.ndarray, examples: float, over: str, pairing: str = ""
+) -> Estimate:
     """`jackknifed`, for a statistic that few images bias, such as the best of many noisy values.
 
     The jackknife's estimate of the bias, `(k - 1) (mean of the values without a batch - value)`,
@@ -438,7 +461,7 @@ def with_enough_images(value, leave_one_out, examples, over, pairing=""):
     return replace(estimated, how=how)
 
 
-def of_cka(statistic, result):
+def of_cka(statistic: Callable[[np.ndarray], float], result: xr.Dataset) -> Estimate:
     """A number that follows from CKA, with the jackknife over batches.
 
     `statistic` maps an array of the dims of `result["cka"]` to a number. Older files have `stderr`
@@ -461,13 +484,13 @@ def of_cka(statistic, result):
     return with_error(value, stderr, batches - 1, how)
 
 
-def num_batches(result):
+def num_batches(result: xr.DataArray | xr.Dataset) -> float:
     """How many batches a result was measured on; NaN where it does not say."""
     size = result.attrs.get("batch_size", np.nan)
     return np.ceil(result.attrs.get("examples", np.nan) / size)
 
 
-def minus(first, second):
+def minus(first: Estimate, second: Estimate) -> Estimate:
     """The difference of two estimates: paired where both are of the same units.
 
     Newcombe's paired interval for truth values, Student's over differences for others. For
@@ -494,13 +517,13 @@ def minus(first, second):
         why = first.how if not np.isfinite(first.low) else second.how
         return descriptive(value, why.removeprefix("no interval: "))
 
-    def limits(alpha):
+    def limits(alpha: float) -> Limits:
         return mover(first.value, first.at(alpha), second.value, second.at(alpha))
 
     return estimate(value, limits, f"{words}; not paired")
 
 
-def corrected(estimates, null=0.0):
+def corrected(estimates: Sequence[Estimate], null: float | Sequence[float] = 0.0) -> list[Estimate]:
     """Estimates whose intervals exclude `null` where Holm's method rejects it, at 5 % for all.
 
     `null` is one number for all estimates, or one for each.
@@ -519,7 +542,7 @@ def corrected(estimates, null=0.0):
     return results
 
 
-def over_trainings(estimates, bounds=UNBOUNDED):
+def over_trainings(estimates: Sequence[Estimate], bounds: Limits = UNBOUNDED) -> Estimate:
     """Mean over several runs, with an interval that includes the variance between runs.
 
         half-width^2 = (t s / sqrt(k))^2 + (mean of the runs' own reaches)^2
@@ -624,7 +647,7 @@ def images_needed(
             f"Received: power={power}, effect={effect}, threshold={threshold}"
         )
 
-    def is_enough(n):
+    def is_enough(n: int) -> bool:
         critical, noncentrality = -stdtrit(n - 1, ALPHA / 2), np.sqrt(n) * away / deviation
         reached = (
             nctdtr(n - 1, noncentrality, critical) if n < 1000 else ndtr(critical - noncentrality)
@@ -693,7 +716,7 @@ OLDER_OUTCOMES = {
 OLDER_VARIABLES = {"verdict": "outcome", "verdicts": "outcomes"}
 
 
-def current_outcomes(scorecard):
+def current_outcomes(scorecard: xr.Dataset) -> xr.Dataset:
     """A saved scorecard, a Dataset, with the present names of outcomes and their variables."""
     older = OLDER_VARIABLES.keys() & scorecard.data_vars.keys()
     scorecard = scorecard.rename({name: OLDER_VARIABLES[name] for name in older})
@@ -735,11 +758,11 @@ def is_beyond(value: float, threshold: float, direction: str, least: float = 0.0
     return bool(value > threshold + least if direction == "above" else value < threshold - least)
 
 
-def lower(values):
+def lower(values: np.ndarray) -> np.ndarray:
     """The first half along the first axis, with the middle of an odd number."""
     return values[: (len(values) + 1) // 2]
 
 
-def upper(values):
+def upper(values: np.ndarray) -> np.ndarray:
     """The last half along the first axis, with the middle of an odd number."""
     return values[len(values) // 2 :]

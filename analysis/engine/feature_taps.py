@@ -174,7 +174,7 @@ class Derived:
 
     def __init__(
         self, features: Features, compute: Callable[[Taps], Taps], token_grid: TokenGrid | None
-    ):
+    ) -> None:
         self.name = model_name(features)
         self.token_grid = token_grid
         self.features = features
@@ -187,7 +187,7 @@ class Derived:
 class Calls:
     """The taps of each features callable for one batch, computed when first asked for."""
 
-    def __init__(self, images: tf.Tensor):
+    def __init__(self, images: tf.Tensor) -> None:
         self._images = images
         self._made: dict[int, Taps] = {}
 

@@ -162,7 +162,7 @@ def _selected(features: Features, patterns: Sequence[str]) -> Features:
 class Selected:
     """The taps of a function that fit patterns."""
 
-    def __init__(self, features: Features, patterns: Sequence[str]):
+    def __init__(self, features: Features, patterns: Sequence[str]) -> None:
         self.name, self.features = model_name(features), features
         self.token_grid = getattr(features, "token_grid", None)
         self._patterns = patterns
@@ -226,7 +226,7 @@ class _Columns:
 
     name = "activations"
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], first: int):
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], first: int) -> None:
         self._shapes, self._first = shapes, first
         self._sizes = [math.prod(shape) for shape in shapes.values()]
 

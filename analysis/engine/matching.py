@@ -10,7 +10,7 @@ from vit_tf.taps.tokens import TokenGrid
 from .declaration import measurement
 from .feature_taps import Derived
 from .pooling import require_grid
-from .roles import Model
+from .roles import Model, Taps
 
 
 @measurement()
@@ -45,7 +45,7 @@ def match_maps(
     """
     grid = require_grid(features, grid)
 
-    def matched(taps):
+    def matched(taps: Taps) -> dict[str, tf.Tensor]:
         for tap, values in taps.items():
             _require_divisible(tap, values.shape, grid)
         width = channels or list(taps.values())[-1].shape[-1]
@@ -56,7 +56,7 @@ def match_maps(
     return Derived(features, matched, grid)
 
 
-def _match_map(values, rows, columns, channels):
+def _match_map(values: tf.Tensor, rows: int, columns: int, channels: int) -> tf.Tensor:
     """One map, patched and pooled: tensor of shape (example, rows, columns, side side depth)."""
     height, width, depth = values.shape[1:]
     common = math.gcd(height // rows, width // columns)
@@ -68,7 +68,7 @@ def _match_map(values, rows, columns, channels):
     return tf.nn.avg_pool2d(patches, pooled, pooled, "VALID")
 
 
-def _require_divisible(tap, shape, grid):
+def _require_divisible(tap: str, shape: tf.TensorShape, grid: TokenGrid) -> None:
     """Raises a `ValueError` unless the shape is that of a map that the grid divides."""
     if shape.rank != 4 or shape[1] % grid.rows or shape[2] % grid.columns:
         raise ValueError(

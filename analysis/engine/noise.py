@@ -43,7 +43,7 @@ def gaussian_like(features: Features, seed: int = 0, vectors: bool = False) -> F
 class _Noise:
     """The callable of `gaussian_like`."""
 
-    def __init__(self, features: Features, seed: int, vectors: bool):
+    def __init__(self, features: Features, seed: int, vectors: bool) -> None:
         self.name = f"{model_name(features)} as noise"
         self.token_grid = getattr(features, "token_grid", None)
         self.features, self._seed, self._vectors = features, seed, vectors

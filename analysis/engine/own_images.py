@@ -78,7 +78,7 @@ def in_common_range(
 class Normalised:
     """Features of a model that expects other values than [-1, 1], for images in [-1, 1]."""
 
-    def __init__(self, features: Features, preprocessing: Preprocessing):
+    def __init__(self, features: Features, preprocessing: Preprocessing) -> None:
         self.name, self.token_grid = model_name(features), getattr(features, "token_grid", None)
         self._features = features
         self._scale, self._shift = _scale_and_shift(preprocessing)
@@ -109,7 +109,7 @@ class Normalised:
 class _OwnImages:
     """Features of a model for the rows of a `JointPreprocessing`, which hold its images."""
 
-    def __init__(self, features: Features, joint: JointPreprocessing, place: int):
+    def __init__(self, features: Features, joint: JointPreprocessing, place: int) -> None:
         self.name, self.token_grid = model_name(features), getattr(features, "token_grid", None)
         self._features, self._shape = features, joint.shapes[place]
         self._start = sum(map(math.prod, joint.shapes[:place]))

@@ -1,6 +1,8 @@
 """Taps as sequences of tokens on a grid, pooled to one vector for each image."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -10,13 +12,17 @@ from vit_tf.data.labels import require_label_type
 from vit_tf.taps.tokens import as_grid, as_pair
 
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
-from .roles import Taps
-from .stream import Statistic
+from .roles import Features, Grid, Taps
+from .stream import Statistic, Totals
 
 _NOT_TOKENS = ("weights", "heads")
 
 
-def as_tokens(tap, values):
+# What is known of a grid before the first batch: all, its rows and columns, or nothing.
+PartialGrid: TypeAlias = TokenGrid | tuple[int, int] | None
+
+
+def as_tokens(tap: str, values: np.ndarray) -> tf.Tensor:
     """Float32 tokens (example, token, channel): a map's row by row, a vector is one token."""
     rank = values.shape.rank
     if rank not in (2, 3, 4) or tap.rpartition("/")[2] in _NOT_TOKENS:
@@ -35,7 +41,7 @@ def as_tokens(tap, values):
     return tf.ensure_shape(flat, (values.shape[0], static, values.shape[-1]))
 
 
-def tokens_of(tap, values, which, grid):
+def tokens_of(tap: str, values: np.ndarray, which: str, grid: TokenGrid | None) -> tf.Tensor:
     """The tokens of a tap that a word names, of shape (example, token, channel).
 
     `"cls"` is the first prefix token; `"spatial"` those with a position, in a map all; `"all"` and
@@ -67,12 +73,12 @@ def tokens_of(tap, values, which, grid):
     return grid.first(tokens)[:, None]
 
 
-def pooled_tokens(own, grid):
+def pooled_tokens(own: Sequence[int] | None, grid: TokenGrid) -> tuple[int, ...]:
     """Positions of the tokens that a head reads: `own`; of None CLS if there is one, else all."""
     return tuple(own or (range(1) if grid.prefix else range(grid.num_tokens)))
 
 
-def grid_of(features, grid):
+def grid_of(features: Features, grid: Grid | None) -> PartialGrid:
     """The grid as far as it is known before the first batch: `TokenGrid`, (rows, columns), None."""
     own = getattr(features, "token_grid", None)
     if grid is None:
@@ -87,14 +93,14 @@ def grid_of(features, grid):
     return given if isinstance(grid, TokenGrid) else own
 
 
-def raise_contradiction(own, grid):
+def raise_contradiction(own: TokenGrid, grid: Grid) -> NoReturn:
     """Raises a `ValueError` for a grid that is not the features' own."""
     raise ValueError(
         f"Expected grid to be None or that of the features, {own}. Received: grid={grid}"
     )
 
 
-def require_grid(features, grid):
+def require_grid(features: Features, grid: Grid | None) -> TokenGrid:
     """As `grid_of`, where the whole `TokenGrid` must be known in advance."""
     token_grid = grid_of(features, grid)
     if not isinstance(token_grid, TokenGrid):
@@ -105,14 +111,19 @@ def require_grid(features, grid):
     return token_grid
 
 
-def on_grid(features, grid, make, num_tokens):
+def on_grid(
+    features: Features,
+    grid: Grid | None,
+    make: Callable[[TokenGrid], Statistic],
+    num_tokens: Callable[..., int],
+) -> Statistic:
     """The `Statistic` of `make(token_grid)`; a first batch completes a pair (rows, columns)."""
     given = grid_of(features, grid)
     if given is None or isinstance(given, TokenGrid):
         return make(require_grid(features, grid))
     statistics = []
 
-    def step(images, *rest):
+    def step(images: tf.Tensor, *rest: Any) -> dict[str, Any]:
         size = getattr(features, "image_size", images.shape[1:3])
         statistics[:] = [make(as_grid(given, num_tokens(*rest), size))]
         return statistics[0].step(images, *rest)
@@ -121,7 +132,9 @@ def on_grid(features, grid, make, num_tokens):
     return replace(like, step=step, finish=lambda totals: statistics[0].finish(totals))
 
 
-def shared_grid(taps, grid, given, image_shape):
+def shared_grid(
+    taps: Taps, grid: PartialGrid, given: bool, image_shape: tf.TensorShape
+) -> TokenGrid:
     """The one grid of all taps, which is `grid` if the caller has `given` it and tiles images."""
     size = height, width = tuple(image_shape[1:3])
     grids = {tap: _grid_of_tap(tap, values, grid, size) for tap, values in taps.items()}
@@ -138,7 +151,9 @@ def shared_grid(taps, grid, given, image_shape):
     return shared
 
 
-def _grid_of_tap(tap, values, own, size):
+def _grid_of_tap(
+    tap: str, values: np.ndarray, own: PartialGrid, size: tuple[int, int]
+) -> TokenGrid:
     """The grid of one tap: a map's own, or what is known of that of tokens."""
     if values.shape.rank == 4:
         rows, columns = values.shape[1:3]
@@ -164,13 +179,15 @@ class Pooled:
         batches: number of batches in which the data came.
     """
 
-    layers: dict
+    layers: dict[str, np.ndarray]
     labels: np.ndarray
     tokens: str | None
     batches: int
 
 
-def pool(taps, tokens=None, grid=None):
+def pool(
+    taps: Taps, tokens: str | None = None, grid: TokenGrid | None = None
+) -> dict[str, tf.Tensor]:
     """Float64 (example, channel) of each layer: CLS, or the mean of spatial or of all tokens.
 
     `tokens=None` is CLS for sequences with a prefix, the spatial tokens of others, all of a map.
@@ -184,19 +201,19 @@ def pool(taps, tokens=None, grid=None):
     }
 
 
-def _require_tokens(tokens):
+def _require_tokens(tokens: str | None) -> None:
     if tokens is not None:
         require_word(tokens, POOLED)
 
 
-def _default_tokens(rank, grid):
+def _default_tokens(rank: int, grid: TokenGrid | None) -> str:
     """What stands for a layer by default, from the number of its axes."""
     if rank == 3:
         return CLS if grid is None or grid.prefix else SPATIAL
     return ALL
 
 
-def pooled_statistic(tokens=None, grid=None):
+def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -> Statistic[Pooled]:
     """`Statistic` over images and labels whose result is the `Pooled` features.
 
     It stores the features of every example, which several analyses of one data set can share.
@@ -208,11 +225,11 @@ def pooled_statistic(tokens=None, grid=None):
     """
     _require_tokens(tokens)
 
-    def step(images, labels, taps):
+    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         require_label_type(labels)
         return {"rows": {"x": pool(taps, tokens, grid), "labels": labels}, "batches": 1}
 
-    def finish(totals):
+    def finish(totals: Totals) -> Pooled:
         rows = totals["rows"]
         require_finite("pooled features", list(rows["x"].values()), rows["x"])
         return Pooled(rows["x"], rows["labels"], tokens, int(totals["batches"]))

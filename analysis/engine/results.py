@@ -1,6 +1,8 @@
 """Labelled results: their attributes, the words of their coordinates, and checks of them."""
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -8,8 +10,14 @@ import xarray as xr
 from vit_tf.common.names import format_list, near_names
 from vit_tf.taps.tokens import prefix_names
 
+Result: TypeAlias = xr.DataArray | xr.Dataset
+Results: TypeAlias = Mapping[str, Result]  # by name, or by the label in a plot
+Labelled = TypeVar("Labelled", xr.DataArray, xr.Dataset)
 
-def provenance(features, examples, batches, **parameters):
+
+def provenance(
+    features: object, examples: int, batches: float, **parameters: Any
+) -> dict[str, Any]:
     """Attributes of a result, in forms that netCDF can hold, and further parameters."""
     attributes = {
         "model": model_name(features),
@@ -26,42 +34,46 @@ def provenance(features, examples, batches, **parameters):
 EACH_IMAGE = "each image by itself"  # the estimator of results for a few images
 
 
-def facts_of(features, totals, estimator, **more):
+def facts_of(
+    features: object, totals: Mapping[str, Any], estimator: str, **more: Any
+) -> dict[str, Any]:
     """The `provenance` of a result, from totals that count examples and batches."""
     counts = totals["examples"], totals["batches"]
     return provenance(features, *counts, estimator=estimator, **more)
 
 
 def array_of(
-    name: str, values: np.ndarray, dims: tuple, words: tuple[str, str], facts: dict, **coords
+    name: str, values: np.ndarray, dims: tuple, words: tuple[str, str], facts: dict, **coords: Any
 ) -> xr.DataArray:
     """A DataArray with its `long_name` and `units`; a dim without a coordinate is numbered."""
     attrs = facts | dict(zip(("long_name", "units"), words, strict=True))
     return _numbered(xr.DataArray(values, coords, dims, name, attrs))
 
 
-def dataset_of(variables: dict, facts: dict, **coords) -> xr.Dataset:
+def dataset_of(variables: dict, facts: dict, **coords: Any) -> xr.Dataset:
     """A Dataset with these attributes; a dim without a coordinate is numbered from 0."""
     return _numbered(xr.Dataset(variables, coords, facts))
 
 
-def _numbered(result):
+def _numbered(result: Labelled) -> Labelled:
     coords, sizes = result.coords, result.sizes.items()
     return result.assign_coords({dim: np.arange(n) for dim, n in sizes if dim not in coords})
 
 
-def variable(dims, values, long_name, units="1"):
+def variable(
+    dims: str | tuple[str, ...], values: np.ndarray, long_name: str, units: str = "1"
+) -> tuple[str | tuple[str, ...], np.ndarray, dict[str, str]]:
     """A variable of a Dataset, with what its values are and their units."""
     return dims, values, {"long_name": long_name, "units": units}
 
 
-def model_name(features):
+def model_name(features: object) -> str:
     """The name of a model or function, without the ending that a submodel adds."""
     name = getattr(features, "name", None) or getattr(features, "__name__", "features")
     return name.removesuffix("_taps")
 
 
-def require_finite(what, values, layers):
+def require_finite(what: str, values: Iterable[np.ndarray], layers: Iterable[str]) -> None:
     """Raises a `ValueError` that names the layers whose `values` (layer, ...) are not finite."""
     bad = [
         layer for layer, value in zip(layers, values, strict=True) if not np.isfinite(value).all()
@@ -73,27 +85,27 @@ def require_finite(what, values, layers):
         )
 
 
-def pack_correct(correct):
+def pack_correct(correct: np.ndarray) -> np.ndarray:
     """Truth values (..., example) as texts of hexadecimal digits, to save as a coordinate."""
     packed = np.packbits(correct, axis=-1)
     texts = [row.tobytes().hex() for row in packed.reshape(-1, packed.shape[-1])]
     return np.array(texts).reshape(packed.shape[:-1])
 
 
-def unpack_correct(texts, examples):
+def unpack_correct(texts: xr.DataArray | np.ndarray, examples: int) -> np.ndarray:
     """Truth values of shape (..., example), from texts of `pack_correct`."""
     texts = np.asarray(texts)
     packed = np.array([np.frombuffer(bytes.fromhex(str(text)), np.uint8) for text in texts.ravel()])
     return np.unpackbits(packed, axis=-1, count=examples).astype(bool).reshape(*texts.shape, -1)
 
 
-def mean_of(total, count):
+def mean_of(total: np.ndarray, count: np.ndarray | float) -> np.ndarray:
     """`total / count` of arrays that broadcast, NaN where nothing was counted."""
     counted = np.asarray(count) > 0
     return np.where(counted, total / np.where(counted, count, 1), np.nan)
 
 
-def raise_without_directions(layers):
+def raise_without_directions(layers: Sequence[str]) -> None:
     """Raises a `ValueError` that names `layers` whose features have no direction, if any do."""
     if layers:
         raise ValueError(
@@ -102,13 +114,13 @@ def raise_without_directions(layers):
         )
 
 
-def name_models(result, models):
+def name_models(result: Labelled, models: Sequence[Any]) -> Labelled:
     """A result with the names of its models in its attributes, for titles and tables."""
     names = {"model": models[0].name, "model_x": models[0].name, "model_y": models[-1].name}
     return result.assign_attrs(names)
 
 
-def expect_array(result, dims, optional=()):
+def expect_array(result: object, dims: Sequence[str], optional: Sequence[str] = ()) -> xr.DataArray:
     """Return a DataArray of these dims, in this order, or raise a `ValueError`."""
     wanted = f"({', '.join(dims)}{''.join(f'[, {name}]' for name in optional)})"
     if not isinstance(result, xr.DataArray):
@@ -119,7 +131,7 @@ def expect_array(result, dims, optional=()):
     return result.transpose(*dims, *(name for name in optional if name in rest))
 
 
-def expect_variable(result, name, dims):
+def expect_variable(result: object, name: str, dims: Sequence[str]) -> xr.DataArray:
     """Return variable `name` of a Dataset, of dims `dims`, or raise a `ValueError`."""
     if not isinstance(result, xr.Dataset) or name not in result.data_vars:
         raise ValueError(
@@ -128,7 +140,7 @@ def expect_variable(result, name, dims):
     return expect_array(result[name], dims)
 
 
-def expect_results(results):
+def expect_results(results: object) -> dict[str, Any]:
     """Return a dict from label to result, not an empty one, or raise a `ValueError`."""
     if not isinstance(results, dict):
         wanted = "Expected at least one result, as a dict from label to result"
@@ -138,7 +150,7 @@ def expect_results(results):
     return results
 
 
-def describe(result):
+def describe(result: object) -> str:
     if isinstance(result, xr.Dataset):
         return f"Dataset with variables {sorted(map(str, result.data_vars))}"
     if isinstance(result, xr.DataArray):
@@ -146,12 +158,12 @@ def describe(result):
     return type(result).__name__
 
 
-def layer_names(result, dim="layer"):
+def layer_names(result: xr.DataArray | xr.Dataset, dim: str = "layer") -> list[str]:
     """Names along a dim of layers; their indices where it has no coordinate."""
     return [str(name) for name in result[dim].values]
 
 
-def select_layers(result, layers):
+def select_layers(result: Labelled, layers: str | Iterable[str] | None) -> Labelled:
     """The named layers, in the order asked for; all if `layers` is None."""
     if layers is None:
         return result
@@ -164,7 +176,7 @@ def select_layers(result, layers):
     return result.isel(layer=[names.index(name) for name in layers])
 
 
-def select_labels(result, **wanted):
+def select_labels(result: Labelled, **wanted: Any) -> Labelled:
     """The part of a result at these values of its coordinates; an error lists near matches."""
     for dim, value in wanted.items():
         values = result[dim].values.tolist()
@@ -175,7 +187,7 @@ def select_labels(result, **wanted):
     return result
 
 
-def did_you_mean(name, names):
+def did_you_mean(name: object, names: Iterable[object]) -> str:
     """The nearest of some names as a sentence that follows others; empty where none is near."""
     near = near_names(name, [str(other) for other in names]) if isinstance(name, str) else []
     return f" Did you mean {near[0]!r}?" if near else ""
@@ -191,7 +203,7 @@ KEPT = {CLS: "first", SPATIAL: "rest", ALL: "mean"}
 CURRENT = {kept: word for word, kept in KEPT.items()}
 
 
-def require_word(word, choices, name="tokens"):
+def require_word(word: Any, choices: Sequence[str], name: str = "tokens") -> str:
     """Returns `word` if it is among `known`; the error names the current word for a former."""
     if isinstance(word, str) and word in choices:
         return word
@@ -200,7 +212,7 @@ def require_word(word, choices, name="tokens"):
     raise ValueError(f"Expected {name} to be one of {choices}. Received: {name}={word!r}{hint}")
 
 
-def current_words(result):
+def current_words(result: Labelled) -> Labelled:
     """A result with the current words for tokens, also if it was saved with earlier ones."""
     if "tokens" in result.dims and "tokens" in result.coords:
         words = [str(word) for word in result["tokens"].values]
@@ -210,12 +222,12 @@ def current_words(result):
     return result.assign_attrs(tokens=CURRENT[word]) if is_former else result
 
 
-def token_name(position, prefix):
+def token_name(position: int, prefix: int) -> str:
     """Name of the token at a position, after so many prefix tokens."""
     return prefix_names(prefix)[position] if position < prefix else f"token {position}"
 
 
-def query_position(query, prefix, count):
+def query_position(query: int | str, prefix: int, count: int) -> int:
     """Position in the sequence of a query given by its name, such as "cls", or by its position."""
     names = [name.lower() for name in prefix_names(prefix)]
     if isinstance(query, str) and query.lower() in names:

@@ -6,11 +6,12 @@ import inspect
 import json
 import logging
 import os
-from collections.abc import MappingView, Sequence
+from collections.abc import Callable, Iterable, MappingView, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +28,7 @@ Labelled = xr.DataArray | xr.Dataset
 SEPARATE = ("vit_tf.analysis", "vit_tf.scripts")
 
 
-def fingerprint(*facts, identified_by: str = "key"):
+def fingerprint(*facts: Any, identified_by: str = "key") -> str:
     """A short key of facts: equal facts give equal keys, in every process.
 
     Facts are JSON values, arrays, dataclasses, and functions, which count with the values that they
@@ -39,7 +40,7 @@ def fingerprint(*facts, identified_by: str = "key"):
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _as_json(value, identified_by):
+def _as_json(value: Any, identified_by: str) -> Any:
     """A value as what JSON can hold, the same in every process."""
     if hasattr(value, "__wrapped__") and not isinstance(value, FunctionType):
         return value.__wrapped__  # of a `cache`
@@ -75,19 +76,19 @@ def _as_json(value, identified_by):
     raise TypeError(f"Expected facts of a type that a key supports. Received: {value!r}")
 
 
-def code_of(functions, without=()):
+def code_of(functions: Iterable[Callable | str], without: Iterable[str] = ()) -> str:
     """`fingerprint` of the modules of functions, and of all of ours that these import."""
     names = frozenset(name for function in functions for name in _modules_of(function))
     return _code_of_modules(names, tuple(without))
 
 
 @cache
-def base_code():
+def base_code() -> str:
     """`fingerprint` of all modules below `analysis`, with which every measurement computes."""
     return code_of([name for name in _module_files() if not name.startswith(SEPARATE)], SEPARATE)
 
 
-def _modules_of(function):
+def _modules_of(function: Any) -> set[str]:
     """The names of the modules of a function, and of those that it is bound to."""
     if isinstance(function, str):
         return {function}
@@ -106,7 +107,7 @@ def _modules_of(function):
 
 
 @cache
-def _code_of_modules(names, without):
+def _code_of_modules(names: frozenset[str], without: tuple[str, ...]) -> str:
     texts, waiting = {}, sorted(names)
     while waiting:
         name = waiting.pop()
@@ -120,7 +121,7 @@ def _code_of_modules(names, without):
 
 
 @cache
-def _module_files():
+def _module_files() -> dict[str, Path]:
     """The path of every module of this package, by name; `analysis` may lie next to the rest."""
     files = {}
     for root in map(Path, vit_tf.__path__):
@@ -134,7 +135,7 @@ def _module_files():
 
 
 @cache
-def _read_module(name):
+def _read_module(name: str) -> tuple[str, Sequence[str]]:
     """A digest of a module of this package, and the names of those that it imports from there."""
     path = _module_files().get(name)
     if path is None:
@@ -156,7 +157,7 @@ def _read_module(name):
     return hashlib.sha256(text.encode()).hexdigest(), ours
 
 
-def _absolute(node, package):
+def _absolute(node: ast.ImportFrom, package: str) -> str:
     """The name of the module that a `from ... import` of a package's module names."""
     if not node.level:
         return node.module
@@ -166,7 +167,7 @@ def _absolute(node, package):
 
 
 @cache
-def _listed_in_stub(package):
+def _listed_in_stub(package: str) -> dict[str, str]:
     """Where the names of a package that loads them lazily come from: dict from name to module."""
     path = _module_files().get(package)
     stub = path and path.with_suffix(".pyi")

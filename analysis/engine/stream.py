@@ -5,7 +5,7 @@ import contextvars
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -23,11 +23,11 @@ from vit_tf.data.preprocessing import (
 )
 
 from .feature_taps import Calls
-from .roles import Features
+from .roles import AnyImages, Features
 from .traces import MAX_COMPILED, Kept, Reusable, Substitutes, with_substitutes
 
 
-def this_worker(strategy):
+def this_worker(strategy: tf.distribute.Strategy) -> tuple[int, int]:
     """Index of this process among those of a strategy, and their number: (0, 1) for one."""
     resolver = strategy.cluster_resolver
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver is None:
@@ -37,19 +37,21 @@ def this_worker(strategy):
     return places.index((resolver.task_type, resolver.task_id)), len(places)
 
 
-def sum_of_workers(strategy, sums):
+def sum_of_workers(strategy: tf.distribute.Strategy, sums: Any) -> Any:
     """The sum of a structure of float64 arrays of like shapes over all workers."""
     return tf.nest.map_structure(
         lambda x: np.asarray(strategy.reduce("SUM", tf.constant(x), axis=None)), sums
     )
 
 
-def rows_of_workers(strategy, rows, numbers):
+def rows_of_workers(
+    strategy: tf.distribute.Strategy, rows: Sequence[Any], numbers: Sequence[int]
+) -> list[Any]:
     """The rows of all workers in the order of the batches' `numbers`; that of -1 is left out."""
     numbers = np.asarray(strategy.gather(tf.constant(numbers, tf.int64), axis=0))
     order = [place for place in np.argsort(numbers, kind="stable") if numbers[place] >= 0]
 
-    def gathered(parts):
+    def gathered(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The rows of all batches, one array each, from those of this worker."""
         lengths = tf.constant([len(part) for part in parts], tf.int64)
         ends = np.cumsum(np.asarray(strategy.gather(lengths, axis=0)))
@@ -64,19 +66,19 @@ def rows_of_workers(strategy, rows, numbers):
     ]
 
 
-def of_replicas(strategy, result):
+def of_replicas(strategy: tf.distribute.Strategy, result: Any) -> Iterator[Any]:
     """Yields the structure of arrays of each replica of this worker."""
     leaves = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(result)]
     for values in zip(*leaves, strict=True):
         yield tf.nest.pack_sequence_as(result, [np.asarray(value) for value in values])
 
 
-def as_tensors(step):
+def as_tensors(step: Callable[..., Any]) -> Callable[..., Any]:
     """The step with numbers as tensors: a strategy keeps a copy per replica of tensors only."""
     return lambda *batch: tf.nest.map_structure(tf.convert_to_tensor, step(*batch))
 
 
-def spread(strategy, group):
+def spread(strategy: tf.distribute.Strategy, group: Sequence[tuple]) -> tuple:
     """One batch for each replica: a tuple of per-replica values from a list of tuples."""
     leaves = zip(*map(tf.nest.flatten, group), strict=True)
     values = [
@@ -102,7 +104,7 @@ _run_eagerly = contextvars.ContextVar("run_eagerly", default=False)
 
 
 @contextlib.contextmanager
-def eager_steps():
+def eager_steps() -> Iterator[None]:
     """Within it steps run eagerly: for one batch, whose graph costs more than its computation."""
     token = _run_eagerly.set(True)
     try:
@@ -144,7 +146,12 @@ class Statistic(Generic[Result]):
         return replace(self, step=Reusable(self.step))
 
 
-def one_pass(requests, images, description=None, checked=()):
+def one_pass(
+    requests: dict[str, tuple],
+    images: AnyImages,
+    description: str | None = None,
+    checked: Sequence[Callable] = (),
+) -> dict[str, Totals]:
     """Accumulates several statistics, of one or more models, in one pass over a data set.
 
     All steps are compiled once, in one graph with the forward passes, so that activations are
@@ -193,7 +200,7 @@ def pass_of_copies(
     with_labels = any(statistic.with_labels for statistic in statistics)
     min_batch = max((statistic.min_batch for statistic in statistics), default=1)
 
-    def step(images, *labels):
+    def step(images: tf.Tensor, *labels: tf.Tensor) -> dict[str, Totals]:
         taps = Calls(images)
         return {
             name: statistic.step(
@@ -282,7 +289,14 @@ def evaluate(
     return statistic.finish(totals)
 
 
-def accumulate(step, images, *, with_labels=False, description=None, checked=()):
+def accumulate(
+    step: Callable[..., Any],
+    images: AnyImages,
+    *,
+    with_labels: bool = False,
+    description: str | None = None,
+    checked: Sequence[Callable] = (),
+) -> Any:
     """Sums `step(images)` over the batches of a data set, as a structure of float64 arrays.
 
     Args:
@@ -296,7 +310,15 @@ def accumulate(step, images, *, with_labels=False, description=None, checked=())
     return evaluate(statistic, images, description=description, checked=checked)
 
 
-def collect(step, images, *, with_labels=False, description=None, min_batch=1, checked=()):
+def collect(
+    step: Callable[..., Any],
+    images: AnyImages,
+    *,
+    with_labels: bool = False,
+    description: str | None = None,
+    min_batch: int = 1,
+    checked: Sequence[Callable] = (),
+) -> Any:
     """Concatenates `step(images)` over the batches of a data set, in their order.
 
     For analyses that need the values of every example. Arguments and errors are those of
@@ -320,7 +342,7 @@ def _under(name: str, step: Callable) -> Callable:
     return Reusable(named, step.graphs, step.substitutes) if isinstance(step, Reusable) else named
 
 
-def _without_remainder(part, size, min_batch):
+def _without_remainder(part: Totals, size: int, min_batch: int) -> Totals:
     """What a batch of this size adds to the totals: if it is too small, only its size."""
     if min_batch <= 1:
         return part
@@ -332,7 +354,9 @@ def _without_remainder(part, size, min_batch):
     return nothing | tf.nest.map_structure(lambda x: x[:0], rows) | {"remainder": size}
 
 
-def _merge(requests, merged, result):
+def _merge(
+    requests: dict[str, tuple], merged: dict[str, Any], result: dict[str, Totals]
+) -> dict[str, Any]:
     """The entries under `"merged"` of earlier results combined with those of another one."""
     parts = {name: part["merged"] for name, part in result.items() if "merged" in part}
     return {
@@ -341,14 +365,14 @@ def _merge(requests, merged, result):
     }
 
 
-def _add(sums, result):
+def _add(sums: Any, result: Any) -> Any:
     """Adds a structure of arrays to one of float64 arrays, in place once there is one."""
     if sums is None:
         return tf.nest.map_structure(lambda x: np.array(x, np.float64), result)
     return tf.nest.map_structure(lambda total, x: np.add(total, x, out=total), sums, result)
 
 
-def as_dataset(data, batch_size=BATCH_SIZE):
+def as_dataset(data: Any, batch_size: int = BATCH_SIZE) -> tf.data.Dataset:
     """`data` as a batched, finite `tf.data.Dataset`; arrays become batches of `batch_size`."""
     if not isinstance(data, tf.data.Dataset):
         leaves = data if isinstance(data, tuple) else (data,)
@@ -379,14 +403,24 @@ def as_dataset(data, batch_size=BATCH_SIZE):
     return data
 
 
-def first_batch(data):
+def first_batch(data: Any) -> tf.Tensor:
     """The images of the first batch of a data set, to learn shapes from."""
     for batch in explained_batches(as_dataset(data).take(1)):
         return batch[0] if isinstance(batch, tuple) else batch
     raise ValueError("Expected at least one batch of images. Received none")
 
 
-def _results(step, data, with_labels, description, min_batch, checked, graphs, key, copies):
+def _results(
+    step: Callable[..., Any],
+    data: Any,
+    with_labels: bool,
+    description: str | None,
+    min_batch: int,
+    checked: Sequence[Callable],
+    graphs: Kept,
+    key: tuple,
+    copies: Sequence[Substitutes],
+) -> Iterator[tuple[int, int, list[Any]]]:
     """Yields number, size and results of all copies, as arrays, of each batch of this worker."""
     dataset = _batches_of(data, with_labels)
     for features in checked:
@@ -403,7 +437,7 @@ def _results(step, data, with_labels, description, min_batch, checked, graphs, k
         compiled = graphs.get(("batch", *key), graph.get_concrete_function)
         steps = [with_substitutes(compiled, substitutes) for substitutes in copies]
 
-    def results_of_copies(batch):
+    def results_of_copies(batch: tuple[tf.Tensor, ...]) -> list[Any]:
         return [tf.nest.map_structure(np.asarray, compute(*batch)) for compute in steps]
 
     every_replica = graphs.get(
@@ -443,7 +477,7 @@ def _results(step, data, with_labels, description, min_batch, checked, graphs, k
         yield NOT_MINE, first[0].shape[0], results_of_copies(first)
 
 
-def _batches_of(data, with_labels):
+def _batches_of(data: Any, with_labels: bool) -> tf.data.Dataset:
     """Batches as tuples: of images, and of labels where they are wanted."""
     dataset = as_dataset(data)
     if isinstance(dataset.element_spec, tuple):
@@ -455,7 +489,9 @@ def _batches_of(data, with_labels):
     return dataset.map(lambda images: (images,))
 
 
-def _groups(dataset, size, min_batch, description):
+def _groups(
+    dataset: tf.data.Dataset, size: int, min_batch: int, description: str | None
+) -> Iterator[tuple[int, list[tuple[tf.Tensor, ...]]]]:
     """Yields the number of a batch, and the list of it and the next ones, one for each replica."""
     count = dataset.cardinality().numpy()
     total = count if count >= 0 else None
@@ -476,7 +512,7 @@ def _groups(dataset, size, min_batch, description):
         start += len(group)
 
 
-def _check_size(before, size, min_batch):
+def _check_size(before: int | None, size: int, min_batch: int) -> None:
     """Raises a `ValueError` for a batch that is too small: the first, or the one before another."""
     small = size if before is None else before
     if small < min_batch:

@@ -63,7 +63,7 @@ class Recorder(keras.callbacks.Callback):
         every: int = 1,
         folder: str | os.PathLike | None = None,
         log_dir: str | os.PathLike | None = None,
-    ):
+    ) -> None:
         super().__init__()
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"Expected every to be at least one epoch. Received: {every!r}")

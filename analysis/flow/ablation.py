@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf import edits
+from vit_tf import TokenGrid, edits
 from vit_tf.common.names import format_list
 from vit_tf.data.labels import batch_labels, require_counted
 from vit_tf.taps.scores import log_probabilities
@@ -20,8 +21,17 @@ from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import measurement
 from ..engine.pooling import grid_of
 from ..engine.results import CLS, facts_of, require_finite, require_word, variable
-from ..engine.roles import Grid, ImagePairs, LabelledImages, Model, Scores
-from ..engine.stream import Statistic, accumulate, as_dataset, evaluate
+from ..engine.roles import (
+    AnyImages,
+    Features,
+    Grid,
+    ImagePairs,
+    LabelledImages,
+    Model,
+    Scores,
+    Taps,
+)
+from ..engine.stream import Statistic, Totals, accumulate, as_dataset, evaluate
 from ..engine.traces import reuse
 
 TOGETHER = 256  # images, those of all runs of a batch, whose activations are in memory at once
@@ -35,19 +45,23 @@ CHANGES = {
 }
 
 
+# Edits by tap for each run, or a function of the taps and the images that makes them.
+Interventions: TypeAlias = Sequence[Any] | Callable[..., list[dict[str, Any]]]
+
+
 def effects(
-    features,
-    interventions,
-    images,
-    scores,
-    count,
+    features: Features,
+    interventions: Interventions,
+    images: AnyImages,
+    scores: str,
+    count: int,
     *,
-    description,
-    least=1,
-    averaged=None,
-    key=None,
-    **facts,
-):
+    description: str,
+    least: int = 1,
+    averaged: Callable[[Taps], dict[str, tf.Tensor]] | None = None,
+    key: tuple | None = None,
+    **facts: Any,
+) -> xr.Dataset:
     """The mean effects of some interventions on the predictions for images with labels.
 
         accuracy_change = mean over examples of [argmax s' = y] - [argmax s = y]
@@ -65,7 +79,7 @@ def effects(
     """
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 
-    def step(batch, labels):
+    def step(batch: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
         is_function = callable(interventions)
         runs = partial(interventions, images=batch) if is_function else interventions
         taps, edited_scores = edits.run_interventions(
@@ -95,7 +109,7 @@ def effects(
     if key is not None:
         step, num_classes = reuse(features, (*key, scores, size), step, num_classes)
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         require_counted(totals["label_counts"], totals["examples"], num_classes["num_classes"])
         left_out = int(totals.get("remainder", 0))
         if left_out:
@@ -114,7 +128,15 @@ def effects(
     )
 
 
-def effects_of_cells(features, cells, images, scores, names, interventions=None, **facts):
+def effects_of_cells(
+    features: Features,
+    cells: dict[tuple, Any],
+    images: AnyImages,
+    scores: str,
+    names: Sequence[str],
+    interventions: Interventions | None = None,
+    **facts: Any,
+) -> xr.Dataset:
     """The `effects` of `cells`, coordinates to intervention, as a table.
 
     `interventions` may be a function of taps and images to these, in their order.
@@ -124,7 +146,7 @@ def effects_of_cells(features, cells, images, scores, names, interventions=None,
     return in_table(result, cells, names)
 
 
-def in_table(result, cells, names):
+def in_table(result: xr.Dataset, cells: Iterable[tuple], names: Sequence[str]) -> xr.Dataset:
     """A result along `intervention` as a table of these names; coordinates stand as they came."""
     columns = dict(zip(names, zip(*cells, strict=True), strict=True))
     result = result.assign_coords(
@@ -135,14 +157,16 @@ def in_table(result, cells, names):
     return table.reindex(order).transpose(*names)
 
 
-def replacing(features, images, taps, replacement, description):
+def replacing(
+    features: Features, images: AnyImages, taps: Iterable[str], replacement: str, description: str
+) -> dict[str, Any]:
     """The edit of each tap that `"zero"`, `"mean"` over the images or `"resample"` stands for."""
     require_word(replacement, REPLACEMENTS, "replacement")
     if replacement != MEAN:
         edit = edits.zero if replacement == ZERO else edits.resampled()
         return dict.fromkeys(taps, edit)
 
-    def step(batch):
+    def step(batch: tf.Tensor) -> dict[str, Any]:
         values = features(tf.cast(batch, tf.float32))
         sums = {tap: tf.reduce_sum(tf.cast(values[tap], tf.float32), axis=0) for tap in taps}
         return {"sums": sums, "examples": tf.shape(batch)[0]}
@@ -152,7 +176,7 @@ def replacing(features, images, taps, replacement, description):
     return {tap: edits.constant(mean.astype("float32")) for tap, mean in means.items()}
 
 
-def require_submodel(features, scores):
+def require_submodel(features: Features, scores: str) -> dict[str, Any]:
     """The taps of a submodel without its scores, to intervene at: symbolic tensors by name."""
     if not hasattr(features, "segments") and not hasattr(features, "run_interventions"):
         raise ValueError(
@@ -167,12 +191,12 @@ def require_submodel(features, scores):
     return {tap: x for tap, x in features.output.items() if tap != scores}
 
 
-def least_batch(replacement):
+def least_batch(replacement: str) -> int:
     """Number of examples that a batch must have: 2 where values come from another image."""
     return 2 if replacement == RESAMPLE else 1
 
 
-def in_batches(images, size):
+def in_batches(images: AnyImages, size: int) -> tf.data.Dataset:
     """A data set of batches of at most so many examples, which many runs of each make larger."""
     if not isinstance(images, tf.data.Dataset):
         return as_dataset(images, batch_size=size)
@@ -181,10 +205,12 @@ def in_batches(images, size):
     return dataset if spec.shape[0] is not None and spec.shape[0] <= size else dataset.rebatch(size)
 
 
-def _changes(intact, edited, labels, tap):
+def _changes(
+    intact: tf.Tensor, edited: tf.Tensor, labels: tf.Tensor, tap: str
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Changes of each example, of shape (intervention, example), and its values without."""
 
-    def right(scores):
+    def right(scores: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.argmax(scores, axis=-1) == labels, tf.float32)
 
     before, after = (log_probabilities(scores, tap) for scores in (intact, edited))
@@ -198,7 +224,7 @@ def _changes(intact, edited, labels, tap):
     return changes, {"accuracy": right(intact), "loss": losses[0]}
 
 
-def _result(totals, features, scores, facts):
+def _result(totals: Totals, features: Features, scores: str, facts: dict[str, Any]) -> xr.Dataset:
     """The Dataset of `effects`, from what its steps add up to."""
     count = totals["examples"]
     names = list(totals["changes"])
@@ -298,10 +324,10 @@ def token_ablation(
     orders = (RANDOM, LARGEST, *((ATTENDED, UNATTENDED) if weights else ()))
     cells = [*((name, 1.0) for name in sets), *((o, float(s)) for o in orders for s in shares)]
 
-    def interventions(taps, images):
+    def interventions(taps: Taps, images: tf.Tensor) -> list[dict[str, Any]]:
         ranks = _ranks(images, taps, tap, weights, grid, seed)
 
-        def of(name, share):
+        def of(name: str, share: float) -> Any:
             if name in sets:
                 return edits.tokens(sets[name], edit[tap])
             gone = ranks[name] < round(share * grid.num_spatial)
@@ -310,7 +336,7 @@ def token_ablation(
 
         return [{tap: of(*cell)} for cell in cells]
 
-    def norms(taps):
+    def norms(taps: Taps) -> dict[str, tf.Tensor]:
         """How far the largest token of each image stands out, as those of Darcet et al. do."""
         norm = tf.norm(grid.spatial(tf.cast(taps[tap], tf.float32)), axis=-1)
         middle = tf.sort(norm, axis=-1)[:, (grid.num_spatial - 1) // 2]
@@ -333,13 +359,15 @@ def token_ablation(
     ).sortby("share")
 
 
-def _sets(grid):
+def _sets(grid: TokenGrid) -> dict[str, Any]:
     """The sets of prefix tokens that there are: dict from name to positions."""
     names = [CLS] * (grid.prefix > 0) + [REGISTERS] * (grid.prefix > 1)
     return {name: edits.token_set(grid, name) for name in names}
 
 
-def _ranks(images, taps, tap, weights, grid, seed):
+def _ranks(
+    images: tf.Tensor, taps: Taps, tap: str, weights: Sequence[str], grid: TokenGrid, seed: int
+) -> dict[str, tf.Tensor]:
     """Rank of each spatial token in each order, of shape (example, token): dict from order."""
     values = tf.cast(taps[tap], tf.float32)
     # A number of the images, so that batches differ, a run can be repeated, and the same tokens of
@@ -553,7 +581,7 @@ def activation_patching(
     cells = [(tap, place) for tap in layers for place in places]
     size = max(TOGETHER // (len(cells) + 1), 1)
 
-    def step(images, others):
+    def step(images: tf.Tensor, others: tf.Tensor) -> dict[str, tf.Tensor]:
         other = source(tf.cast(others, tf.float32))
         runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
         taps, patched = edits.run_interventions(features, runs, scores, images, TOGETHER // size)
@@ -572,7 +600,7 @@ def activation_patching(
             "batches": 1,
         }
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         require_finite("activation patching", [totals["gone"], totals["whole"]], ["scores"] * 2)
         squares, count = totals["whole"], totals["examples"]
         if not squares > 0:
@@ -596,7 +624,7 @@ def activation_patching(
     return evaluate(statistic, data, description="activation patching", checked=(features, source))
 
 
-def require_taps(source):
+def require_taps(source: Any) -> tuple[str, ...]:
     """The names of the taps of a submodel; a `ValueError` for what is none."""
     if not hasattr(source, "taps"):
         raise ValueError(f"Expected source to be a submodel. Received: {type(source).__name__}")

@@ -11,7 +11,7 @@ from vit_tf.common.names import format_list
 from ..engine.class_scores import class_gradients
 from ..engine.declaration import measurement
 from ..engine.results import array_of, provenance, require_finite
-from ..engine.roles import Classes, Images, Model, Scores
+from ..engine.roles import Classes, Images, Model, Scores, Taps
 from ..engine.stream import collect
 from ..engine.traces import reuse
 
@@ -64,7 +64,7 @@ def input_gradients(
     """
     require_samples(samples, noise)
 
-    def step(batch):
+    def step(batch: tf.Tensor) -> tf.Tensor:
         batch = tf.cast(batch, tf.float32)
         axes = (1, 2, 3)
         spread = tf.reduce_max(batch, axes, True) - tf.reduce_min(batch, axes, True)
@@ -77,7 +77,7 @@ def input_gradients(
             count for count in divisors if count == 1 or count * pixels <= PIXELS_AT_ONCE
         )
 
-        def add(index, total):
+        def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             drawn = [
                 tf.random.stateless_normal(batch.shape[1:], (seed, index + number))
                 for number in range(together)
@@ -109,7 +109,7 @@ def input_gradients(
     return array_of("input_gradients", rows, dims, words, facts, **{"class": classes})
 
 
-def require_samples(samples, noise):
+def require_samples(samples: int, noise: float) -> None:
     """Raises a `ValueError` for other than one noisy image or more, and for negative noise."""
     if not (isinstance(samples, int) and samples >= 1 and noise >= 0):
         raise ValueError(
@@ -156,8 +156,8 @@ def grad_cam(
     """
     layers = []
 
-    def step(batch):
-        def require_maps(_, taps):
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        def require_maps(_: tf.Tensor, taps: Taps) -> dict[str, tf.Tensor]:
             held = {tap: x for tap, x in taps.items() if tap != scores}
             other = [tap for tap, x in held.items() if x.shape.rank != 4]
             if other or not held:
@@ -184,7 +184,7 @@ def grad_cam(
     return array_of("grad_cam", rows, dims, words, facts, **coords)
 
 
-def class_map(maps, gradients):
+def class_map(maps: tf.Tensor, gradients: tf.Tensor) -> tf.Tensor:
     """Grad-CAM, of shape (..., row, column), of maps and gradients with channels at the end."""
     maps, gradients = tf.cast(maps, tf.float32), tf.cast(gradients, tf.float32)
     weights = tf.reduce_mean(gradients, axis=(-3, -2), keepdims=True)

@@ -6,6 +6,7 @@ Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", section 4.5 and figure
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -18,7 +19,7 @@ from ..engine.roles import Grid, Model
 MOST_COMPONENTS = 28  # in the figure of the paper
 
 
-def _weight_of(model, name):
+def _weight_of(model: Any, name: str) -> Any:
     """A weight of a model, or of its path or name, by its attribute; an array as it is."""
     model = vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
     return getattr(model, name, None) if callable(model) else model

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -13,7 +15,7 @@ from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import measurement
 from ..engine.feature_taps import require_features
 from ..engine.results import array_of, expect_array, provenance, require_finite, variable
-from ..engine.roles import Images, Model, Scores
+from ..engine.roles import AnyImages, Features, Images, Model, Scores, Taps
 from ..engine.stream import collect
 from ..engine.traces import reuse
 
@@ -58,7 +60,7 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
     """
     layers = []
 
-    def step(batch):
+    def step(batch: tf.Tensor) -> tf.Tensor:
         require_features(features, batch)
         taps, head = _split(features, tf.cast(batch, tf.float32), scores)
         require_scores(taps, scores, [0])
@@ -84,7 +86,7 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
 LARGEST = 2**22  # numbers of a batch of layers that the head is applied to at once
 
 
-def token_lens(features, images, scores="logits"):
+def token_lens(features: Features, images: AnyImages, scores: str = "logits") -> xr.DataArray:
     """Logit lens of single tokens: the head applied to a layer all of whose tokens are one.
 
         scores(layer, t) = head(pooling(final norm(x_t, ..., x_t)))
@@ -99,7 +101,7 @@ def token_lens(features, images, scores="logits"):
     """
     layers = []
 
-    def step(batch):
+    def step(batch: tf.Tensor) -> tf.Tensor:
         taps, head = _split(features, tf.cast(batch, tf.float32), scores)
         held = {tap: tf.cast(x, tf.float32) for tap, x in taps.items() if tap != scores}
         layers[:] = held
@@ -110,7 +112,7 @@ def token_lens(features, images, scores="logits"):
         spare = -tf.shape(rows)[0] % size
         groups = tf.reshape(tf.pad(rows, ((0, spare), (0, 0))), (-1, size, channels))
 
-        def read(group):
+        def read(group: tf.Tensor) -> tf.Tensor:
             same = tf.reshape(group, (size, *[1] * (len(shape) - 1), channels))
             return tf.cast(head(tf.broadcast_to(same, (size, *shape))), tf.float32)
 
@@ -177,7 +179,9 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
     return xr.Dataset(variables, coords=coords, attrs=lens.attrs | facts)
 
 
-def _split(features, images, scores):
+def _split(
+    features: Features, images: tf.Tensor, scores: str
+) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
     """All taps of images, and the function from the last layer before the scores to these."""
     if hasattr(features, "after"):
         taps = features(images)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -16,13 +18,17 @@ from ..engine.feature_taps import example_taps, require_features, taps_of
 from ..engine.noise import PRIME, content_key, key_factors
 from ..engine.pooling import as_tokens, grid_of
 from ..engine.results import array_of, facts_of, provenance, require_finite
-from ..engine.roles import Grid, Images, Model
+from ..engine.roles import Features, Grid, Images, Model, Taps
 from ..engine.stream import accumulate, collect
 from ..engine.traces import reuse
 
 UNITS = "activation per unit of the image"
 PIXELS_AT_ONCE = 2**18  # of copies of an image that share a batch
 ONE_BY_ONE = {"parallel_iterations": 1, "fn_output_signature": tf.float32}
+
+
+# From a tap and its value to the activations (example, channel) that are differentiated.
+Target: TypeAlias = Callable[[str, tf.Tensor], tf.Tensor]
 
 
 @dataclass(frozen=True)
@@ -32,12 +38,12 @@ class Piece:
     tape: tf.GradientTape
     source: tf.Tensor
     end: tf.Tensor | None
-    targets: dict  # by tap, tensors (example, channel) that are differentiated
-    at_end: tuple  # the taps that are its output
-    sums: dict  # as `_find_sums` returns them
+    targets: dict[str, tf.Tensor]  # by tap, tensors (example, channel) that are differentiated
+    at_end: tuple[str, ...]  # the taps that are its output
+    sums: dict[str, tuple[str, str]]  # as `_find_sums` returns them
 
     @property
-    def taps(self):
+    def taps(self) -> list[str]:
         """All its taps, those that are its output last."""
         return [*(tap for tap in self.targets if tap not in self.at_end), *self.at_end]
 
@@ -56,7 +62,7 @@ class Piece:
         return tf.cast(gradient, tf.float32)
 
 
-def run_pieces(features, images, target):
+def run_pieces(features: Features, images: tf.Tensor, target: Target) -> list[Piece]:
     """The pieces of a pass; `target` is a function of a tap and its value to (example, channel)."""
     require_features(features, images)
     single = [lambda images: (taps_of(features, images), None)]
@@ -75,7 +81,7 @@ def run_pieces(features, images, target):
     return pieces
 
 
-def _find_sums(taps, before):
+def _find_sums(taps: Taps, before: Taps) -> dict[str, tuple[str, str]]:
     """Taps that the graph adds up of two taps of their shape: dict from sum to (branch, skip)."""
     if tf.executing_eagerly():
         return {}  # there is no graph that shows them
@@ -103,7 +109,7 @@ class Propagated:
     total: str | None = None  # the tap whose gradient that sum is
 
 
-def propagated(pieces):
+def propagated(pieces: Sequence[Piece]) -> list[Propagated]:
     """The taps that go down to the images, lowest first; gradients of sums follow from these."""
     skips = {skip for piece in pieces for _, skip in piece.sums.values()}
     rows, running = [], None
@@ -134,7 +140,7 @@ def absolute_gradients(pieces: list[Piece], channels: str | int, seed: int) -> d
     needed = tf.constant(np.arange(rounds)[:, None] < counts)
     names = names_of(rows)
 
-    def add(index, total):
+    def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         weights = {tap: w[index] for tap, w in padded.items()}
         some = None if counts.min() == rounds else needed[index]
         return index + 1, total + _weighted_gradients(pieces, rows, weights, some, _absolute)
@@ -153,7 +159,7 @@ def absolute_gradients(pieces: list[Piece], channels: str | int, seed: int) -> d
     return dict(zip(names, tf.unstack(mean), strict=True))
 
 
-def names_of(rows):
+def names_of(rows: Sequence[Propagated]) -> list[str]:
     """The taps whose gradients `_weighted_gradients` returns, in its order."""
     return [tap for row in rows for tap in (row.tap, row.total) if tap]
 
@@ -178,7 +184,7 @@ def _weights(
         for width in widths
     }
 
-    def sampled(image):
+    def sampled(image: tf.Tensor) -> dict[int, tf.Tensor]:
         key, drawn = content_key(image, factors), {}
         for width, factors_of_channels in factors_of_widths.items():
             hashes = tf.reduce_sum(key * tf.constant(factors_of_channels, tf.int64), axis=1)
@@ -191,19 +197,25 @@ def _weights(
     return {width: tf.transpose(x, (1, 0, 2)) for width, x in of_images.items()}
 
 
-def _weighted_gradients(pieces, rows, weights, needed, reduce):
+def _weighted_gradients(
+    pieces: Sequence[Piece],
+    rows: Sequence[Propagated],
+    weights: dict[str, Any],
+    needed: tf.Tensor | None,
+    reduce: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
     """Reduced gradients (tap, ...) of `names_of(rows)`; those of rows not `needed` are zero."""
 
-    def from_tap(piece, row, source):
+    def from_tap(piece: Piece, row: Propagated, source: tf.Tensor) -> tf.Tensor:
         """The gradient of a tap with respect to a tensor of its own piece."""
         target = piece.targets[row.tap]
         upstream = tf.broadcast_to(weights[row.tap], tf.shape(target))
         return piece.gradient(target, source, upstream, row.tap)
 
-    def through(piece, place, gradient):
+    def through(piece: Piece, place: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
         """The gradient of a row at the source of a piece, from that at its end."""
 
-        def passed():
+        def passed() -> tf.Tensor:
             return piece.gradient(piece.end, piece.source, gradient, rows[-1].tap)
 
         if needed is None:
@@ -229,11 +241,21 @@ def _weighted_gradients(pieces, rows, weights, needed, reduce):
         stack = [tf.concat(below + stack, axis=0)] if below else stack
 
 
-def _at_images(piece, rows, inner, stack, from_tap, through, reduce):
+def _at_images(
+    piece: Piece,
+    rows: Sequence[Propagated],
+    inner: Sequence[Propagated],
+    stack: Sequence[tf.Tensor],
+    from_tap: Callable[[Piece, Propagated, tf.Tensor], tf.Tensor],
+    through: Callable[[Piece, tf.Tensor, tf.Tensor], tf.Tensor],
+    reduce: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
     """The result of `_weighted_gradients`, from the gradients at the end of the first piece."""
     adds, kinds = any(row.total for row in rows), tf.constant([row.kind for row in rows])
 
-    def write(place, fields, running, gradient):
+    def write(
+        place: tf.Tensor, fields: tf.TensorArray, running: tf.Tensor, gradient: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.TensorArray, tf.Tensor]:
         if adds:
             kept = tf.where(kinds[place] == STARTS, gradient, running)
             running = tf.where(kinds[place] == ADDS, running + gradient, kept)
@@ -260,12 +282,12 @@ def _at_images(piece, rows, inner, stack, from_tap, through, reduce):
     return tf.stack(pairs)
 
 
-def _absolute(gradient):
+def _absolute(gradient: tf.Tensor) -> tf.Tensor:
     """Summed over examples and image channels."""
     return tf.reduce_sum(_absolute_of_examples(gradient), axis=0)
 
 
-def _absolute_of_examples(gradient):
+def _absolute_of_examples(gradient: tf.Tensor) -> tf.Tensor:
     """Summed over image channels."""
     return tf.reduce_sum(tf.abs(gradient), axis=3)
 
@@ -332,7 +354,7 @@ def receptive_field(
     grid = grid_of(features, grid)
     layers = []
 
-    def step(batch):
+    def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
         batch = tf.cast(batch, tf.float32)
         centre = partial(_centre, grid=grid, image_shape=batch.shape, token=token)
         pieces = run_pieces(features, batch, centre)
@@ -353,7 +375,9 @@ def receptive_field(
     return array_of("receptive_field", field, dims, words, facts, layer=layers)
 
 
-def _centre(tap, values, grid, image_shape, token="centre"):
+def _centre(
+    tap: str, values: tf.Tensor, grid: Any, image_shape: tf.TensorShape, token: str = "centre"
+) -> tf.Tensor:
     """The activations at the centre of a layer, or of CLS, of shape (example, channel)."""
     rank = values.shape.rank
     tokens = as_tokens(tap, values)
@@ -412,14 +436,14 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
         _require_map(tap, maps.shape)  # an error within `map_fn` would stay in TensorFlow's state
     layers, count = [], rows * columns
 
-    def step(batch):
+    def step(batch: tf.Tensor) -> tf.Tensor:
         batch = tf.cast(batch, tf.float32)
         height, width = batch.shape[1:3]
         together = min(count, max(1, PIXELS_AT_ONCE // (height * width)))
         cells = tf.range(-(-count // together) * together) % count  # the last chunk is filled up
         chunks = tf.reshape(cells, (-1, together))
 
-        def fields_of_cells(pair):
+        def fields_of_cells(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
             image, cells = pair
             repeated = tf.repeat(image[None], together, axis=0)
             pieces = run_pieces(features, repeated, at_cells((rows, columns), cells))
@@ -430,7 +454,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
             layers[:] = [tap for tap in getattr(features, "taps", names) if tap in names]
             return tf.gather(stack, [names.index(tap) for tap in layers])
 
-        def fields_of_image(image):
+        def fields_of_image(image: tf.Tensor) -> tf.Tensor:
             images = tf.repeat(image[None], tf.shape(chunks)[0], axis=0)
             fields = tf.map_fn(fields_of_cells, (images, chunks), **ONE_BY_ONE)
             fields = tf.transpose(fields, (1, 0, 2, 3, 4))  # (layer, chunk, cell, row, column)
@@ -449,7 +473,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     return array_of("position_attribution", fields, dims, words, facts, layer=list(layers))
 
 
-def _require_map(tap, shape):
+def _require_map(tap: str, shape: tf.TensorShape) -> None:
     if len(shape) != 4:
         raise ValueError(
             "Expected maps of shape (example, row, column, channel). "
@@ -457,10 +481,10 @@ def _require_map(tap, shape):
         )
 
 
-def at_cells(grid, cells):
+def at_cells(grid: tuple[int, int], cells: tf.Tensor) -> Target:
     """The function of maps to their activations under the middle of a cell of `grid` each."""
 
-    def target(tap, maps):
+    def target(tap: str, maps: tf.Tensor) -> tf.Tensor:
         _require_map(tap, maps.shape)
         ends = zip((cells // grid[1], cells % grid[1]), maps.shape[1:3], grid, strict=True)
         at = [(2 * cell + 1) * length // (2 * cuts) for cell, length, cuts in ends]

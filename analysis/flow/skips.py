@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
@@ -21,7 +22,7 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Grid, Images, Model, Taps
+from ..engine.roles import Features, Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals
 
 
@@ -127,13 +128,13 @@ def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
     return Statistic(step, finish)
 
 
-def _num_tokens(taps):
+def _num_tokens(taps: Taps) -> int:
     """The number of tokens of the first skip."""
     site, (skip, _) = next(iter(_pairs(taps).items()))
     return as_tokens(f"{site}/skip", skip).shape[1]
 
 
-def _statistic(features, grid):
+def _statistic(features: Features, grid: Grid | None) -> Statistic[xr.Dataset]:
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         return {
             "ratios": {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()},
@@ -144,7 +145,7 @@ def _statistic(features, grid):
     return Statistic(step, lambda totals: _means(totals, features, grid))
 
 
-def _means(totals, features, grid):
+def _means(totals: Totals, features: Features, grid: TokenGrid) -> xr.Dataset:
     """The result of `skip_ratio`, from what the steps add up to."""
     sites, summed = list(totals["ratios"]), list(totals["ratios"].values())
     require_finite("skip ratios", summed, sites)
@@ -168,7 +169,7 @@ def _means(totals, features, grid):
     return dataset_of(variables, facts, layer=sites)
 
 
-def _pairs(taps):
+def _pairs(taps: Taps) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     """The skips and branches that belong together: dict from site to (skip, branch)."""
     sites = [tap.removesuffix("/skip") for tap in taps if tap.endswith("/skip")]
     pairs = {

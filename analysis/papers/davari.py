@@ -5,11 +5,11 @@ import xarray as xr
 
 from vit_tf.common.names import join_words
 
-from ..engine.results import expect_variable
+from ..engine.results import Results, expect_variable
 from ..plots.similarity_plots import plot_cka_sensitivity
 from ..similarity.cka_sensitivity import COMPONENT, IMAGES, PIXELS, cka_sensitivity
 from ..study.figure import Figure, Paper, each
-from ..study.measure import Results, SharedPass, statistic
+from ..study.measure import SharedPass, statistic
 from ..study.models import StudyModel
 from .chapters import STRUCTURE
 

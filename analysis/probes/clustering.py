@@ -240,7 +240,7 @@ def cluster_scores(
                 f"Received: {different} at {layer}"
             )
 
-    def fit(x):
+    def fit(x: np.ndarray) -> np.ndarray:
         return KMeans(num_clusters, n_init=starts, random_state=seed).fit_predict(x)
 
     # One layer to a core: each is small for several.
@@ -262,6 +262,6 @@ def cluster_scores(
     return xr.Dataset(variables, {"layer": list(pooled.layers)}, facts)
 
 
-def purity(labels, clusters):
+def purity(labels: np.ndarray, clusters: np.ndarray) -> float:
     """Share of the examples that are of the largest class of their cluster."""
     return contingency_matrix(labels, clusters).max(axis=0).sum() / len(labels)

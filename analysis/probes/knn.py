@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -13,10 +14,10 @@ from vit_tf.data.labels import batch_labels, require_counted, require_labels
 
 from ..engine.declaration import measurement, statistic_of
 from ..engine.feature_taps import select
-from ..engine.pooling import grid_of, pool, pooled_statistic
+from ..engine.pooling import Pooled, grid_of, pool, pooled_statistic
 from ..engine.results import DEFAULT, array_of, pack_correct, provenance, raise_without_directions
-from ..engine.roles import LabelledImages, Model, NumClasses
-from ..engine.stream import Statistic, evaluate
+from ..engine.roles import Features, LabelledImages, Model, NumClasses, Taps
+from ..engine.stream import Statistic, Totals, evaluate
 
 TOPS = (1, 5)
 # Largest difference of equal similarities by rounding in float64.
@@ -82,8 +83,19 @@ def knn_accuracy(
     return evaluate(statistic, train, features, description="k-NN: training images")
 
 
+# Of each layer, similarities and labels of the nearest training images, (test image, k).
+Neighbours: TypeAlias = dict[str, dict[str, np.ndarray]]
+
+
 @statistic_of(knn_accuracy)
-def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, without_votes=False):
+def knn_statistic(
+    features: Features,
+    tested: Pooled,
+    num_classes: int,
+    k: Sequence[int] = (20,),
+    temperature: float = 0.07,
+    without_votes: bool = False,
+) -> Statistic[xr.DataArray]:
     """`Statistic` over training images and labels with the result of `knn_accuracy`.
 
     Larger batches of training images are faster.
@@ -103,7 +115,7 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
         for layer, (directions, _) in normalized.items()
     }
 
-    def step(images, labels, taps):
+    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         labels, outside = batch_labels(labels, num_classes, "training")
         neighbours, without_direction = {}, {}
         for layer, x in pool(select(taps, test_directions), tested.tokens, grid).items():
@@ -118,7 +130,7 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
             "examples": tf.shape(images)[0],
         }
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.DataArray:
         examples = int(totals["examples"])
         if max(k) > examples:
             raise ValueError(f"Expected k of at most {examples} training images. Received: k={k}")
@@ -147,7 +159,7 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
     return Statistic(step, finish, with_labels=True, merge=_merge, fed=fed)
 
 
-def nearest(similarity, labels, most):
+def nearest(similarity: tf.Tensor, labels: tf.Tensor, most: int) -> dict[str, tf.Tensor]:
     """The `most` most similar of images (test image, image), the earlier of equal ones first."""
     missing = [[0, 0], [0, most]]
     similarity = tf.pad(similarity, missing, constant_values=-np.inf)
@@ -156,7 +168,9 @@ def nearest(similarity, labels, most):
     return {"similarity": largest, "labels": labels}
 
 
-def log_votes(similarity, labels, num_classes, temperature):
+def log_votes(
+    similarity: np.ndarray, labels: np.ndarray, num_classes: int, temperature: float
+) -> np.ndarray:
     """Logarithms of votes (test image, class) in units of the nearest image's; -inf for none."""
     exponents = (similarity - similarity[:, :1]) / temperature
     highest = np.full((len(labels), num_classes), -np.inf)
@@ -168,7 +182,7 @@ def log_votes(similarity, labels, num_classes, temperature):
         return highest + np.log(total)
 
 
-def _merge(earlier, later):
+def _merge(earlier: Neighbours, later: Neighbours) -> Neighbours:
     """The nearest images of two sets of neighbours of each layer."""
     merged = {}
     for layer, neighbours in earlier.items():
@@ -177,14 +191,21 @@ def _merge(earlier, later):
     return tf.nest.map_structure(np.asarray, merged)
 
 
-def normalize_rows(x):
+def normalize_rows(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Rows of x (example, channel) at length 1, NaN for zeros, and the number without direction."""
     length = tf.norm(x, axis=-1, keepdims=True)
     good = tf.logical_and(length > 0, tf.math.is_finite(length))
     return x / length, tf.reduce_sum(tf.cast(tf.logical_not(good), tf.int32))
 
 
-def _scores(neighbours, labels, num_classes, k, temperature, without_votes):
+def _scores(
+    neighbours: Neighbours,
+    labels: np.ndarray,
+    num_classes: int,
+    k: Sequence[int],
+    temperature: float,
+    without_votes: bool,
+) -> tuple[np.ndarray, np.ndarray]:
     """Which are classified correctly (layer, k, top, test image); ties among them (layer, k)."""
     correct = np.empty((len(neighbours), len(k), len(TOPS), len(labels)), bool)
     tied = np.empty((len(neighbours), len(k)), np.int64)
@@ -199,7 +220,7 @@ def _scores(neighbours, labels, num_classes, k, temperature, without_votes):
     return correct, tied
 
 
-def _better(scores, labels, without_votes):
+def _better(scores: np.ndarray, labels: np.ndarray, without_votes: bool) -> np.ndarray:
     """How many classes come before the true one; infinite where it needs votes and has none."""
     own = np.take_along_axis(scores, labels[:, None].astype(np.int64), axis=1)
     lower = np.arange(scores.shape[1]) < labels[:, None]
@@ -208,7 +229,7 @@ def _better(scores, labels, without_votes):
     return np.where(counts, before.sum(axis=1), np.inf)
 
 
-def _require_numbers(k, temperature):
+def _require_numbers(k: Sequence[int], temperature: float) -> None:
     if not len(k) or min(k) < 1 or temperature <= 0:
         raise ValueError(
             "Expected every k to be at least 1 and temperature above 0. "

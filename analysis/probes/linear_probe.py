@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -15,9 +16,9 @@ from vit_tf.data.batches import without_autotune
 from vit_tf.data.labels import require_labels
 
 from ..engine.declaration import measurement
-from ..engine.pooling import grid_of, pooled_statistic
+from ..engine.pooling import Pooled, grid_of, pooled_statistic
 from ..engine.results import ALL, CLS, SPATIAL, provenance
-from ..engine.roles import LabelledImages, Model, NumClasses
+from ..engine.roles import AnyImages, Features, LabelledImages, Model, NumClasses
 from ..engine.stream import one_pass
 
 EPSILON = 1e-6  # of the batch normalisation of MAE
@@ -25,7 +26,21 @@ MOMENTUM = 0.9
 SCORED = 1024  # examples that are scored in one call
 
 
-def fit_probes(x, labels, num_classes, batch_norm, *, epochs, batch_size, learning_rate, seed):
+Key: TypeAlias = tuple[str, str | None]  # a layer, and the word for its tokens
+FeaturesByKey: TypeAlias = dict[Key, np.ndarray]  # arrays (example, channel)
+
+
+def fit_probes(
+    x: FeaturesByKey,
+    labels: np.ndarray,
+    num_classes: int,
+    batch_norm: Sequence[bool],
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+) -> keras.Model:
     """The trained model of the probes of x, dict from (layer, tokens) to (example, channel)."""
     size = min(batch_size, len(labels))
     steps = len(labels) // size
@@ -43,7 +58,7 @@ def fit_probes(x, labels, num_classes, batch_norm, *, epochs, batch_size, learni
     return model
 
 
-def stacked(x):
+def stacked(x: FeaturesByKey) -> dict[str, np.ndarray]:
     """Features stacked by their number of channels: float32 (example, key, channel)."""
     return {
         name: np.stack([x[key] for key in keys], axis=1, dtype=np.float32)
@@ -51,12 +66,14 @@ def stacked(x):
     }
 
 
-def probe_keys(x, batch_norm):
+def probe_keys(x: FeaturesByKey, batch_norm: Sequence[bool]) -> list[tuple[Key, bool]]:
     """List of (key, batch_norm) of the probes of `fit_probes`, in their order."""
     return [(key, norm) for keys in _groups(x).values() for norm in batch_norm for key in keys]
 
 
-def score(model, x, labels):
+def score(
+    model: keras.Model, x: FeaturesByKey, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Accuracy and mean cross-entropy of trained probes: two arrays of shape (probe,)."""
     inputs, hits, loss = stacked(x), 0.0, 0.0
     for start in range(0, len(labels), SCORED):
@@ -70,21 +87,23 @@ def score(model, x, labels):
 class Probes(keras.layers.Layer):
     """Linear classifiers side by side, each of its own features times its scale."""
 
-    def __init__(self, num_classes, scales, **kwargs):
+    def __init__(
+        self, num_classes: int, scales: Sequence[float] | np.ndarray, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.num_classes, self.scales = num_classes, np.asarray(scales, np.float32)
 
-    def build(self, shape):
+    def build(self, shape: tuple[int | None, ...]) -> None:
         _, probes, channels = shape
         start = {"initializer": "zeros"}  # the loss is convex
         self.kernel = self.add_weight((probes, channels, self.num_classes), name="kernel", **start)
         self.bias = self.add_weight((probes, self.num_classes), name="bias", **start)
 
-    def call(self, x):
+    def call(self, x: tf.Tensor) -> tf.Tensor:
         return ops.einsum("epc,pck->epk", x * self.scales[:, None], self.kernel) + self.bias
 
 
-def _make_model(x, num_classes, batch_norm):
+def _make_model(x: FeaturesByKey, num_classes: int, batch_norm: Sequence[bool]) -> keras.Model:
     """A model of untrained probes, with the statistics of the features."""
     inputs, logits = {}, []
     for name, keys in _groups(x).items():
@@ -102,7 +121,7 @@ def _make_model(x, num_classes, batch_norm):
     return keras.Model(inputs, ops.concatenate(logits, axis=1) if logits[1:] else logits[0])
 
 
-def _normalised(rows, x):
+def _normalised(rows: keras.KerasTensor, x: Sequence[np.ndarray]) -> keras.KerasTensor:
     """Symbolic rows (example, key, channel) after batch normalisation, given all examples."""
     # A momentum of 1 keeps the statistics of all examples, which are assigned below.
     layer = keras.layers.BatchNormalization(
@@ -114,7 +133,7 @@ def _normalised(rows, x):
     return keras.layers.Reshape(rows.shape[1:], dtype="float32")(normalised)
 
 
-def _scale(key, x):
+def _scale(key: Key, x: np.ndarray) -> float:
     """1 / r of features (example, channel)."""
     square = np.square(x).sum(axis=1).mean()
     if not square:
@@ -125,7 +144,7 @@ def _scale(key, x):
     return square**-0.5
 
 
-def _groups(x):
+def _groups(x: FeaturesByKey) -> dict[str, list[Key]]:
     """Keys of the features of each number of channels: dict from the number, as a string."""
     groups = {}
     for key, rows in x.items():
@@ -133,29 +152,31 @@ def _groups(x):
     return groups
 
 
-def _cross_entropy(labels, logits):
+def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Cross-entropy of logits (example, probe, class): tensor of shape (example, probe)."""
     labels = ops.broadcast_to(ops.reshape(labels, (-1, 1)), ops.shape(logits)[:2])
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
-def _loss(labels, logits):
+def _loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """The sum over probes, whose gradients are those of each probe's own loss."""
     return ops.sum(_cross_entropy(labels, logits), axis=-1)
 
 
-def _batches(inputs, labels, size, steps, epochs, seed):
+def _batches(
+    inputs: dict[str, np.ndarray], labels: np.ndarray, size: int, steps: int, epochs: int, seed: int
+) -> tf.data.Dataset:
     """Batches of all epochs, each epoch in an order drawn from the seed and its number."""
     inputs = {name: tf.constant(rows) for name, rows in inputs.items()}
     labels = tf.constant(labels)
 
-    def epoch(number):
+    def epoch(number: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(
             tf.range(len(labels)), tf.stack([tf.constant(seed, tf.int64), number])
         )
         return tf.data.Dataset.from_tensor_slices(tf.reshape(order[: steps * size], (steps, size)))
 
-    def gather(rows):
+    def gather(rows: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         return tf.nest.map_structure(lambda x: tf.gather(x, rows), (inputs, labels))
 
     return without_autotune(tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1))
@@ -240,9 +261,18 @@ def linear_probe(
 
 
 def fit_linear_probe(
-    features, fitted, tested, num_classes, *, layers=None, batch_norm=(False, True), epochs=20,
-    batch_size=256, learning_rate=2.0, seed=0,
-):  # fmt: skip
+    features: object,
+    fitted: Sequence[Pooled],
+    tested: Sequence[Pooled],
+    num_classes: int,
+    *,
+    layers: Iterable[str] | None = None,
+    batch_norm: Sequence[bool] = (False, True),
+    epochs: int = 20,
+    batch_size: int = 256,
+    learning_rate: float = 2.0,
+    seed: int = 0,
+) -> xr.DataArray:
     """`linear_probe` of lists of `Pooled` features, one for each choice of tokens."""
     layers = list(layers or fitted[0].layers)
     tokens = [pooled.tokens for pooled in fitted]
@@ -270,7 +300,9 @@ def fit_linear_probe(
     return result.assign_attrs(provenance(features, len(test_labels), tested[0].batches, **facts))
 
 
-def _pooled(features, data, tokens, num_classes, subset):
+def _pooled(
+    features: Features, data: AnyImages, tokens: Sequence[str | None], num_classes: int, subset: str
+) -> list[Pooled]:
     """The `Pooled` features of each choice of tokens, from one pass."""
     grid = grid_of(features, None)
     requests = {choice: (pooled_statistic(choice, grid), features) for choice in tokens}
@@ -280,7 +312,7 @@ def _pooled(features, data, tokens, num_classes, subset):
     return pooled
 
 
-def _rows(pooled, layers):
+def _rows(pooled: Sequence[Pooled], layers: Sequence[str]) -> tuple[FeaturesByKey, np.ndarray]:
     """Features by (layer, tokens), and the labels."""
     x = {
         (layer, features.tokens): features.layers[layer] for features in pooled for layer in layers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -12,10 +13,10 @@ from vit_tf.common.names import format_list
 
 from ..engine.declaration import measurement, statistic_of
 from ..engine.feature_taps import select
-from ..engine.pooling import grid_of, pool, pooled_statistic
+from ..engine.pooling import Pooled, grid_of, pool, pooled_statistic
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
-from ..engine.roles import AnnotatedImages, Model
-from ..engine.stream import Statistic, evaluate
+from ..engine.roles import AnnotatedImages, Features, Model, Taps
+from ..engine.stream import Statistic, Totals, evaluate
 from .knn import ROUNDING, normalize_rows
 
 # Which images of a query are positive, and which are ignored (Radenovic et al. 2018, section 3.3);
@@ -28,7 +29,11 @@ DIFFICULTIES = {
 TOPS = (1, 5, 10)
 
 
-def positive_ranks(ranking, positive, junk):
+# Positions of the easy, hard and junk images of each query in the database.
+Truth: TypeAlias = Sequence[Mapping[str, Any]]
+
+
+def positive_ranks(ranking: np.ndarray, positive: np.ndarray, junk: np.ndarray) -> np.ndarray:
     """Ascending ranks of the positive images of a query, from 0, in a ranking without the junk."""
     is_positive = np.isin(ranking, positive)
     dropped = np.isin(ranking, junk)
@@ -66,7 +71,7 @@ def average_precision(ranks: np.ndarray, count: int) -> float:
     return float((before + (number + 1) / (ranks + 1)).sum() / (2 * count))
 
 
-def precision_at(ranks, k):
+def precision_at(ranks: Sequence[int] | np.ndarray, k: int) -> float:
     """Share of positive images among the first k, or up to the last positive if less."""
     if not len(ranks):
         return np.nan
@@ -133,7 +138,9 @@ def retrieval(
 
 
 @statistic_of(retrieval)
-def retrieval_statistic(features, asked, truth, k=TOPS):
+def retrieval_statistic(
+    features: Features, asked: Pooled, truth: Truth, k: Sequence[int] = TOPS
+) -> Statistic[xr.Dataset]:
     """`Statistic` over the images of a database with the result of `retrieval`.
 
     Args:
@@ -149,14 +156,14 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
     grid = grid_of(features, None)
     directions = {layer: normalize_rows(tf.constant(x))[0] for layer, x in asked.layers.items()}
 
-    def step(images, taps):
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         similarity = {
             layer: tf.matmul(normalize_rows(x)[0], directions[layer], transpose_b=True)
             for layer, x in pool(select(taps, directions), asked.tokens, grid).items()
         }
         return {"rows": similarity, "batches": 1}
 
-    def finish(totals):
+    def finish(totals: Totals) -> xr.Dataset:
         similarity = totals["rows"]
         bad = [layer for layer, values in similarity.items() if not np.isfinite(values).all()]
         raise_without_directions(bad)
@@ -188,7 +195,7 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
     return Statistic(step, finish)
 
 
-def _scores(similarity, truth, k):
+def _scores(similarity: np.ndarray, truth: Truth, k: Sequence[int]) -> np.ndarray:
     """AP and precision at each k, from similarity (image, query): (1 + k, difficulty, query)."""
     scores = np.empty((1 + len(k), len(DIFFICULTIES), len(truth)))
     for query, images in enumerate(truth):
@@ -203,12 +210,12 @@ def _scores(similarity, truth, k):
     return scores
 
 
-def _require_numbers(k):
+def _require_numbers(k: Sequence[int]) -> None:
     if not len(k) or min(k) < 1:
         raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
 
 
-def _require_positions(truth, examples):
+def _require_positions(truth: Truth, examples: int) -> None:
     """Raises a `ValueError` unless `truth` has positions in a database of so many images."""
     for query, images in enumerate(truth):
         for kind in ("easy", "hard", "junk"):

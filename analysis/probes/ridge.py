@@ -7,12 +7,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 from threadpoolctl import threadpool_limits
 
+from vit_tf import TokenGrid
 from vit_tf.data.any_images import as_images
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
 
@@ -30,12 +32,21 @@ from ..engine.results import (
     require_finite,
     require_word,
 )
-from ..engine.roles import Features, LabelledImages, Model, NumClasses
-from ..engine.stream import Statistic, as_dataset, collect, evaluate, first_batch
+from ..engine.roles import AnyImages, Features, LabelledImages, Model, NumClasses, Taps
+from ..engine.stream import Statistic, Totals, as_dataset, collect, evaluate, first_batch
 from ..engine.traces import reusable
 
+LabelledRows: TypeAlias = tuple[dict[str, np.ndarray], np.ndarray]  # by layer, and labels
 
-def ridge_weights(l2, *, xx=None, xy=None, rows=None, targets=None):
+
+def ridge_weights(
+    l2: np.ndarray,
+    *,
+    xx: np.ndarray | None = None,
+    xy: np.ndarray | None = None,
+    rows: np.ndarray | None = None,
+    targets: np.ndarray | None = None,
+) -> np.ndarray:
     """Weights (token, l2, channel, class) of regularised least squares without an intercept.
 
         primal: X' X = Q diag(s) Q',  W = Q diag(1 / (s + l2)) Q' X' Y
@@ -58,7 +69,7 @@ def ridge_weights(l2, *, xx=None, xy=None, rows=None, targets=None):
     return np.moveaxis(weights.reshape(*weights.shape[:2], len(l2), -1), 2, 1)
 
 
-def _eigh(matrices):
+def _eigh(matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """`numpy.linalg.eigh` of a stack, one matrix to a core: LAPACK uses several cores badly."""
     if len(matrices) == 1:
         return np.linalg.eigh(matrices)
@@ -204,7 +215,13 @@ def _layers_of_passes(
 
 
 @statistic_of(ridge_probe)
-def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
+def probe_statistic(
+    features: Features,
+    train: AnyImages,
+    num_classes: int | None,
+    l2: Sequence[float] = L2,
+    tokens: str = ALL,
+) -> Statistic[Probe]:
     """The `Statistic` that fits the probes of `ridge_probe`.
 
     A layer with more channels than there are examples stores all of its features, others only sums.
@@ -226,11 +243,18 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
 
 
 @reusable
-def _probe_statistic(features, limit, num_classes, l2, tokens, grid):
+def _probe_statistic(
+    features: Features,
+    limit: float,
+    num_classes: int | None,
+    l2: tuple[float, ...],
+    tokens: str,
+    grid: TokenGrid | None,
+) -> Statistic[Probe]:
     """`probe_statistic` of at most `limit` examples."""
     l2 = np.array(l2)
 
-    def step(images, labels, taps):
+    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         labels, outside = batch_labels(labels, num_classes, "training")
         targets = 2.0 * tf.one_hot(labels, num_classes, dtype=tf.float64) - 1.0
         layers = _probed(taps, tokens, grid)
@@ -247,7 +271,7 @@ def _probe_statistic(features, limit, num_classes, l2, tokens, grid):
             "examples": tf.shape(images)[0],
         } | ({"rows": {"x": wide_layers, "targets": targets}} if wide_layers else {})
 
-    def finish(totals):
+    def finish(totals: Totals) -> Probe:
         require_counted(totals["outside"], totals["examples"], num_classes, "training")
         layers = list(totals["x"])
         require_finite("ridge probes", [_total(totals, layer) for layer in layers], layers)
@@ -260,13 +284,13 @@ def _probe_statistic(features, limit, num_classes, l2, tokens, grid):
     return Statistic(step, finish, with_labels=True)
 
 
-def score_statistic(features, probe):
+def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]:
     """`Statistic` over images and labels whose result is the accuracy of a fitted `Probe`."""
     num_l2, num_classes = len(probe.l2), probe.num_classes
     grid = grid_of(features, None)
     flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}
 
-    def step(images, labels, taps):
+    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         labels, outside = batch_labels(labels, num_classes, "test")
         correct, hits = {}, {}
         for layer, x in _probed(select(taps, flat), probe.tokens, grid).items():
@@ -325,7 +349,7 @@ def select_l2(validation: xr.DataArray, test: xr.DataArray) -> xr.DataArray:
     return selected.assign_attrs(test.attrs | {"l2": "chosen on held-out images"})
 
 
-def _probed(taps, tokens, grid):
+def _probed(taps: Taps, tokens: str, grid: TokenGrid | None) -> dict[str, tf.Tensor]:
     """Taps reduced to the tokens that are probed, in float64 of shape (example, token, channel)."""
     if tokens != EACH:
         return {layer: x[:, None] for layer, x in pool(taps, tokens, grid).items()}
@@ -333,7 +357,7 @@ def _probed(taps, tokens, grid):
     return {layer: tf.cast(x, tf.float64) for layer, x in every.items()}
 
 
-def _products(x, targets):
+def _products(x: tf.Tensor, targets: tf.Tensor) -> dict[str, Any]:
     """Sums of x x', the upper triangle of blocks, and of x y', with a leading token axis."""
     by_token = tf.transpose(x, (1, 0, 2))
     width = -(-x.shape[2] // BLOCKS)
@@ -346,7 +370,7 @@ def _products(x, targets):
     }
 
 
-def _whole(blocks):
+def _whole(blocks: Sequence[np.ndarray]) -> np.ndarray:
     """The symmetric matrices of shape (token, channel, channel) of rows of blocks."""
     channels = blocks[0].shape[2]
     matrices = np.empty((len(blocks[0]), channels, channels))
@@ -357,7 +381,7 @@ def _whole(blocks):
     return matrices
 
 
-def _fitted(totals, layer, l2):
+def _fitted(totals: Totals, layer: str, l2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Weights (token, l2, channel, class) and intercepts (token, l2, class) of a layer."""
     examples = totals["examples"]
     mean, target = totals["x"][layer] / examples, totals["targets"] / examples
@@ -375,14 +399,14 @@ def _fitted(totals, layer, l2):
     return weights, target - (mean[:, None, None, :] @ weights)[:, :, 0]
 
 
-def _total(totals, layer):
+def _total(totals: Totals, layer: str) -> float:
     """A number that is finite where all activations of a layer are."""
     products = totals["products"].get(layer)
     squares = products["xx"][0] if products else totals["rows"]["x"][layer]
     return totals["x"][layer].sum() + squares.sum()
 
 
-def _positions(sizes, grid):
+def _positions(sizes: set[int], grid: TokenGrid | None) -> dict[str, int]:
     """Where tokens lie, in layers of these numbers of tokens and features of this grid or None."""
     prefix = grid.prefix if grid is not None and grid.num_tokens in sizes else 0
     if grid is None or sizes != {prefix + grid.num_spatial}:
@@ -390,14 +414,14 @@ def _positions(sizes, grid):
     return {"prefix": prefix, "rows": grid.rows, "columns": grid.columns}
 
 
-def _flattened(weight, intercept):
+def _flattened(weight: np.ndarray, intercept: np.ndarray) -> tuple[tf.Variable, ...]:
     """Weights of shape (token, channel, l2 class), and intercepts, as variables."""
     by_token = np.moveaxis(weight, 2, 1)
     values = by_token.reshape(*by_token.shape[:2], -1), intercept
     return tuple(tf.Variable(value, trainable=False) for value in values)
 
 
-def _accuracy(totals, features, probe):
+def _accuracy(totals: Totals, features: Features, probe: Probe) -> xr.DataArray:
     """The result of `ridge_probe`, from what the steps of scoring add up to."""
     examples = totals["examples"]
     require_counted(totals["outside"], examples, probe.num_classes, "test")
@@ -464,14 +488,16 @@ def few_shot(
     return result.assign_coords(coords).assign_attrs(facts)
 
 
-def select_few_shot(result):
+def select_few_shot(result: xr.Dataset) -> xr.DataArray:
     """Accuracy at the `l2` that is best on average over draws on the other images."""
     ordered = result.sortby("l2", ascending=False)
     best = ordered["held_out"].mean("draw").argmax("l2")
     return ordered["accuracy"].isel(l2=best).assign_attrs(result.attrs)
 
 
-def fit_classifier(x, labels, num_classes, l2):
+def fit_classifier(
+    x: np.ndarray, labels: np.ndarray, num_classes: int, l2: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Whitening, mean and scale (channel,), and weights (l2, channel + 1, class) of `few_shot`."""
     mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-5
     x = _whitened(x, mean, scale)
@@ -483,19 +509,21 @@ def fit_classifier(x, labels, num_classes, l2):
     return mean, scale, ridge_weights(np.asarray(l2), **terms)[0]
 
 
-def classify(x, mean, scale, weights):
+def classify(x: np.ndarray, mean: np.ndarray, scale: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Labels that `fit_classifier` gives to x of shape (example, channel): (l2, example)."""
     return (_whitened(x, mean, scale) @ weights).argmax(axis=-1)
 
 
-def _whitened(x, mean, scale):
+def _whitened(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.pad((x - mean) / scale, ((0, 0), (0, 1)), constant_values=BIAS)
 
 
-def _rows(features, data, description):
+def _rows(
+    features: Features, data: AnyImages, description: str | None
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The features of a data set, dict of arrays of shape (example, channel), and the labels."""
 
-    def step(images, labels):
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         taps = {layer: as_tokens(layer, x) for layer, x in taps_of(features, images).items()}
         return {k: tf.reduce_mean(tf.cast(x, tf.float64), axis=1) for k, x in taps.items()}, labels
 
@@ -505,7 +533,13 @@ def _rows(features, data, description):
     return taps, labels
 
 
-def _score(fitted, scored, num_classes, shots, l2):
+def _score(
+    fitted: LabelledRows,
+    scored: dict[str, LabelledRows],
+    num_classes: int,
+    shots: Sequence[int],
+    l2: Sequence[float],
+) -> xr.Dataset:
     """Accuracy (layer, shots, l2) on several sets of rows of classifiers fitted on one."""
     words = {"accuracy": "test", "held_out": "held-out"}
     fitted_taps, fitted_labels = fitted
@@ -524,7 +558,7 @@ def _score(fitted, scored, num_classes, shots, l2):
     return xr.Dataset({name: (dims, values) for name, values in hits.items()}, coords)
 
 
-def _first_of_each(labels, count, num_classes):
+def _first_of_each(labels: np.ndarray, count: int, num_classes: int) -> np.ndarray:
     """Rows of the first `count` examples of each class: int array of shape (class * count,)."""
     members = [np.flatnonzero(labels == label)[:count] for label in range(num_classes)]
     scarce = min(len(rows) for rows in members)

@@ -3,29 +3,53 @@
 import json
 import logging
 import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 from vit_tf.common.names import join_words
 from vit_tf.data.files import digest_files, write_whole
 
 from ..engine.failures import explain
+from ..engine.results import Results
 from ..engine.store import code_of, fingerprint
 from .page import Panel, ReportFigure
-from .rendering import Failures, ProcessEnded, render
+from .rendering import Drawing, Failures, ProcessEnded, Processes, render
 
 log = logging.getLogger(__name__)
+
+
+class DrawnPicture(Protocol):
+    """What is read of a picture of the study, which has its figure, models and measurements."""
+
+    figure: Any
+    selection: Any
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def panel(self) -> str: ...
+    @property
+    def full_title(self) -> str: ...
+    def title_with(self, others: Sequence[Any]) -> str: ...
+    def caption(self, results: Results, models: Sequence[Any] | None = None) -> str: ...
+    def drawing(self, results: dict[str, Any], path: Path | None = None) -> Drawing: ...
+    def interactive(self, results: Results) -> list[dict[str, Any]]: ...
 
 
 class Drawer:
     """Draws pictures as PNG in `folder / "figures"`, each when what it is made of has changed."""
 
-    def __init__(self, folder, processes=None):
+    def __init__(self, folder: Path, processes: Processes | None = None) -> None:
         self.folder, self._processes = folder, processes
         self._manifest = folder / "figures" / "keys.json"
         self._started = []  # list of (future, keys of the pictures by name, their `Drawing`s)
         # What could not be drawn, and why: reasons by the name of the picture.
         self.failures: dict[str, str] = {}
 
-    def draw(self, pictures, results, meanwhile=False):
+    def draw(
+        self, pictures: Sequence[DrawnPicture], results: Results, meanwhile: bool = False
+    ) -> None:
         """Draws those of some pictures that are not there yet, on the scales of all of them.
 
         Args:
@@ -54,11 +78,11 @@ class Drawer:
             log.info("drawing %s", ", ".join(stale))
             self._store(stale, render(drawings))
 
-    def wait(self):
+    def wait(self) -> None:
         """Waits for all pictures."""
         self._store_keys(wait=True)
 
-    def _stale(self, pictures, results):
+    def _stale(self, pictures: Sequence[DrawnPicture], results: Results) -> dict[str, str]:
         """The keys of the pictures to draw by name: those of another key than before."""
         saved = self._keys()
         started = {name: key for _, keys, _ in self._started for name, key in keys.items()}
@@ -78,7 +102,7 @@ class Drawer:
                 stale[picture.name] = key
         return stale
 
-    def _is_drawn(self, picture, key: str, saved: dict) -> bool:
+    def _is_drawn(self, picture: DrawnPicture, key: str, saved: dict) -> bool:
         """Whether a picture is the one that was drawn under this key."""
         path, entry = _path(self.folder, picture), saved.get(picture.name)
         if not isinstance(entry, dict) or entry.get("key") != key or not path.is_file():
@@ -118,7 +142,7 @@ class Drawer:
             self._manifest, lambda partial: partial.write_text(text, "utf-8"), own_folders=1
         )
 
-    def _store_keys(self, wait):
+    def _store_keys(self, wait: bool) -> None:
         """Stores the keys of what is drawn by now, or, with `wait`, of all that was started."""
         while self._started and (wait or self._started[0][0].done()):
             future, keys, drawings = self._started.pop(0)
@@ -130,7 +154,14 @@ class Drawer:
             self._store(keys, failures)
 
 
-def draw(figures, results, folder, progress=None, code_for=None, drawer=None):
+def draw(
+    figures: Sequence[Sequence[DrawnPicture]],
+    results: Results,
+    folder: Path,
+    progress: Callable[[int, int, str], None] | None = None,
+    code_for: Callable[[Sequence[DrawnPicture]], str] | None = None,
+    drawer: Drawer | None = None,
+) -> list[tuple[Any, ReportFigure]]:
     """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
 
     The panels of a figure share their axes and colours, as do figures of one `scale`. Where one
@@ -178,7 +209,7 @@ def draw(figures, results, folder, progress=None, code_for=None, drawer=None):
     return drawn
 
 
-def _sharing(figures):
+def _sharing(figures: Sequence[Sequence[DrawnPicture]]) -> list[list[DrawnPicture]]:
     """Lists of the pictures that share colours and axes."""
     shared = {}
     for number, pictures in enumerate(figures):
@@ -186,7 +217,9 @@ def _sharing(figures):
     return list(shared.values())
 
 
-def draw_measured(figures, results, drawer):
+def draw_measured(
+    figures: Sequence[Sequence[DrawnPicture]], results: Results, drawer: Drawer
+) -> None:
     """Starts to draw the pictures of which everything is measured, while the rest is."""
     for together in _sharing(figures):
         measurements = [m for picture in together for m in picture.selection.measurements.values()]
@@ -194,7 +227,9 @@ def draw_measured(figures, results, drawer):
             drawer.draw(_without_sentences(together, results, drawer)[0], results, meanwhile=True)
 
 
-def _without_sentences(pictures, results, drawer):
+def _without_sentences(
+    pictures: Sequence[DrawnPicture], results: Results, drawer: Drawer
+) -> tuple[list[DrawnPicture], dict[str, str]]:
     """The pictures to draw, and a dict from the name of each other one to the sentence instead."""
     drawn, sentences = [], {}
     for picture in pictures:
@@ -211,11 +246,11 @@ def _without_sentences(pictures, results, drawer):
     return drawn, sentences
 
 
-def _path(folder, picture):
+def _path(folder: Path, picture: DrawnPicture) -> Path:
     return folder / "figures" / f"{picture.name}.png"
 
 
-def _results_of(picture, results):
+def _results_of(picture: DrawnPicture, results: Results) -> dict[str, Any]:
     """Dict from label to the result that a picture draws."""
     return {
         label: results[measurement.name]
@@ -223,7 +258,7 @@ def _results_of(picture, results):
     }
 
 
-def _free_name(pictures, taken):
+def _free_name(pictures: Sequence[DrawnPicture], taken: set[str]) -> str:
     """A unique name of a figure: that of its picture, without the models if there are several."""
     name = pictures[0].name
     if len(pictures) > 1:
@@ -236,7 +271,14 @@ def _free_name(pictures, taken):
     return free
 
 
-def _report_figure(name, pictures, results, sentences, folder, code):
+def _report_figure(
+    name: str,
+    pictures: Sequence[DrawnPicture],
+    results: Results,
+    sentences: dict[str, str],
+    folder: Path,
+    code: str,
+) -> ReportFigure:
     """The figure of some pictures, the panels, with one title and one caption."""
     first, title = pictures[0], pictures[0].title_with(pictures[1:])
     results_by_label = [_results_of(picture, results) for picture in pictures]

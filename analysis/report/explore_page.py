@@ -1,12 +1,23 @@
 """One self-contained interactive page of single images."""
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 from vit_tf.common.names import join_words
 
 from ..plots.style import colour_map
 from .page import as_json, write_page
 
 
-def write_explore_page(path, *, views, image_names, versions):
+def write_explore_page(
+    path: str | os.PathLike,
+    *,
+    views: Sequence[dict[str, Any]],
+    image_names: Sequence[str],
+    versions: dict[str, str],
+) -> Path:
     """Write a self-contained HTML file; an interrupted write leaves no partial file."""
     data = {
         "images": list(image_names),

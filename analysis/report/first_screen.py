@@ -1,11 +1,11 @@
 """The first screen of a report: differences between models with intervals, and small plots."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import combinations
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,12 +21,45 @@ from ..engine.estimates import (
     within,
 )
 from ..engine.failures import explain
+from ..engine.results import Results
 from ..plots import style
 from .page import Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 UNTRAINED_ROLES = ("untrained", "copy")  # of the randomly initialized copies of a model
 # Of more models than that only the two that are furthest apart are compared.
 MOST_PAIRWISE = 3
+
+
+class ComparedModel(Protocol):
+    """What is read of a model of the study."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def slug(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def base(self) -> Any: ...
+
+
+class ComparedQuantity(Protocol):
+    """What is read of a quantity by which models are compared."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def result(self) -> str: ...
+    @property
+    def statistic(self) -> Callable[[Any], Any]: ...
+    @property
+    def of_pairs(self) -> bool: ...
+
+
+Values: TypeAlias = Sequence[tuple[str, Estimate]]  # by the name of a model or of a pair
 
 
 @dataclass(frozen=True)
@@ -86,12 +119,16 @@ def compare(
     return [row for row in rows if row.values], left_out
 
 
-def _row(values, label, explanation, unit, said, **about):
+def _row(
+    values: Values, label: str, explanation: str, unit: str, said: dict[str, Any], **about: Any
+) -> Comparison:
     plain = _plain(values, label, unit)
     return Comparison(label, explanation, unit, tuple(values), plain=plain, **said, **about)
 
 
-def _estimates(quantity, models, results):
+def _estimates(
+    quantity: ComparedQuantity, models: Sequence[Any], results: Results
+) -> list[tuple[str, Estimate]]:
     """The values of a quantity by the name of the model, or of each pair in both orders."""
     if quantity.of_pairs:
         pairs = [both for pair in combinations(models, 2) for both in (pair, pair[::-1])]
@@ -110,7 +147,12 @@ def _estimates(quantity, models, results):
     return estimates
 
 
-def _untrained_values(quantity, compared, models, results):
+def _untrained_values(
+    quantity: ComparedQuantity,
+    compared: Sequence[ComparedModel],
+    models: Sequence[ComparedModel],
+    results: Results,
+) -> dict[str, float]:
     """The mean value of the untrained copies of models or pairs, by the name of the trained."""
     values = {}
     for role in UNTRAINED_ROLES:
@@ -122,7 +164,7 @@ def _untrained_values(quantity, compared, models, results):
     return {name: float(np.mean(each)) for name, each in values.items()}
 
 
-def main_results(rows, most=5):
+def main_results(rows: Sequence[Comparison], most: int = 5) -> list[str]:
     """The significant differences in words, the largest first; of one model its key quantities."""
     differing = sorted((row for row in rows if row.main), key=lambda row: -row.size)
     sentences = [row.main for row in differing[:most]]
@@ -132,7 +174,9 @@ def main_results(rows, most=5):
     return sentences or [row.plain for row in rows[:most]]
 
 
-def _said(values, label, unit, more="", untrained=None):
+def _said(
+    values: Values, label: str, unit: str, more: str = "", untrained: dict[str, float] | None = None
+) -> dict[str, Any]:
     """The differences between pairs of models as fields of a `Comparison`."""
     pairs = list(combinations(values, 2))
     bounds = range_of(f"difference in {unit}")
@@ -162,7 +206,7 @@ def _said(values, label, unit, more="", untrained=None):
     return fields
 
 
-def _plain(values, label, unit):
+def _plain(values: Values, label: str, unit: str) -> str:
     """The values of a quantity in words."""
     if not values:
         return ""
@@ -179,29 +223,29 @@ def _plain(values, label, unit):
     return f"{label} is {_number(estimate.value, unit)}{f' ({notes})' if notes else ''}."
 
 
-def _number(value, unit):
+def _number(value: float, unit: str) -> str:
     """A value as text: accuracies in percent, others with two decimals."""
     if unit == "accuracy":
         return f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
     return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
-def _unit_to_show(unit, text):
+def _unit_to_show(unit: str, text: str) -> str:
     """The unit, unless the values are in percent or the text contains it."""
     return "" if unit == "accuracy" or unit.lower() in text.lower() else unit
 
 
-def _unit(unit, text):
+def _unit(unit: str, text: str) -> str:
     shown = _unit_to_show(unit, text)
     return f" ({shown})" if shown else ""
 
 
-def _decapitalized(text):
+def _decapitalized(text: str) -> str:
     """A label within a sentence: acronyms keep their letters."""
     return text if text[1:2].isupper() or text[1:2] == "-" else text[:1].lower() + text[1:]
 
 
-def _sentence(name, other, gap):
+def _sentence(name: str, other: str, gap: Estimate) -> str:
     """A difference with its interval, or that it is not significant, as a sentence."""
     if not np.isfinite([gap.low, gap.high]).all():
         return f"{name} and {other}: no interval is known."
@@ -215,7 +259,7 @@ def _sentence(name, other, gap):
     return f"{name} and {other}: not significant ({numbers})."
 
 
-def _signed(value):
+def _signed(value: float) -> str:
     """Two decimals with a sign, which zero has not."""
     rounded = round(value, 2)
     return f"{rounded:+.2f}".replace("-", "\N{MINUS SIGN}") if rounded else "0.00"
@@ -225,7 +269,7 @@ RELATIVE = "relative to uniform"  # unit of values that are compared with unifor
 WIDTH, HEIGHT = 1.93, 1.62  # inches: five panels stand in a row
 
 
-def model_colours(models):
+def model_colours(models: Sequence[ComparedModel]) -> dict[str, str]:
     """Colours of the models by name, as CSS writes them."""
     colours = style.as_hex(style.distinct_colours(len(models)))
     return {model.name: colour for model, colour in zip(models, colours, strict=True)}
@@ -264,7 +308,7 @@ def _overview_panels(view: Any, results: dict[str, Any], colours: dict[str, str]
     return panels + ([_panel(view.label, _draw_lines, lines, colours, view.unit)] if lines else [])
 
 
-def _panel(title, draw, *values):
+def _panel(title: str, draw: Callable[..., None], *values: Any) -> Panel:
     """A panel that a function draws in new axes."""
     import matplotlib.pyplot as plt
 
@@ -278,7 +322,7 @@ def _panel(title, draw, *values):
     return Panel(title, file.getvalue(), f"{title}.")
 
 
-def _draw_matrix(ax, values, unit):
+def _draw_matrix(ax: "Axes", values: np.ndarray, unit: str) -> None:
     image = ax.imshow(
         values.T, origin="lower", cmap=style.colours("magma"), vmin=0, vmax=1, aspect="auto"
     )
@@ -290,7 +334,9 @@ def _draw_matrix(ax, values, unit):
     bar.ax.tick_params(labelsize=6.5, length=2, pad=1.5)
 
 
-def _draw_lines(ax, lines, colours, unit):
+def _draw_lines(
+    ax: "Axes", lines: dict[str, np.ndarray], colours: dict[str, str], unit: str
+) -> None:
     for name, values in lines.items():
         depth = np.linspace(0, 1, len(values)) if len(values) > 1 else [0.5]
         ax.plot(depth, values, color=colours[name], linewidth=1.5, marker="o", markersize=2.2)

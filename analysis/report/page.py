@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -94,23 +94,23 @@ class ModelSummary:
 
 
 def write_report(
-    path,
+    path: str | os.PathLike,
     *,
-    title,
-    introduction,
-    differences=(),
-    scorecard=(),
-    trainings=1,
-    models=(),
-    sections=(),
-    not_shown=(),
-    timings=(),
-    provenance=None,
-    summary=(),
-    sentences=(),
-    overview=(),
-    figures_of_claims=None,
-):
+    title: str,
+    introduction: str,
+    differences: Sequence[Any] = (),
+    scorecard: Sequence[Any] = (),
+    trainings: int = 1,
+    models: Sequence[dict[str, Any]] = (),
+    sections: Sequence[Section | tuple] = (),
+    not_shown: Sequence[tuple[str, Sequence[str]]] = (),
+    timings: Sequence[dict[str, Any]] = (),
+    provenance: dict[str, Any] | None = None,
+    summary: Sequence[ModelSummary] = (),
+    sentences: Sequence[str] = (),
+    overview: Sequence[Panel] = (),
+    figures_of_claims: dict[str, str] | None = None,
+) -> Path:
     """Write the report as one self-contained HTML file, atomically.
 
     A blank line in a text starts a new paragraph; all texts are plain, never HTML.
@@ -175,7 +175,7 @@ def write_report(
     )
 
 
-def write_page(path, name, live, **values):
+def write_page(path: str | os.PathLike, name: str, live: bool, **values: Any) -> Path:
     """Write a page of the template, style and script of a name, whole or not at all; its path."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
@@ -207,7 +207,7 @@ def write_page(path, name, live, **values):
 MARKS = ('<meta name="generator" content="vit_tf">', "content=\"default-src 'none'; img-src data:;")
 
 
-def require_own(path):
+def require_own(path: str | os.PathLike) -> None:
     """Raises a `ValueError` for a file that this package did not write, or at an address."""
     if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):  # a `Path` has one slash of two
         raise ValueError(
@@ -225,13 +225,13 @@ def require_own(path):
         )
 
 
-def as_json(payload):
+def as_json(payload: Any) -> str:
     """A payload as JSON that may stand in a page: its `<` close no element."""
     text = json.dumps(payload, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
-def in_frame(path):
+def in_frame(path: str | os.PathLike) -> str:
     """A page as HTML that a notebook shows, with a link to it."""
     page, link = escape(Path(path).read_text("utf-8"), quote=True), escape(str(path), quote=True)
     return (
@@ -240,12 +240,12 @@ def in_frame(path):
     )
 
 
-def _resource(name):
+def _resource(name: str) -> str:
     """The text of a file of this folder."""
     return (files(__package__) / name).read_text("utf-8")
 
 
-def _embed(figure, folder):
+def _embed(figure: ReportFigure, folder: Path) -> dict[str, Any]:
     """The figure as the template expects it: its pictures and data as text."""
     if not figure.alt.strip():
         raise ValueError(f"Expected a text in alt of figure {figure.name!r}. Received: ''")
@@ -269,7 +269,7 @@ def _embed(figure, folder):
     }
 
 
-def _embed_panel(panel, folder):
+def _embed_panel(panel: Panel, folder: Path) -> dict[str, Any]:
     """The panel as the template expects it: its picture as text, its size and a link to it."""
     from PIL import Image
 
@@ -290,7 +290,7 @@ def _embed_panel(panel, folder):
     return {**vars(panel), "data": data, "width": width, "height": height, "link": link}
 
 
-def _embed_file(link, folder):
+def _embed_file(link: str, folder: Path) -> dict[str, Any]:
     """A result as the template expects it: its address, in the page itself where it is small."""
     path = folder / unquote(link)
     size = path.stat().st_size if path.is_file() else None
@@ -301,7 +301,7 @@ def _embed_file(link, folder):
     return entry
 
 
-def _summarized(model):
+def _summarized(model: ModelSummary) -> dict[str, Any]:
     """A `ModelSummary` as the template expects it: its accuracy as text and on a scale."""
     accuracy = model.accuracy
     text = "" if accuracy is None else f"{100 * accuracy.value:.1f} %"
@@ -310,7 +310,7 @@ def _summarized(model):
     return {**vars(model), "text": text, "interval": interval, "size": _counted(model.parameters)}
 
 
-def _counted(number):
+def _counted(number: int | None) -> str:
     """A number of parameters in thousands or millions."""
     if number is None:
         return ""
@@ -320,13 +320,13 @@ def _counted(number):
     return str(number)
 
 
-def _interval(measured):
+def _interval(measured: Any) -> str:
     """The interval of an `Estimate` or a claim as text, which is empty where none is known."""
     unknown = math.isnan(measured.low) or math.isnan(measured.high)
     return "" if unknown else f"{_brief(measured.low)} to {_brief(measured.high)}"
 
 
-def _by_paper(claims, figures):
+def _by_paper(claims: Sequence[Any], figures: dict[str, str]) -> list[dict[str, Any]]:
     """The claims of each paper as the template expects them, with the number of each outcome."""
     numbered = [_judged(claim, number, figures) for number, claim in enumerate(claims, start=1)]
     papers = []
@@ -348,12 +348,12 @@ def _by_paper(claims, figures):
     return papers
 
 
-def _is_tested(group):
+def _is_tested(group: Sequence[dict[str, Any]]) -> bool:
     """Whether a claim is tested on some of the models."""
     return any(claim["key"] != "not-tested" for claim in group)
 
 
-def _judged(claim, number, figures):
+def _judged(claim: Any, number: int, figures: dict[str, str]) -> dict[str, Any]:
     """A claim as the template expects it: its numbers as text, its interval as a drawing."""
     interval = _interval(claim)
     return {
@@ -370,40 +370,40 @@ def _judged(claim, number, figures):
     }
 
 
-def _predicted(claim):
+def _predicted(claim: Any) -> str:
     """The side of the threshold that a claim predicts, and the smallest effect of interest."""
     beyond = f" by more than {_brief(claim.least)}" if claim.least else ""
     return f"{claim.direction} {_brief(claim.threshold)}{beyond}"
 
 
-def _strip(claim):
+def _strip(claim: Any) -> dict[str, Any]:
     """Positions of a claim's numbers on an axis from 0 to 100, with margins at both ends."""
     numbers = {name: getattr(claim, name) for name in ("low", "value", "high", "threshold")}
     every = [*numbers.values(), *claim.untrained]
     first, last = min(every), max(every)
     scale = 84 / (last - first or 1)
 
-    def place(number):
+    def place(number: float) -> float:
         return round(8 + scale * (number - first), 1)
 
     places = {name: place(number) for name, number in numbers.items()}
     return places | {"untrained": [place(number) for number in claim.untrained]}
 
 
-def _brief(value):
+def _brief(value: float) -> str:
     """Three significant digits with a true minus sign."""
     text = f"{value:.3g}" if abs(value) >= 0.0005 or not value else f"{value:.1g}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def _table(rows):
+def _table(rows: Sequence[dict[str, Any]]) -> dict[str, list]:
     """Columns in order of first appearance, numeric or not; rows have None for a missing cell."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [(name, any(isinstance(row.get(name), Real) for row in rows)) for name in names]
     return {"columns": columns, "rows": [[row.get(name) for name in names] for row in rows]}
 
 
-def _shown(value):
+def _shown(value: Any) -> str:
     """A cell's text: thousands apart, four significant digits, a dash where there is nothing."""
     if value is None:
         return "\N{EN DASH}"
@@ -414,12 +414,12 @@ def _shown(value):
     return f"{value:.4g}" if isinstance(value, Real) else str(value)
 
 
-def _listed(value):
+def _listed(value: Any) -> str:
     """A value of the provenance as one line."""
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _by_reason(entries):
+def _by_reason(entries: Iterable[tuple[str, Sequence[str]]]) -> list[tuple[str, list[str]]]:
     """What is missing by the reason: list of (sentence, list of what it is the reason for)."""
     by_reason = {}
     for title, reasons in entries:
@@ -428,7 +428,7 @@ def _by_reason(entries):
     return list(by_reason.items())
 
 
-def _sentence(reason):
+def _sentence(reason: str) -> str:
     """A reason as a sentence: the message of an error says what was expected and received."""
     if message := re.fullmatch(r"Expected (.+?)\. Received:? ?(.*)", reason.strip(), re.DOTALL):
         needed, received = message.groups()
@@ -437,5 +437,5 @@ def _sentence(reason):
     return reason if reason.rstrip().endswith((".", "!", "?")) else f"{reason}."
 
 
-def _paragraphs(text):
+def _paragraphs(text: str) -> list[str]:
     return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]

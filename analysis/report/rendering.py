@@ -5,17 +5,20 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from vit_tf.data.files import write_whole
 
 from ..engine.failures import describe_failure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DPI = 150
 FEW_PICTURES = 8  # that are drawn sooner than another process starts
@@ -35,7 +38,7 @@ class Drawing:
     # Of the PNG; None for a picture that only shares its scales with others.
     path: Path | None = None
 
-    def figure(self):
+    def figure(self) -> "Figure":
         """The Matplotlib figure."""
         if self.is_single:
             (result,) = self.results.values()
@@ -89,7 +92,7 @@ def render(drawings: list[Drawing]) -> Failures:
     return failures
 
 
-def share_scales(figures):
+def share_scales(figures: Sequence["Figure"]) -> None:
     """Gives several Matplotlib figures one colour scale and one range of the axes of one label."""
     from matplotlib.ticker import FixedFormatter  # of names
 
@@ -121,7 +124,7 @@ def share_scales(figures):
                 getattr(axes, f"set_{which}lim")(low, high)
 
 
-def _share_colours(mapped):
+def _share_colours(mapped: Sequence[tuple["Figure", Any]]) -> None:
     """Gives the images with a colour bar, and others with their scale, the range of all."""
     ranges = [(image.norm.vmin, image.norm.vmax) for _, image in mapped]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
@@ -134,7 +137,7 @@ def _share_colours(mapped):
         image.set_clim(low, high)
 
 
-def save_figure(figure, path):
+def save_figure(figure: "Figure", path: Path) -> None:
     """Writes a Matplotlib figure as a PNG, whole or not at all, and closes it."""
     import matplotlib.pyplot as plt
 
@@ -145,27 +148,27 @@ def save_figure(figure, path):
 class Processes:
     """Processes that render while this one does something else: a context."""
 
-    def __init__(self, count):
+    def __init__(self, count: int) -> None:
         self._workers = [_Worker() for _ in range(count)]
         self._next = cycle(self._workers)
 
     @classmethod
-    def for_pictures(cls, count):
+    def for_pictures(cls, count: int) -> Self:
         """The processes for so many pictures; none for few, and on a single processor."""
         processors = os.cpu_count() or 1
         return cls(0 if count <= FEW_PICTURES or processors < 2 else min(2, processors // 2))
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self._workers)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind, *error):
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         for worker in self._workers:
             worker.close(at_once=kind is not None)
 
-    def start(self, drawings):
+    def start(self, drawings: Sequence[Drawing]) -> Future[Failures] | None:
         """Starts to render some `Drawing`s: a future, or None for plots of other packages."""
         if not all(drawing.plot.__module__.startswith(PLOTS) for drawing in drawings):
             return None
@@ -186,13 +189,13 @@ class ProcessEnded(Exception):
 class _Worker:
     """Another process, which renders one list of `Drawing`s after another."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._process, self._thread = None, ThreadPoolExecutor(1)
 
-    def start(self, message):
+    def start(self, message: bytes) -> Future[Failures]:
         return self._thread.submit(self._render, message)
 
-    def _render(self, message):
+    def _render(self, message: bytes) -> Failures:
         if self._process is None:
             code = CODE.format(path=sys.path, module=__name__)
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -211,7 +214,7 @@ class _Worker:
             raise error
         return failures
 
-    def close(self, at_once):
+    def close(self, at_once: bool) -> None:
         """Ends the process, `at_once` or when it has rendered everything."""
         if at_once and self._process:
             self._process.kill()
@@ -222,7 +225,7 @@ class _Worker:
             self._process.stdout.close()
 
 
-def serve():
+def serve() -> None:
     """Renders the lists of `Drawing`s that come in; answers are pairs of an error and failures."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
     received, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,20 @@ from vit_tf.data.preprocessing import Preprocessing, check_values
 from ..engine.estimates import NOT_TESTED, OUTCOMES, REPLICATES, accuracy_of
 from ..engine.features import name_models
 from ..engine.own_images import in_common_range
+from ..engine.results import Results
+from ..engine.roles import AnyImages, Models
 from ..engine.store import has_own_digest, load_unchanged, save
 from ..engine.stream import first_batch
 from ..plots.similarity_plots import plot_trainings
 from ..report.drawing import Drawer, draw, draw_measured
-from ..report.first_screen import compare, draw_overview, main_results, model_colours
+from ..report.first_screen import (
+    Comparison,
+    LeftOut,
+    compare,
+    draw_overview,
+    main_results,
+    model_colours,
+)
 from ..report.page import (
     ModelSummary,
     ReportFigure,
@@ -88,7 +97,7 @@ class Report:
     claims: list = field(repr=False)
     left_out: list = field(repr=False)
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         return in_frame(self.path)
 
 
@@ -185,7 +194,14 @@ def write_figures(
     return Report(path, results, claims, left_out)
 
 
-def _evaluated(figures, models, results, elsewhere, data, folder):
+def _evaluated(
+    figures: Sequence[Figure],
+    models: list[StudyModel],
+    results: Results,
+    elsewhere: str,
+    data: Data,
+    folder: Path,
+) -> list[Result]:
     """The claims that figures test, which are logged, and saved unless the same are there."""
     claims = evaluate(figures, models, results, elsewhere, data)
     if claims:
@@ -204,25 +220,25 @@ def _evaluated(figures, models, results, elsewhere, data, folder):
 
 @renamed_arguments(parts="roles")
 def make_report(
-    models,
-    images,
+    models: Models,
+    images: AnyImages,
     *,
-    folder="report",
-    figures=(),
-    train=None,
-    num_classes=None,
-    class_names=(),
-    roles=None,
-    supervision=None,
-    taps=(),
-    patch_size=None,
-    prefix=None,
-    optional=None,
-    title=None,
-    introduction="",
-    seed=0,
-    untrained=2,
-):
+    folder: str | Path = "report",
+    figures: str | int | Sequence[str | int] = (),
+    train: Any = None,
+    num_classes: int | None = None,
+    class_names: Sequence[str] = (),
+    roles: dict[str, str] | None = None,
+    supervision: dict[str, str] | None = None,
+    taps: Sequence[str] = (),
+    patch_size: int | None = None,
+    prefix: int | None = None,
+    optional: dict[str, Any] | None = None,
+    title: str | None = None,
+    introduction: str = "",
+    seed: int = 0,
+    untrained: int = 2,
+) -> Report | None:
     """Writes a report on models: every figure that applies to them, and the scorecard.
 
     Examples:
@@ -395,7 +411,7 @@ def _enough_images(claims: list[Result], results: dict[str, Any]) -> list[str]:
     return [f"{measured}: too few for {number}, which about {max(needed):,.0f} would decide."]
 
 
-def _introduction(results, data):
+def _introduction(results: Results, data: Data) -> str:
     """What was measured on how many images of which size, as a sentence."""
     counts = [result.attrs["examples"] for result in results.values() if "examples" in result.attrs]
     spec = data.few.element_spec
@@ -404,7 +420,7 @@ def _introduction(results, data):
     return f"Measured on {count}images of {height} x {width} pixels, without training."
 
 
-def _named(models):
+def _named(models: Models) -> dict[str, Any]:
     """Models by name, those of files and of public names opened."""
     models = name_models(models)
     require_distinct(models)
@@ -421,7 +437,7 @@ def _named(models):
     return models
 
 
-def _class_names(images, data, models):
+def _class_names(images: Any, data: Data, models: dict[str, Any]) -> tuple[str, ...]:
     """Names of the classes of the labels: those of the data, or those on which models agree."""
     if not data.labelled:
         return ()
@@ -440,7 +456,7 @@ KINDS = {
 }
 
 
-def _summaries(models, rows):
+def _summaries(models: list[StudyModel], rows: Sequence[dict[str, Any]]) -> list[ModelSummary]:
     """The models of the first screen: list of `ModelSummary`."""
     colours, rows = model_colours(models), {row["model"]: row for row in rows}
     summaries = []
@@ -461,7 +477,13 @@ def _summaries(models, rows):
     return summaries
 
 
-def _sections(drawn, figures, differences, claims, not_measured):
+def _sections(
+    drawn: Sequence[tuple[Any, ReportFigure]],
+    figures: Sequence[Figure],
+    differences: Sequence[Comparison],
+    claims: Sequence[Result],
+    not_measured: dict[Any, list[tuple[str, list[str]]]],
+) -> list[Section]:
     """The chapters, in order: list of `Section`."""
     chapters = {chapter: None for chapter, _ in drawn} | dict.fromkeys(not_measured)
     of_claims = {claim.name: figure.chapter for figure in figures for claim in figure.claims}
@@ -480,7 +502,7 @@ def _sections(drawn, figures, differences, claims, not_measured):
     ]
 
 
-def _result(rows, claims):
+def _result(rows: Sequence[Comparison], claims: Sequence[Result]) -> str:
     """The result of a chapter as one sentence: of its quantities, otherwise of its claims."""
     differing = [row for row in rows if row.main]
     if differing:
@@ -499,7 +521,9 @@ def _result(rows, claims):
     return f"Of {len(tested)} claims tested here, {number} replicate{'s' if number == 1 else ''}."
 
 
-def _figures_of_claims(drawn, pictures, claims):
+def _figures_of_claims(
+    drawn: Sequence[tuple[Any, ReportFigure]], pictures: Sequence[Picture], claims: Sequence[Result]
+) -> dict[str, str]:
     """Dict from the name of a claim to the name of a picture of its figure."""
     shown = {panel.name for _, figure in drawn for panel in figure.panels}
     shown |= {figure.name for _, figure in drawn}
@@ -513,7 +537,9 @@ def _figures_of_claims(drawn, pictures, claims):
     return {name: first_picture[own] for name, own in names.items() if own in first_picture}
 
 
-def _not_measured(figures, left_out):
+def _not_measured(
+    figures: Sequence[Figure], left_out: LeftOut
+) -> tuple[dict[Any, list[tuple[str, list[str]]]], LeftOut]:
     """What is not measured in each chapter: dict from it to entries, and the remaining entries."""
     chapters = {figure.title: figure.chapter for figure in reversed(figures)}
     chapters |= {describe(figure): figure.chapter for figure in figures}
@@ -528,7 +554,7 @@ def _not_measured(figures, left_out):
     return by_chapter, notes
 
 
-def undefined(results):
+def undefined(results: Results) -> LeftOut:
     """The layers without a similarity to others: list as of `Report.left_out`."""
     sentences = []
     for name, result in results.items():
@@ -646,7 +672,7 @@ def _plotted(show: str, result: str) -> str:
     return re.sub(r"\bresults?\b", lambda _: result, show, count=1)
 
 
-def report_trainings(reports, folder):
+def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Path) -> Report:
     """Writes a report over several runs, with the scorecard that combines their reports.
 
     Examples:

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
@@ -40,6 +40,7 @@ from ..engine.estimates import (
     within,
 )
 from ..engine.failures import explain
+from ..engine.results import Results
 from ..engine.store import fingerprint
 from .data import UNKNOWN, Data
 from .figure import Figure, all_figures, describe, fields_of, missing_data
@@ -96,7 +97,7 @@ class Claim:
     learned: bool = False
     supervision: tuple[str, ...] = ()
 
-    def __call__(self, *results):
+    def __call__(self, *results: Any) -> Estimate:
         return self.statistic(*results)
 
 
@@ -129,7 +130,7 @@ def claim(
         name, text: other than those of the function, for one that serves several claims.
     """
 
-    def make(statistic):
+    def make(statistic: Callable[..., Estimate]) -> Claim:
         if (above is None) == (below is None):
             raise ValueError(
                 f"Expected the claim {statistic.__name__!r} to be above or below a threshold. "
@@ -204,19 +205,19 @@ class Result:
 
 @renamed_arguments(fresh="untrained")
 def scorecard(
-    results,
+    results: Results,
     *,
-    vit=None,
-    resnet=None,
-    gap=None,
-    without=None,
-    untrained=None,
-    noise=None,
-    block=None,
-    accuracy=None,
-    copies=(),
-    others=None,
-):
+    vit: str | None = None,
+    resnet: str | None = None,
+    gap: str | None = None,
+    without: str | None = None,
+    untrained: str | None = None,
+    noise: str | None = None,
+    block: str | None = None,
+    accuracy: Mapping[str, tuple] | None = None,
+    copies: Sequence[Any] = (),
+    others: Mapping[str, Any] | None = None,
+) -> list[Result]:
     """All claims of all papers, tested on these models, paper by paper.
 
     Args:
@@ -415,7 +416,7 @@ def _learned(
         return "Not tested: it needs the same result of untrained copies of the models.", names
     differences = [minus(trained, untrained) for untrained in nulls]
 
-    def limits(alpha):
+    def limits(alpha: float) -> tuple[float, float]:
         lows, highs = zip(*(difference.at(alpha) for difference in differences), strict=True)
         return min(lows), max(highs)
 
@@ -697,7 +698,7 @@ ADDED = {"least": 0.0, "about": MODEL}  # fields that scorecards of earlier vers
 NUMBERS = ("value", "low", "high")
 
 
-def scorecard_of_trainings(scorecards):
+def scorecard_of_trainings(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Combines the scorecards of several runs of the same models.
 
     The value is the mean over the runs in which the claim was tested; its interval, from

@@ -3,12 +3,12 @@
 import base64
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -24,10 +24,12 @@ from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.models.class_names import find_class_names
 
 from ..engine.features import name_models, own_name
-from ..engine.results import layer_names
+from ..engine.results import Results, layer_names
+from ..engine.roles import Classes
 from ..engine.stream import eager_steps
 from ..flow.attribution import require_samples
 from ..report.explore_page import write_explore_page
+from ..report.first_screen import LeftOut
 from ..report.page import in_frame, require_own
 from .exploration_results import (
     FLAT,
@@ -109,26 +111,26 @@ class Exploration:
         parts = self.results[name], self.left_out[name], self.calls[name]
         return Exploration(self.path, *parts)
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         return in_frame(self.path)
 
 
 def explore(
-    model,
-    images,
-    path="explore.html",
+    model: Any,
+    images: Any,
+    path: str | os.PathLike = "explore.html",
     *,
-    name=None,
-    preprocessing=None,
-    image_size=None,
-    taps=(),
-    patch_size=None,
-    prefix=None,
-    classes=None,
-    samples=6,
-    noise=0.1,
-    seed=0,
-):
+    name: str | None = None,
+    preprocessing: Any = None,
+    image_size: int | tuple[int, int] | None = None,
+    taps: Sequence[str] = (),
+    patch_size: int | None = None,
+    prefix: int | None = None,
+    classes: Classes | None = None,
+    samples: int = 6,
+    noise: float = 0.1,
+    seed: int = 0,
+) -> Exploration:
     """Write an interactive page that shows how one or more models process single images.
 
     Attention of each query, rollout, gradient-weighted attention, input gradients, Grad-CAM,
@@ -180,7 +182,9 @@ def explore(
     return explore_models({own: (model, settings)}, images, path).select(own)
 
 
-def explore_models(models, images, path):
+def explore_models(
+    models: Mapping[str, tuple[Any, dict[str, Any]]], images: Any, path: str | os.PathLike
+) -> Exploration:
     """Write one page of several models; an `Exploration` with a dict from name for all."""
     require_own(path)
     pictures, image_names = read_images(images)
@@ -211,19 +215,19 @@ def explore_models(models, images, path):
 
 
 def open_subject(
-    name,
-    model,
-    pictures,
+    name: str,
+    model: Any,
+    pictures: Sequence[np.ndarray],
     *,
-    preprocessing,
-    image_size,
-    taps,
-    patch_size,
-    prefix,
-    samples,
-    noise,
-    **options,
-):
+    preprocessing: Any,
+    image_size: int | tuple[int, int] | None,
+    taps: Sequence[str],
+    patch_size: int | None,
+    prefix: int | None,
+    samples: int,
+    noise: float,
+    **options: Any,
+) -> tuple[LoadedModel, Subject, list[np.ndarray]]:
     """The `LoadedModel`, it and its images as a `Subject`, and pairs (photograph, as seen)."""
     require_samples(samples, noise)
     expects = preprocessing or expected(model)
@@ -260,7 +264,9 @@ def open_subject(
     return opened, subject, photos
 
 
-def _photo(picture, expects, size, largest=MOST_PHOTO):
+def _photo(
+    picture: np.ndarray, expects: Any, size: tuple[int, int], largest: int = MOST_PHOTO
+) -> np.ndarray:
     """What the model sees of a picture, with as many more pixels as it has and a page shows."""
     visible_size = np.array(picture.shape[:2]) if expects.crop is None else min(picture.shape[:2])
     most = np.minimum(largest, visible_size * (expects.crop or 1))
@@ -279,7 +285,13 @@ def _framed(picture: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
     return framing_of(preprocessing, picture.shape[:2]).fit(tf.convert_to_tensor(picture)).numpy()
 
 
-def _view(opened, subject, photos, results, left_out):
+def _view(
+    opened: LoadedModel,
+    subject: Subject,
+    photos: Sequence[np.ndarray],
+    results: Results,
+    left_out: LeftOut,
+) -> dict[str, Any]:
     """What the page shows of a model: name, numbers, panels, what is left out, and facts."""
     classes = find_class_names(opened.model)
     row = describe_model(opened, subject.model)
@@ -323,7 +335,7 @@ def _results_of_panels() -> dict[str, tuple[str, ...]]:
     return {panel: (name,) for panel, name in named.items()} | {"evidence": EVIDENCE}
 
 
-def _shown(subject, results):
+def _shown(subject: Subject, results: Results) -> dict[str, Any]:
     """What there is to show: which panels the page has, and words in their texts."""
     grid, has = subject.model.grid, results.keys()
     tokens = bool(subject.model.has_tokens)
@@ -342,7 +354,7 @@ def _shown(subject, results):
     }
 
 
-def read_images(images):
+def read_images(images: Any) -> tuple[list[np.ndarray], list[str]]:
     """Images as uint8 or float arrays with values in [0, 255], and their names."""
     from vit_tf.data.folder import decode_file
     from vit_tf.data.imaging import pixels_of
@@ -369,14 +381,14 @@ def read_images(images):
     return read, names
 
 
-def _examples_of(dataset):
+def _examples_of(dataset: tf.data.Dataset) -> Iterator[Any]:
     """The images of a dataset one by one, without their labels."""
     require_finite_length(dataset)
     for batch in as_images(dataset):
         yield from (batch[0] if isinstance(batch, tuple) else batch).numpy()
 
 
-def _files_of(image):
+def _files_of(image: Any) -> list[Any]:
     """The images of a folder, or the one that is given."""
     from vit_tf.data.folder import is_image
 
@@ -385,13 +397,13 @@ def _files_of(image):
     return sorted(path for path in Path(image).rglob("*") if is_image(path.name))
 
 
-def _probes(batch):
+def _probes(batch: np.ndarray) -> np.ndarray:
     """A few different images, on which the shapes of taps are read."""
     turned = [batch, batch[:, ::-1], -batch]
     return np.concatenate(turned)[: max(PROBES, len(batch))] if len(batch) < PROBES else batch
 
 
-def _check_classes(subject):
+def _check_classes(subject: Subject) -> None:
     """Raises a `ValueError` for classes that are not there."""
     (count,) = subject.model.shapes[subject.scores_tap]
     classes = list(subject.classes)
@@ -402,7 +414,17 @@ def _check_classes(subject):
         )
 
 
-def make_payload(subject, results, photos, class_names, packed):
+# What is shared by all images, and what the page reads about each.
+Payload: TypeAlias = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+def make_payload(
+    subject: Subject,
+    results: Results,
+    photos: Sequence[np.ndarray],
+    class_names: Sequence[str],
+    packed: Any,
+) -> dict[str, Any]:
     """What the script of the page draws; `packed` is what `PACKERS` made of each result."""
     grid = subject.model.grid
     explained_classes = subject.explained_classes if "scores" in results else [[] for _ in photos]
@@ -433,12 +455,12 @@ def make_payload(subject, results, photos, class_names, packed):
     return shared
 
 
-def class_name(names, position):
+def class_name(names: Sequence[str], position: int) -> str:
     """What a class is called."""
     return names[position] if names else f"class {position}"
 
 
-def _scores(result, subject, class_names):
+def _scores(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) -> Payload:
     """The most probable classes of each image, and those explained that are not among them."""
     shares_of_images = probabilities(result.values, subject.model.has_sigmoids)
     each = []
@@ -458,7 +480,7 @@ def _scores(result, subject, class_names):
     return {}, [{"predictions": classes} for classes in each]
 
 
-def _attention(result, subject, _):
+def _attention(result: xr.Dataset, subject: Subject, _: object) -> Payload:
     weights = result["attention"].values
     bits = attention_bits(result)
     each = [
@@ -472,33 +494,33 @@ def _attention(result, subject, _):
     return {"heads": weights.shape[2]}, each
 
 
-def attention_bits(result):
+def attention_bits(result: xr.Dataset) -> int:
     """Bits of a weight of the attention on the page."""
     return 8 if result["attention"].size <= MOST_BYTES else 4
 
 
-def _rollout(result, *_):
+def _rollout(result: xr.DataArray, *_: object) -> Payload:
     return {}, [{"rollout": pack(image_values, 16, 1)} for image_values in result.values]
 
 
-def _relevance(result, subject, _):
+def _relevance(result: xr.DataArray, subject: Subject, _: object) -> Payload:
     pooled, prefix = list(subject.pooled_tokens), subject.model.grid.prefix
     read = [values[:, pooled].mean(axis=1)[:, prefix:] for values in subject.explained(result)]
     return {}, [{"relevance": pack(image_values, 32)} for image_values in read]
 
 
-def _gradients(result, subject, _):
+def _gradients(result: xr.DataArray, subject: Subject, _: object) -> Payload:
     sizes = [shrunk(np.abs(values).sum(axis=-1)) for values in subject.explained(result)]
     shared = {"gradient_size": list(sizes[0].shape[-2:])}
     return shared, [{"gradients": pack(image_values, 8, 1)} for image_values in sizes]
 
 
-def _similarity(result, *_):
+def _similarity(result: xr.DataArray, *_: object) -> Payload:
     by_example = result.transpose("example", "layer", "token", "other_example", "other_token")
     return {}, [{"similarity": pack(image_values, 8, 3)} for image_values in by_example.values]
 
 
-def _lens(result, subject, class_names):
+def _lens(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) -> Payload:
     shares = probabilities(result.values, subject.model.has_sigmoids)
     each = []
     for values, explained in zip(shares, subject.explained_classes, strict=True):
@@ -511,7 +533,7 @@ def _lens(result, subject, class_names):
     return {}, each
 
 
-def _components(result, *_):
+def _components(result: dict[str, xr.DataArray], *_: object) -> Payload:
     """Red, green and blue from 0 to 1 of every patch, on one scale for all images of a layer."""
     each = [{} for _ in range(next(iter(result.values())).sizes["example"])]
     for index, scores in enumerate(result.values()):
@@ -523,7 +545,7 @@ def _components(result, *_):
     return {"explained": explained}, each
 
 
-def _token_norms(result, *_):
+def _token_norms(result: dict[str, xr.Dataset], *_: object) -> Payload:
     each = [{"prefix_norms": []} for _ in range(next(iter(result.values())).sizes["example"])]
     for index, norms in enumerate(result.values()):
         for at, (example, values) in enumerate(zip(each, norms["norm"].values, strict=True)):
@@ -534,7 +556,7 @@ def _token_norms(result, *_):
     return {"token_sizes": sizes}, each
 
 
-def _patch_lens(result, subject, class_names):
+def _patch_lens(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) -> Payload:
     """The most probable class of every patch, and the probabilities of those explained."""
     shares = probabilities(result.values, subject.model.has_sigmoids)
     best = shares.argmax(axis=-1)
@@ -552,7 +574,7 @@ def _patch_lens(result, subject, class_names):
     return {"patch_names": [class_name(class_names, int(number)) for number in classes]}, each
 
 
-def _removals(result, subject, _):
+def _removals(result: xr.DataArray, subject: Subject, _: object) -> Payload:
     """Changes of the probabilities of the classes explained, in points: (class, layer, removed)."""
     has_sigmoids = subject.model.has_sigmoids
     intact = probabilities(subject.scores.values, has_sigmoids)[:, None, None]
@@ -567,7 +589,7 @@ def _removals(result, subject, _):
     return shared, [{"removals": pack(np.moveaxis(values, -1, 0), 32)} for values in own]
 
 
-def _norms(result, subject, _):
+def _norms(result: xr.Dataset, subject: Subject, _: object) -> Payload:
     both = [result[name].values for name in ("skip", "branch")]
     grid = subject.model.grid
     if grid is None or np.isnan(both[0]).any() or both[0].shape[-1] != grid.num_tokens:
@@ -576,14 +598,14 @@ def _norms(result, subject, _):
     return {"norm_tokens": both[0].shape[-1]}, each
 
 
-def _fields(result, *_):
+def _fields(result: xr.DataArray, *_: object) -> Payload:
     fields = shrunk(result.values, MOST_PIXELS // (1 if result.sizes["place"] < 10 else 2))
     grid = [result.attrs["rows"], result.attrs["columns"]]
     shared = {"field_grid": grid, "field_size": list(fields.shape[-2:])}
     return shared, [{"fields": pack(image_values, 8, 2)} for image_values in fields]
 
 
-def _cam(result, subject, _):
+def _cam(result: xr.DataArray, subject: Subject, _: object) -> Payload:
     maps = list(map(shrunk, subject.explained(result)))
     shared = {"cam_size": list(maps[0].shape[-2:])}
     return shared, [{"cam": pack(image_values, 8, 2)} for image_values in maps]
@@ -627,7 +649,7 @@ def probabilities(scores: np.ndarray, has_sigmoids: bool = False) -> np.ndarray:
     return softmax(scores, axis=-1)
 
 
-def shrunk(maps, most=MOST_PIXELS):
+def shrunk(maps: np.ndarray, most: int = MOST_PIXELS) -> np.ndarray:
     """Maps of shape (..., row, column) with at most so many pixels a side, means of squares."""
     *lead, height, width = maps.shape
     side = -(-max(height, width) // most)
@@ -637,7 +659,7 @@ def shrunk(maps, most=MOST_PIXELS):
     return padded.reshape(*lead, rows, side, columns, side).mean(axis=(-3, -1))
 
 
-def _as_data_url(photo):
+def _as_data_url(photo: np.ndarray) -> str:
     """A photograph as PNG where it is small, otherwise as JPEG."""
     from PIL import Image
 
@@ -648,7 +670,9 @@ def _as_data_url(photo):
     return f"data:image/{kind.lower()};base64,{text}"
 
 
-def pack(values, bits=8, leading=0, low=None):
+def pack(
+    values: np.ndarray, bits: int = 8, leading: int = 0, low: float | None = None
+) -> dict[str, Any]:
     """An array as a dict that JSON can hold.
 
         value = low + step * level
@@ -683,12 +707,12 @@ def pack(values, bits=8, leading=0, low=None):
     return facts | {"data": _text(levels), "low": _text(lowest), "step": _text(step)}
 
 
-def _rounded_down(values):
+def _rounded_down(values: np.ndarray) -> np.ndarray:
     """The largest float32 numbers that are not above some float64 numbers."""
     nearest = np.asarray(values, "<f4")
     below = np.nextafter(nearest, np.float32(-np.inf))
     return np.where(nearest > values, below, nearest).astype("<f4")
 
 
-def _text(values):
+def _text(values: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")

@@ -1,6 +1,6 @@
 """What is measured of single images: each result that a model has the taps for, or the reason."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,7 @@ from ..flow.logit_lens import logit_lens, token_lens
 from ..flow.receptive_field import position_attribution
 from ..flow.skips import branch_norms
 from ..objects.keypoints import token_similarity
+from ..report.first_screen import LeftOut
 
 MOST_LAYERS = 13  # whose tokens are compared
 MOST_CELLS = 49  # whose receptive fields are taken
@@ -59,36 +60,36 @@ class Subject:
     pooled: tuple | None = None
 
     @property
-    def prefix_names(self):
+    def prefix_names(self) -> Sequence[str]:
         """Names of the prefix tokens: the model's own, or CLS and registers."""
         own = prefix_names(self.model.grid.prefix if self.model.grid else 0)
         return self.named if self.named and len(self.named) == len(own) else own
 
     @property
-    def pooled_tokens(self):
+    def pooled_tokens(self) -> tuple[int, ...]:
         """Positions of the tokens that the head reads: the model's own, or CLS, or all."""
         grid = self.model.grid
         return pooled_tokens(self.pooled, grid) if grid else ()
 
     @property
-    def pooled_name(self):
+    def pooled_name(self) -> str:
         """What the head reads, in words: "CLS", or "the mean of the patches"."""
         prefix = self.model.grid.prefix if self.model.grid else 0
         named = [self.prefix_names[at] for at in self.pooled_tokens if at < prefix]
         return join_words(named) if named else "the mean of the patches"
 
     @property
-    def scores_tap(self):
+    def scores_tap(self) -> str:
         """The tap that holds the scores of classes; a `NotApplicable` where there is none."""
         return self.model.require_scores()
 
     @cached_property
-    def scores(self):
+    def scores(self) -> xr.DataArray:
         """Scores of the images: DataArray of shape (example, class)."""
         tap = self.scores_tap
         features = self.model.features(tap)
 
-        def step(images):
+        def step(images: tf.Tensor) -> tf.Tensor:
             return tf.cast(features(images)[tap], tf.float32)  # which may be of mixed precision
 
         rows = collect(step, self.images, checked=(features,))
@@ -101,14 +102,14 @@ class Subject:
         )
 
     @cached_property
-    def explained_classes(self):
+    def explained_classes(self) -> list[list[int]]:
         """Indices of the classes to explain for each image: those specified, or its likeliest."""
         if self.classes is not None:
             return [[int(number) for number in self.classes]] * len(self.images)
         most = TOP if len(self.images) == 1 else TOP_OF_SEVERAL
         return np.argsort(-self.scores.values, axis=1, kind="stable")[:, :most].tolist()
 
-    def explain(self, measure):
+    def explain(self, measure: Callable[..., Any]) -> xr.DataArray:
         """The result (example, class, ...) of a measurement of each image for its own classes."""
         if len({*map(tuple, self.explained_classes)}) == 1:
             return measure(self.images, self.explained_classes[0])
@@ -121,13 +122,13 @@ class Subject:
             combine_attrs="override",
         )
 
-    def explained(self, result):
+    def explained(self, result: xr.DataArray) -> list[np.ndarray]:
         """The values of a result of `explain` for the classes of each image: a list."""
         images = zip(result, self.explained_classes, strict=True)
         return [values.sel({"class": classes}).values for values, classes in images]
 
     @cached_property
-    def tokens(self):
+    def tokens(self) -> dict[str, np.ndarray]:
         """Tokens of some layers: dict from tap to array (example, row, column, channel)."""
         if self.model.has_maps:
             return self._values(self.layers_of(position_attribution))
@@ -136,22 +137,22 @@ class Subject:
         return {tap: x[:, grid.prefix :].reshape(shape) for tap, x in self._placed.items()}
 
     @property
-    def prefix_tokens(self):
+    def prefix_tokens(self) -> dict[str, np.ndarray]:
         """Tokens without a position, in the same layers: arrays (example, token, channel)."""
         if self.model.has_maps:
             return {}
         return {tap: x[:, : self.model.grid.prefix] for tap, x in self._placed.items()}
 
     @cached_property
-    def _placed(self):
+    def _placed(self) -> dict[str, np.ndarray]:
         """Sequences of tokens, (example, token, channel), of some layers on the grid."""
         values = self._values(spread(self.layers_of(token_similarity), MOST_LAYERS))
         return {tap: x.reshape(len(x), -1, x.shape[-1]) for tap, x in values.items()}
 
-    def _values(self, taps):
+    def _values(self, taps: Sequence[str]) -> dict[str, np.ndarray]:
         features = self.model.features(*taps)
 
-        def step(images):
+        def step(images: tf.Tensor) -> dict[str, tf.Tensor]:
             held = features(images)
             return {tap: tf.cast(held[tap], tf.float32) for tap in taps}
 
@@ -258,7 +259,7 @@ def cells_of_fields(subject: Subject) -> dict[str, int]:
     return {"rows": rows, "columns": columns}
 
 
-def patch_lens(subject):
+def patch_lens(subject: Subject) -> xr.DataArray:
     """Class scores from the model's own head, applied to single patches of each block."""
     model, scores = subject.model, subject.scores_tap
     taps = subject.layers_of(logit_lens)
@@ -271,7 +272,7 @@ def patch_lens(subject):
     return lens.isel(token=slice(prefix, None))
 
 
-def removals(subject):
+def removals(subject: Subject) -> xr.DataArray:
     """Scores without each head, and without the branches of each block; NaN for no such head."""
     model, scores = subject.model, subject.scores_tap
     heads, sites = (model.find_layers(m.kind) for m in (head_ablation, skip_ablation))
@@ -281,7 +282,7 @@ def removals(subject):
     features = model.features(*taps, scores)
     cells = _removal_edits(features)
 
-    def step(batch):
+    def step(batch: tf.Tensor) -> tf.Tensor:
         edited = list(cells.values())
         _, changed = edits.run_interventions(features, edited, scores, batch, AT_ONCE)
         return tf.transpose(tf.cast(changed, tf.float32), (1, 0, 2))
@@ -301,7 +302,7 @@ def removals(subject):
     )
 
 
-def _removal_edits(features):
+def _removal_edits(features: Any) -> dict[Any, Any]:
     """Dict from (block, "head 0" or "block") to the intervention."""
     cells = {}
     for tap, x in features.output.items():
@@ -347,7 +348,7 @@ OF_CLASSES |= {"patch_lens", "removals", "grad_cam"}
 FLAT = "The head scores all classes equally, as one that is zero or untrained does"
 
 
-def collect_results(subject):
+def collect_results(subject: Subject) -> tuple[dict[str, Any], LeftOut]:
     """Results by name that the model has the taps for, and (what, reasons) of those left out."""
     results, left_out, model_name = {}, [], subject.model.name
     for name, (words, measure) in MEASURES.items():
@@ -392,17 +393,17 @@ def keep_possible(
     return values, left_out
 
 
-def is_flat(results):
+def is_flat(results: Mapping[str, Any]) -> bool:
     """Whether the head scores all classes of all images equally."""
     return "scores" in results and not np.ptp(results["scores"].values, axis=1).any()
 
 
-def principal_components(tokens):
+def principal_components(tokens: dict[str, np.ndarray]) -> dict[str, xr.DataArray]:
     """Scores of the first three principal components of the tokens of all images, by layer."""
     return {layer: _components(x.astype(np.float64)) for layer, x in tokens.items()}
 
 
-def _components(x):
+def _components(x: np.ndarray) -> xr.DataArray:
     """Principal components, signed so that their scores skew right, and shares of the variance."""
     *shape, channels = x.shape
     rows = x.reshape(-1, channels)
@@ -426,12 +427,14 @@ def _components(x):
     )
 
 
-def token_norms(tokens, prefix):
+def token_norms(
+    tokens: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
+) -> dict[str, xr.Dataset]:
     """Euclidean norm of every token, and of those without a position, by layer."""
     return {layer: _norms_of(x, prefix.get(layer)) for layer, x in tokens.items()}
 
 
-def _norms_of(x, prefix):
+def _norms_of(x: np.ndarray, prefix: np.ndarray | None) -> xr.Dataset:
     facts = {"long_name": "Euclidean norm", "units": "activation"}
     values = {"norm": (("example", "row", "column"), _lengths(x), facts)}
     if prefix is not None and prefix.shape[1]:
@@ -439,5 +442,5 @@ def _norms_of(x, prefix):
     return xr.Dataset(values)
 
 
-def _lengths(x):
+def _lengths(x: np.ndarray) -> np.ndarray:
     return np.linalg.norm(x.astype(np.float64), axis=-1)

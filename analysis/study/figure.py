@@ -2,20 +2,23 @@
 
 import dis
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from itertools import combinations, pairwise, permutations, product
+from pathlib import Path
 from pkgutil import walk_packages
 from string import Formatter
-from typing import Any
+from typing import Any, TypeAlias
 
 from vit_tf.common.names import join_words, unknown_name
 from vit_tf.taps.tokens import TokenGrid
 
 from ..engine.failures import explain
+from ..engine.results import Results
 from ..report.rendering import Drawing
+from .data import Data
 from .measure import Measurement, with_inputs
 from .models import BASELINES, ROLES, NotApplicable, StudyModel
 
@@ -238,7 +241,10 @@ def variants(models: list[StudyModel], model: StudyModel, role: str) -> list[Stu
     return [other for other in models if other.role == role and other.base == model]
 
 
-def _measured(measure, *models):
+Selections: TypeAlias = tuple[list[Selection], list[str]]  # and the reasons for what is left out
+
+
+def _measured(measure: Callable[..., Any], *models: Any) -> tuple[Any, str | None]:
     """What is measured, or None, and the sentence on what a model lacks, or None."""
     try:
         return measure(*models), None
@@ -246,7 +252,7 @@ def _measured(measure, *models):
         return None, str(error)
 
 
-def _each(selector, models, measure):
+def _each(selector: Selector, models: list[StudyModel], measure: Callable[..., Any]) -> Selections:
     selections, reasons = [], []
     for model in selector.applicable(models):
         measured, reason = _measured(measure, model)
@@ -257,7 +263,7 @@ def _each(selector, models, measure):
     return selections, reasons
 
 
-def _split(selector, models, measure):
+def _split(selector: Selector, models: list[StudyModel], measure: Callable[..., Any]) -> Selections:
     selections, reasons = _each(selector, models, measure)
     return [
         Selection(selection.models, {label: measurement}, alone=True, label=label)
@@ -266,7 +272,9 @@ def _split(selector, models, measure):
     ], reasons
 
 
-def _together(selector, models, measure):
+def _together(
+    selector: Selector, models: list[StudyModel], measure: Callable[..., Any]
+) -> Selections:
     selections, reasons = _each(selector, models, measure)
     if not selections:
         return [], reasons
@@ -282,7 +290,12 @@ def _together(selector, models, measure):
     return [Selection(shown, measurements | baselines, baselines=tuple(baselines))], reasons
 
 
-def _pairs(selector, models, measure, arranged):
+def _pairs(
+    selector: Selector,
+    models: list[StudyModel],
+    measure: Callable[..., Any],
+    arranged: Callable[..., Iterable[tuple[StudyModel, ...]]],
+) -> Selections:
     selections, reasons = [], []
     user_models = with_roles(models, "model") if selector.user_models is True else []
     first, second = with_roles(models, *selector.roles), with_roles(models, *selector.others)
@@ -297,7 +310,7 @@ def _pairs(selector, models, measure, arranged):
     return selections, [] if selections else list(dict.fromkeys(reasons))
 
 
-def _group(selector, models, measure):
+def _group(selector: Selector, models: list[StudyModel], measure: Callable[..., Any]) -> Selections:
     shown, reasons = [], []
     for model in selector.applicable(models):
         reason = _measured(selector.require_model, model)[1] if selector.require_model else None
@@ -311,13 +324,15 @@ def _group(selector, models, measure):
     return [_selection(tuple(first), measured, "all")], reasons
 
 
-def _selection(models, measured, label):
+def _selection(
+    models: tuple[StudyModel, ...], measured: Measurement | dict[str, Measurement], label: str
+) -> Selection:
     if isinstance(measured, dict):
         return Selection(models, measured)
     return Selection(models, {label: measured}, alone=True)
 
 
-def _labelled(selection, name):
+def _labelled(selection: Selection, name: str) -> dict[str, Measurement]:
     """The measurements of a model by label: its name, with their own labels if they are several."""
     labels = [name if selection.alone else f"{name}: {label}" for label in selection.measurements]
     return dict(zip(labels, selection.measurements.values(), strict=True))
@@ -331,33 +346,33 @@ class Picture:
     selection: Selection  # the `Selection`: its models and measurements
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Short and unique, also of the file."""
         return self._filled(self.figure.name, "slug")
 
     @property
-    def title(self):
+    def title(self) -> str:
         """What is shown."""
         return self._filled(self.figure.title, "name")
 
     @property
-    def panel(self):
+    def panel(self) -> str:
         """Its title among the panels of a figure: names of models; empty if it is the only one."""
         return self._filled(self.figure.models.panel, "name")
 
     @property
-    def full_title(self):
+    def full_title(self) -> str:
         """What is shown of which models."""
         return f"{self.title}: {self.panel}" if self.panel else self.title
 
-    def caption(self, results, models=None):
+    def caption(self, results: Results, models: Sequence[StudyModel] | None = None) -> str:
         """How to interpret it; `results` as for `draw`, of its models or of these."""
         caption = self.figure.caption
         if callable(caption):
             return caption(models or self.selection.models, results)
         return self._filled(caption, "name")
 
-    def drawing(self, results, path=None):
+    def drawing(self, results: dict[str, Any], path: Path | None = None) -> Drawing:
         """The `Drawing` of a dict from label to result, as a PNG at a path."""
         baselines = tuple(name for name in self.selection.baselines if name in results)
         return Drawing(
@@ -369,12 +384,12 @@ class Picture:
             path,
         )
 
-    def interactive(self, results):
+    def interactive(self, results: Results) -> list[dict[str, Any]]:
         """Interactive plots: a list with an entry for each result, or an empty one."""
         show = self.figure.interactive
         return [show(result) for result in results.values()] if show else []
 
-    def title_with(self, others):
+    def title_with(self, others: Sequence["Picture"]) -> str:
         """What it shows and others of its figure do, with the names of all of their models."""
         pictures = [self, *others]
         titles = {picture.title for picture in pictures}
@@ -385,7 +400,7 @@ class Picture:
         )
         return self.figure.title.format(**dict.fromkeys(fields_of(self.figure.title), names))
 
-    def _filled(self, text, field):
+    def _filled(self, text: str, field: str) -> str:
         models = self.selection.models
         named = {"model": models[0], "other": models[-1], "base": models[0].base or models[0]}
         values = {key: getattr(model, field) for key, model in named.items()}
@@ -395,7 +410,7 @@ class Picture:
         return text.format(**values)
 
 
-def by_figure(pictures):
+def by_figure(pictures: Iterable[Picture]) -> list[list[Picture]]:
     """The pictures of each figure of the report: list of lists, in order."""
     groups = {}
     for picture in pictures:
@@ -406,7 +421,7 @@ def by_figure(pictures):
 
 
 @cache
-def _defined_figures():
+def _defined_figures() -> tuple[Figure, ...]:
     """The figures that modules of `papers/` define, paper by paper, of which each number is one."""
     papers = import_module("vit_tf.analysis.papers")
     figures, modules = {}, {}
@@ -422,13 +437,15 @@ def _defined_figures():
 
 
 @cache
-def all_figures():
+def all_figures() -> tuple[Figure, ...]:
     """Every `Figure` that a module of `papers/` defines, paper by paper, checked."""
     _check_results(_defined_figures())
     return _defined_figures()
 
 
-def lookup_figures(numbers=(), figures=None):
+def lookup_figures(
+    numbers: Sequence[str | int] = (), figures: Iterable[Figure] | None = None
+) -> list[Figure]:
     """The figures with these numbers, such as `"C.4"` or `"sanity"`, checked; all for none."""
     if not numbers and figures is None:
         return list(all_figures())
@@ -445,13 +462,13 @@ def lookup_figures(numbers=(), figures=None):
     return selected
 
 
-def check_figures(figures, modules=None):
+def check_figures(figures: Sequence[Figure], modules: Sequence[set[str]] | None = None) -> None:
     """Checks definitions before anything is trained or measured on their account."""
     _check_names(figures, modules or [{""}] * len(figures))
     _check_results(figures)
 
 
-def _check_names(figures, modules):
+def _check_names(figures: Sequence[Figure], modules: Sequence[set[str]]) -> None:
     """Raises a `ValueError` for wrong roles, and numbers and claims that exist twice."""
     owners, numbers = {}, {}
     for figure, own in zip(figures, modules, strict=True):
@@ -484,7 +501,7 @@ def _check_names(figures, modules):
                 raise unknown_name(f"number in also of {describe(figure)!r}", number, numbers)
 
 
-def _check_results(figures, others=()):
+def _check_results(figures: Sequence[Figure], others: Sequence[Figure] = ()) -> None:
     """Checks what figures measure, draw and test; results that they use may be of `others`."""
     pictures, names = {}, {"accuracy", "block"}
     kinds_of_models = _study_models(), _placeholder_user_models()
@@ -515,7 +532,7 @@ def _check_results(figures, others=()):
             _require_values(quantity.statistic, f"the statistic of {source}")
 
 
-def _selected(figure, models):
+def _selected(figure: Figure, models: list[StudyModel]) -> list[Selection]:
     """The selections of a figure; an error of its `measure` names the figure."""
     try:
         return figure.models.select(models, figure.measure)[0]
@@ -526,13 +543,13 @@ def _selected(figure, models):
         ) from error
 
 
-def _result_names(selections):
+def _result_names(selections: Sequence[Selection]) -> set[str]:
     """What selections measure and are fed by: names of results, without those of models."""
     measured = [with_inputs(selection.measurements.values()) for selection in selections]
     return {name.partition(".")[0] for names in measured for name in names}
 
 
-def _checked_name(picture):
+def _checked_name(picture: Picture) -> str:
     """The name of a picture, whose title and caption name models too; an error for other fields."""
     texts = [picture.figure.title, picture.figure.caption]
     try:
@@ -547,7 +564,9 @@ def _checked_name(picture):
         ) from error
 
 
-def _check_inputs(templates, source, roles, names):
+def _check_inputs(
+    templates: Iterable[str], source: str, roles: Collection[str], names: set[str]
+) -> None:
     """Raises a `ValueError` for results, or parts of models in their names, that are not there."""
     for template in templates:
         for role in fields_of(template):
@@ -557,7 +576,7 @@ def _check_inputs(templates, source, roles, names):
             raise unknown_name(f"result of {source}", template.partition(".")[0], sorted(names))
 
 
-def _require_values(function, source):
+def _require_values(function: Callable, source: str) -> None:
     """Raises a `ValueError` for a function all of whose ways out return nothing."""
     while isinstance(function, partial):
         function = function.func
@@ -572,7 +591,7 @@ def _require_values(function, source):
         raise ValueError(f"Expected {source} to return a value. Received: {function!r}, without")
 
 
-def _study_models():
+def _study_models() -> list[StudyModel]:
     """A placeholder model of each role of a study, of which nothing can be computed."""
     sites = {"attention": ("weights", "heads"), "mlp": ("hidden",)}
     vit = partial(_nominal, taps=_taps("block{:02}", sites), grid=TokenGrid(2, 2, 1, 8))
@@ -594,7 +613,7 @@ def _study_models():
     return [cls, gap, bit, mixer, *variants, before, *tuned, *baselines]
 
 
-def _placeholder_user_models():
+def _placeholder_user_models() -> list[StudyModel]:
     """Placeholders of the user's models, whose shapes are known: two of each kind."""
     models = []
     for model in _study_models()[:4]:
@@ -612,8 +631,10 @@ def _placeholder_user_models():
     return models
 
 
-def _nominal(name, role, taps, grid=None):
-    def of_layer():
+def _nominal(
+    name: str, role: str, taps: tuple[str, ...], grid: TokenGrid | None = None
+) -> StudyModel:
+    def of_layer() -> None:
         raise NotImplementedError(f"{name} is a placeholder without weights.")
 
     taps = taps if role == "resnet" else ("embedding", *taps, "norm", "pooled", "logits")
@@ -622,7 +643,7 @@ def _nominal(name, role, taps, grid=None):
     return StudyModel(name, role, name, taps, grid, None, accuracy=(0.5, 8), **layers)
 
 
-def _taps(block, sites):
+def _taps(block: str, sites: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     """The taps of two blocks, of the sites that the tap grammar gives them."""
     ends = ("skip", "branch", "sum")
     return tuple(
@@ -633,7 +654,9 @@ def _taps(block, sites):
     )
 
 
-def plan(figures, models, data, elsewhere=""):
+def plan(
+    figures: Sequence[Figure], models: list[StudyModel], data: Data, elsewhere: str = ""
+) -> tuple[list[Picture], list[tuple[str, list[str]]]]:
     """What is drawn of these models and of this `Data`, and what is not."""
     pictures, left_out = [], {}
     for figure in figures:
@@ -651,13 +674,13 @@ def plan(figures, models, data, elsewhere=""):
     return pictures, [(title, list(reasons)) for title, reasons in left_out.items()]
 
 
-def describe(figure, separator=": "):
+def describe(figure: Figure, separator: str = ": ") -> str:
     """What a figure is, in words: "Figure 9 of Raghu et al. (2021): ..."."""
     source = f"{figure.reference} of {figure.paper.name}" if figure.reference else figure.paper.name
     return f"{source}{separator}{figure.shows}"
 
 
-def missing_data(selections, data):
+def missing_data(selections: Sequence[Selection], data: Data) -> list[str]:
     """What each `Selection` needs of a `Data` that is not there: list of sentences, or empty."""
     reads = (
         {name for m in selection.measurements.values() for name in m.all_reads}
@@ -666,7 +689,9 @@ def missing_data(selections, data):
     return [data.missing(sorted(names)) for names in reads]
 
 
-def without_failures(pictures, results, problems):
+def without_failures(
+    pictures: Sequence[Picture], results: Mapping[str, Any], problems: Mapping[str, str]
+) -> tuple[list[Picture], list[tuple[str, list[str]]]]:
     """The pictures of what could be measured, and those that lack a model or all of them."""
     drawable, failed = [], []
     for picture in pictures:

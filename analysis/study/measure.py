@@ -8,19 +8,20 @@ images waits until everything that goes through them is ready, so that each is g
 import inspect
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-import xarray as xr
 
 from vit_tf.common.names import join_words
 
 from ..engine.failures import explain, message_of
 from ..engine.feature_taps import choose
 from ..engine.results import name_models
+from ..engine.roles import Features
 from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import Statistic, pass_of_copies, this_worker
 from ..engine.traces import (
@@ -57,18 +58,18 @@ class Measurement:
     declared_call: str = field(default="", kw_only=True)
 
     @property
-    def before(self):
+    def before(self) -> list["Measurement"]:
         """The measurements among the inputs."""
         return [source for source in self.inputs if source is not DATA]
 
     @property
-    def functions(self):
+    def functions(self) -> list[Callable[..., Any]]:
         """The functions that make it."""
         values = (getattr(self, each.name) for each in fields(self))
         return [value for value in values if callable(value)]
 
     @cached_property
-    def identity(self):
+    def identity(self) -> str:
         """`fingerprint` of what it is, of which models: all but its data and its code."""
         parameters = {each.name: getattr(self, each.name) for each in fields(self)}
         del parameters["call"], parameters["declared_call"]  # words
@@ -79,7 +80,7 @@ class Measurement:
         return fingerprint(parameters, models, inputs)
 
     @cached_property
-    def structure(self):
+    def structure(self) -> str:
         """`fingerprint` of what it computes: equal for measurements of a model and its copies."""
         parameters = {each.name: getattr(self, each.name) for each in fields(self)}
         del parameters["call"], parameters["models"]
@@ -93,7 +94,7 @@ class Measurement:
         )
 
     @property
-    def all_reads(self):
+    def all_reads(self) -> set[str]:
         """Every field of `Data` that it, and what it is made of, go through, and `LABELS`."""
         own = {self.reads} if self.reads else set()
         own |= {LABELS} if self.labelled else set()
@@ -121,8 +122,6 @@ class OwnPasses(Measurement):
     make: Callable[..., Any]  # function of the results of the inputs to the result
 
 
-Result: TypeAlias = xr.DataArray | xr.Dataset
-Results: TypeAlias = Mapping[str, Result]  # by the label in a plot
 Measurements: TypeAlias = dict[str, Measurement]  # by the label in a plot
 MeasureModel: TypeAlias = Callable[[StudyModel], Measurement]
 
@@ -178,19 +177,29 @@ def statistic(
     )
 
 
-def task(analysis, models, make, *, reads=None, inputs=(), saved=True, labelled=False, call=""):
+def task(
+    analysis: str,
+    models: StudyModel | Sequence[StudyModel],
+    make: Callable[..., Any],
+    *,
+    reads: str | None = None,
+    inputs: Sequence[Any] = (),
+    saved: bool = True,
+    labelled: bool = False,
+    call: str = "",
+) -> OwnPasses:
     """A measurement with passes of its own over the data; without `reads`, with none."""
     models = (models,) if isinstance(models, StudyModel) else tuple(models)
     name = name_of(analysis, *models)
     return OwnPasses(name, models, tuple(inputs), reads, saved, labelled, make, call=call)
 
 
-def name_of(analysis, *models):
+def name_of(analysis: str, *models: StudyModel) -> str:
     """The name of a result: `"cka.vit-cls.bit"`."""
     return ".".join([analysis, *(model.slug for model in models)])
 
 
-def with_inputs(measurements):
+def with_inputs(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
     """Measurements by name, each after all that it is made of."""
     table = {}
     for measurement in measurements:
@@ -219,18 +228,20 @@ class Quantity:
     more: str = ""  # what a model with a higher value does, before "than": "attends more globally"
 
     @property
-    def of_pairs(self):
+    def of_pairs(self) -> bool:
         """Whether it is a number about two models."""
         return "{other}" in self.result
 
 
-def quantity(result, *, unit, more=""):
+def quantity(
+    result: str, *, unit: str, more: str = ""
+) -> Callable[[Callable[[Any], Any]], Quantity]:
     """Makes a `Quantity` of a function of a result.
 
     Its docstring has two paragraphs: the label, and the explanation.
     """
 
-    def make(statistic):
+    def make(statistic: Callable[[Any], Any]) -> Quantity:
         text = inspect.getdoc(statistic)
         paragraphs = (text or "").split("\n\n")
         if len(paragraphs) != 2:
@@ -276,7 +287,13 @@ class Pass:
         return [*self.measurements, *(m for copy in self.copies for m in copy.values())]
 
 
-def measure_all(wanted, data, folder, progress=None, meanwhile=None):
+def measure_all(
+    wanted: Iterable[Measurement],
+    data: Data,
+    folder: Path,
+    progress: Callable[[int, int, str], None] | None = None,
+    meanwhile: Callable[[dict[str, Any]], None] | None = None,
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Every measurement wanted that can be made, kept in a folder so that none is made twice.
 
     What one pass measures is saved as soon as the pass is over. A measurement that fails, whatever
@@ -337,7 +354,7 @@ def measure_all(wanted, data, folder, progress=None, meanwhile=None):
     return {name: result for name, result in results.items() if table[name].saved}, problems
 
 
-def in_own_passes(measurements):
+def in_own_passes(measurements: Iterable[Measurement]) -> list[Measurement]:
     """Those of some measurements that no shared pass takes part in."""
     return [
         m
@@ -353,7 +370,7 @@ NOT_MEASURING = tuple(
 )
 
 
-def _key(measurement, data, keys):
+def _key(measurement: Measurement, data: Data, keys: dict[str, str]) -> str:
     """`fingerprint` of all that a result is made of: models, data, parameters, code and inputs."""
     code = code_of([*measurement.functions, __name__], NOT_MEASURING)
     inputs = [keys[source.name] for source in measurement.before]
@@ -362,10 +379,10 @@ def _key(measurement, data, keys):
     )
 
 
-def _missing(table, results):
+def _missing(table: dict[str, Measurement], results: dict[str, Any]) -> list[Measurement]:
     """Saved measurements without a result, each after the inputs that have none either."""
 
-    def to_make(measurements):
+    def to_make(measurements: Iterable[Measurement]) -> Iterator[str]:
         for m in measurements:
             if results[m.name] is None:
                 yield from to_make(m.before)
@@ -375,7 +392,7 @@ def _missing(table, results):
     return [table[name] for name in names]
 
 
-def _schedule(missing):
+def _schedule(missing: Iterable[Measurement]) -> list[Pass]:
     """The measurements to make, as a list of `Pass`, each after all that it is fed by."""
     waiting, schedule = list(missing), []
     while waiting:
@@ -442,7 +459,7 @@ def _pass_of(measurements: list[Measurement], copies: list[dict[str, Measurement
     return Pass(f"{title} and untrained copies" if copies else title, measurements, copies)
 
 
-def _title(measurements):
+def _title(measurements: Sequence[Measurement]) -> str:
     """What measurements that share a pass are, in words."""
     m = measurements[0]
     if not isinstance(m, SharedPass):
@@ -453,7 +470,7 @@ def _title(measurements):
     return f"activations of {', '.join(models)}{where}"
 
 
-def _sharing(measurements):
+def _sharing(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
     """Lists of measurements that share a pass: all of connected models, and of a few others."""
     shared = []
     for connected in _connected(measurements):
@@ -465,7 +482,7 @@ def _sharing(measurements):
     return [together for _, together in shared]
 
 
-def _connected(measurements):
+def _connected(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
     """Lists of measurements that share models, directly or through others."""
     lists = []
     for measurement in measurements:
@@ -583,7 +600,9 @@ def _require_one_worker(error: Exception) -> None:
         raise error
 
 
-def _inputs(m, data, results, problems):
+def _inputs(
+    m: Measurement, data: Data, results: dict[str, Any], problems: dict[str, str]
+) -> list[Any]:
     """The inputs of a measurement; an `InputFailed` where one is not there."""
     for other in m.before:
         if other.name in problems:
@@ -662,5 +681,11 @@ def _substitutes(
     return substitutes_of(handles, others)
 
 
-def _viewed(model, view, features, names, data):
+def _viewed(
+    model: StudyModel,
+    view: Callable[..., Any] | None,
+    features: Features,
+    names: Sequence[str],
+    data: Data,
+) -> Features:
     return features if view is None else view(model, choose(features, names), data)

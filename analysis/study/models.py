@@ -811,7 +811,7 @@ def _baselines_of_loaded(
     if model.role not in (*ARMS, "model"):  # a variant
         return []
 
-    def fresh(own_seed):
+    def fresh(own_seed: int) -> UntrainedCopy:
         copy = replace(loaded, model=vit_tf.reinitialize(loaded.model, own_seed))
         return UntrainedCopy(partial(copy.features, model.grid), copy.model)
 

@@ -14,7 +14,7 @@ from ...engine.estimates import (
     student,
     upper,
 )
-from ...engine.results import expect_array, expect_variable, layer_names
+from ...engine.results import Results, expect_array, expect_variable, layer_names
 from ...flow.receptive_field import receptive_field
 from ...plots.attention_plots import plot_attention_distance
 from ...plots.flow_plots import plot_receptive_field
@@ -24,7 +24,7 @@ from ...similarity.heads import head_similarity
 from ...study.claims import RUNS, claim
 from ...study.data import Data
 from ...study.figure import Figure, Overview, each, pairs, together
-from ...study.measure import DATA, Measurement, Results, SharedPass, quantity, statistic, task
+from ...study.measure import DATA, Measurement, SharedPass, quantity, statistic, task
 from ...study.models import StudyModel
 from ..chapters import LOCALITY
 from . import RAGHU

@@ -19,7 +19,7 @@ from ...engine.estimates import (
     with_enough_images,
 )
 from ...engine.matching import match_maps
-from ...engine.results import expect_array, layer_names, unpack_correct
+from ...engine.results import Results, expect_array, layer_names, unpack_correct
 from ...engine.roles import Features
 from ...engine.stream import Statistic
 from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
@@ -33,7 +33,6 @@ from ...study.measure import (
     DATA,
     Measurement,
     Measurements,
-    Results,
     SharedPass,
     quantity,
     statistic,

@@ -4,7 +4,7 @@ import numpy as np
 import xarray as xr
 
 from ...engine.estimates import Estimate, lower, minus, of_cka, upper
-from ...engine.results import layer_names
+from ...engine.results import Results, layer_names
 from ...engine.roles import Features
 from ...engine.stream import Statistic
 from ...plots.interactive import cka_heatmap
@@ -12,7 +12,7 @@ from ...plots.similarity_plots import plot_cka, plot_last_layer_cka
 from ...similarity.cka import last_layer_cka, residual_cka
 from ...study.claims import claim
 from ...study.figure import Figure, each, group
-from ...study.measure import Measurement, Results, SharedPass, statistic, task
+from ...study.measure import Measurement, SharedPass, statistic, task
 from ...study.models import NotApplicable, StudyModel
 from ...study.supervision import EXPLICIT
 from ..chapters import SKIPS, STRUCTURE

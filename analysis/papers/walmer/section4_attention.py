@@ -30,7 +30,7 @@ from ...engine.estimates import (
     ratio_of_means,
     upper,
 )
-from ...engine.results import expect_array, expect_variable
+from ...engine.results import Results, expect_array, expect_variable
 from ...engine.roles import Features, Taps
 from ...engine.stream import Statistic
 from ...plots.attention_plots import (
@@ -45,7 +45,7 @@ from ...plots.attention_plots import (
 )
 from ...study.claims import RUNS, Claim, claim
 from ...study.figure import Figure, each, together
-from ...study.measure import Measurement, Measurements, Results, SharedPass, statistic, task
+from ...study.measure import Measurement, Measurements, SharedPass, statistic, task
 from ...study.models import StudyModel
 from ...study.supervision import EXPLICIT
 from ..chapters import LOCALITY, OBJECTS

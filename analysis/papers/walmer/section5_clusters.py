@@ -24,7 +24,7 @@ from ...engine.estimates import (
 )
 from ...engine.noise import gaussian_like
 from ...engine.pooling import Pooled, grid_of, pooled_statistic
-from ...engine.results import KEPT, POOLED, expect_variable, layer_names
+from ...engine.results import KEPT, POOLED, Results, expect_variable, layer_names
 from ...engine.roles import Features
 from ...engine.stream import Statistic
 from ...plots.probe_plots import plot_clustering
@@ -33,7 +33,7 @@ from ...similarity.localization import input_patches
 from ...study.claims import RUNS, Claim, claim
 from ...study.data import Data
 from ...study.figure import Figure, together
-from ...study.measure import Measurement, Results, SharedPass, statistic, task
+from ...study.measure import Measurement, SharedPass, statistic, task
 from ...study.models import BASELINES, StudyModel
 from ...study.supervision import EXPLICIT
 from ..chapters import CLASSES, OBJECTS
@@ -213,7 +213,7 @@ def clusters_deepen(clusters: xr.Dataset) -> Estimate:
     least=0.02,
     supervision=EXPLICIT,
 )
-def spatial_first(spatial: xr.Dataset, cls) -> Estimate:
+def spatial_first(spatial: xr.Dataset, cls: xr.Dataset) -> Estimate:
     """In early layers of supervised ViTs, spatial tokens carry more class information than CLS.
 
     Cluster purity of the mean spatial token minus that of CLS, lower half.

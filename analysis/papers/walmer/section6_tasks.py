@@ -15,7 +15,7 @@ from ...engine.estimates import (
     student,
 )
 from ...engine.pooling import Pooled
-from ...engine.results import expect_array, expect_variable, layer_names, unpack_correct
+from ...engine.results import Results, expect_array, expect_variable, layer_names, unpack_correct
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
 from ...plots.probe_plots import (
@@ -36,7 +36,6 @@ from ...study.measure import (
     DATA,
     Measurement,
     MeasureModel,
-    Results,
     SharedPass,
     quantity,
     statistic,
