@@ -184,7 +184,7 @@ def _pairs(taps: Taps) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     return pairs
 
 
-def _summed_ratios(site, skip, branch):
+def _summed_ratios(site: str, skip: tf.Tensor, branch: tf.Tensor) -> tf.Tensor:
     """Ratio, cosine, number of examples that have them and negative share, summed: (4, token)."""
     skip, branch = as_tokens(f"{site}/skip", skip), as_tokens(f"{site}/branch", branch)
     skip_norm, branch_norm = tf.norm(skip, axis=-1), tf.norm(branch, axis=-1)
