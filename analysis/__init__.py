@@ -37,42 +37,11 @@ In the examples of the measurements, `vit` and `bit` are models, such as those o
 (24, height, width, channel) and `labels` an array of integers of shape (24,).
 """
 
-import ast
-import warnings
 from importlib import import_module
-from pathlib import Path
 
 import lazy_loader
 
-from vit_tf.common.names import (
-    near_names,
-    renamed_arguments as renamed_arguments,
-    renamed_attributes,
-)
-
-# Former names, which are to be removed in the next release.
-RENAMED = {
-    "Finding": "Claim",
-    "counterparts": "best_matching_layer",
-    "own_matches": "layer_match_accuracy",
-    "path_norms": "branch_norms",
-    "place_fields": "position_attribution",
-    "plot_attention_distances": "plot_attention_distance",
-    "plot_cka_beside": "plot_cka",
-    "plot_distance_by_depth": "plot_mean_distance",
-    "plot_counterparts": "plot_best_matching_layer",
-    "plot_keypoints": "plot_keypoint_correspondence",
-    "plot_knn": "plot_knn_accuracy",
-    "plot_matches": "plot_layer_match_accuracy",
-    "plot_measures": "plot_similarities",
-    "plot_offsets": "plot_attention_offset",
-    "plot_own_matches": "plot_layer_match_accuracy",
-    "plot_path_norms": "plot_branch_norms",
-    "plot_place_fields": "plot_position_attribution",
-    "plot_propagation": "plot_label_propagation",
-    "plot_rollout": "plot_attention_rollout",
-    "plot_saliency_iou": "plot_attention_saliency",
-}
+from vit_tf.common.names import near_names
 
 # What people of other libraries call, and what answers it here.
 GUESSES = {
@@ -112,62 +81,27 @@ GUESSES = {
     **dict.fromkeys(("head_importance", "prune_heads", "head_pruning"), "head_ablation"),
     "evaluate": "mistakes, or the command vit-tf evaluate",
 }
-# A package that is called as the measurement of its name, and therefore found as the package.
-_CALLED = "attention"
-
-_public, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-# dict from a public name to the subpackage that it is from.
-_SOURCES = {
-    name.asname: node.module.split(".")[0]
-    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8")).body
-    if isinstance(node, ast.ImportFrom) and node.module
-    for name in node.names
-}
-# Subpackages whose names were flat here, and still can be imported for one release.
-_GROUPED = ("plots", "engine")
-_FLAT = {"Recorder", "features_of", "plot"}
+_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
-def _place_of(name):
-    """Where a name is found that is no longer flat, or None for one that is."""
-    group = _SOURCES.get(name)
-    return f"{group}.{name}" if group in _GROUPED and name not in _FLAT else None
-
-
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     """A public name, imported when first used; an `AttributeError` lists near matches."""
-    if name in (*_GROUPED, _CALLED):
-        return import_module(f"{__name__}.{name}")
-    if name in __all__:
-        if place := _place_of(name):
-            warnings.warn(
-                f"vit_tf.analysis.{name} is vit_tf.analysis.{place}; the flat name will be removed "
-                "in the next release",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-        return _public(name)
+    if name == "attention":  # a package that is called as the measurement of its name
+        return import_module("vit_tf.analysis.attention")
     try:
-        return _public(name)  # a module
+        return _public(name)
     except AttributeError:
-        near = [] if name.startswith("_") else near_names(name, __all__)
-        hint = GUESSES.get(name) or " or ".join(_place_of(one) or one for one in near[:3])
+        if name.startswith("_"):
+            raise
+        from vit_tf.analysis import engine, plots
+
+        places = {other: f"engine.{other}" for other in engine.__all__}
+        places |= {other: f"plots.{other}" for other in plots.__all__}
+        places |= {other: other for other in __all__}
+        near = [name] if name in places else near_names(name, places)
+        hint = GUESSES.get(name) or " or ".join(places[other] for other in near[:3])
         if not hint:
             raise
         raise AttributeError(
             f"module 'vit_tf.analysis' has no attribute {name!r}. Did you mean {hint}?"
         ) from None
-
-
-def __dir__():
-    """The measurements and what reads their results; plots and classes are in their subpackages."""
-    flat = {
-        name
-        for name in __all__
-        if name in _FLAT or not (name.endswith("_statistic") or _SOURCES.get(name) in _GROUPED)
-    }
-    return sorted(flat | {"engine", "plots"})
-
-
-__getattr__ = renamed_attributes(__getattr__, RENAMED, __name__)

@@ -93,11 +93,18 @@ def pictures():
 
 
 def names(*modules):
-    """The public names of modules or subpackages of `analysis`, in the order of the stub."""
-    stub = ast.parse((DOCS.parent / "analysis/__init__.pyi").read_text("utf-8"))
-    for line in (line for line in stub.body if isinstance(line, ast.ImportFrom)):
-        if any(f"{line.module}.".startswith(f"{module}.") for module in modules):
-            yield from (f"::: analysis.{name.asname}\n" for name in line.names)
+    """The public names of modules or subpackages of `analysis`, in the order of the stubs."""
+    listed = set()
+    for group in ("", "engine.", "plots."):
+        folder = DOCS.parent / "analysis" / group.rstrip(".")
+        stub = ast.parse((folder / "__init__.pyi").read_text("utf-8"))
+        for line in (line for line in stub.body if isinstance(line, ast.ImportFrom)):
+            for name in line.names:
+                is_new = line.module and name.asname not in listed  # which a group may repeat
+                listed.add(name.asname)
+                place = f"{group}{line.module}."
+                if is_new and any(place.startswith(f"{module}.") for module in modules):
+                    yield f"::: analysis.{group}{name.asname}\n"
 
 
 def fill(text):
@@ -126,8 +133,9 @@ def summary(path):
     """The first sentence of the docstring of a public name, given as API pages give it."""
     package, _, name = path.rpartition(".")
     root = DOCS.parent
-    if package in ("analysis", "vit_tf"):
-        stub = ast.parse((root / package / "__init__.pyi").read_text("utf-8"))
+    stub_path = root.joinpath(*package.split("."), "__init__.pyi")
+    if stub_path.exists():
+        stub = ast.parse(stub_path.read_text("utf-8"))
         for line in (line for line in stub.body if isinstance(line, ast.ImportFrom)):
             for alias in line.names:
                 if (alias.asname or alias.name) == name and line.module:
@@ -139,7 +147,10 @@ def summary(path):
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 return _first_sentence(node)
-            if isinstance(node, ast.Assign) and name in {ast.unparse(x) for x in node.targets}:
+            targets = (
+                node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            )
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
                 return f"`{ast.unparse(node.value)}`."
         if any(module.exists() for module in modules):
             return _first_sentence(tree)

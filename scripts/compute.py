@@ -218,7 +218,7 @@ def run(options: Options) -> None:
     """Count, print the table and write it and the plot."""
     if options.batch_size is not None and options.batch_size < 1:
         raise ValueError(f"Expected --batch-size above 0. Received: {options.batch_size}")
-    from vit_tf.analysis import plot_compute
+    from vit_tf.analysis.plots import plot_compute
     from vit_tf.data.files import write_whole
 
     paths = options.out / "compute.csv", options.out / "compute.png"

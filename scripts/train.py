@@ -212,7 +212,7 @@ def draw_formation(result: xr.Dataset, path: Path) -> None:
     """Draw the result of a recorder into a file."""
     import matplotlib
 
-    from vit_tf.analysis import plot_formation
+    from vit_tf.analysis.plots import plot_formation
     from vit_tf.data.files import write_whole
 
     matplotlib.use("agg")

@@ -29,7 +29,7 @@ CALLS = {
     "knn_accuracy": lambda f, x: analysis.knn_accuracy(f, with_labels(x), with_labels(x), 2),
     "few_shot": lambda f, x: few_shot(f, [(with_labels(x), None)], with_labels(x), 2, (1,), (1.0,)),
     "dense_features": lambda f, x: analysis.dense_features(f, x, GRID),
-    "noise": lambda f, x: analysis.cka(analysis.gaussian_like(f), x),
+    "noise": lambda f, x: analysis.cka(analysis.engine.gaussian_like(f), x),
     "rollout": lambda f, x: analysis.rollout_of_images(f, x, GRID),
 }
 

@@ -56,8 +56,8 @@ def test_results_open_and_are_what_is_measured_now(answers):
         now = now if isinstance(now, xr.Dataset) else now.to_dataset(name=now.name)
         now = now.drop_vars(set(now.coords) - set(before.coords))  # such as what is left out
         xr.testing.assert_allclose(before, now[list(before.data_vars)], rtol=1e-4, atol=1e-5)
-    analysis.plot_cka(xr.load_dataset(FILES / "cka.nc"))
-    analysis.plot_attention_distance(xr.load_dataarray(FILES / "attention_distance.nc"))
+    analysis.plots.plot_cka(xr.load_dataset(FILES / "cka.nc"))
+    analysis.plots.plot_attention_distance(xr.load_dataarray(FILES / "attention_distance.nc"))
 
 
 @pytest.mark.slow

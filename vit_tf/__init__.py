@@ -6,8 +6,6 @@ from pathlib import Path
 
 import lazy_loader
 
-from vit_tf.common.names import renamed_attributes
-
 __version__ = "0.1.0"
 
 # A checkout keeps `vit_tf.analysis` next to this folder, where an installed package has it inside.
@@ -65,7 +63,8 @@ def __getattr__(name):
         from vit_tf import analysis
         from vit_tf.common.names import near_names
 
-        known = [*__all__, *(f"analysis.{measure}" for measure in analysis.__all__)]
+        known = [*__all__, *(f"analysis.{other}" for other in analysis.__all__)]
+        known += [f"analysis.plots.{other}" for other in analysis.plots.__all__]
         near = [one for one in known if one.rpartition(".")[2] == name]
         near = near or near_names(name, known)
         hint = GUESSES.get(name) or " or ".join(f"vit_tf.{one}" for one in near[:3])
@@ -136,5 +135,4 @@ class _WatchedLoader:
         self._watch.load(self._loader, module)
 
 
-__getattr__ = renamed_attributes(__getattr__, {"fresh_copy": "reinitialize"}, __name__)
 register_with_keras()

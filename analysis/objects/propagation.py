@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.common.names import renamed_arguments
 from vit_tf.data.files import write_whole
 
 from ..engine.declaration import measurement
@@ -27,7 +26,6 @@ PALETTE = (
 )
 
 
-@renamed_arguments(found="masks")
 def region_similarity(masks: np.ndarray, truth: np.ndarray, objects: Sequence[int]) -> np.ndarray:
     """J: intersection over union of each object in each frame, 1 where it is in neither mask.
 
@@ -55,7 +53,6 @@ def region_similarity(masks: np.ndarray, truth: np.ndarray, objects: Sequence[in
     return _each_object(iou, masks, truth, objects)
 
 
-@renamed_arguments(found="masks")
 def boundary_accuracy(
     masks: np.ndarray, truth: np.ndarray, objects: Sequence[int], tolerance: float = 0.008
 ) -> np.ndarray:

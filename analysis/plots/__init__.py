@@ -16,8 +16,4 @@ depth is normalised to [0, 1].
 
 import lazy_loader
 
-from .. import RENAMED, renamed_attributes
-
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_FORMER = {name: new for name, new in RENAMED.items() if name.startswith("plot_")}
-__getattr__ = renamed_attributes(__getattr__, _FORMER, __name__)

@@ -16,7 +16,7 @@ import tensorflow as tf
 import xarray as xr
 
 import vit_tf
-from vit_tf.common.names import format_list, join_words, renamed_arguments
+from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images, is_raw
 from vit_tf.data.preprocessing import Preprocessing, check_values
 
@@ -218,7 +218,6 @@ def _evaluated(
     return claims
 
 
-@renamed_arguments(parts="roles")
 def make_report(
     models: Models,
     images: AnyImages,

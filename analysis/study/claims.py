@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from vit_tf.common.names import format_list, renamed_arguments
+from vit_tf.common.names import format_list
 from vit_tf.training.checkpointing import flatten
 
 from ..engine.estimates import (
@@ -203,7 +203,6 @@ class Result:
     needed: float = np.nan
 
 
-@renamed_arguments(fresh="untrained")
 def scorecard(
     results: Results,
     *,

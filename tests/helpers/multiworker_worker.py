@@ -114,7 +114,7 @@ def measure(count):
     images, labels = (array[: 8 * count] for array in make_data(1))
     data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(8)
     features = vit_tf.submodel(make_vit(), "block00/*/sum")
-    pooled = analysis.pooled_statistic("cls", features.token_grid)
+    pooled = analysis.engine.pooled_statistic("cls", features.token_grid)
     tested = stream.evaluate(pooled, data, features)
     requests = {
         "knn": (analysis.knn_accuracy.statistic(features, tested, 3, (5,)), features),
@@ -125,7 +125,7 @@ def measure(count):
             features,
         ),
     }
-    totals = tf.nest.flatten(analysis.one_pass(requests, data))
+    totals = tf.nest.flatten(analysis.engine.one_pass(requests, data))
     field = analysis.receptive_field(vit_tf.submodel(make_vit(), "*/sum"), data)
     rows = stream.collect(lambda batch: {"x": batch[: tf.shape(batch)[0] - 1]}, images)
     return [*totals, field.values, rows["x"]]

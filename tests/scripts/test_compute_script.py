@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import vit_tf
-from vit_tf.analysis import plot_compute
+from vit_tf.analysis.plots import plot_compute
 from vit_tf.scripts import compute, finetune, train as train_script
 
 TINY = "--num-layers 1 --num-heads 1 --hidden-dim 8 --mlp-dim 8 --image-size 16 --patch-size 8"

@@ -70,7 +70,7 @@ def test_minutes_of_training_beat_the_random_baselines(tmp_path):
     trained = measured(model)
     fresh = [reinitialize(model, seed) for seed in (1, 2)]
     baselines = [measured(copy) for copy in fresh]
-    baselines.append(measured(fresh[0], analysis.gaussian_like))
+    baselines.append(measured(fresh[0], analysis.engine.gaussian_like))
     for task, margin in MARGINS.items():
         random = [values[task] for values in baselines]
         assert trained[task] > max(random) + margin, (task, trained[task], random)

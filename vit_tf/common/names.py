@@ -2,12 +2,10 @@
 
 import difflib
 import fnmatch
-import functools
 import operator
 import os
 import re
-import warnings
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 
 # A password in an address, as a pattern of `re` and of TensorFlow, and what stands in its place.
 PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
@@ -155,38 +153,3 @@ def match_sites(selected: Iterable, sites: Iterable) -> frozenset[str]:
         if name not in sites and name not in owners:
             raise unknown_name("without_skips", name, [*owners, *sites])
     return frozenset(s for s in sites if s in selected or s.rpartition("/")[0] in selected)
-
-
-def renamed_arguments(**new_names):
-    """Decorator: former names of arguments are accepted with a `DeprecationWarning`."""
-
-    def decorate(function):
-        @functools.wraps(function)
-        def accept(*args, **options):
-            for old in new_names.keys() & options.keys():
-                new = new_names[old]
-                warnings.warn(
-                    f"{function.__name__}({old}=...) is deprecated: use {new}=",
-                    DeprecationWarning,
-                    stacklevel=2,
-                )
-                options[new] = options.pop(old)
-            return function(*args, **options)
-
-        return accept
-
-    return decorate
-
-
-def renamed_attributes(getattribute: Callable, renamed: dict, module: str) -> Callable:
-    """A module's `__getattr__` that finds former names too, with a `DeprecationWarning`."""
-
-    def __getattr__(name):
-        if name not in renamed:
-            return getattribute(name)
-        warnings.warn(
-            f"{module}.{name} is deprecated: use {renamed[name]}", DeprecationWarning, stacklevel=2
-        )
-        return getattribute(renamed[name])
-
-    return __getattr__

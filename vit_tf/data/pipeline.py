@@ -8,7 +8,7 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.common.backend import leave_gpus_to_jax
-from vit_tf.common.names import renamed_arguments, unknown_name
+from vit_tf.common.names import unknown_name
 from vit_tf.data.batches import Shard, as_shard
 from vit_tf.data.files import is_remote
 from vit_tf.data.folder import open_folder
@@ -35,7 +35,6 @@ from vit_tf.data.source import (
 from vit_tf.data.tfds import is_tfds_name, open_tfds
 
 
-@renamed_arguments(share="shard")
 def load(
     name,
     *,

@@ -33,7 +33,7 @@ def images(rng):
 
 @pytest.fixture
 def noise():
-    return analysis.gaussian_like(Features(), seed=4)
+    return analysis.engine.gaussian_like(Features(), seed=4)
 
 
 def test_it_has_the_shapes_of_the_features_and_normal_values(images, noise):
@@ -52,7 +52,7 @@ def test_it_has_the_shapes_of_the_features_and_normal_values(images, noise):
 
 def test_vectors_are_distributed_as_means_over_tokens(images, noise):
     means = noise(images)["map"].numpy().mean(axis=(1, 2)) * 8  # of 64 positions
-    vectors = analysis.gaussian_like(Features(), seed=4, vectors=True)(images)
+    vectors = analysis.engine.gaussian_like(Features(), seed=4, vectors=True)(images)
     assert {tap: x.shape.as_list() for tap, x in vectors.items()} == {
         "tokens": [64, 64],
         "map": [64, 21],
@@ -76,7 +76,7 @@ def test_an_image_has_its_noise_wherever_it_is(images, noise):
     some = tf.function(noise)(images[order])
     for tap, values in whole.items():
         np.testing.assert_array_equal(some[tap], values.numpy()[order])
-    other = analysis.gaussian_like(Features(), seed=5)(images)
+    other = analysis.engine.gaussian_like(Features(), seed=5)(images)
     assert not np.isclose(other["tokens"], whole["tokens"]).all(axis=(1, 2)).any()
 
 
@@ -112,4 +112,4 @@ def test_unknown_shapes_are_refused(images):
         return {"ragged": tf.reshape(x, (tf.shape(x)[0], -1, 3 + 0 * tf.shape(x)[0]))}
 
     with pytest.raises(ValueError, match=r"Expected taps of known shapes.*ragged"):
-        analysis.gaussian_like(features)(images)
+        analysis.engine.gaussian_like(features)(images)

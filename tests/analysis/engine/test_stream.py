@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from vit_tf import TokenGrid
-from vit_tf.analysis import Statistic, accumulate, choose, collect, match_maps, one_pass
+from vit_tf.analysis.engine import Statistic, accumulate, choose, collect, match_maps, one_pass
 from vit_tf.analysis.engine.stream import eager_steps, evaluate
 from vit_tf.distribute.strategies import strategy
 

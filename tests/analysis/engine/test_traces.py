@@ -180,14 +180,14 @@ def test_a_graph_serves_copies_with_other_weights(vit, traced):
             total = tf.reduce_sum(tokens, axis=1)[:, :2] * variable
             return {"sum": tf.reduce_sum(total) + tf.reduce_sum(scores), "rows": total}
 
-        statistic = analysis.Statistic(step, lambda totals: totals, fed=(variable,))
+        statistic = analysis.engine.Statistic(step, lambda totals: totals, fed=(variable,))
         return {"": (statistic, features, analysis.features_of(bit, layers="scores"))}
 
     assert traces.differ_in_weights(vit, copy)
     handles = traces.handles_of([vit]), traces.handles_of([copy])
     substitutes = traces.substitutes_of(*handles) | {id(fed[0].handle): fed[1].handle}
     requests = request(vit, fed[0]), request(copy, fed[1])
-    alone = [analysis.one_pass(each, IMAGES)[""] for each in requests]
+    alone = [analysis.engine.one_pass(each, IMAGES)[""] for each in requests]
     traced.clear()
     shared = stream.pass_of_copies(requests[0], IMAGES, [{}, substitutes])
     assert sum("step" in name for name in traced) == 1

@@ -7,12 +7,8 @@ from oracles import randomize
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.analysis import (
-    patch_filters,
-    plot_patch_filters,
-    plot_position_similarity,
-    position_similarity as similarity,
-)
+from vit_tf.analysis import patch_filters, position_similarity as similarity
+from vit_tf.analysis.plots import plot_patch_filters, plot_position_similarity
 
 GRID = TokenGrid(3, 5, 1, 4)
 TINY = {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "mlp_dim": 8, "num_classes": 2}

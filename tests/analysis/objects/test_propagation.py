@@ -128,10 +128,6 @@ def test_region_similarity_and_boundary_accuracy_by_hand():
     expected = 2 * 0.75 * 0.5625 / (0.75 + 0.5625)
     np.testing.assert_allclose(analysis.boundary_accuracy(half, truth, [1]), [[expected]])
     np.testing.assert_allclose(analysis.region_similarity(half, truth, [1]), [[0.5]])
-    for function in (analysis.region_similarity, analysis.boundary_accuracy):
-        with pytest.warns(DeprecationWarning, match="masks"):
-            former = function(found=half, truth=truth, objects=[1])
-        np.testing.assert_array_equal(former, function(half, truth, [1]))
 
 
 def test_boundary_accuracy_is_that_of_distances_between_all_pairs_of_pixels(rng):

@@ -1,6 +1,5 @@
 """One rule for all plots: `plot(result)`, `plot_<measurement>`, `ax=`, and Matplotlib axes back."""
 
-import ast
 import doctest
 import inspect
 import os
@@ -34,7 +33,7 @@ NO_RESULT = {
     *("masked_features", "match_maps", "mutual_knn", "one_pass", "procrustes", "propagate"),
     *("propagate_masks", "pwcca", "rbf_cka", "region_similarity", "report_trainings", "rsa"),
     *("scorecard", "scorecard_of_trainings", "select_l2", "svcca", "token_cka", "write_masks"),
-    *("average_precision", "features_of", "images_needed", "write_report"),
+    *("average_precision", "engine", "features_of", "images_needed", "write_report"),
 }
 
 
@@ -68,7 +67,7 @@ def test_plot_draws_what_the_plot_of_that_name_draws_in_the_axes_given(name):
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     ax = analysis.plot(result, ax=right)
     assert ax is right and plt.get_fignums() == [figure.number] and not left.has_data()
-    own = getattr(analysis, f"plot_{name}")(result)
+    own = getattr(analysis.plots, f"plot_{name}")(result)
     assert isinstance(own, Axes) and len(plt.get_fignums()) == 2
     mine, theirs = (drawn_values(np.ravel(getattr(a, "panels", a))) for a in (ax, own))
     assert mine.size > 2
@@ -98,7 +97,7 @@ def test_plots_do_not_depend_on_the_order_of_dims(name):
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_of_another_measurement_is_refused(name):
-    draw = getattr(analysis, f"plot_{name}")
+    draw = getattr(analysis.plots, f"plot_{name}")
     with pytest.raises(ValueError, match=r"^Expected a Data.*\. Received: list$"):
         draw([1, 2])
     with pytest.raises(ValueError, match=r"^Expected a Data"):
@@ -109,33 +108,18 @@ def test_a_result_of_another_measurement_is_refused(name):
 
 
 def test_every_measurement_has_the_plot_of_its_name():
-    stub = Path(analysis.__file__).with_suffix(".pyi").read_text()
-    imports = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
-    public = {alias.asname for node in imports for alias in node.names}
     measurements = {
         name
-        for name in public
+        for name in analysis.__all__
         if name[0].islower() and not name.startswith("plot") and not name.endswith("_statistic")
     }
-    missing = {f"plot_{name}" for name in measurements - NO_RESULT} - public
+    missing = {f"plot_{name}" for name in measurements - NO_RESULT} - set(plots.__all__)
     assert not missing
-
-
-@pytest.mark.parametrize("name", sorted(plots.RENAMED))
-@pytest.mark.parametrize("module", [analysis, plots])
-def test_former_names_are_the_present_ones_with_a_warning(module, name):
-    if module is plots and not name.startswith("plot_"):
-        with pytest.raises(AttributeError, match=name):
-            getattr(plots, name)
-        return
-    owner = plots if name.startswith("plot_") else analysis
-    with pytest.warns(DeprecationWarning, match=plots.RENAMED[name]):
-        assert getattr(module, name) is getattr(owner, plots.RENAMED[name])
 
 
 def test_the_cka_variable_of_a_result_is_drawn_alone():
     result = RESULTS["cka"]
-    for draw in (analysis.plot, analysis.plot_cka):
+    for draw in (analysis.plot, analysis.plots.plot_cka):
         (image,) = draw(result.cka).images
         np.testing.assert_array_equal(image.get_array(), result.cka.values.T)
 
@@ -147,7 +131,7 @@ def test_several_results_are_panels_of_one_plot(name):
     panels = analysis.plot({"A": result, "B": other}).panels
     assert [panel.get_title() for panel in panels] == ["A", "B"]
     for panel, each in zip(panels, (result, other), strict=True):
-        alone = getattr(analysis, f"plot_{name}")(each)
+        alone = getattr(analysis.plots, f"plot_{name}")(each)
         np.testing.assert_array_equal(drawn_values([panel]), drawn_values([alone]))
 
 
@@ -198,7 +182,7 @@ def test_results_that_plot_cannot_draw_are_described():
 def test_panels_in_axes_without_a_grid():
     figure = plt.figure()
     ax = figure.add_axes((0.5, 0.25, 0.4, 0.5))
-    assert analysis.plot_receptive_field(RESULTS["receptive_field"], ax=ax) is ax
+    assert analysis.plots.plot_receptive_field(RESULTS["receptive_field"], ax=ax) is ax
     boxes = [panel.get_position() for panel in ax.panels]
     assert min(box.x0 for box in boxes) >= 0.499 and max(box.x1 for box in boxes) <= 0.901
     assert min(box.y0 for box in boxes) >= 0.249 and max(box.y1 for box in boxes) <= 0.751
@@ -208,7 +192,7 @@ def test_panels_in_axes_without_a_grid():
 def test_titles_of_panels_in_small_axes_do_not_overlap(name):
     figure, axes = plt.subplots(1, 2, figsize=(6.8, 2.6), layout="constrained")
     for ax in axes:
-        getattr(analysis, f"plot_{name}")(RESULTS[name], ax=ax)
+        getattr(analysis.plots, f"plot_{name}")(RESULTS[name], ax=ax)
     figure.draw_without_rendering()
     titles = [panel.title.get_window_extent() for ax in axes for panel in ax.panels]
     assert not any(a.overlaps(b) for i, a in enumerate(titles) for b in titles[:i])

@@ -4,6 +4,7 @@ import xarray as xr
 from probe_data import POOL, as_images, batches, clouds, counted, sequences, vectors
 
 from vit_tf import analysis
+from vit_tf.analysis.engine import one_pass, pooled_statistic
 from vit_tf.analysis.engine.results import unpack_correct
 from vit_tf.analysis.probes.knn import log_votes
 from vit_tf.distribute.strategies import strategy
@@ -119,13 +120,13 @@ def test_ties_go_to_the_earlier_image_and_the_lower_class_and_are_counted(size):
 def test_it_shares_a_pass_with_ridge_probes(rng):
     train, test = clouds(rng, 60), clouds(rng, 30)
     features = counted(calls := [])
-    tested = analysis.one_pass({"": (analysis.pooled_statistic("all"), features)}, test)[""]
-    tested = analysis.pooled_statistic("all").finish(tested)
+    tested = one_pass({"": (pooled_statistic("all"), features)}, test)[""]
+    tested = pooled_statistic("all").finish(tested)
     requests = {
         "knn": (analysis.knn_accuracy.statistic(features, tested, 7, (9,)), features),
         "ridge": (analysis.ridge_probe.statistic(features, train, 7, (1.0,)), features),
     }
-    totals = analysis.one_pass(requests, batches(train, 16))
+    totals = one_pass(requests, batches(train, 16))
     assert len(calls) == 2
     alone = analysis.knn_accuracy(features, train, test, 7, (9,), "all")
     xr.testing.assert_identical(requests["knn"][0].finish(totals["knn"]), alone)

@@ -11,6 +11,7 @@ from sklearn.linear_model import Ridge
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
+from vit_tf.analysis.engine import one_pass
 from vit_tf.analysis.engine.results import PROBED, unpack_correct
 from vit_tf.analysis.probes import ridge
 
@@ -35,7 +36,7 @@ def test_weights_equal_scikit_learn(rng, count):
         return {"tokens": images[..., 0] + 1000.0}
 
     statistic = analysis.ridge_probe.statistic(shifted, (x, y), 4, L2)
-    totals = analysis.one_pass({"probe": (statistic, shifted)}, (x, y))["probe"]
+    totals = one_pass({"probe": (statistic, shifted)}, (x, y))["probe"]
     assert ("rows" in totals) == (count < 12)
     weights, intercept = statistic.finish(totals).weights["tokens"]
     rows = (x[..., 0] + np.float32(1000)).mean(1).astype(float)
@@ -100,11 +101,11 @@ def test_all_tokens_in_one_pass_equal_their_own(rng, count):
     modes = {
         tokens: analysis.ridge_probe.statistic(features, train, 4, L2, tokens) for tokens in PROBED
     }
-    totals = analysis.one_pass({mode: (item, features) for mode, item in modes.items()}, train)
+    totals = one_pass({mode: (item, features) for mode, item in modes.items()}, train)
     probes = {mode: item.finish(totals[mode]) for mode, item in modes.items()}
     assert len(calls) == 1
     scores = {mode: analysis.score_statistic(features, probe) for mode, probe in probes.items()}
-    totals = analysis.one_pass({mode: (item, features) for mode, item in scores.items()}, test)
+    totals = one_pass({mode: (item, features) for mode, item in scores.items()}, test)
     assert len(calls) == 2
     for mode in ("spatial", "each"):
         alone = analysis.ridge_probe(features, train, test, 4, l2=L2, tokens=mode)

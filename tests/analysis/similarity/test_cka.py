@@ -178,9 +178,9 @@ def test_129_images_in_batches_of_128_work_in_a_pass_with_others(rng):
     assert result.attrs["remainder"] == 1 and result.attrs["examples"] == 128
     requests = {
         "cka": (analysis.cka.statistic(features), features),
-        "labels": (analysis.pooled_statistic("all"), features),
+        "labels": (analysis.engine.pooled_statistic("all"), features),
     }
-    totals = analysis.one_pass(requests, (images, np.arange(129)))
+    totals = analysis.engine.one_pass(requests, (images, np.arange(129)))
     pooled = requests["labels"][0].finish(totals["labels"])
     np.testing.assert_array_equal(pooled.labels, np.arange(129))  # others have all images
     np.testing.assert_array_equal(requests["cka"][0].finish(totals["cka"]).cka, result.cka)
@@ -213,7 +213,7 @@ def test_taps_without_an_example_axis_are_left_out_and_named(rng):
         pytest.warns(UserWarning, match="left out: table$"),
     ):
         analysis.cka(lambda images: {"table": tf.ones((7, 3))}, numbers(32, 16))
-    noise = analysis.gaussian_like(features)
+    noise = analysis.engine.gaussian_like(features)
     with pytest.warns(UserWarning, match=r"example axis are left out: position, table, scale$"):
         assert list(noise(tf.zeros((4, 1, 1, 1)))) == ["x", "y"]
 

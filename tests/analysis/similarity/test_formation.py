@@ -301,7 +301,7 @@ def test_errors_of_runs(undisturbed, tmp_path):
 
 @pytest.mark.slow
 def test_the_plot_shows_every_quantity(undisturbed):
-    axes = analysis.plot_formation(undisturbed[1]).panels
+    axes = analysis.plots.plot_formation(undisturbed[1]).panels
     assert len(axes) == 3
     for ax, name in zip(axes, ("cka_to_start", "cka_to_previous", "accuracy"), strict=True):
         (mesh,) = ax.collections
@@ -311,4 +311,4 @@ def test_the_plot_shows_every_quantity(undisturbed):
         np.testing.assert_array_equal(mesh.get_coordinates()[0, :, 0], np.arange(-0.5, 5))
     assert axes[0].collections[0].get_clim() == axes[1].collections[0].get_clim() == (0, 1)
     assert axes[0].figure.axes[0].get_title().endswith(undisturbed[1].attrs["model"])
-    assert len(analysis.plot_formation(undisturbed[1].drop_vars("accuracy")).panels) == 2
+    assert len(analysis.plots.plot_formation(undisturbed[1].drop_vars("accuracy")).panels) == 2

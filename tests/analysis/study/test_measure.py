@@ -261,7 +261,7 @@ def test_probes_choose_their_penalty_on_held_out_images(measured, subjects, data
     features = subject.features(*block_outputs(subject.taps))
     if subject.stages:
         last = features(tf.zeros((1, 16, 16, 3)))[block_outputs(subject.taps)[-1]]
-        features = analysis.match_maps(features, last.shape[-1], subject.grid)
+        features = analysis.engine.match_maps(features, last.shape[-1], subject.grid)
     held_out = analysis.ridge_probe(features, data.train, data.validation, 3)
     tested = analysis.ridge_probe(features, data.train, data.test, 3)
     probe = results[f"ridge_probe.{subject.slug}"]

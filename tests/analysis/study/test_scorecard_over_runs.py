@@ -221,7 +221,7 @@ def test_scorecards_of_earlier_versions_get_the_present_outcomes():
         assert actual["outcomes"].sel(claim="skips").values.tolist() == [new, new]
         if old != "not measured":  # as such a claim has no value
             drawn = [
-                analysis.plot_trainings(actual.assign(outcome=("claim", [word])))
+                analysis.plots.plot_trainings(actual.assign(outcome=("claim", [word])))
                 for word in (old, new)
             ]
             assert [ax.get_legend().texts[0].get_text() for ax in drawn] == [new, new]
@@ -234,7 +234,7 @@ def test_points_are_trainings_on_the_side_that_the_paper_reports():
         "b": card(skips={"value": 2.0, "low": 1.9}, heads=below | {"value": 0.6, "low": 0.5}),
     }
     actual = analysis.scorecard_of_trainings(cards)
-    ax = analysis.plot_trainings(actual)
+    ax = analysis.plots.plot_trainings(actual)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["Skips matter."] * 2
     points = [line.get_xydata() for line in ax.lines if line.get_marker() == "o"]
     for place, (name, sign) in enumerate((("skips", 1), ("heads", -1))):
@@ -244,7 +244,7 @@ def test_points_are_trainings_on_the_side_that_the_paper_reports():
         np.testing.assert_allclose(points[place][:, 0], away / scale)
         assert (points[place][:, 1] == place).all()
     with pytest.raises(ValueError, match="Expected a claim that was tested"):
-        analysis.plot_trainings(actual.assign(value=actual["value"] * np.nan))
+        analysis.plots.plot_trainings(actual.assign(value=actual["value"] * np.nan))
 
 
 def test_a_report_of_two_reports(tmp_path, capsys):

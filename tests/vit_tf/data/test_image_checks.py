@@ -40,8 +40,8 @@ def pixels(rng, low=0, high=255):
     [
         (analysis.cka, "flat"),
         (lambda *given: analysis.cka(given[0], given[1], given[0]), "flat"),
-        (lambda *given: analysis.cka(analysis.choose(given[0], ["flat"]), given[1]), "flat"),
-        (lambda *given: analysis.cka(analysis.gaussian_like(given[0]), given[1]), "flat"),
+        (lambda *given: analysis.cka(analysis.engine.choose(given[0], ["flat"]), given[1]), "flat"),
+        (lambda *given: analysis.cka(analysis.engine.gaussian_like(given[0]), given[1]), "flat"),
         (analysis.receptive_field, "map"),
         (dense_features, "map"),
         (analysis.localization, "map"),
@@ -78,7 +78,7 @@ def test_integers_are_taken_where_they_are_declared(rng):
     expected = analysis.cka(features, images.astype("float32"))["cka"]
     features.integer_images = True
     np.testing.assert_array_equal(analysis.cka(features, images)["cka"], expected)
-    of_pixels = analysis.choose(Features(0, 255), ["flat"])
+    of_pixels = analysis.engine.choose(Features(0, 255), ["flat"])
     np.testing.assert_allclose(analysis.cka(of_pixels, images)["cka"], expected, rtol=1e-6)
 
 

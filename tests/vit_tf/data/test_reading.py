@@ -275,14 +275,6 @@ def test_shards_are_all_images_and_each_worker_decodes_its_own(photos, decoded, 
     assert len(decoded) == (11 if name == photos else 0)
 
 
-def test_the_former_name_of_shard():
-    settings = {"image_size": 8, "take": 11, "splits": ("test",)}
-    with pytest.warns(DeprecationWarning, match="use shard="):
-        (former,) = data.load("digits", share=(1, 2), **settings)
-    (current,) = data.load("digits", shard=(1, 2), **settings)
-    np.testing.assert_array_equal(arrays(former)[0], arrays(current)[0])
-
-
 @pytest.mark.parametrize("shard", [(2, 2), (-1, 2), (0, 20)])
 def test_shards_out_of_range(shard):
     with pytest.raises(ValueError, match=r"shard to be \(index, num_shards\)"):

@@ -88,7 +88,7 @@ def test_more_steps_in_one_call_train_equally(rng, tmp_path):
 def statistics(vit, bit, data):
     """Every statistic of a ViT and a BiT, as requests of one pass."""
     every = vit_tf.submodel(vit, "*")
-    sums = analysis.choose(every, [tap for tap in vit.taps if tap.endswith("/sum")])
+    sums = analysis.engine.choose(every, [tap for tap in vit.taps if tap.endswith("/sum")])
     other = vit_tf.submodel(bit, "stage*/sum")
     probe = analysis.ridge_probe.statistic
     return {
@@ -112,7 +112,7 @@ def measured(name, rng):
         vit = vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 16, 3)
         bit = vit_tf.BiT((16, 16, 3), (1, 1), 0.5, 3)
         requests = statistics(vit, bit, data)
-        totals = analysis.one_pass(requests, data)
+        totals = analysis.engine.one_pass(requests, data)
     return vit, bit, data, {key: requests[key][0].finish(totals[key]) for key in requests}
 
 
@@ -158,7 +158,7 @@ def test_one_pass_over_two_models_gives_what_each_analysis_gives_by_itself(rng):
     for name, features, tokens in [("probe", sums, "each"), ("wide", other, "all")]:
         score = analysis.fit_ridge_probe(features, data, 3, tokens=tokens)(data)
         statistic = analysis.score_statistic(features, results[name])
-        totals = analysis.one_pass({"": (statistic, features)}, data)[""]
+        totals = analysis.engine.one_pass({"": (statistic, features)}, data)[""]
         xr.testing.assert_identical(statistic.finish(totals), score)
 
 

@@ -48,8 +48,3 @@ def test_what_is_not_built_is_refused():
     for wrong in (keras.Sequential([keras.layers.Dense(3)]), "vit"):
         with pytest.raises(ValueError, match=r"Expected model to be a built keras.Model"):
             vit_tf.reinitialize(wrong, 0)
-
-
-def test_the_former_name_warns():
-    with pytest.warns(DeprecationWarning, match="use reinitialize"):
-        assert vit_tf.fresh_copy is vit_tf.reinitialize

@@ -110,7 +110,7 @@ def test_dense_measurements_take_a_pair_for_features_with_a_grid(rng):
     with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
         analysis.keypoint_correspondence(features, [], (4, 4))
     with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
-        analysis.match_maps(features, 8, (4, 4))
+        analysis.engine.match_maps(features, 8, (4, 4))
     video = np.zeros((3, 12, 12, 3), "float32"), np.ones((3, 12, 12), int)
     with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
         analysis.label_propagation(features, [video], (4, 4))
