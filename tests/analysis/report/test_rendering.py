@@ -58,3 +58,9 @@ def test_a_process_that_ends_early_is_an_error(tmp_path):
 def test_plots_of_other_packages_and_few_pictures_are_drawn_here(processes, tmp_path):
     assert processes.start([drawing(1.0, tmp_path / "own.png", lambda result: None)]) is None
     assert not Processes.for_pictures(8)
+
+
+def test_a_plot_that_returns_nothing_is_named():
+    drawing = Drawing(lambda result: None, {"ViT": None}, True, None, "Figure 1: CKA")
+    with pytest.raises(ValueError, match="draw of 'Figure 1: CKA' to return Matplotlib axes"):
+        drawing.figure()

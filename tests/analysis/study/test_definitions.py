@@ -53,8 +53,6 @@ def with_mistake(model):
         ({"claims": [made("ckka.{vit}")]}, ("own-claim", "result", "'ckka'", "cka")),
         ({"quantities": [replace(halves_alike, result="cka.{modle}")]}, ("'modle'", "model")),
         ({"quantities": [replace(halves_alike, result="cca.{model}")]}, ("'cca'", "cka")),
-        ({"draw": nothing}, ("draw", "Figures 1 and B.1", "return a value")),
-        ({"claims": [replace(made(), statistic=nothing)]}, ("own-claim", "return a value")),
         ({"claims": [nothing]}, ("Figures 1 and B.1", "above or below a threshold", "nothing")),
         ({"claims": [made(), made()]}, ("one claim 'own-claim'",)),
         ({"name": "cka-{modle}"}, ("Figures 1 and B.1", "modle")),
