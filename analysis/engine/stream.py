@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -141,10 +141,6 @@ class Statistic(Generic[Result]):
     merge: Callable[..., Any] | None = None
     fed: tuple[tf.Variable, ...] = ()
 
-    def with_reusable_step(self) -> "Statistic[Result]":
-        """The same statistic, whose graphs are kept for as long as it is."""
-        return replace(self, step=Reusable(self.step))
-
 
 def one_pass(
     requests: dict[str, tuple],
@@ -255,7 +251,10 @@ class _Totals:
         }
         if number == NOT_MINE:
             added = tf.nest.map_structure(np.zeros_like, added)
-        self._sums = _add(self._sums, added)
+        if self._sums is None:
+            self._sums = tf.nest.map_structure(lambda x: np.array(x, np.float64), added)
+        else:  # in place, as sums over all pairs of layers may be large
+            tf.nest.map_structure(lambda total, x: np.add(total, x, out=total), self._sums, added)
 
     def of_all_workers(self) -> dict[str, Any]:
         """The totals over the batches of all workers, by request."""
@@ -363,13 +362,6 @@ def _merge(
         name: requests[name][0].merge(merged[name], part) if name in merged else part
         for name, part in parts.items()
     }
-
-
-def _add(sums: Any, result: Any) -> Any:
-    """Adds a structure of arrays to one of float64 arrays, in place once there is one."""
-    if sums is None:
-        return tf.nest.map_structure(lambda x: np.array(x, np.float64), result)
-    return tf.nest.map_structure(lambda total, x: np.add(total, x, out=total), sums, result)
 
 
 def as_dataset(data: Any, batch_size: int = BATCH_SIZE) -> tf.data.Dataset:
@@ -503,20 +495,16 @@ def _groups(
             log.info("%s: %d of %s batches", description or "images", start, total or "unknown")
             logged = time.monotonic()
         for images, *_ in group:
-            _check_size(before, images.shape[0], min_batch)
+            # Only the last batch may be small: one that another follows is not the last.
+            checked_size = images.shape[0] if before is None else before
+            if checked_size < min_batch:
+                raise ValueError(
+                    f"Expected batches of at least {min_batch} examples, except for the last. "
+                    f"Received one of {checked_size}"
+                )
             before = images.shape[0]
             if images.shape.rank > 2:  # not rows of activations, whose layers are checked
                 require_finite(images, examples)
             examples += before
         yield start, group
         start += len(group)
-
-
-def _check_size(before: int | None, size: int, min_batch: int) -> None:
-    """Raises a `ValueError` for a batch that is too small: the first, or the one before another."""
-    small = size if before is None else before
-    if small < min_batch:
-        raise ValueError(
-            f"Expected batches of at least {min_batch} examples, except for the last. "
-            f"Received one of {small}"
-        )

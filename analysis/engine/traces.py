@@ -13,7 +13,7 @@ import hashlib
 import inspect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, TypeAlias, TypeVar
 
@@ -32,6 +32,9 @@ MAX_PAIRED = 1  # of these, those that hold another model too, whose weights sta
 MAX_COMPILED = 2
 PLAIN = (bool, int, float, str, bytes, type(None))
 ATTRIBUTE = "_vit_tf_kept"
+# Of features that are kept with a model: they are made anew when it changes, so that what is kept
+# with them needs no second comparison of all layers.
+MADE_OF_MODEL = "_vit_tf_made_of_model"
 
 
 class Kept:
@@ -72,8 +75,14 @@ def keep(
     if not all(isinstance(model, keras.Model) for model in (owner, *others)) or not _is_plain(key):
         return make()
     stores = vars(owner).setdefault(ATTRIBUTE, (Kept(MAX_KEPT), Kept(MAX_PAIRED)))
-    states = tuple((Same(model), state_of(model)) for model in (owner, *others))
-    return stores[bool(others)].get((key, states), make)
+    states = tuple(
+        (Same(model), None if MADE_OF_MODEL in vars(model) else state_of(model))
+        for model in (owner, *others)
+    )
+    made = stores[bool(others)].get((key, states), make)
+    if isinstance(made, keras.Model):
+        vars(made)[MADE_OF_MODEL] = True
+    return made
 
 
 def _is_plain(value: Any) -> bool:
@@ -90,7 +99,7 @@ def state_of(model: keras.Model) -> Hashable:
     other objects, such as an activation, by identity.
     """
     state = []
-    ignored = {ATTRIBUTE, *_private_attributes()}
+    ignored = {ATTRIBUTE, MADE_OF_MODEL, *_private_attributes()}
     for layer in model._flatten_layers():
         state.append((type(layer), Same(layer.dtype_policy)))
         for name, value in vars(layer).items():
@@ -172,7 +181,8 @@ def reusable(make: Callable) -> Callable:
         models = [value for value in others if isinstance(value, keras.Model)]
 
         def made() -> Any:
-            return make(*given.args, **given.kwargs).with_reusable_step()
+            new = make(*given.args, **given.kwargs)
+            return replace(new, step=Reusable(new.step))
 
         return keep(features, (make.__module__, make.__qualname__, *plain), made, models)
 
@@ -288,7 +298,8 @@ def _attributes_of_keras() -> frozenset[str]:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     tracking = {name for name in dir(model) if name.startswith("_self_")}
-    return frozenset({ATTRIBUTE, *vars(model), *tracking, *vars(keras.layers.Layer())})
+    own = {ATTRIBUTE, MADE_OF_MODEL}
+    return frozenset({*own, *vars(model), *tracking, *vars(keras.layers.Layer())})
 
 
 def _class_of(value: Any) -> Hashable:

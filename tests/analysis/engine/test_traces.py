@@ -1,5 +1,7 @@
 """Repeated calls share one graph, until the model changes."""
 
+from collections.abc import Hashable
+
 import keras
 import numpy as np
 import pytest
@@ -57,6 +59,19 @@ def test_a_second_call_traces_nothing_and_gives_the_same(name, vit, traced):
     second = CALLS[name](vit)
     assert [graph for graph in traced if not graph.startswith("Dataset")] == []
     assert second.identical(first)
+
+
+def test_a_call_compares_the_layers_of_a_model_once(vit, monkeypatch):
+    compared, state_of = [], traces.state_of
+
+    def note(model: keras.Model) -> Hashable:
+        compared.append(model)
+        return state_of(model)
+
+    CALLS["distance"](vit)
+    monkeypatch.setattr(traces, "state_of", note)
+    CALLS["distance"](vit)
+    assert len(compared) == 1 and compared[0] is vit
 
 
 def test_other_arguments_images_and_weights_give_their_own_result():
