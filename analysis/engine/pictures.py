@@ -18,7 +18,7 @@ PICTURE_DIMS = ("pixel_row", "pixel_column", "colour")
 
 
 def as_pictures(
-    images: tf.Tensor, features: Features, longest_side: int | None = None
+    images: tf.Tensor, features: Features | None, longest_side: int | None = None
 ) -> tf.Tensor:
     """Images that a model takes as 8-bit RGB pictures, shrunk where a side is longer.
 

@@ -749,6 +749,7 @@
   }
   options(select, page.images, 0, chooseExample);
   // All images, with what each model predicts; a click chooses one.
+  const isWrong = (index) => page.models.some((model) => model.examples[index].correct === false);
   if (strip) page.images.forEach((name, index) => {
     const button = element("button", "", strip);
     button.type = "button";
@@ -756,9 +757,24 @@
     button.firstChild.alt = name;
     const predicted = page.models.map((model) => model.examples[index].predictions?.[0]?.name).filter(Boolean);
     element("span", "", button, [...new Set(predicted)].join(" or "));
+    if (isWrong(index)) {
+      button.classList.add("wrong");
+      element("span", "", button, `label: ${page.models.find((model) => model.examples[index].label).examples[index].label}`);
+    }
     button.setAttribute("aria-pressed", String(index === 0));
     button.addEventListener("click", () => chooseExample(index));
   });
+  // Hides the images that every model classifies correctly.
+  const filter = document.getElementById("wrong-only");
+  const wrong = page.images.map((_, index) => index).filter(isWrong);
+  if (filter && wrong.length) {
+    filter.closest(".filter").hidden = false;
+    filter.parentNode.append(` only wrong predictions (${wrong.length} of ${page.images.length})`);
+    filter.addEventListener("change", () => {
+      strip.childNodes.forEach((button, index) => { button.hidden = filter.checked && !isWrong(index); });
+      if (filter.checked && !isWrong(shared.example)) chooseExample(wrong[0]);
+    });
+  }
   for (const part of document.querySelectorAll("section[id]")) {
     const heading = part.querySelector("h2[id]");
     if (!heading) continue;

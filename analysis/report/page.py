@@ -17,6 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+import numpy as np
+
 from vit_tf.common.names import without_password
 from vit_tf.data.files import write_whole
 
@@ -93,6 +95,26 @@ class ModelSummary:
     colour: str = ""  # of the model in the overview, as CSS writes it; may be empty
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """What a model predicts for an image."""
+
+    model: str
+    class_name: str
+    probability: float
+    is_correct: bool | None = None  # None where the image has no label
+    colour: str = ""  # of the model, as CSS writes it; may be empty
+
+
+@dataclass(frozen=True)
+class ShownImage:
+    """One of the measured images, as the page shows it."""
+
+    picture: np.ndarray  # 8-bit array of shape (row, column, 3)
+    label: str = ""  # name of its class; empty where it has none
+    predictions: Sequence[Prediction] = ()
+
+
 def write_report(
     path: str | os.PathLike,
     *,
@@ -109,6 +131,7 @@ def write_report(
     summary: Sequence[ModelSummary] = (),
     sentences: Sequence[str] = (),
     overview: Sequence[Panel] = (),
+    shown_images: Sequence[ShownImage] = (),
     figures_of_claims: dict[str, str] | None = None,
 ) -> Path:
     """Write the report as one self-contained HTML file, atomically.
@@ -131,6 +154,7 @@ def write_report(
         summary: list of `ModelSummary`, the models on the first screen.
         sentences: the main results, as sentences.
         overview: list of `Panel`, the small multiples on the first screen.
+        shown_images: list of `ShownImage`, some of the images that were measured.
         figures_of_claims: dict from the name of a claim to the name of its figure.
 
     Returns:
@@ -158,6 +182,7 @@ def write_report(
         summary=[_summarized(model) for model in summary],
         sentences=list(sentences),
         overview=[_embed_panel(panel, path.parent) for panel in overview],
+        shown_images=[{**vars(image), "data": _as_png(image.picture)} for image in shown_images],
         differences=list(differences),
         compared=any(row.sentences for row in differences),
         tested=sum(row.tested > 0 for row in differences),
@@ -238,6 +263,15 @@ def in_frame(path: str | os.PathLike) -> str:
         f'<iframe srcdoc="{page}" width="100%" height="800" style="border: 0"></iframe>'
         f'<p><a href="{link}">{link}</a></p>'
     )
+
+
+def _as_png(picture: np.ndarray) -> str:
+    """A picture (row, column, colour) as text that a page embeds."""
+    from PIL import Image
+
+    file = BytesIO()
+    Image.fromarray(picture).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode("ascii")
 
 
 def _resource(name: str) -> str:

@@ -21,8 +21,10 @@ from vit_tf.data.any_images import as_images, is_raw
 from vit_tf.data.preprocessing import Preprocessing, check_values
 
 from ..engine.estimates import NOT_TESTED, OUTCOMES, REPLICATES, accuracy_of
+from ..engine.failures import explain
 from ..engine.features import name_models
 from ..engine.own_images import in_common_range
+from ..engine.pictures import THUMBNAIL, as_pictures
 from ..engine.results import Results
 from ..engine.roles import AnyImages, Models
 from ..engine.store import has_own_digest, load_unchanged, save
@@ -39,8 +41,10 @@ from ..report.first_screen import (
 )
 from ..report.page import (
     ModelSummary,
+    Prediction,
     ReportFigure,
     Section,
+    ShownImage,
     in_frame,
     require_own,
     write_report,
@@ -54,6 +58,7 @@ from .claims import (
     untrained_measurements,
 )
 from .data import Data, make_data
+from .exploration import probabilities
 from .figure import (
     Figure,
     Picture,
@@ -174,6 +179,8 @@ def write_figures(
     compared = [model for model in models if model.base is None]
     overview, failed = draw_overview(pictures, compared, results)
     left_out += failed
+    images, failed = _shown_images(compared, data)
+    left_out += failed
     chapters, notes = _not_measured(figures, left_out)
     passes = {result.attrs["pass"]: result.attrs["seconds"] for result in results.values()}
     path = write_report(
@@ -182,6 +189,7 @@ def write_figures(
         summary=_summaries(compared, models_table),
         sentences=[*main_results(differences), *_enough_images(claims, results)],
         overview=overview,
+        shown_images=images,
         differences=differences,
         scorecard=claims,
         figures_of_claims=_figures_of_claims(drawn, pictures, claims),
@@ -474,6 +482,43 @@ def _summaries(models: list[StudyModel], rows: Sequence[dict[str, Any]]) -> list
             )
         )
     return summaries
+
+
+MOST_SHOWN = 12  # images on the page
+
+
+def _shown_images(models: Sequence[StudyModel], data: Data) -> tuple[list[ShownImage], LeftOut]:
+    """The first images with what models with known classes predict, and what failed."""
+    batch = next(iter(data.few))
+    images, labels = batch[:2] if isinstance(batch, tuple) else (batch, None)
+    images = images[:MOST_SHOWN]
+    predictions, failed = [[] for _ in images], []
+    names, colours = (), model_colours(models)
+    labels = labels[:MOST_SHOWN].numpy() if data.labelled and labels is not None else None
+    for model in models:
+        if not model.class_names:
+            continue
+        try:
+            scores = model.features(model.scores_tap)(images)[model.scores_tap]
+        except Exception as error:
+            failed.append(("Predictions", [f"{model.name}: {explain(error, 'Predictions')}"]))
+            continue
+        is_labelled = model.correct is not None and labels is not None
+        names = model.class_names if is_labelled else names
+        for index, shares in enumerate(probabilities(scores, model.has_sigmoids)):
+            best = int(shares.argmax())
+            predictions[index].append(
+                Prediction(
+                    model.name,
+                    model.class_names[best],
+                    float(shares[best]),
+                    bool(best == labels[index]) if is_labelled else None,
+                    colours[model.name],
+                )
+            )
+    pictures = as_pictures(images, None, THUMBNAIL).numpy()
+    words = [names[label] for label in labels] if names else [""] * len(pictures)
+    return list(map(ShownImage, pictures, words, predictions)), failed
 
 
 def _sections(

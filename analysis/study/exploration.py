@@ -188,13 +188,14 @@ def explore_models(
     """Write one page of several models; an `Exploration` with a dict from name for all."""
     require_own(path)
     pictures, image_names = read_images(images)
+    labels = labels_of_images(images, len(pictures))
     views, results, left_out, calls = [], {}, {}, {}
     for name, (model, settings) in models.items():
         model = vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
         opened, subject, photos = open_subject(name, model, pictures, **settings)
         with eager_steps():
             results[name], left_out[name] = collect_results(subject)
-        view = _view(opened, subject, photos, results[name], left_out[name])
+        view = _view(opened, subject, photos, results[name], left_out[name], labels)
         calls[name] = view["calls"]
         if not results[name]:
             reasons = " ".join(dict.fromkeys(r for _, why in left_out[name] for r in why))
@@ -291,6 +292,7 @@ def _view(
     photos: Sequence[np.ndarray],
     results: Results,
     left_out: LeftOut,
+    labels: Sequence[int | str | None],
 ) -> dict[str, Any]:
     """What the page shows of a model: name, numbers, panels, what is left out, and facts."""
     classes = find_class_names(opened.model)
@@ -299,6 +301,11 @@ def _view(
         results, lambda name: PACKERS[name](results[name], subject, classes), opened.name
     )
     left_out += failed
+    payload = make_payload(subject, results, photos, classes, packed)
+    if "scores" in results:
+        predicted = results["scores"].values.argmax(axis=-1).tolist()
+        for example, label, number in zip(payload["examples"], labels, predicted, strict=True):
+            example |= compare_with_label(label, number, classes)
     calls = calls_of(subject, results)
     return {
         "name": opened.name,
@@ -307,7 +314,7 @@ def _view(
             panel: [calls[name] for name in names if name in calls]
             for panel, names in _results_of_panels().items()
         },
-        "payload": make_payload(subject, results, photos, classes, packed),
+        "payload": payload,
         "shown": _shown(subject, results),
         "left_out": _by_reason(left_out),
         "facts": {key: value for key, value in row.items() if value is not None}
@@ -379,6 +386,38 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str]]:
         read.append(decode_file(image) if is_path else np.asarray(image))
         names.append(Path(image).name if is_path else f"image {number}")
     return read, names
+
+
+def labels_of_images(images: Any, count: int) -> list[int | str | None]:
+    """The label of each of `count` images: a number, the name of its class folder, or None."""
+    if isinstance(images, tf.data.Dataset):
+        labels = [
+            label
+            for batch in as_images(images)
+            if isinstance(batch, tuple)
+            for label in np.asarray(batch[1]).tolist()
+        ]
+        names = getattr(images, "class_names", None)
+        if len(labels) == count and all(isinstance(x, int) and x >= 0 for x in labels):
+            return [names[label] for label in labels] if names else labels
+    elif isinstance(images, str | os.PathLike) and Path(images).is_dir():
+        parts = [file.relative_to(images).parts for file in _files_of(Path(images))]
+        # Folders of classes, and no files next to them.
+        if all(len(part) > 1 for part in parts):
+            return [part[0] for part in parts]
+    return [None] * count
+
+
+def compare_with_label(
+    label: int | str | None, predicted: int, class_names: Sequence[str] | None
+) -> dict[str, Any]:
+    """The name of an image's label and whether it is predicted; no entries if it is no class."""
+    names = tuple(class_names or ())
+    if isinstance(label, str):
+        label = names.index(label) if label in names else None
+    if label is None or (names and label >= len(names)):
+        return {}
+    return {"label": class_name(names, label), "correct": label == predicted}
 
 
 def _examples_of(dataset: tf.data.Dataset) -> Iterator[Any]:

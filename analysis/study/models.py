@@ -20,6 +20,7 @@ from keras import backend
 import vit_tf
 from vit_tf.common.names import format_list, join_words, match
 from vit_tf.data.preprocessing import Preprocessing, interval
+from vit_tf.models.class_names import find_class_names
 from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import attention_taps, by_own_rule, contradictions
 from vit_tf.taps.scores import Scores, find_scores
@@ -127,6 +128,8 @@ class StudyModel:
     accuracy: tuple[float, int] | None = None  # test accuracy in [0, 1], number of test images
     # Which test images are classified correctly, of shape (test image,).
     correct: Any = field(default=None, compare=False, repr=False)
+    # Names of the classes of its scores, where they are known to be scores of classes.
+    class_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
     # Of each tap without the example axis; empty where all taps are as the tap grammar says.
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     image_size: tuple[int, int] | None = None  # (height, width) in pixels, where `shapes` are known
@@ -513,7 +516,9 @@ def prepare_models(
         chance = 1 / data.num_classes if data.num_classes else 1.0
         if accuracy and not model.supervision and accuracy_of(*accuracy).low > chance:
             model = replace(model, supervision=LABELS)
-        model = replace(model, accuracy=accuracy, correct=correct)
+        names = class_names if accuracy else find_class_names(source.model) or ()
+        names = tuple(names) if model.shapes.get(model.scores_tap) == (len(names),) else ()
+        model = replace(model, accuracy=accuracy, correct=correct, class_names=names)
         models.append(model)
         rows.append(describe_model(source, model))
         if accuracy:
@@ -788,6 +793,7 @@ def baselines_of(
             base=model,
             accuracy=None,
             correct=None,
+            class_names=(),
             **baselines[role],
         )
         for role in order

@@ -232,6 +232,26 @@ def test_a_strip_of_all_images_chooses_one(browser, pair_page):
     assert browser.value(shown) == names[1][0]
 
 
+def test_the_strip_can_show_wrong_predictions_only(browser, pair_page, tmp_path):
+    browser.open(pair_page.path)
+    is_hidden = "document.querySelector('.filter').hidden"
+    assert browser.value(is_hidden) is True  # the images have no labels
+    # The second image of the second model has a label that is not predicted.
+    *parts, last = pair_page.path.read_text("utf-8").split('{"picture":')
+    assert len(parts) == 4
+    marked = '{"picture":'.join(parts) + '{"correct":false,"label":"hen","picture":' + last
+    (tmp_path / "wrong.html").write_text(marked, "utf-8")
+    browser.open(tmp_path / "wrong.html")
+    assert browser.value(is_hidden) is False
+    strip = "[...document.querySelectorAll('#strip button')]"
+    assert "label: hen" in browser.value(f"{strip}[1].textContent")
+    browser.value("document.querySelector('#wrong-only').click()")
+    assert browser.value(f"{strip}.map(one => one.hidden)") == [True, False]
+    assert browser.value("document.querySelector('#example').value") == "1"
+    browser.value("document.querySelector('#wrong-only').click()")
+    assert browser.value(f"{strip}.map(one => one.hidden)") == [False, False]
+
+
 def test_the_contents_lead_to_every_panel(browser, vit_page):
     browser.open(vit_page.path)
     headings = browser.value("[...document.querySelectorAll('h2[id]')].map(one => one.textContent)")

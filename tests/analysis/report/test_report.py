@@ -2,16 +2,27 @@
 
 import base64
 import hashlib
+import io
 import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
+from PIL import Image
 from study_parts import claim_result
 
 from vit_tf.analysis.engine.estimates import share
 from vit_tf.analysis.papers import raghu, walmer
-from vit_tf.analysis.report.page import ModelSummary, Panel, ReportFigure, Section, write_report
+from vit_tf.analysis.report.page import (
+    ModelSummary,
+    Panel,
+    Prediction,
+    ReportFigure,
+    Section,
+    ShownImage,
+    write_report,
+)
 
 VOID = {"meta", "link", "img", "br", "hr"}
 
@@ -443,3 +454,22 @@ def test_reasons_are_sentences_and_no_messages_of_errors(tmp_path, png):
     ):
         assert sentence in words
     assert "Expected" not in words and "Received" not in words
+
+
+def test_measured_images_stand_with_their_labels_and_predictions(tmp_path):
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 6, 5, 3)).astype(np.uint8)
+    predictions = [Prediction("ViT", "dog", 0.914, False), Prediction("BiT", "<cat>", 0.5, True)]
+    shown = [
+        ShownImage(pictures[0], "<cat>", predictions),
+        ShownImage(pictures[1], "", [Prediction("ViT", "hen", 0.3)]),
+    ]
+    page = _write(tmp_path / "report.html", shown_images=shown)
+    images = page.all("img")
+    assert [image["alt"] for image in images] == ["<cat>", "image 2"]
+    for image, picture in zip(images, pictures, strict=True):
+        data = base64.b64decode(image["src"].split(",", 1)[1])
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), picture)
+    guesses = [span for span in page.all("span") if "guess" in span.get("class", "")]
+    assert [span["title"] for span in guesses] == ["ViT", "BiT", "ViT"]
+    assert ["wrong" in span["class"] for span in guesses] == [True, False, False]
+    assert "<cat>✗dog91%✓<cat>50%hen30%" in "".join(page.text.split())

@@ -20,7 +20,15 @@ from sklearn.decomposition import PCA
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.study import exploration_results
-from vit_tf.analysis.study.exploration import Exploration, pack, probabilities, read_images, shrunk
+from vit_tf.analysis.study.exploration import (
+    Exploration,
+    compare_with_label,
+    labels_of_images,
+    pack,
+    probabilities,
+    read_images,
+    shrunk,
+)
 from vit_tf.analysis.study.exploration_results import principal_components, token_norms
 
 
@@ -495,3 +503,24 @@ def test_a_functional_vit_without_a_class_token_shows_its_grid(tmp_path):
     np.testing.assert_allclose(attention, rows, atol=1e-5)
     for norms in page.results["token_norms"].values():
         assert norms.sizes["row"] == 2 and norms.sizes["column"] == 3
+
+
+def test_labels_of_images_are_compared_with_predictions(tmp_path):
+    images = np.zeros((3, 4, 4, 3), np.uint8)
+    data = tf.data.Dataset.from_tensor_slices((images, [2, 0, 1])).batch(2)
+    assert labels_of_images(data, 3) == [2, 0, 1]
+    data.class_names = ("cat", "dog", "hen")
+    assert labels_of_images(data, 3) == ["hen", "cat", "dog"]
+    unknown = tf.data.Dataset.from_tensor_slices((images, [-1, -1, -1])).batch(2)
+    assert labels_of_images(unknown, 3) == [None] * 3
+    for name in ("cat/1.png", "dog/a/2.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        Image.fromarray(images[0]).save(tmp_path / name)
+    assert labels_of_images(tmp_path, 2) == ["cat", "dog"]
+    Image.fromarray(images[0]).save(tmp_path / "other.png")
+    assert labels_of_images(str(tmp_path), 3) == [None] * 3
+    names = ("dog", "cat")
+    assert compare_with_label("cat", 1, names) == {"label": "cat", "correct": True}
+    assert compare_with_label("cat", 0, names) == {"label": "cat", "correct": False}
+    assert compare_with_label(1, 0, None) == {"label": "class 1", "correct": False}
+    assert compare_with_label("hen", 0, names) == compare_with_label(2, 0, names) == {}

@@ -3,6 +3,7 @@
 from functools import cache
 from itertools import combinations_with_replacement
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -234,3 +235,40 @@ def test_floats_for_models_that_expect_other_values_are_refused_or_warned_of(tmp
         make_report({"one": one, "other": other}, floats, folder=tmp_path)
     with pytest.raises(ValueError, match=r"values in \[0, 1\]. Received: values from"):
         make_report(one, 300 * floats, folder=tmp_path)
+
+
+def test_the_first_images_are_shown_with_what_each_model_predicts():
+    rng = np.random.default_rng(0)
+    images = rng.uniform(-1, 1, (20, 6, 5, 3)).astype("float32")
+    labels, scores = rng.integers(3, size=20), rng.normal(size=(20, 3))
+
+    def model(name, columns, **changes):
+        def features(tap):
+            return lambda batch: {tap: scores[: len(batch)][:, columns]}
+
+        fields = {"features": features, "scores_tap": "logits", "has_sigmoids": False}
+        fields |= {"class_names": ("a", "b", "c"), "correct": labels == 0, "role": "model"}
+        return SimpleNamespace(name=name, base=None, **fields | changes)
+
+    models = [
+        model("first", [0, 1, 2]),
+        model("turned", [2, 1, 0], correct=None),  # of whose classes no label is known
+        model("nameless", [0, 1, 2], class_names=()),
+        model("broken", [0, 1, 2], features=lambda tap: lambda batch: {}[tap]),
+    ]
+    few = tf.data.Dataset.from_tensor_slices((images, labels)).batch(20)
+    shown, failed = assemble._shown_images(models, SimpleNamespace(few=few, labelled=True))
+    assert len(shown) == 12 and [title for title, _ in failed] == ["Predictions"]
+    shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    for index, image in enumerate(shown):
+        first, turned = image.predictions
+        best = shares[index].argmax()
+        assert (first.model, first.class_name) == ("first", "abc"[best])
+        assert first.probability == pytest.approx(shares[index, best])
+        assert first.is_correct == (best == labels[index])
+        assert turned.class_name == "cba"[best] and turned.is_correct is None
+        assert image.label == "abc"[labels[index]]
+        expected = np.rint((images[index] + 1) * 127.5)
+        np.testing.assert_allclose(image.picture, expected, atol=1)
+    unlabelled, _ = assemble._shown_images(models[:1], SimpleNamespace(few=few, labelled=False))
+    assert unlabelled[0].label == "" and unlabelled[0].predictions[0].is_correct is None
