@@ -62,6 +62,14 @@ def reading_of(models: list[StudyModel], results: Results) -> str:
     )
 
 
+def unchanged_reading(results):
+    """The sentence in place of a picture whose panels all show the same; None if some differ."""
+    readings = [changed_readings(result) for result in results.values()]
+    if any(reading.startswith("Warning") for reading in readings):
+        return None
+    return " ".join(dict.fromkeys(readings)).replace("It hardly", "CKA hardly")
+
+
 SENSITIVITY = Figure(
     paper=DAVARI,
     numbers="sensitivity",
@@ -73,4 +81,5 @@ SENSITIVITY = Figure(
     name="cka-sensitivity-{model}",
     title="What CKA depends on",
     caption=reading_of,
+    instead=unchanged_reading,
 )
