@@ -40,11 +40,16 @@ from .flow.embeddings import (
 from .flow.equivariance import equivariance_error as equivariance_error
 from .flow.frequency import frequency_amplitude as frequency_amplitude
 from .flow.logit_lens import lens_accuracy as lens_accuracy, logit_lens as logit_lens
+from .flow.outliers import (
+    outlier_roles as outlier_roles,
+    outlier_tokens as outlier_tokens,
+)
 from .flow.receptive_field import (
     position_attribution as position_attribution,
     receptive_field as receptive_field,
 )
 from .flow.robustness import robustness as robustness
+from .flow.shape_bias import shape_bias as shape_bias
 from .flow.skips import branch_norms as branch_norms, skip_ratio as skip_ratio
 from .flow.stitching import stitching as stitching
 from .objects.dense_features import dense_features as dense_features, dense_size as dense_size

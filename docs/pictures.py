@@ -38,6 +38,7 @@ from picture_models import (
 )
 from PIL import Image
 from skimage import data
+from sklearn.linear_model import LogisticRegression
 
 import vit_tf
 from vit_tf import analysis
@@ -89,6 +90,38 @@ def of_shapes(measure, *patterns):
     """A result for the ViT of the shapes and one for the same untrained."""
     models = {"trained": shapes_vit(), "untrained": vit_tf.reinitialize(shapes_vit())}
     return {label: measure(vit_tf.submodel(x, *patterns)) for label, x in models.items()}
+
+
+def shape_bias():
+    """Of linear classifiers of the shapes on features, with a texture for each class and without.
+
+    The classifiers are of models of CIFAR-10.
+    """
+    conflicts = vit_tf.data.load_cue_conflict(504, image_size=32)
+    results = {}
+    for data_set, words in (("textured-shapes", "textures"), ("shapes", "random colours")):
+        take = {"image_size": 32, "splits": ("train",), "take": 800, "batch_size": 800}
+        (train,) = vit_tf.data.load(data_set, **take)
+        ((images, labels),) = train.as_numpy_iterator()
+        for title, name in (("ViT-CLS", "vit"), ("BiT", "bit")):
+            pooled = vit_tf.submodel(trained(name), "pooled")
+            x = np.concatenate([pooled(batch)["pooled"] for batch in np.split(images, 8)])
+            probe = LogisticRegression(max_iter=1000).fit(x, labels)
+            classifier = LinearClassifier(pooled, probe, train.class_names)
+            results[f"{title}: {words}"] = analysis.shape_bias(classifier, conflicts)
+    return results
+
+
+class LinearClassifier:
+    """The scores of a fitted linear classifier of pooled features."""
+
+    def __init__(self, pooled, probe, class_names):
+        self.pooled, self.class_names = pooled, class_names
+        self.weights = probe.coef_.T.astype("float32")
+        self.intercept = probe.intercept_.astype("float32")
+
+    def __call__(self, images):
+        return {"logits": self.pooled(images)["pooled"] @ self.weights + self.intercept}
 
 
 def matching_layers():
@@ -244,6 +277,8 @@ RESULTS = {
     "formation": formation,
     "intrinsic_dimension": lambda: of_two(analysis.intrinsic_dimension),
     "frequency_amplitude": lambda: of_two(analysis.frequency_amplitude),
+    "outlier_tokens": lambda: analysis.outlier_tokens(trained("vit"), test_images()),
+    "shape_bias": shape_bias,
     "stitching": lambda: analysis.stitching(
         trained("bit"), trained("vit"), train_images()[1], test_images()
     ),

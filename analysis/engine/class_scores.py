@@ -145,7 +145,10 @@ def scores_of_function(features: Features, images: Images, scores: str) -> tuple
         value = from_probabilities(taps[scores]) if before is None else from_scores(before)
         return {name: x for name, x in taps.items() if name != scores} | {tap: value}
 
-    return Derived(features, compute, getattr(features, "token_grid", None)), tap
+    made = Derived(features, compute, getattr(features, "token_grid", None))
+    if hasattr(features, "class_names"):
+        made.class_names = features.class_names
+    return made, tap
 
 
 def class_positions(

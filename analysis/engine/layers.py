@@ -180,6 +180,13 @@ def attended(weights: Mapping[str, Shape], grid: TokenGrid | None) -> tuple[list
     return fit, ""
 
 
+def _tokens_and_attention(model: _Model) -> list[str]:
+    """Blocks of tokens, and the attention weights that read them, in depth order."""
+    tokens = [tap for tap in model.on_grid(model.graph.blocks) if model.holds_tokens(tap)]
+    both = {*tokens, *(_attention(model) if tokens else [])}
+    return [tap for tap in model.names if tap in both]
+
+
 def _rollout(model: _Model) -> list[str]:
     weights = _attention(model)
     sites = tuple({f"{tap.split('/')[0]}/" for tap in weights if "/attention/" in tap})
@@ -230,6 +237,7 @@ KINDS = {
     "tokens": Kind("representations on a known grid", _tokens, is_detailed=True),
     "output_tokens": Kind("representations on a known grid", _output_tokens, is_detailed=True),
     "lens": Kind("blocks on a known grid", _lens, with_scores=True),
+    "stitched": Kind("blocks on a known grid", _lens),
     "patching": Kind("blocks of tokens on a known grid", _patching, with_scores=True),
     "maps": Kind("maps through its depth, as convolutions make them", _maps),
     "class_maps": Kind(
@@ -238,6 +246,7 @@ KINDS = {
     "embedding": Kind("tokens on a known grid", _replaced_tokens, True, is_detailed=True),
     "attention": Kind("attention weights", _attention),
     "class_attention": Kind("attention weights", _attention, with_scores=True),
+    "outliers": Kind("blocks of tokens on a known grid", _tokens_and_attention),
     "rollout": Kind("attention weights and skips", _rollout),
     "heads": Kind("outputs of attention heads", _heads, with_scores=True),
     "block_heads": Kind("such a block", _block_heads),

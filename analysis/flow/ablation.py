@@ -58,7 +58,6 @@ def effects(
     *,
     description: str,
     least: int = 1,
-    averaged: Callable[[Taps], dict[str, tf.Tensor]] | None = None,
     key: tuple | None = None,
     **facts: Any,
 ) -> xr.Dataset:
@@ -72,10 +71,9 @@ def effects(
     classifier of one output `p = sigmoid(s)` of the log-odds of its two classes. Standard errors
     are those of the means of these paired differences. The Dataset is of shape (intervention,),
     with `accuracy` and `loss` of the model as it is; the attribute `remainder` counts the images of
-    a last batch of fewer than `least`, which are left out with a warning. `averaged` is a function
-    of the taps to a dict from the name of an attribute to values of shape (example,), whose mean
-    that is. `key` names all that the interventions depend on in addition to the features: calls of
-    equal keys share a graph; None where they hold activations of the images.
+    a last batch of fewer than `least`, which are left out with a warning. `key` names all that the
+    interventions depend on in addition to the features: calls of equal keys share a graph; None
+    where they hold activations of the images.
     """
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 
@@ -98,9 +96,6 @@ def effects(
                 for name, x in changes.items()
             },
             "intact": {name: tf.reduce_sum(x) for name, x in plain.items()},
-            "averaged": {
-                name: tf.reduce_sum(x) for name, x in (averaged(taps) if averaged else {}).items()
-            },
             "label_counts": label_counts,
             "examples": tf.shape(batch)[0],
             "batches": 1,
@@ -118,8 +113,7 @@ def effects(
                 f"batch has fewer than {least}. Use another batch size.",
                 stacklevel=2,
             )
-        means = {n: float(x / totals["examples"]) for n, x in totals["averaged"].items()}
-        more = num_classes | {"remainder": left_out} | means
+        more = num_classes | {"remainder": left_out}
         return _result(totals, features, scores, facts | more)
 
     statistic = Statistic(step, finish, min_batch=least, with_labels=True)
@@ -266,12 +260,11 @@ def token_ablation(
     """Change of a model's predictions when the prefix, or a share of the other tokens, is removed.
 
     The tokens are replaced at one layer. Spatial tokens are replaced in random order, by Euclidean
-    norm, the `"largest"` first (Darcet et al. 2024, https://arxiv.org/abs/2309.16588, find
-    artefacts among these), or by the attention that they receive, the most (`"attended"`) or the
-    least (`"unattended"`) first: its mean over heads and over the prefix queries, or over all
-    queries if there is no prefix. ViTs are more robust than ResNets to patches removed from the
-    image (Naseer et al. 2021, https://arxiv.org/abs/2105.10497). See `effects` for the formulas of
-    the changes.
+    norm, the `"largest"` first (see `outlier_tokens`), or by the attention that they receive, the
+    most (`"attended"`) or the least (`"unattended"`) first: its mean over heads and over the prefix
+    queries, or over all queries if there is no prefix. ViTs are more robust than ResNets to patches
+    removed from the image (Naseer et al. 2021, https://arxiv.org/abs/2105.10497). See `effects` for
+    the formulas of the changes.
 
     Args:
         features: a model, or a submodel of the tokens to replace, of shape (example, token,
@@ -288,9 +281,7 @@ def token_ablation(
     Returns:
         Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
         shape (tokens, share), and of `accuracy` and `loss` of the unmodified model. `"cls"` and
-        `"registers"` are replaced all at once, at share 1; other values are NaN. The attribute
-        `largest_over_median_norm` is the largest norm of an image's spatial tokens divided by their
-        median, mean over the images.
+        `"registers"` are replaced all at once, at share 1; other values are NaN.
 
     Raises:
         ValueError: for features that are not a submodel of one layer of tokens and scores, tokens
@@ -336,12 +327,6 @@ def token_ablation(
 
         return [{tap: of(*cell)} for cell in cells]
 
-    def norms(taps: Taps) -> dict[str, tf.Tensor]:
-        """How far the largest token of each image stands out, as those of Darcet et al. do."""
-        norm = tf.norm(grid.spatial(tf.cast(taps[tap], tf.float32)), axis=-1)
-        middle = tf.sort(norm, axis=-1)[:, (grid.num_spatial - 1) // 2]
-        return {"largest_over_median_norm": tf.reduce_max(norm, axis=-1) / middle}
-
     return effects_of_cells(
         features,
         dict.fromkeys(cells),
@@ -349,7 +334,6 @@ def token_ablation(
         scores,
         ("tokens", "share"),
         interventions=interventions,
-        averaged=norms,
         description="token ablation",
         key=None if replacement == MEAN else ("tokens", replacement, tuple(shares), grid, seed),
         least=least_batch(replacement),

@@ -11,15 +11,13 @@ from ..engine.estimates import (
     correlation,
     estimate,
     mean_error,
-    minus,
     require_above_chance,
     t_interval,
     wilson,
-    with_error,
 )
 from ..engine.results import expect_variable
 from ..engine.roles import Features
-from ..flow.ablation import LARGEST, RANDOM, head_ablation, skip_ablation, token_ablation
+from ..flow.ablation import head_ablation, skip_ablation, token_ablation
 from ..flow.logit_lens import lens_accuracy, logit_lens
 from ..plots.flow_plots import (
     plot_head_effects,
@@ -33,6 +31,7 @@ from ..study.figure import Figure, Paper, group, variants, with_roles
 from ..study.measure import DATA, Measurement, Measurements, MeasureModel, quantity, task
 from ..study.models import StudyModel
 from .chapters import CAUSES
+from .darcet import DARCET
 from .walmer.section4_attention import unit_distance_of
 from .walmer.section5_clusters import blocks_of
 
@@ -166,9 +165,7 @@ MICHEL = Paper("Michel et al. (2019)", "https://arxiv.org/abs/1905.10650", prefi
 BHOJANAPALLI = Paper(
     "Bhojanapalli et al. (2021)", "https://arxiv.org/abs/2103.14586", prefix="Bh.", rank=6
 )
-DARCET = Paper("Darcet et al. (2024)", "https://arxiv.org/abs/2309.16588", prefix="Da.", rank=7)
 VILAS = Paper("Vilas et al. (2023)", "https://arxiv.org/abs/2310.18969", prefix="Vi.", rank=8)
-FEW = 0.1  # of the tokens, those of the largest norm
 POINT, FIVE_POINTS = 0.01, 0.05  # losses of accuracy
 
 
@@ -239,34 +236,6 @@ def vits_survive_layers(effects: xr.Dataset) -> Estimate:
     require_above_chance(effects["accuracy"], effects.attrs, "the ViT")
     of_branches = effects.sel(path=["branch"])
     return _share_below(FIVE_POINTS, of_branches, "accuracy_change", ("layer", "path"), "blocks")
-
-
-@claim("token_ablation.{vit}", "", "", "nat", above=0, least=0.05)
-def large_tokens_hold_more(effects: xr.Dataset) -> Estimate:
-    """High-norm tokens contain more global information than other tokens.
-
-    Divergence of the output after removing the 10 % of tokens with the largest norm at half
-    depth, minus that after removing as many random tokens.
-
-    Darcet et al. 2024 find tokens of about ten times the norm of others in large models that were
-    trained for long. Not tested without such tokens: where the largest of an image have less than
-    three times the median norm.
-    """
-    ratio = effects.attrs.get("largest_over_median_norm")
-    if ratio is not None and ratio < HIGH_NORM:
-        raise ValueError(
-            "Not tested: no high-norm tokens. The largest norm of an image's tokens is on average "
-            f"{ratio:.2g} times the median."
-        )
-    df, estimates = effects.attrs.get("examples", np.inf) - 1, []
-    for tokens in (LARGEST, RANDOM):
-        cell = effects.sel(tokens=[tokens], share=FEW)
-        numbers = (cell[f"output_change{end}"].item() for end in ("", "_stderr"))
-        estimates.append(with_error(*numbers, df, "Student's t"))
-    return minus(*estimates)
-
-
-HIGH_NORM = 3.0  # times the median norm
 
 
 @claim("lens_accuracy.{vit}", "", "", "share of depth", above=0.25, least=0.1)
@@ -342,7 +311,6 @@ TOKENS = Figure(
     title="Token ablation at half depth",
     caption="Accuracy over the share of tokens removed; each line is an order of removal. Where a "
     "line falls before that of random tokens, these tokens carry more information.",
-    claims=[large_tokens_hold_more],
 )
 
 LENS = Figure(

@@ -63,7 +63,10 @@ from .property_plots import (
     plot_equivariance_error as plot_equivariance_error,
     plot_frequency_amplitude as plot_frequency_amplitude,
     plot_intrinsic_dimension as plot_intrinsic_dimension,
+    plot_outlier_roles as plot_outlier_roles,
+    plot_outlier_tokens as plot_outlier_tokens,
     plot_robustness as plot_robustness,
+    plot_shape_bias as plot_shape_bias,
     plot_stitching as plot_stitching,
 )
 from .similarity_plots import (

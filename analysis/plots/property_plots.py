@@ -7,7 +7,7 @@ import xarray as xr
 
 from ..engine.results import layer_names, require_word, select_labels
 from . import style
-from .primitives import draw_band, draw_lines, draw_matrix, panels
+from .primitives import depth_axis, draw_band, draw_lines, draw_matrix, panels
 from .rule import draws
 
 if TYPE_CHECKING:
@@ -163,3 +163,149 @@ def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss
     cmap = style.colours("magma" if change == "accuracy_change" else "magma_r")
     look = {"models": models, "cmap": cmap, "bar": STITCHED[change], **style.span(result[change])}
     return draw_matrix(result[change], ax, title="Predictions behind stitched layers", **look)[0]
+
+
+@draws(
+    {
+        **dict.fromkeys(("share", "stderr", "norm_ratio"), "layer"),
+        **dict.fromkeys(("attention", "attention_stderr"), "layer tokens"),
+    },
+    several=True,
+    panels="(3,)",
+)
+def plot_outlier_tokens(
+    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+) -> "Axes":
+    """Share of outlier tokens by layer, their norm, and the attention that tokens receive.
+
+    A line per result, and kind of tokens, with a band of the 95 % CI. Norms and attention of
+    outliers are missing where a layer has none.
+    """
+    named = style.by_label(results)
+    title = style.titled("Outlier tokens", results)
+    names = ("share of tokens", "norm relative to others", "attention received")
+    ax, flat = panels(ax, 3, title, names, columns=3, inches=(2.6, 2.4), size=9)
+    colours = style.line_colours(named, baselines)
+    share, ratio, attention = flat
+    for panel in flat:
+        depths = depth_axis(panel, [layer_names(result) for result in named.values()])
+        for depth, (label, result) in zip(depths, named.items(), strict=True):
+            look = {"color": colours[label], "marker": "o", "markersize": 3}
+            if panel is share:
+                panel.plot(depth, result["share"].values, label=label or "outliers", **look)
+                band = 1.96 * result["stderr"].values
+                draw_band(panel, depth, result["share"].values, band, colours[label])
+            elif panel is ratio:
+                panel.plot(depth, result["norm_ratio"].values, **look)
+            else:
+                for order, tokens in enumerate(result["tokens"].values):
+                    line = result["attention"].sel(tokens=tokens).values
+                    if np.isfinite(line).any():
+                        name = ": ".join(filter(None, [label, str(tokens)]))
+                        kind = {"linestyle": style.line_style(order), "label": name}
+                        panel.plot(depth, line, **look, **kind)
+                        errors = result["attention_stderr"].sel(tokens=tokens).values
+                        draw_band(panel, depth, line, 1.96 * errors, colours[label])
+    largest = max(float(result["share"].max()) for result in named.values())
+    style.tidy(share, ylabel="share (%)", ylim=(0, max(1.2 * largest, 0.01)))
+    style.percent(share.yaxis)
+    has_outliers = any(result["norm_ratio"].notnull().any() for result in named.values())
+    style.tidy(ratio, ylabel="median norm (others: 1)", ylim=(1, None if has_outliers else 10))
+    if not has_outliers:
+        ratio.text(0.5, 0.5, "no outliers", transform=ratio.transAxes, ha="center", fontsize=9)
+    style.tidy(attention, ylabel="attention (uniform: 1)", ylim=(0, None))
+    for panel in (share, attention):
+        if len(panel.lines) > 1:
+            panel.legend(fontsize=7.5, frameon=False)
+    return ax
+
+
+@draws(
+    {
+        "probe_accuracy": "layer content tokens",
+        "probe_accuracy_stderr": "layer content tokens",
+        "chance": "layer content tokens",
+        "output_change": "layer tokens replacement",
+        "output_change_stderr": "layer tokens replacement",
+    },
+    panels="(3,)",
+    example="analysis.outlier_roles(model, (images, labels))",
+)
+def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
+    """What outlier and ordinary tokens encode, and the effect of replacing them, by layer.
+
+    Accuracy of a probe of one token for the class and for the position, with dots at chance, and
+    the divergence of predictions after every replacement, each with a band of the 95 % CI.
+    """
+    contents = layer_names(result, "content")
+    titles = [f"probe of the {content}" for content in contents] + ["replaced tokens"]
+    title = style.titled("Outlier tokens and as many ordinary ones", result)
+    ax, flat = panels(ax, len(titles), title, titles, columns=3, inches=(2.6, 2.4), size=9)
+    kinds = layer_names(result, "tokens")
+    colours = style.line_colours(kinds)
+
+    def draw(panel: "Axes", depth: np.ndarray, name: str, tokens: str, line: str, **where: str):
+        values = select_labels(result[name], tokens=tokens, **where).values
+        errors = select_labels(result[f"{name}_stderr"], tokens=tokens, **where).values
+        label = ": ".join([tokens, *where.values()][: 1 if name == "probe_accuracy" else 2])
+        look = {"linestyle": line, "marker": "o", "markersize": 3, "color": colours[tokens]}
+        panel.plot(depth, values, label=label, **look)
+        draw_band(panel, depth, values, 1.96 * errors, colours[tokens])
+
+    for panel, content in zip(flat, [*contents, None], strict=True):
+        (depth,) = depth_axis(panel, [layer_names(result)])
+        for tokens in kinds:
+            if content is not None:
+                draw(panel, depth, "probe_accuracy", tokens, "-", content=content)
+                chance = select_labels(result["chance"], tokens=tokens, content=content).values
+                panel.plot(depth, chance, ":", color=colours[tokens])
+            else:
+                for order, replacement in enumerate(layer_names(result, "replacement")):
+                    line = style.line_style(order)
+                    draw(panel, depth, "output_change", tokens, line, replacement=replacement)
+        if content is not None:
+            style.tidy(panel, ylabel="accuracy (%)", ylim=(0, 1))
+            style.percent(panel.yaxis)
+        else:
+            style.tidy(panel, ylabel="divergence of predictions (nat)")
+        panel.legend(fontsize=7, frameon=False)
+    return ax
+
+
+@draws(
+    {
+        **dict.fromkeys(("shape_bias", "low", "high"), ""),
+        **dict.fromkeys(("class_shape_bias", "class_low", "class_high"), "class"),
+    },
+    several=True,
+    example="analysis.shape_bias(model, (images, labels))",
+)
+def plot_shape_bias(
+    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+) -> "Axes":
+    """Shape bias of each class and of all (Figure 4 of Geirhos et al. 2019).
+
+    A point per result and class of the shape, with its 95 % CI, and a line at the bias over all.
+    """
+    named = style.by_label(results)
+    classes = layer_names(next(iter(named.values())), "class")
+    ax = style.new_axes(6, 0.8 + 0.3 * len(classes) + 0.2 * len(named)) if ax is None else ax
+    colours = style.line_colours(named, baselines)
+    for order, (label, result) in enumerate(named.items()):
+        value, *ends = (result[f"class_{name}"].values for name in ("shape_bias", "low", "high"))
+        y = np.arange(len(value)) + 0.18 * (order - (len(named) - 1) / 2)
+        widths = np.abs(np.stack(ends) - value)
+        look = {"color": colours[label], "marker": style.marker(order), "markersize": 4.5}
+        name = f"{result['shape_bias'].item():.2f} ({label or 'all classes'})"
+        ax.errorbar(value, y, xerr=widths, linestyle="", linewidth=1, **look)
+        ax.axvline(result["shape_bias"].item(), color=colours[label], linewidth=1.2, label=name)
+        low, high = result["low"].item(), result["high"].item()
+        ax.axvspan(low, high, color=colours[label], alpha=0.15, linewidth=0)
+    labels = {"title": style.titled("Shape bias", results), "xlim": (-0.03, 1.03)}
+    style.tidy(
+        ax, xlabel="shape bias (0: texture, 1: shape)", ylabel="class of the shape", **labels
+    )
+    ax.set_yticks(range(len(classes)), classes)
+    ax.invert_yaxis()
+    style.legend(ax, "all; band: 95 % CI")
+    return ax

@@ -33,6 +33,13 @@ COORDS = {
 }
 
 
+ROLES = {
+    "content": ["class", "position"],
+    "tokens": ["outlier", "ordinary"],
+    "replacement": ["zero", "mean", "resample"],
+}
+
+
 class Samples:
     """Results of uniform random values, whose dims are words of a text, as in "layer head"."""
 
@@ -120,6 +127,30 @@ def results(seed=0):
             amplitude=(-3, 0),
             stderr=(0.01, 0.05),
         ),
+        "outlier_tokens": dataset(
+            "layer", share=(0, 0.1), stderr=(0, 0.01), norm_ratio=(2, 9)
+        ).assign(
+            dataset(
+                "layer tokens",
+                {"tokens": ["outlier", "ordinary", "prefix"]},
+                attention=(0, 4),
+                attention_stderr=(0, 0.1),
+            )
+        ),
+        "outlier_roles": dataset(
+            "layer content tokens",
+            ROLES,
+            probe_accuracy=(0.3, 0.9),
+            probe_accuracy_stderr=errors,
+            chance=(0.1, 0.2),
+        ).assign(samples.effects("layer tokens replacement", **ROLES)),
+        "shape_bias": dataset(
+            "class",
+            {"class": ["disc", "ring", "square"]},
+            class_shape_bias=(0.4, 0.6),
+            class_low=(0.2, 0.4),
+            class_high=(0.6, 0.8),
+        ).assign(shape_bias=0.5, low=0.45, high=0.55),
         "stitching": samples.effects("layer_x layer_y"),
         "robustness": dataset(
             "perturbation strength",

@@ -15,6 +15,7 @@ from .folder import check_images as check_images
 from .pipeline import describe as describe, few_shot as few_shot, load as load
 from .revisited import load_revisited as load_revisited
 from .shapes import (
+    load_cue_conflict as load_cue_conflict,
     load_shape_pairs as load_shape_pairs,
     load_shape_videos as load_shape_videos,
     load_shapes as load_shapes,

@@ -14,7 +14,7 @@ from vit_tf.data.files import is_remote
 from vit_tf.data.folder import open_folder
 from vit_tf.data.imaging import AREA
 from vit_tf.data.reading import read_batches, read_shardable
-from vit_tf.data.shapes import open_shapes
+from vit_tf.data.shapes import open_shapes, own_kind
 from vit_tf.data.source import (
     SPLITS,
     TEST_FRACTION,
@@ -68,10 +68,10 @@ def load(
     -1, for uses without labels.
 
     Args:
-        name: `"digits"` (scikit-learn's, no download), `"shapes"` (generated), a TFDS name such as
-            `"fashion_mnist"`, or the path of a folder, as below, which may be an address that
-            TensorFlow can open, such as `"gs://bucket/photos"`. If a TFDS name is also a folder,
-            `"./name"` selects the folder.
+        name: `"digits"` (scikit-learn's, no download), `"shapes"` and
+            `"textured-shapes"` (generated), a TFDS name such as `"fashion_mnist"`, or the path of a
+            folder, as below, which may be an address that TensorFlow can open, such as
+            `"gs://bucket/photos"`. If a TFDS name is also a folder, `"./name"` selects the folder.
         image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
             pair. None keeps the images' own size.
         batch_size: examples per batch; the last one may have fewer.
@@ -185,13 +185,16 @@ def open_source(name, data_dir):
     leave_gpus_to_jax()
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         raise ValueError(
-            "Expected name to be 'digits', 'shapes', a TFDS name or the path of a folder. "
+            "Expected name to be 'digits', 'shapes', 'textured-shapes', a TFDS name or the path of "
+            "a folder. "
             f"Received: name={name!r}"
         )
     if name == "digits":
         return open_digits()
     if name == "shapes":
         return open_shapes()
+    if name == "textured-shapes":
+        return open_shapes(own_kind)
     if _is_path(name):
         return open_folder(name)
     return open_tfds(name, data_dir)

@@ -6,7 +6,8 @@ of its own, (u, v) with u to its right and v to its back, in which it fits into 
 
 import colorsys
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +20,7 @@ from vit_tf.data.source import Source, check_number, checked_size, partition
 SUBPIXELS = 2
 # The front half shows the colour in full, the back half only so much of it.
 BACK_TONE = 0.55
+STRIPES, STRIPE_TONE = 12, 0.7  # per image, of a texture, and how bright the darker ones are
 GRAIN = 8.0
 # What is left of the colours where the light is at its weakest.
 DIMMEST = 0.7
@@ -83,6 +85,7 @@ class Shape:
     radius: float
     angle: float
     colour: tuple
+    stripes: tuple | None = None  # darker ones, how many per image down and across
 
     def own_frame(self, points):
         """(u, v) of points of shape (..., 2)."""
@@ -97,6 +100,13 @@ class Shape:
     def part(self, points):
         """The part that points on the shape belong to: 1 in front of its centre and 2 behind."""
         return np.where(self.own_frame(points)[1] < 0, 1, 2)
+
+    def colours(self, points):
+        """Colours at points of shape (point, 2) on the shape: (point, 3)."""
+        tone = np.where(self.part(points) == 1, 1.0, BACK_TONE)
+        if self.stripes is not None:
+            tone *= np.where(points @ np.asarray(self.stripes) % 1 < 0.5, 1.0, STRIPE_TONE)
+        return tone[:, None] * np.asarray(self.colour)
 
     def keypoints(self):
         """Positions of `KEYPOINTS`: float array of shape (keypoint, 2)."""
@@ -140,8 +150,7 @@ class Scene:
         self._draw_bars(colours, points)
         for shape in self.shapes:
             on = shape.covers(points)
-            tone = np.where(shape.part(points[on]) == 1, 1.0, BACK_TONE)
-            colours[on] = tone[:, None] * np.asarray(shape.colour)
+            colours[on] = shape.colours(points[on])
         colours = colours.reshape(size[0], SUBPIXELS, size[1], SUBPIXELS, 3).mean((1, 3))
         noise = np.random.default_rng(self.grain).normal(0, GRAIN, colours.shape)
         return np.clip(np.round(colours * self.light + noise), 0, 255).astype(np.uint8)
@@ -229,6 +238,25 @@ def _bright_colour(rng):
     return tuple(255 * channel for channel in colorsys.hsv_to_rgb(hue, saturation, value))
 
 
+def with_texture(scene: Scene, kind: str) -> Scene:
+    """A scene of one shape with the texture of a kind, its own or another, on a grey ground.
+
+    A texture is a hue and the direction of stripes, which the ground shows nothing of.
+    """
+    number = list(KINDS).index(kind)
+    colour = tuple(255 * channel for channel in colorsys.hsv_to_rgb(number / len(KINDS), 0.9, 1))
+    angle = math.pi * number / len(KINDS)
+    stripes = STRIPES * math.sin(angle), STRIPES * math.cos(angle)
+    (shape,) = scene.shapes
+    return replace(
+        scene,
+        shapes=(replace(shape, colour=colour, stripes=stripes),),
+        colour=np.full(3, np.mean(scene.colour)),
+        waves=[(*wave, np.full(3, np.mean(amplitude))) for *wave, amplitude in scene.waves],
+        bars=[(*bar, np.full(3, np.mean(colour))) for *bar, colour in scene.bars],
+    )
+
+
 SIDE = 64
 # Many to train on, so that minutes of training show no image often.
 NUM_EXAMPLES = {"train": 20_000, "test": 1000}
@@ -237,15 +265,21 @@ SEED = 0
 FIRST = {"train": 0, "test": NUM_EXAMPLES["train"]}
 
 
-def open_shapes():
-    """The `Source` of the shapes, 64 x 64 pixels; image number n does not depend on the others."""
+def open_shapes(texture_of: Callable[[int], str] | None = None) -> Source:
+    """The `Source` of the shapes, 64 x 64 pixels; image number n does not depend on the others.
+
+    With a function from its number to the kind of its texture, of textured shapes.
+    """
 
     def read(split, indices):
         return tf.data.Dataset.from_tensor_slices((FIRST[split] + indices, _labels(split)[indices]))
 
     def decode(number):
         image = tf.numpy_function(
-            lambda n: numbered_scene(n).draw((SIDE, SIDE)), [number], tf.uint8, stateful=False
+            lambda n: numbered_scene(n, texture_of).draw((SIDE, SIDE)),
+            [number],
+            tf.uint8,
+            stateful=False,
         )
         return tf.ensure_shape(image, (SIDE, SIDE, 3)), ""
 
@@ -256,14 +290,25 @@ def open_shapes():
         image_size=lambda split, indices: (SIDE, SIDE),
         read=read,
         decode=decode,
-        version=lambda: "shapes",
+        version=lambda: "shapes" if texture_of is None else f"shapes, {texture_of.__name__}",
     )
 
 
-def numbered_scene(number):
+def numbered_scene(number: int, texture_of: Callable[[int], str] | None = None) -> Scene:
     """The `Scene` of an image; the kinds take turns."""
-    kind = list(KINDS)[number % len(KINDS)]
-    return random_scene(kind, np.random.default_rng([SEED, number]))
+    scene = random_scene(own_kind(number), np.random.default_rng([SEED, number]))
+    return scene if texture_of is None else with_texture(scene, texture_of(number))
+
+
+def own_kind(number: int) -> str:
+    """The kind of shape of an image."""
+    return list(KINDS)[number % len(KINDS)]
+
+
+def other_kind(number: int) -> str:
+    """Another kind for each image; the pairs of kinds take turns."""
+    count = len(KINDS)
+    return list(KINDS)[(number + 1 + number // count % (count - 1)) % count]
 
 
 def _labels(split):
@@ -347,6 +392,36 @@ def _read(source, split, indices, size, preprocessing):
 def _seen(places):
     """Whether positions on the unit square, of shape (..., 2), lie on it: bool of shape (...)."""
     return ((places >= 0) & (places < 1)).all(axis=-1)
+
+
+def load_cue_conflict(count=448, *, image_size=None, preprocessing=None):
+    """Images whose shape is of one class and whose colour and stripes are of another.
+
+    Models trained on `load("textured-shapes")`, where both are of one class, can classify by either
+    (Geirhos et al. 2019, https://arxiv.org/abs/1811.12231).
+
+    Args:
+        count: number of images, from the scenes of the test split; all 56 pairs of classes take
+            turns.
+        image_size, preprocessing: as for `load`.
+
+    Returns:
+        Pair of images, float32 of shape (example, height, width, 3), and labels, int32 of shape
+        (example, 2), the classes of the shape and of the texture, as `vit_tf.analysis.shape_bias`
+        takes them.
+
+    Raises:
+        ValueError: for arguments out of range.
+    """
+    check_number("count", count, 1)
+    if count > NUM_EXAMPLES["test"]:
+        raise ValueError(f"Expected count to be at most {NUM_EXAMPLES['test']}. Received: {count}")
+    size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
+    indices = np.arange(count)
+    images, labels = _read(open_shapes(other_kind), "test", indices, size, preprocessing)
+    kinds = list(KINDS)
+    textures = [kinds.index(other_kind(FIRST["test"] + index)) for index in indices]
+    return images, np.stack([labels, np.array(textures, np.int32)], axis=1)
 
 
 def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):

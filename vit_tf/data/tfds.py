@@ -168,7 +168,7 @@ def _builder(name, data_dir):
     except (ValueError, AssertionError, ImportError) as error:
         if is_tfds_name(name):
             raise _unusable(name, error) from error
-    known_names = ["digits", "shapes", *tfds.list_builders()]
+    known_names = ["digits", "shapes", "textured-shapes", *tfds.list_builders()]
     raise unknown_name(
         "name (digits, shapes, a TFDS name or a folder that exists)", name, known_names
     )

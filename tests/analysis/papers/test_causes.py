@@ -42,13 +42,6 @@ def layers(side):
     return [table(("layer", "path"), coords, **values).assign(accuracy=0.5).assign_attrs(FACTS)]
 
 
-def tokens(side):
-    change = np.array([[0.5 + 0.2 * side, 9], [0.5, 0]])
-    coords = {"tokens": ["largest", "random"], "share": [0.1, 0.9]}
-    error = np.full((2, 2), 0.02)
-    return [table(("tokens", "share"), coords, output_change=change, output_change_stderr=error)]
-
-
 def lens(side):
     late = [0.1, 0.1, 0.1, 0.1, 0.2, 0.7, 0.8, 0.9]
     middle = [0.1, 0.1, 0.5, 0.7, 0.7, 0.8, 0.8, 0.9]
@@ -59,7 +52,6 @@ def lens(side):
 BUILDERS = {
     causes.heads_are_dispensable: (heads, 1),
     causes.vits_survive_layers: (layers, 1),
-    causes.large_tokens_hold_more: (tokens, 0.2),
     causes.classes_emerge: (lens, 5 / 7),
 }
 
@@ -116,17 +108,7 @@ def test_few_images_do_not_show_that_heads_are_dispensable():
     assert outcomes == {32: "inconclusive", 100_000: "does not replicate"}
 
 
-def test_tokens_of_usual_norms_do_not_test_what_high_norm_tokens_hold():
-    (effects,) = tokens(1)
-    with pytest.raises(ValueError, match="no high-norm tokens"):
-        causes.large_tokens_hold_more(effects.assign_attrs(largest_over_median_norm=2.4))
-    assert causes.large_tokens_hold_more(effects.assign_attrs(largest_over_median_norm=9.0)).value
-
-
-ON_ACCURACY = [claim for claim in BUILDERS if claim is not causes.large_tokens_hold_more]
-
-
-@pytest.mark.parametrize("claim", ON_ACCURACY, ids=lambda item: item.name)
+@pytest.mark.parametrize("claim", BUILDERS, ids=lambda item: item.name)
 def test_a_model_at_chance_does_not_test_a_claim_on_accuracy(claim):
     results = BUILDERS[claim][0](1)
     results = [item.assign(accuracy=0 * item["accuracy"] + 0.11) for item in results]
@@ -203,9 +185,6 @@ def test_each_figure_is_measured_drawn_and_evaluated(figure, models, data):
     slugs = {"vit": "vit", "resnet": "bit"}
     for claim in figure.claims:
         names = [name.format(**slugs) for name in claim.inputs]
-        if claim is causes.large_tokens_hold_more:
-            norms = results[names[0]].attrs.pop("largest_over_median_norm")
-            assert 1 < norms < 10  # of 4 tokens; here as if they differed enough
         # As if the models, which are not trained, were above chance.
         able = [results[name].assign(accuracy=0 * results[name].accuracy + 1) for name in names]
         assert np.isfinite(claim(*able).value)

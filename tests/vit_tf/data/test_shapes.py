@@ -298,3 +298,25 @@ def test_masks_of_shapes_and_of_their_halves_are_annotations():
     assert np.array_equal(masks[:, 1], found["parts"] == 2)
     assert np.array_equal(labels // 2, found["label"][:, None] + [0, 0])
     assert (labels % 2 == [0, 1]).all()
+
+
+def test_textured_shapes_have_the_silhouettes_of_the_shapes():
+    scene = shapes.numbered_scene(11)
+    textured = shapes.numbered_scene(11, shapes.own_kind)
+    np.testing.assert_array_equal(scene.index((64, 64)), textured.index((64, 64)))
+    # The ground is grey, but for the noise.
+    ground = textured.draw((64, 64))[scene.index((64, 64)) == 0].astype(float)
+    spread = np.ptp(ground, axis=-1)
+    assert np.median(spread) < 4 * shapes.GRAIN < 2 * np.ptp(textured.shapes[0].colour)
+
+
+def test_conflicting_cues_are_of_two_classes_in_all_pairs():
+    images, labels = data.load_cue_conflict(56, image_size=32)
+    assert images.shape == (56, 32, 32, 3) and labels.dtype == np.int32
+    pairs = set(map(tuple, labels.tolist()))
+    assert len(pairs) == 56 and all(shape != texture for shape, texture in pairs)
+    # The shapes are those of the test images.
+    (test,) = data.load("shapes", image_size=32, splits=("test",), take=1000, batch_size=1000)
+    np.testing.assert_array_equal(labels[:, 0], next(iter(test))[1][:56])
+    with pytest.raises(ValueError, match="count"):
+        data.load_cue_conflict(1001)

@@ -1,0 +1,499 @@
+"""Outlier tokens: those of a norm far above the others', their attention, content and effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+from scipy.special import ndtri
+
+from vit_tf import edits
+from vit_tf.taps.tokens import TokenGrid
+
+from ..engine.declaration import measurement, one_pass_measurement
+from ..engine.feature_taps import choose, taps_of
+from ..engine.noise import content_key, key_factors
+from ..engine.pooling import as_tokens, require_grid
+from ..engine.results import dataset_of, facts_of, require_finite, variable
+from ..engine.roles import Grid, Images, LabelledImages, Model, Scores, Taps
+from ..engine.stream import Statistic, Totals, collect, evaluate
+from ..probes.ridge import ridge_weights
+from .ablation import (
+    CHANGES,
+    REPLACEMENTS,
+    RESAMPLE,
+    effects_of_cells,
+    least_batch,
+    replacing,
+    require_submodel,
+)
+
+OUTLIER, ORDINARY, PREFIX = "outlier", "ordinary", "prefix"
+CLASS, POSITION = "class", "position"
+LOWER, UPPER = 0.5, 0.75  # the quantiles from which the upper tail is extrapolated
+LEAST_RATIO = 2.0  # of an outlier's norm to the median
+LEAST_TOKENS = 16  # of a layer, for its quantiles
+FOLDS = 5
+PENALTY = 0.1  # of the probes, relative to the variance of a channel
+LEAST_IMAGES = 20  # with outliers, for their roles
+ESTIMATOR = "chi-squared tail extrapolated from the median and upper quartile of squared norms"
+
+# One boolean or random number for each spatial token, of shape (example, token), by layer.
+ByToken: TypeAlias = dict[str, tf.Tensor]
+
+
+@one_pass_measurement("outliers", description="outlier tokens")
+def outlier_tokens(
+    features: Model, images: Images | None = None, grid: Grid | None = None, level: float = 0.01
+) -> Statistic[xr.Dataset]:
+    """Tokens of every layer whose norm is outside of a gap, and the attention that they receive.
+
+        threshold^2 = Q(3/4) + (Q(3/4) - Q(1/2)) (q(p) - q(3/4)) / (q(3/4) - q(1/2)),
+        (1 - p) * tokens * layers = level
+
+    for the quantiles `Q` of the squared norms of all spatial tokens of all images, and `q` of the
+    chi-squared distribution of one degree of freedom: of all squared norms of Gaussian vectors,
+    whatever their dimension and covariance, it has the longest tail. In Gaussian tokens an outlier
+    is found in any layer with a probability of at most `level`. A token is an outlier if its norm
+    is also at least twice the median. Outliers do not move the quantiles while they are fewer than
+    a quarter. Darcet et al. 2024 (https://arxiv.org/abs/2309.16588) find them in large ViTs, at
+    about ten times the norm of the others.
+
+    Args:
+        features, images, grid: as in `vit_tf.analysis`. Layers are tokens on the grid, maps, or
+            attention weights, which read the tokens of the last layer before them.
+        level: probability of any outlier in Gaussian tokens.
+
+    Returns:
+        Dataset of `share`, of the spatial tokens that are outliers, its standard error over images
+        `stderr`, `images`, the share of images with any, `threshold`, `median_norm` and
+        `norm_ratio`, the median norm of the outliers over that of the others, of shape (layer,);
+        and of `attention`, received by a token on average over heads and queries, relative to
+        uniform attention, and its standard error over images `attention_stderr`, of shape (layer,
+        tokens), for the `"outlier"`, the `"ordinary"` and the `"prefix"` tokens in the attention
+        that reads the layer. What does not exist is NaN.
+
+    Raises:
+        ValueError: for a level that is not in (0, 1), fewer than 16 tokens, activations that are
+            not finite, or layers without tokens on a known grid.
+
+    Examples:
+        >>> result = analysis.outlier_tokens(vit, images)
+        >>> result.share.values.tolist()
+        [0.0, 0.0, 0.0]
+        >>> ax = analysis.plot(result)
+
+    See also:
+        `plots.plot_outlier_tokens`, `outlier_roles`, `token_ablation`; page
+        measurements/flow/outlier-tokens.md.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"Expected a level in (0, 1). Received: {level}")
+    grid = getattr(features, "token_grid", None) if grid is None else require_grid(features, grid)
+
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        norms, received = {}, {}
+        for tap, values in taps.items():
+            if is_attention(tap, values):
+                if norms:  # the layer that this attention reads
+                    layer = next(reversed(norms))
+                    received.setdefault(layer, attention_received(values, grid))
+            elif values.shape.rank in (3, 4):
+                norms[tap] = tf.norm(spatial_tokens(tap, values, grid), axis=-1)
+        if not norms:
+            raise ValueError(
+                "Expected tokens on a known grid, or maps. "
+                f"Received: { {tap: tuple(x.shape) for tap, x in taps.items()} }, grid={grid}"
+            )
+        of_layers = {
+            layer: {"norm": norm} | received.get(layer, {}) for layer, norm in norms.items()
+        }
+        return {"rows": of_layers, "examples": tf.shape(images)[0], "batches": 1}
+
+    def finish(totals: Totals) -> xr.Dataset:
+        rows = totals["rows"]
+        require_finite("outlier tokens", [x["norm"] for x in rows.values()], list(rows))
+        found = [outliers_of(own, level / len(rows)) for own in rows.values()]
+        words = {
+            "share": "share of spatial tokens that are outliers",
+            "stderr": "standard error of the share over images",
+            "images": "share of images with outlier tokens",
+            "threshold": "norm from which a token is an outlier",
+            "median_norm": "median norm of spatial tokens",
+            "norm_ratio": "median norm of outliers over that of the others",
+        }
+        variables = {
+            name: variable(("layer",), [layer[name] for layer in found], text)
+            for name, text in words.items()
+        }
+        dims = ("layer", "tokens")
+        attention = np.array([layer["attention"] for layer in found])
+        variables |= {
+            "attention": variable(
+                dims, attention[..., 0], "attention received relative to uniform"
+            ),
+            "attention_stderr": variable(
+                dims, attention[..., 1], "standard error of the attention received over images"
+            ),
+        }
+        facts = facts_of(features, totals, ESTIMATOR, level=level)
+        coords = {"layer": list(rows), "tokens": [OUTLIER, ORDINARY, PREFIX]}
+        return dataset_of(variables, facts, **coords)
+
+    return Statistic(step, finish)
+
+
+def is_attention(tap: str, values: tf.Tensor) -> bool:
+    """Whether a tap is attention weights (example, head, query, key)."""
+    return tap.rpartition("/")[2] == "weights" and values.shape.rank == 4
+
+
+def spatial_tokens(tap: str, values: tf.Tensor, grid: TokenGrid | None) -> tf.Tensor:
+    """Tokens with a position, (example, token, channel), of a sequence on the grid or a map."""
+    tokens = as_tokens(tap, values)
+    if values.shape.rank == 4:
+        return tokens
+    if grid is None or tokens.shape[1] != grid.num_tokens:
+        raise ValueError(
+            f"Expected tokens on a known grid. Received: {tap!r} of shape {tuple(values.shape)}, "
+            f"grid={grid}"
+        )
+    return grid.spatial(tokens)
+
+
+def attention_received(weights: tf.Tensor, grid: TokenGrid | None) -> ByToken:
+    """Attention to the spatial tokens, and to the prefix on average, relative to uniform."""
+    prefix = grid.prefix if grid else 0
+    received = tf.reduce_mean(tf.cast(weights, tf.float32), axis=(1, 2)) * weights.shape[-1]
+    return {"received": received[:, prefix:], "prefix": received[:, :prefix]}
+
+
+def norm_threshold(norms: np.ndarray, level: float) -> float:
+    """Norm that any Gaussian token exceeds with a probability of at most `level`.
+
+    The quantiles are taken one standard error to the safe side.
+    """
+    squares = np.sort(np.asarray(norms, np.float64).ravel()) ** 2
+    count = len(squares)
+    if count < LEAST_TOKENS:
+        raise ValueError(
+            f"Expected at least {LEAST_TOKENS} tokens, for the quantiles of their norms. "
+            f"Received: {count}"
+        )
+
+    def quantile(share: float, side: int) -> float:
+        rank = count * share + side * np.sqrt(count * share * (1 - share))
+        return squares[int(np.clip(rank, 0, count - 1))]
+
+    def chi_squared(upper: float) -> float:
+        """The quantile of one degree of freedom, by the probability above it."""
+        return ndtri(upper / 2) ** 2
+
+    lower, upper = quantile(LOWER, -1), quantile(UPPER, 1)
+    ends = chi_squared(1 - LOWER), chi_squared(1 - UPPER)
+    steps = (chi_squared(level / count) - ends[1]) / (ends[1] - ends[0])
+    return max(np.sqrt(upper + (upper - lower) * steps), LEAST_RATIO * np.sqrt(np.median(squares)))
+
+
+def outliers_of(rows: dict[str, np.ndarray], level: float) -> dict[str, Any]:
+    """What `outlier_tokens` returns of a layer, from norms and attention (example, token)."""
+    norms = rows["norm"].astype(np.float64)
+    threshold = norm_threshold(norms, level)
+    is_outlier = norms > threshold
+    shares = is_outlier.mean(axis=1)
+    ratio = np.nan
+    if is_outlier.any():
+        ratio = np.median(norms[is_outlier]) / np.median(norms[~is_outlier])
+    attention = [(np.nan, np.nan)] * 3
+    if "received" in rows:
+        received = rows["received"].astype(np.float64)
+        attention = [
+            mean_over_images(received, is_outlier),
+            mean_over_images(received, ~is_outlier),
+            mean_over_images(rows["prefix"].astype(np.float64), np.ones_like(rows["prefix"], bool)),
+        ]
+    return {
+        "share": shares.mean(),
+        "stderr": shares.std(ddof=1) / np.sqrt(len(shares)) if len(shares) > 1 else np.nan,
+        "images": is_outlier.any(axis=1).mean(),
+        "threshold": threshold,
+        "median_norm": np.median(norms),
+        "norm_ratio": ratio,
+        "attention": attention,
+    }
+
+
+def mean_over_images(values: np.ndarray, is_counted: np.ndarray) -> tuple[float, float]:
+    """Mean over images of the mean of the tokens (example, token) that count, and its error."""
+    counts = is_counted.sum(axis=1)
+    has_any = counts > 0
+    if not has_any.any():
+        return np.nan, np.nan
+    means = np.where(is_counted, values, 0).sum(axis=1)[has_any] / counts[has_any]
+    error = means.std(ddof=1) / np.sqrt(len(means)) if len(means) > 1 else np.nan
+    return means.mean(), error
+
+
+@measurement("patching")
+def outlier_roles(
+    features: Model,
+    images: LabelledImages,
+    scores: Scores = "logits",
+    level: float = 0.01,
+    seed: int = 0,
+    outliers: xr.Dataset | None = None,
+) -> xr.Dataset:
+    """What outlier tokens encode, and what the output loses without them.
+
+    Compared with ordinary tokens of the same images, chosen at random: a ridge classifier of one
+    token predicts the class of the image and the token's position (Darcet et al. 2024, section 2.2,
+    https://arxiv.org/abs/2309.16588), and all outliers, or as many ordinary tokens, are replaced by
+    zero, by the mean over the images at their position, and by the token at their position in
+    another image, as in `token_ablation`. Single replacements may mislead: zero is an input that
+    the model never saw, and the mean keeps what is the same in all images.
+
+    Args:
+        features: a model, or a submodel of layers of tokens and of the scores.
+        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
+        scores: name of the tap with the scores before a softmax.
+        level: as for `outlier_tokens`.
+        seed: seed of the random choices, which follow from it and from the values of an image.
+        outliers: result of `outlier_tokens` for these layers, with their thresholds; measured first
+            if None.
+
+    Returns:
+        Dataset of `probe_accuracy`, over five folds of images, its standard error
+        `probe_accuracy_stderr` and `chance`, the share of the most frequent class or position, of
+        shape (layer, content, tokens), content `"class"` and `"position"`, tokens `"outlier"` and
+        `"ordinary"`; of `probe_difference`, outlier minus ordinary tokens of the same images, and
+        `probe_difference_stderr` of shape (layer, content); and of `accuracy_change`, `loss_change`
+        and `output_change`, each with `..._stderr`, of shape (layer, tokens, replacement). Layers
+        with outliers in fewer than 20 images are NaN.
+
+    Raises:
+        ValueError: for features that are not a submodel of layers of tokens and scores, outliers of
+            other layers, or activations that are not finite.
+
+    Examples:
+        >>> result = analysis.outlier_roles(vit, (images, labels))
+        >>> result.probe_accuracy.dims
+        ('layer', 'content', 'tokens')
+        >>> ax = analysis.plot(result)
+
+    See also:
+        `plots.plot_outlier_roles`, `outlier_tokens`, `token_ablation`; page
+        measurements/flow/outlier-tokens.md.
+    """
+    layers = list(require_submodel(features, scores))
+    grid = require_grid(features, None)
+    if outliers is None:
+        tokens = choose(features, layers)
+        found = outlier_tokens.statistic(tokens, level=level)
+        outliers = evaluate(found, images, tokens, description="outlier tokens")
+    if missing := sorted(set(layers) - set(outliers["layer"].values)):
+        raise ValueError(f"Expected outliers of the same layers. Received: none of {missing}")
+    outliers = outliers.sel(layer=layers)
+    thresholds = {
+        layer: float(outliers["threshold"].sel(layer=layer))
+        for layer in layers
+        if outliers["images"].sel(layer=layer) * outliers.attrs["examples"] > LEAST_IMAGES - 0.5
+    }
+    if not thresholds:
+        facts = {name: outliers.attrs[name] for name in ("model", "examples", "batch_size")}
+        changes, probes = without_effects(layers, facts), {}
+    else:
+        changes = replacement_effects(features, images, scores, thresholds, grid, level, seed)
+        probes = probes_of_tokens(features, images, thresholds, grid, seed)
+    return changes.reindex(layer=layers).assign(probe_variables(layers, probes))
+
+
+def outliers_and_others(
+    values: tf.Tensor, threshold: float, grid: TokenGrid, order: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Which spatial tokens are outliers, and as many others of each image, in a random order."""
+    norms = tf.norm(grid.spatial(tf.cast(values, tf.float32)), axis=-1)
+    is_outlier = norms > threshold
+    last = tf.where(is_outlier, order + 1, order)
+    rank = tf.argsort(tf.argsort(last, stable=True), stable=True)
+    count = tf.reduce_sum(tf.cast(is_outlier, tf.int32), axis=1, keepdims=True)
+    return is_outlier, (rank < count) & ~is_outlier
+
+
+def random_order(images: tf.Tensor, num_tokens: int, seed: int) -> tf.Tensor:
+    """Uniform random numbers (example, token) that follow from the values of each image."""
+    images = tf.cast(images, tf.float32)
+    factors = key_factors(images, seed)
+    return tf.map_fn(
+        lambda image: tf.random.stateless_uniform((num_tokens,), content_key(image, factors)),
+        images,
+        fn_output_signature=tf.TensorSpec((num_tokens,), tf.float32),
+    )
+
+
+def replacement_effects(
+    features: Model,
+    images: LabelledImages,
+    scores: str,
+    thresholds: dict[str, float],
+    grid: TokenGrid,
+    level: float,
+    seed: int,
+) -> xr.Dataset:
+    """The `effects` of replacing outliers, and as many ordinary tokens, of each layer."""
+    replaced = {
+        replacement: replacing(features, images, list(thresholds), replacement, "means of tokens")
+        for replacement in REPLACEMENTS
+    }
+    cells = dict.fromkeys(product(thresholds, (OUTLIER, ORDINARY), REPLACEMENTS))
+
+    def interventions(taps: Taps, images: tf.Tensor) -> list[dict[str, Callable]]:
+        order = random_order(images, grid.num_spatial, seed)
+        masks = {}
+        for layer, threshold in thresholds.items():
+            both = outliers_and_others(taps[layer], threshold, grid, order)
+            for tokens, mask in zip((OUTLIER, ORDINARY), both, strict=True):
+                # The prefix stays.
+                masks[layer, tokens] = tf.pad(mask, ((0, 0), (grid.prefix, 0)))[..., None]
+        return [
+            {layer: edits.where(masks[layer, tokens], replaced[replacement][layer])}
+            for layer, tokens, replacement in cells
+        ]
+
+    return effects_of_cells(
+        features,
+        cells,
+        images,
+        scores,
+        ("layer", "tokens", "replacement"),
+        interventions,
+        description="replacement of outlier tokens",
+        least=least_batch(RESAMPLE),
+        level=level,
+        seed=seed,
+    )
+
+
+def probes_of_tokens(
+    features: Model,
+    images: LabelledImages,
+    thresholds: dict[str, float],
+    grid: TokenGrid,
+    seed: int,
+) -> dict[str, dict[str, np.ndarray]]:
+    """By layer, what `probe_both` returns for one outlier and one ordinary token of each image."""
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
+        taps = taps_of(features, tf.cast(images, tf.float32))
+        order = random_order(images, grid.num_spatial, seed)
+        rows = {}
+        for layer, threshold in thresholds.items():
+            tokens = grid.spatial(tf.cast(taps[layer], tf.float32))
+            both = outliers_and_others(taps[layer], threshold, grid, order)
+            # The first of each in the random order.
+            positions = [tf.argmin(tf.where(mask, order, 2.0), axis=1) for mask in both]
+            rows[layer] = {
+                "has_both": tf.reduce_any(both[0], axis=1) & tf.reduce_any(both[1], axis=1),
+                "positions": tf.stack(positions, axis=1),
+                "vectors": tf.gather(tokens, tf.stack(positions, axis=1), axis=1, batch_dims=1),
+            }
+        return {"layers": rows, "labels": labels}
+
+    rows = collect(
+        step, images, with_labels=True, description="content of outliers", checked=(features,)
+    )
+    return {
+        layer: probe_both(
+            found["vectors"][found["has_both"]],
+            found["positions"][found["has_both"]],
+            rows["labels"][found["has_both"]],
+            seed,
+        )
+        for layer, found in rows["layers"].items()
+        if found["has_both"].sum() >= LEAST_IMAGES
+    }
+
+
+def probe_both(
+    vectors: np.ndarray, positions: np.ndarray, labels: np.ndarray, seed: int
+) -> dict[str, np.ndarray]:
+    """Accuracy of ridge classifiers of the class and of the position from two tokens of images.
+
+    `vectors` are of shape (example, tokens, channel), `positions` of (example, tokens). Returns
+    arrays of shape (content, tokens) or (content,).
+    """
+    correct, chance = [], []
+    for targets in (np.repeat(labels[:, None], 2, axis=1), positions):
+        correct.append(
+            [cross_validated(vectors[:, side], targets[:, side], seed) for side in (0, 1)]
+        )
+        chance.append([np.unique(targets[:, side], return_counts=True)[1].max() for side in (0, 1)])
+    correct = np.array(correct, np.float64)  # (content, tokens, example)
+    count = correct.shape[-1]
+    difference = correct[:, 0] - correct[:, 1]
+    return {
+        "probe_accuracy": correct.mean(axis=-1),
+        "probe_accuracy_stderr": correct.std(axis=-1, ddof=1) / np.sqrt(count),
+        "chance": np.array(chance) / count,
+        "probe_difference": difference.mean(axis=-1),
+        "probe_difference_stderr": difference.std(axis=-1, ddof=1) / np.sqrt(count),
+    }
+
+
+def cross_validated(x: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray:
+    """Whether a ridge classifier of rows (example, channel) is right on each, fitted on others."""
+    x = x.astype(np.float64)
+    _, classes = np.unique(targets, return_inverse=True)
+    fold = np.random.default_rng(seed).permutation(len(x)) % FOLDS
+    is_correct = np.zeros(len(x), bool)
+    for held_out in (fold == number for number in range(FOLDS)):
+        train, one_hot = x[~held_out], np.eye(classes.max() + 1)[classes[~held_out]]
+        mean, scale = train.mean(axis=0), train.std(axis=0)
+        scale = np.where(scale > 0, scale, 1.0)
+        rows, targets = (train - mean) / scale, one_hot - one_hot.mean(axis=0)
+        l2 = np.array([PENALTY * len(rows)])
+        if len(rows) < rows.shape[1]:
+            weights = ridge_weights(l2, rows=rows[None], targets=targets)
+        else:
+            weights = ridge_weights(l2, xx=(rows.T @ rows)[None], xy=(rows.T @ targets)[None])
+        scores = (x[held_out] - mean) / scale @ weights[0, 0] + one_hot.mean(axis=0)
+        is_correct[held_out] = scores.argmax(axis=1) == classes[held_out]
+    return is_correct
+
+
+PROBES = {
+    "probe_accuracy": "accuracy of a ridge classifier of one token",
+    "probe_accuracy_stderr": "standard error of the accuracy over images",
+    "chance": "share of the most frequent class or position",
+    "probe_difference": "accuracy on outlier minus ordinary tokens of the same images",
+    "probe_difference_stderr": "standard error of the difference over images",
+}
+
+
+def probe_variables(layers: list[str], probes: dict[str, dict[str, np.ndarray]]) -> xr.Dataset:
+    """The probes of all layers, NaN for those without."""
+    dims, variables = ("layer", "content", "tokens"), {}
+    for name, words in PROBES.items():
+        own_dims = dims[:2] if name.startswith("probe_difference") else dims
+        values = np.full((len(layers), *(2 for _ in own_dims[1:])), np.nan)
+        for number, layer in enumerate(layers):
+            if layer in probes:
+                values[number] = probes[layer][name]
+        variables[name] = variable(own_dims, values, words)
+    coords = {"layer": layers, "content": [CLASS, POSITION], "tokens": [OUTLIER, ORDINARY]}
+    return xr.Dataset(variables, coords)
+
+
+def without_effects(layers: list[str], facts: dict[str, Any]) -> xr.Dataset:
+    """The `replacement_effects` of layers that have no outliers."""
+    dims = ("layer", "tokens", "replacement")
+    nothing = np.full((len(layers), 2, len(REPLACEMENTS)), np.nan)
+    variables = {}
+    for name, (words, units) in CHANGES.items():
+        variables[name] = variable(dims, nothing, words, units)
+        variables[f"{name}_stderr"] = variable(dims, nothing, f"standard error of {name}", units)
+    coords = {"layer": layers, "tokens": [OUTLIER, ORDINARY], "replacement": list(REPLACEMENTS)}
+    return xr.Dataset(variables, coords, facts)

@@ -1,0 +1,139 @@
+"""Shape bias: does a classifier decide by shape or by texture where the two disagree?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf.data.shapes import KINDS
+
+from ..engine.class_scores import require_scores
+from ..engine.declaration import one_pass_measurement
+from ..engine.estimates import wilson
+from ..engine.results import dataset_of, facts_of, require_finite, variable
+from ..engine.roles import AnnotatedImages, Model, Scores, Taps
+from ..engine.stream import Statistic, Totals
+
+DECISIONS = SHAPE, TEXTURE, OTHER = ("shape", "texture", "other")
+
+
+@one_pass_measurement("scores", description="shape bias")
+def shape_bias(
+    features: Model, images: AnnotatedImages, scores: Scores = "logits"
+) -> Statistic[xr.Dataset]:
+    """Share of decisions for the shape among those for the shape or the texture of an image.
+
+        shape_bias = shape decisions / (shape decisions + texture decisions)
+
+    on images whose shape is of one class and whose texture of another (Geirhos et al. 2019,
+    https://arxiv.org/abs/1811.12231): 1 for a classifier of silhouettes, 0 for one of colours. A
+    model can have either bias only if both cues showed the class in its training, as in
+    `vit_tf.data.load("textured-shapes")`; one that was trained on `"shapes"`, whose colours are
+    random, can use the shape alone.
+
+    Args:
+        features: a model, or a callable from images to a dict with its scores.
+        images: pair of images and labels of shape (example, 2), the classes of the shape and of the
+            texture, as `vit_tf.data.load_cue_conflict` returns them, or a batched
+            `tf.data.Dataset` of these.
+        scores: name of the tap with the scores, of shape (example, class). Classes that are named
+            as the synthetic shapes may be in another order.
+
+    Returns:
+        Dataset of `shape_bias`, `low` and `high`, the ends of its 95 % CI (Wilson 1927), over all
+        images and, as `class_shape_bias`, `class_low` and `class_high`, of shape (class,), over
+        those with a shape of the class; and of `decisions`, the shares of the decisions for shape,
+        texture and other classes, of shape (decision,). A bias without decisions for either is NaN.
+
+    Raises:
+        ValueError: for labels of another shape, beyond the classes, or equal for shape and texture,
+            and for scores that are not finite.
+
+    Examples:
+        >>> conflicts = images, np.stack([labels, (labels + 1) % 3], axis=1)
+        >>> bias = analysis.shape_bias(vit, conflicts)
+        >>> bias.decision.values.tolist()
+        ['shape', 'texture', 'other']
+        >>> ax = analysis.plot(bias)
+
+    See also:
+        `plots.plot_shape_bias`, `robustness`, `vit_tf.data.load_cue_conflict`; page
+        measurements/flow/shape-bias.md.
+    """
+    num_classes = []
+
+    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        if labels.shape.rank != 2 or labels.shape[1] != 2 or not labels.dtype.is_integer:
+            raise ValueError(
+                "Expected integer labels of shape (example, 2), the classes of the shape and of "
+                f"the texture. Received: {labels.dtype.name} of shape {tuple(labels.shape)}"
+            )
+        num_classes[:] = [require_scores(taps, scores, [0])]
+        values = tf.cast(taps[scores], tf.float32)
+        return {
+            "rows": {
+                "predicted": tf.argmax(values, axis=-1),
+                "labels": labels,
+                "is_finite": tf.reduce_all(tf.math.is_finite(values), axis=-1),
+            },
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    def finish(totals: Totals) -> xr.Dataset:
+        rows = totals["rows"]
+        require_finite("the shape bias", [np.where(rows["is_finite"], 0, np.nan)], [scores])
+        labels = rows["labels"].astype(np.int64)
+        names = getattr(features, "class_names", None) or ()
+        names = [str(name) for name in names][: num_classes[0]]
+        if len(names) != num_classes[0]:
+            names = list(map(str, range(num_classes[0])))
+        require_pairs(labels, num_classes[0])
+        if sorted(names) == sorted(KINDS):
+            labels = np.array([names.index(kind) for kind in KINDS])[labels]
+        is_shape, is_texture = (rows["predicted"] == labels[:, side] for side in (0, 1))
+        of_class = labels[:, 0] == np.arange(num_classes[0])[:, None]
+        each = np.array([bias_of(is_shape[own], is_texture[own]) for own in of_class])
+        value, low, high = bias_of(is_shape, is_texture)
+        shares = [is_shape.mean(), is_texture.mean(), 1 - (is_shape | is_texture).mean()]
+        words = "share of shape decisions among those for shape or texture"
+        ends = {"low": "lower end of its 95 % CI", "high": "upper end of its 95 % CI"}
+        variables = {
+            "shape_bias": variable((), value, words),
+            "low": variable((), low, ends["low"]),
+            "high": variable((), high, ends["high"]),
+            "class_shape_bias": variable(("class",), each[:, 0], words),
+            "class_low": variable(("class",), each[:, 1], ends["low"]),
+            "class_high": variable(("class",), each[:, 2], ends["high"]),
+            "decisions": variable(("decision",), shares, "share of images"),
+        }
+        facts = facts_of(features, totals, "Wilson's interval over decisions", scores=scores)
+        coords = {"class": names, "decision": list(DECISIONS)}
+        return dataset_of(variables, facts, **coords)
+
+    return Statistic(step, finish, with_labels=True)
+
+
+def require_pairs(labels: np.ndarray, num_classes: int) -> None:
+    """Raises a `ValueError` for pairs of classes (example, 2) that are out of range or equal."""
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(
+            f"Expected classes from 0 to {num_classes - 1}. "
+            f"Received: {labels.min()} to {labels.max()}"
+        )
+    if equal := int((labels[:, 0] == labels[:, 1]).sum()):
+        raise ValueError(
+            "Expected the shape and the texture of every image to be of two classes. "
+            f"Received: {equal} images with one"
+        )
+
+
+def bias_of(is_shape: np.ndarray, is_texture: np.ndarray) -> tuple[float, float, float]:
+    """Share of shape decisions among those for shape or texture, and its interval."""
+    shape, both = int(is_shape.sum()), int((is_shape | is_texture).sum())
+    if not both:
+        return np.nan, np.nan, np.nan
+    return shape / both, *wilson(shape, both)

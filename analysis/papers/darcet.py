@@ -1,0 +1,124 @@
+"""Darcet et al. 2024: "Vision Transformers Need Registers"."""
+
+import numpy as np
+import xarray as xr
+
+from vit_tf.common.names import join_words
+
+from ..engine.estimates import Estimate, with_error
+from ..engine.results import expect_variable
+from ..flow.outliers import CLASS, POSITION, outlier_roles, outlier_tokens
+from ..plots.property_plots import plot_outlier_roles, plot_outlier_tokens
+from ..study.claims import claim
+from ..study.data import Data, first_images
+from ..study.figure import Figure, Paper, each
+from ..study.measure import DATA, Measurement, statistic, task
+from ..study.models import StudyModel
+from .chapters import CAUSES
+
+DARCET = Paper("Darcet et al. (2024)", "https://arxiv.org/abs/2309.16588", prefix="Da.", rank=7)
+MOST_IMAGES = 256  # of the user's models, unless the first batch alone is larger
+
+
+def outliers_of(model: StudyModel) -> Measurement:
+    """Outlier tokens of every block, and the attention that they receive."""
+    model.require_grid()
+    return statistic(outlier_tokens, model, model.layers("outliers"))
+
+
+def roles_of(model: StudyModel) -> Measurement:
+    """What the outlier tokens encode, and the effect of replacing them."""
+    model.require_grid()
+    is_users = model.role == "model"
+    scores, taps = model.require_scores(), model.layers("patching")
+    model.require(not is_users or model.accuracy is not None, "class scores for these images")
+
+    def make(data: Data, outliers: xr.Dataset) -> xr.Dataset:
+        test = first_images(data.test, MOST_IMAGES) if is_users else data.test
+        return outlier_roles(model.features(*taps, scores), test, scores, outliers=outliers)
+
+    images = f"first_images(images, {MOST_IMAGES})" if is_users else "images"
+    call = f"analysis.outlier_roles({{model}}, {images})"
+    inputs = (DATA, outliers_of(model))
+    return task("outlier_roles", model, make, reads="test", inputs=inputs, labelled=True, call=call)
+
+
+def difference_of(roles: xr.Dataset, content: str) -> Estimate:
+    """Accuracy of the probe on outlier minus that on ordinary tokens, mean over layers."""
+    means, errors = (
+        expect_variable(roles, name, ("layer", "content")).sel(content=content).values
+        for name in ("probe_difference", "probe_difference_stderr")
+    )
+    if not np.isfinite(means).any():
+        raise ValueError(
+            "Not tested: no high-norm tokens. No layer has tokens whose norm is an outlier in at "
+            "least 20 images."
+        )
+    # The layers share images: the error of the mean is at most the mean of the errors.
+    df = roles.attrs.get("examples", np.inf) - 1
+    return with_error(np.nanmean(means), np.nanmean(errors), df, "Student's t over images")
+
+
+@claim("outlier_roles.{vit}", "2.2", "", "accuracy", above=0, least=0.05)
+def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
+    """High-norm tokens hold more information on the whole image than ordinary tokens.
+
+    Accuracy of a classifier of the image from one outlier token, minus that from one ordinary token
+    of the same image, mean over the layers with outlier tokens.
+
+    Not tested without such tokens: Darcet et al. 2024 find them in large models that were trained
+    for long. The interval is over images.
+    """
+    return difference_of(roles, CLASS)
+
+
+@claim("outlier_roles.{vit}", "2.2", "", "accuracy", below=0, least=0.05)
+def outliers_hold_no_position(roles: xr.Dataset) -> Estimate:
+    """High-norm tokens hold less information on their position than ordinary tokens.
+
+    Accuracy of a classifier of the position from one outlier token, minus that from one ordinary
+    token of the same image, mean over the layers with outlier tokens.
+
+    Where all outliers have one position, it is known without their content: compare the accuracy
+    with `chance`. The interval is over images.
+    """
+    return difference_of(roles, POSITION)
+
+
+def nothing_to_show(results: dict[str, xr.Dataset]) -> str | None:
+    """The sentence on models without outlier tokens, or None."""
+    if any(result["output_change"].notnull().any() for result in results.values()):
+        return None
+    return f"No token has an outlying norm in any layer of {join_words(results)}."
+
+
+OUTLIERS = Figure(
+    paper=DARCET,
+    numbers="outliers",
+    chapter=CAUSES,
+    shows="outlier tokens of each layer and the attention that they receive",
+    models=each("vit", "gap"),
+    measure=outliers_of,
+    draw=plot_outlier_tokens,
+    name="outlier-tokens-{model}",
+    title="Outlier tokens, {model}",
+    caption="Share of the tokens whose norm exceeds what Gaussian tokens reach, their norm "
+    "relative to the others, and the attention that outlier, ordinary and prefix tokens receive.",
+)
+
+ROLES = Figure(
+    paper=DARCET,
+    numbers="roles",
+    chapter=CAUSES,
+    shows="what outlier tokens encode, and the output without them",
+    models=each("vit", "gap"),
+    measure=roles_of,
+    draw=plot_outlier_roles,
+    name="outlier-roles-{model}",
+    title="Roles of outlier tokens, {model}",
+    caption="Accuracy of probes of one outlier, or ordinary, token for the class of the image and "
+    "for the token's position, dotted at chance, and the divergence of the predictions where the "
+    "tokens are replaced. Trust an effect that all three replacements show.",
+    instead=nothing_to_show,
+    claims=[outliers_hold_the_class, outliers_hold_no_position],
+)
