@@ -294,10 +294,11 @@ def _prepare(
     )
     if not models and not at_hand:
         return  # the measurement itself raises that its model is missing
+    scored = _scored_models(models, declaration)
     if roles.scores:
         asked = given.get(roles.scores)
-        for name, label in reversed([key for key in models if key[1] is None]):
-            models[name, label], scores = with_scores(given[name], models[name, label], asked)
+        for name in reversed(scored):
+            models[name, None], scores = with_scores(given[name], models[name, None], asked)
             given |= {roles.scores: scores} if scores else {}
     if not at_hand:
         models = _prepare_images(given, models, declaration)
@@ -306,7 +307,15 @@ def _prepare(
         given[roles.several_models] = {
             label: features for (_, label), features in models.items() if label is not None
         }
-    _complete(given, next(iter(models.values()), None), roles)
+    _complete(given, scored[0] if scored else None, next(iter(models.values()), None), roles)
+
+
+def _scored_models(models: FeaturesByArgument, declaration: Declaration) -> list[str]:
+    """The parameters of the models that scores are read of: those whose kind has them, else all."""
+    kinds = dict(declaration.kinds)
+    names = [name for name, label in models if label is None]
+    with_them = [name for name in names if KINDS[kinds.get(name, declaration.kind)].with_scores]
+    return with_them or names
 
 
 def _features_of_models(
@@ -356,19 +365,21 @@ def _prepare_images(
     return models
 
 
-def _complete(given: Arguments, first: Features | None, roles: Roles) -> None:
+def _complete(given: Arguments, scored: str | None, first: Features | None, roles: Roles) -> None:
     """Adds the number of classes, the tap of the scores and the classes that are not given."""
     if roles.num_classes and given.get(roles.num_classes) is None:
         given[roles.num_classes] = _num_classes(first, [given.get(n) for n in roles.labelled])
     images = next((given[name] for name in roles.images if name in given), None)
-    if roles.scores and hasattr(first, "run_interventions"):  # of a PyTorch module
-        given[roles.scores] = given.get(roles.scores) or first.scores
-    elif roles.scores and images is not None and not hasattr(first, "segments"):
-        first, scores = scores_of_function(first, images, roles.value(roles.scores, given))
-        given |= {roles.models[0]: first, roles.scores: scores}
+    # The features of the model whose scores are read.
+    features = first if scored is None else given[scored]
+    if roles.scores and hasattr(features, "run_interventions"):  # of a PyTorch module
+        given[roles.scores] = given.get(roles.scores) or features.scores
+    elif roles.scores and images is not None and not hasattr(features, "segments"):
+        features, scores = scores_of_function(features, images, roles.value(roles.scores, given))
+        given |= {scored or roles.models[0]: features, roles.scores: scores}
     if roles.classes and images is not None:
         scores = roles.value(roles.scores, given) or "logits"
-        given[roles.classes] = class_positions(first, images, given.get(roles.classes), scores)
+        given[roles.classes] = class_positions(features, images, given.get(roles.classes), scores)
 
 
 def require_labelled(

@@ -26,7 +26,7 @@ Parts: TypeAlias = dict[str, dict[str, tf.Tensor]]
 SPATIAL, PREFIX = "spatial", "prefix"
 
 
-@measurement("lens")
+@measurement("lens", features_x="stitched")
 def stitching(
     features_x: Model,
     features_y: Model,

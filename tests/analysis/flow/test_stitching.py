@@ -97,3 +97,60 @@ def test_layers_that_do_not_fit_are_refused(vit, images):
         analysis.stitching(odd, vit, images[0], images)
     with pytest.raises(ValueError, match="l2"):
         analysis.stitching(vit, vit, images[0], images, l2=-1)
+
+
+def test_models_whose_scores_have_other_names_are_stitched(vit, images):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input(SHAPE)
+    x = keras.layers.Conv2D(6, 8, strides=8, activation="relu", name="first")(inputs)
+    x = keras.layers.Conv2D(6, 1, activation="relu", name="second")(x)
+    pooled = keras.layers.GlobalAveragePooling2D()(x)
+    other = keras.Model(inputs, keras.layers.Dense(3, name="answers")(pooled))
+    into_vit = analysis.stitching(other, vit, images[0], images)
+    assert "second" in into_vit.layer_x and "block00/mlp/sum" in into_vit.layer_y
+    maps = vit_tf.submodel(other, "second")
+
+    def function(x):
+        return maps(x)
+
+    function.token_grid = vit_tf.TokenGrid(2, 3, 0, 8)
+    expected = analysis.stitching(function, vit, images[0], images)
+    layers = {"layer_x": expected.layer_x, "layer_y": expected.layer_y}
+    np.testing.assert_allclose(into_vit.sel(layers).loss_change, expected.loss_change, atol=1e-5)
+    from_vit = analysis.stitching(vit, other, images[0], images)
+    assert from_vit.attrs["scores"] == "answers" and "second" in from_vit.layer_y
+    logits = other(images[0]).numpy().astype("float64")
+    losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(40), images[1]]
+    np.testing.assert_allclose(from_vit.loss, losses.mean(), rtol=1e-5)
+
+
+def test_untrained_features_have_the_accuracy_of_a_linear_probe(rng):
+    """The second model knows the class and reads it linearly: the map is a ridge classifier."""
+    labels = np.arange(240) % 3
+    x = rng.normal(size=(240, 4, 4, 3))
+    x += 0.15 * np.eye(3)[labels][:, None, None] - x.mean(axis=(1, 2), keepdims=True)
+    x = x.astype("float32")
+    inputs = keras.Input((4, 4, 3))
+    known = keras.layers.GlobalAveragePooling2D()(inputs)
+    known = keras.layers.Softmax()(keras.layers.Rescaling(300.0)(known))
+    known = keras.layers.UpSampling2D(2, name="known")(keras.layers.Reshape((1, 1, 3))(known))
+    pooled = keras.layers.GlobalAveragePooling2D()(known)
+    model = keras.Model(inputs, keras.layers.Dense(3, use_bias=False, name="answers")(pooled))
+    model.get_layer("answers").kernel.assign(10 * np.eye(3))
+    features = vit_tf.submodel(model, "known", "answers")
+    features.token_grid = vit_tf.TokenGrid(2, 2, 0, 2)
+    weights = rng.normal(size=(48, 20)).astype("float32")
+
+    def random(images):
+        values = tf.nn.relu(tf.reshape(images, (-1, 48)) @ weights)
+        return {"random": tf.tile(values[:, None, None], (1, 2, 2, 1))}
+
+    random.token_grid = features.token_grid
+    train, test = (x[:120], labels[:120]), (x[120:], labels[120:])
+    l2 = 0.1
+    result = analysis.stitching(random, features, train[0], test, scores="answers", l2=l2)
+    rows = np.asarray(random(train[0])["random"])[:, 0, 0].astype("float64")
+    penalty = l2 * ((rows - rows.mean(axis=0)) ** 2).sum() / 20
+    probe = analysis.ridge_probe(random, train, test, l2=[penalty])
+    assert result.accuracy == 1 and 0.4 < probe.item() < 0.95
+    np.testing.assert_allclose(1 + result.accuracy_change.item(), probe.item(), atol=1e-9)
