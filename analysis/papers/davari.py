@@ -62,7 +62,7 @@ def reading_of(models: list[StudyModel], results: Results) -> str:
     )
 
 
-def unchanged_reading(results):
+def unchanged_reading(results: dict[str, xr.Dataset]) -> str | None:
     """The sentence in place of a picture whose panels all show the same; None if some differ."""
     readings = [changed_readings(result) for result in results.values()]
     if any(reading.startswith("Warning") for reading in readings):
