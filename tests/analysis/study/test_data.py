@@ -104,6 +104,7 @@ def test_nothing_that_needs_labels_is_planned_without_them():
         *("clusters", "clusters-spatial", "knn-top-1", "knn-top-5", "linear-probe"),
         *("ridge-probe", "ridge-probe-map", "ridge-probe-tokens", "ridge-probe-variants"),
         *("head-effects", "logit-lens", "without-blocks", "without-tokens", "best-layer-knn"),
+        "outlier-roles",
     }
     reasons = {reason for _, sentences in left_out for reason in sentences}
     assert "It needs labels of the images, of two classes or more." in reasons
