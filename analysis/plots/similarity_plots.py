@@ -115,7 +115,7 @@ def _draw_panels(
             if outer or len({pair[which] for pair in sides}) > 1:
                 label_layers(panel, "xy"[which], *sides[index][which], PANEL)
     drawn = np.concatenate([value.values.ravel() for value in values[: -1 if last_bar else None]])
-    # The bar of the last panel is to the right of it, that of the others above where there is room.
+    # The bar of the last panel is to the right of it, that of the others above where it fits.
     last_row = flat[(len(maps) - 1) // columns * columns :]
     others = flat[: -len(last_row)] if last_bar and len(last_row) < len(flat) else flat
     style.colour_bar(others, flat[0].images[0], bar, drawn)
