@@ -37,8 +37,6 @@ In the examples of the measurements, `vit` and `bit` are models, such as those o
 (24, height, width, channel) and `labels` an array of integers of shape (24,).
 """
 
-from importlib import import_module
-
 import lazy_loader
 
 from vit_tf.common.names import near_names
@@ -86,8 +84,6 @@ _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 def __getattr__(name: str) -> object:
     """A public name, imported when first used; an `AttributeError` lists near matches."""
-    if name == "attention":  # a package that is called as the measurement of its name
-        return import_module("vit_tf.analysis.attention")
     try:
         return _public(name)
     except AttributeError:

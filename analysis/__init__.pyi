@@ -1,28 +1,5 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
 from . import engine as engine, plots as plots
-from .attention.attention_distance import (
-    attention_distance as attention_distance,
-    attention_rows as attention_rows,
-)
-from .attention.attention_patterns import (
-    attention_patterns as attention_patterns,
-    mean_patterns as mean_patterns,
-)
-from .attention.image_attention import attention as attention
-from .attention.mean_attention import (
-    aligned_attention as aligned_attention,
-    attention_maps as attention_maps,
-    attention_offset as attention_offset,
-    head_classes as head_classes,
-    mean_attention as mean_attention,
-    mean_distance as mean_distance,
-)
-from .attention.rollout import (
-    attention_rollout as attention_rollout,
-    gradient_attention as gradient_attention,
-    rollout_of_images as rollout_of_images,
-)
-from .attention.saliency import attention_saliency as attention_saliency
 from .engine.estimates import images_needed as images_needed
 from .engine.features import features_of as features_of
 from .engine.training_recorder import Recorder as Recorder
@@ -52,6 +29,29 @@ from .flow.robustness import robustness as robustness
 from .flow.shape_bias import shape_bias as shape_bias
 from .flow.skips import branch_norms as branch_norms, skip_ratio as skip_ratio
 from .flow.stitching import stitching as stitching
+from .heads.attention_distance import (
+    attention_distance as attention_distance,
+    attention_rows as attention_rows,
+)
+from .heads.attention_patterns import (
+    attention_patterns as attention_patterns,
+    mean_patterns as mean_patterns,
+)
+from .heads.image_attention import attention as attention
+from .heads.mean_attention import (
+    aligned_attention as aligned_attention,
+    attention_maps as attention_maps,
+    attention_offset as attention_offset,
+    head_classes as head_classes,
+    mean_attention as mean_attention,
+    mean_distance as mean_distance,
+)
+from .heads.rollout import (
+    attention_rollout as attention_rollout,
+    gradient_attention as gradient_attention,
+    rollout_of_images as rollout_of_images,
+)
+from .heads.saliency import attention_saliency as attention_saliency
 from .objects.dense_features import dense_features as dense_features, dense_size as dense_size
 from .objects.keypoints import (
     correct_keypoints as correct_keypoints,

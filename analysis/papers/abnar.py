@@ -1,6 +1,6 @@
 """Abnar and Zuidema 2020: "Quantifying Attention Flow in Transformers"."""
 
-from ..attention.rollout import attention_rollout
+from ..heads.rollout import attention_rollout
 from ..plots.attention_plots import plot_attention_rollout
 from ..study.figure import Figure, Paper, each
 from ..study.measure import SharedPass, statistic

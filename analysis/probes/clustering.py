@@ -17,12 +17,12 @@ from threadpoolctl import threadpool_limits
 from vit_tf.data.labels import require_classes, require_labels
 from vit_tf.taps.tokens import as_grid
 
-from ..attention.saliency import num_beyond, patch_cover, require_shares
 from ..engine.declaration import one_pass_measurement
 from ..engine.pooling import Pooled, as_tokens, grid_of, pooled_statistic
 from ..engine.results import DEFAULT, provenance, require_finite, variable
 from ..engine.roles import Grid, LabelledImages, MaskedImages, Model, Taps
 from ..engine.stream import Statistic, Totals
+from ..heads.saliency import num_beyond, patch_cover, require_shares
 
 STARTS = 10
 

@@ -11,18 +11,18 @@ from scipy.linalg import block_diag
 
 from vit_tf import TokenGrid
 
-from ..attention.attention_distance import (
-    LEFT_OUT,
-    attention_weights,
-    num_attended,
-    summed_distance,
-)
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.feature_taps import select
 from ..engine.results import mean_of, require_finite, variable
 from ..engine.roles import Block, Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals
+from ..heads.attention_distance import (
+    LEFT_OUT,
+    attention_weights,
+    num_attended,
+    summed_distance,
+)
 from .cka import (
     hsic_terms,
     labelled_similarity,

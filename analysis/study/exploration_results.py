@@ -15,8 +15,6 @@ from vit_tf.common.names import join_words
 from vit_tf.taps.structure import spread
 from vit_tf.taps.tokens import prefix_names
 
-from ..attention.attention_distance import attention_rows
-from ..attention.rollout import gradient_attention, rollout_of_images
 from ..engine.failures import explain
 from ..engine.layers import KINDS
 from ..engine.pooling import pooled_tokens
@@ -27,6 +25,8 @@ from ..flow.attribution import grad_cam, input_gradients
 from ..flow.logit_lens import logit_lens, token_lens
 from ..flow.receptive_field import position_attribution
 from ..flow.skips import branch_norms
+from ..heads.attention_distance import attention_rows
+from ..heads.rollout import gradient_attention, rollout_of_images
 from ..objects.keypoints import token_similarity
 from ..report.first_screen import LeftOut
 

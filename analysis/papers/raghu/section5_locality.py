@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from ...attention.attention_distance import attention_distance
 from ...engine.estimates import (
     Estimate,
     descriptive,
@@ -16,6 +15,7 @@ from ...engine.estimates import (
 )
 from ...engine.results import Results, expect_array, expect_variable, layer_names
 from ...flow.receptive_field import receptive_field
+from ...heads.attention_distance import attention_distance
 from ...plots.attention_plots import plot_attention_distance
 from ...plots.flow_plots import plot_receptive_field
 from ...plots.interactive import distance_lines

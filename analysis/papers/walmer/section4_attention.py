@@ -9,16 +9,6 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ...attention.attention_patterns import attention_patterns
-from ...attention.mean_attention import (
-    aligned_attention,
-    attention_maps,
-    attention_offset,
-    head_classes,
-    mean_attention,
-    mean_distance,
-)
-from ...attention.saliency import attention_saliency
 from ...engine.estimates import (
     Estimate,
     contrast_over_depth,
@@ -33,6 +23,16 @@ from ...engine.estimates import (
 from ...engine.results import Results, expect_array, expect_variable
 from ...engine.roles import Features, Taps
 from ...engine.stream import Statistic
+from ...heads.attention_patterns import attention_patterns
+from ...heads.mean_attention import (
+    aligned_attention,
+    attention_maps,
+    attention_offset,
+    head_classes,
+    mean_attention,
+    mean_distance,
+)
+from ...heads.saliency import attention_saliency
 from ...plots.attention_plots import (
     one_kind,
     plot_aligned_attention,

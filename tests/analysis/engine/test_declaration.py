@@ -19,8 +19,8 @@ from tiny_models import tiny_vit
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis import engine
-from vit_tf.analysis.attention.attention_distance import num_attended
 from vit_tf.analysis.engine.stream import as_dataset, one_pass
+from vit_tf.analysis.heads.attention_distance import num_attended
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32")
 LABELS = np.arange(8) % 3

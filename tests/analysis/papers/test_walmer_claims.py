@@ -10,8 +10,8 @@ from scipy import stats
 from study_parts import cka_result
 
 from vit_tf import TokenGrid
-from vit_tf.analysis.attention.mean_attention import aligned_attention, head_classes
 from vit_tf.analysis.engine.results import pack_correct
+from vit_tf.analysis.heads.mean_attention import aligned_attention, head_classes
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer import WALMER
 from vit_tf.analysis.papers.walmer.section4_attention import offset_heads as one_sided, phases

@@ -14,7 +14,7 @@ from PIL import Image
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.attention.saliency import most_attended
+from vit_tf.analysis.heads.saliency import most_attended
 from vit_tf.analysis.plots.style import colour_map
 from vit_tf.analysis.study.exploration import probabilities
 

@@ -11,7 +11,7 @@ import xarray as xr
 import vit_tf
 from vit_tf import Preprocessing, TokenGrid, analysis
 from vit_tf.analysis import FormationRecorder
-from vit_tf.analysis.attention.rollout import rollout_of_images
+from vit_tf.analysis.heads.rollout import rollout_of_images
 from vit_tf.analysis.objects.dense_features import dense_features
 from vit_tf.data.preprocessing import check_values
 

@@ -13,9 +13,9 @@ import tensorflow as tf
 from oracles import randomize
 
 from vit_tf import BEiT, BiT, CLIPViT, Mixer, Recipe, ViT, analysis, submodel
-from vit_tf.analysis.attention.attention_distance import attention_distance
-from vit_tf.analysis.attention.mean_attention import mean_attention
 from vit_tf.analysis.flow.skips import skip_ratio
+from vit_tf.analysis.heads.attention_distance import attention_distance
+from vit_tf.analysis.heads.mean_attention import mean_attention
 from vit_tf.analysis.probes.ridge import Probe, few_shot, ridge_probe, score_statistic
 from vit_tf.analysis.similarity.cka import cka
 from vit_tf.analysis.similarity.heads import head_similarity

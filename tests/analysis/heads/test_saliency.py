@@ -7,7 +7,7 @@ from tables import features_of, numbers
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.attention.saliency import most_attended
+from vit_tf.analysis.heads.saliency import most_attended
 
 SQUARE = TokenGrid(2, 2, 1, 4)
 

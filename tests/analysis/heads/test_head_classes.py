@@ -3,7 +3,7 @@ import pytest
 from attention_heads import head, mean_of
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.attention.mean_attention import DIRECTIONS, KINDS
+from vit_tf.analysis.heads.mean_attention import DIRECTIONS, KINDS
 
 GRIDS = [TokenGrid(7, 7, 0, 4), TokenGrid(6, 9, 1, 16), TokenGrid(14, 8, 5, 2)]
 STEPS = {

@@ -1,8 +1,5 @@
 """`analysis.attention`: the rows of queries as maps, and the images as the model sees them."""
 
-import importlib
-import inspect
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -45,16 +42,6 @@ def test_without_prefix_tokens_the_query_is_the_mean_over_all():
     np.testing.assert_allclose(result.attention.sel(layer=layer), expected, rtol=1e-5)
     with pytest.raises(ValueError, match="query"):
         analysis.attention(features_of(weights, grid), numbers(2), "cls")
-
-
-def test_the_package_of_its_name_is_the_measurement():
-    assert inspect.signature(analysis.attention).parameters.keys() >= {"features", "query"}
-    assert analysis.attention.declaration.name == "attention"
-    # Whether a module of the package was imported before makes no difference.
-    vars(analysis).pop("attention", None)
-    package = importlib.import_module("vit_tf.analysis.attention")
-    assert analysis.attention is package and callable(package)
-    assert importlib.import_module("vit_tf.analysis.attention.rollout") is package.rollout
 
 
 def test_a_photograph_and_its_plot():
