@@ -112,3 +112,37 @@ def test_every_folder_of_the_package_is_installed():
     folders = {path.parent.relative_to(ROOT).parts for path in SOURCES + SCRIPTS}
     existing = {(*([] if parts[0] == "vit_tf" else ["vit_tf"]), *parts) for parts in folders}
     assert named == {".".join(parts) for parts in existing}
+
+
+def unannotated(path):
+    """The functions of a file of which an argument or the result has no type."""
+    tree = ast.parse(path.read_text("utf-8"))
+    methods = {
+        function
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef)
+        for function in owner.body
+        if isinstance(function, ast.FunctionDef)
+        and not any(ast.unparse(x) == "staticmethod" for x in function.decorator_list)
+    }
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        own = function.args
+        arguments = [*own.posonlyargs, *own.args][function in methods :]
+        arguments += [*own.kwonlyargs, *filter(None, (own.vararg, own.kwarg))]
+        returns = function.returns or function.name == "__init__"
+        if not returns or not all(argument.annotation for argument in arguments):
+            yield function.name
+
+
+# Every signature of these has types; whoever completes another package adds it.
+ANNOTATED = [ROOT / "analysis", ROOT / "scripts"]
+ANNOTATED += [
+    ROOT / "vit_tf" / name
+    for name in ("common", "distribute", "models", "taps", "torch_models", "training")
+]
+
+
+@pytest.mark.parametrize("package", ANNOTATED, ids=lambda package: package.name)
+def test_every_signature_has_types(package):
+    without = {path.name: [*unannotated(path)] for path in package.rglob("*.py")}
+    assert not {name: functions for name, functions in without.items() if functions}

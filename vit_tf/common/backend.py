@@ -2,10 +2,14 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import keras
 
 log = logging.getLogger(__name__)
+
+# A tensor of the backend that Keras runs on, or a symbolic one: Keras has no type for both.
+Tensor: TypeAlias = Any
 
 
 def on_jax() -> bool:
@@ -13,7 +17,7 @@ def on_jax() -> bool:
     return keras.backend.backend() == "jax"
 
 
-def require_tensorflow(what):
+def require_tensorflow(what: str) -> None:
     """Raises a `ValueError` unless Keras runs on TensorFlow, which `what` (in words) needs."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -22,7 +26,7 @@ def require_tensorflow(what):
         )
 
 
-def require_tensorflow_or_jax(what):
+def require_tensorflow_or_jax(what: str) -> None:
     """Raises a `ValueError` on other backends of Keras; leaves the GPUs to JAX."""
     leave_gpus_to_jax()
     if keras.backend.backend() not in ("tensorflow", "jax"):
@@ -32,7 +36,7 @@ def require_tensorflow_or_jax(what):
         )
 
 
-def leave_gpus_to_jax():
+def leave_gpus_to_jax() -> None:
     """Hides the GPUs from TensorFlow where Keras runs on JAX; a log line if it is too late."""
     if not on_jax():
         return

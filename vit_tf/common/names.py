@@ -5,17 +5,19 @@ import fnmatch
 import operator
 import os
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, TypeVar
 
 # A password in an address, as a pattern of `re` and of TensorFlow, and what stands in its place.
 PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
+Value = TypeVar("Value")
 NAMED = 10
 SIMILAR = 0.6  # of two words, of which one may be a slip for the other
 # Least share of letters in common with a near match, and how far it may be behind the nearest.
 _NEAR, _BESIDE = 0.7, 0.1
 
 
-def format_list(names, separator=", "):
+def format_list(names: Iterable, separator: str = ", ") -> str:
     """The first 10 of some names, and how many more there are, as words."""
     names = [str(name) for name in names]
     shown = separator.join(names[:NAMED])
@@ -25,7 +27,7 @@ def format_list(names, separator=", "):
     return f"{shown}{' and' if separator == ', ' else f'{separator}and'} {more} more"
 
 
-def join_words(names):
+def join_words(names: Iterable[str]) -> str:
     """All of some names as words: `"A, B and C"`."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
@@ -36,7 +38,7 @@ def without_password(text: str | os.PathLike) -> str:
     return re.sub(*PASSWORD, os.fspath(text))
 
 
-def file_error(error: Exception, path) -> str:
+def file_error(error: Exception, path: str | os.PathLike) -> str:
     """What an exception says of a file, without the path next to which it stands."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -46,7 +48,7 @@ def file_error(error: Exception, path) -> str:
     return words
 
 
-def unknown_name(what: str, received, known: Iterable, near: Iterable = ()) -> ValueError:
+def unknown_name(what: str, received: object, known: Iterable, near: Iterable = ()) -> ValueError:
     """The `ValueError` for a name that is not in a list: expected, received and near matches."""
     known = [str(name) for name in known]
     near = near or near_names(str(received), known)
@@ -62,7 +64,7 @@ def near_names(received: str, known: Iterable) -> list[str]:
     """At most 5 names that begin as the one received, have its letters, or are most like it."""
     received = received.lower()
 
-    def alike(name):
+    def alike(name: str) -> float:
         if received and (name.startswith(received) or sorted(name) == sorted(received)):
             return 1.0
         return difflib.SequenceMatcher(None, name, received).ratio()
@@ -73,7 +75,7 @@ def near_names(received: str, known: Iterable) -> list[str]:
     return sorted(near, key=likeness.get, reverse=True)[:5]
 
 
-def lookup(what, received, known):
+def lookup(what: str, received: object, known: Mapping[Any, Value]) -> Value:
     """`known[received]`, or a `ValueError` that lists near matches."""
     if received not in known:
         raise unknown_name(what, received, known)
@@ -88,7 +90,7 @@ def match(patterns: Iterable, names: Iterable) -> tuple[str, ...]:
     return tuple(n for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
 
 
-def as_patterns(patterns) -> tuple[str, ...]:
+def as_patterns(patterns: Iterable) -> tuple[str, ...]:
     """The patterns of a call, of which each may be a list of them, as a flat tuple of text."""
     flat = [
         p
@@ -103,13 +105,13 @@ def as_patterns(patterns) -> tuple[str, ...]:
     return tuple(flat)
 
 
-def _near_pattern(pattern, names):
+def _near_pattern(pattern: str, names: Iterable) -> list[str]:
     """The names, 5 at most, in which every word of a pattern is nearly found, the nearest first."""
 
-    def words(text):
+    def words(text: str) -> list[str]:
         return re.findall(r"[a-z]+|[0-9]+", text.lower())
 
-    def nearness(word, name):
+    def nearness(word: str, name: str) -> float:
         return max((difflib.SequenceMatcher(None, word, w).ratio() for w in words(name)), default=0)
 
     near = []
@@ -122,13 +124,13 @@ def _near_pattern(pattern, names):
     return [name for _, name in sorted(near, key=lambda pair: pair[0])][:5]
 
 
-def as_names(names):
+def as_names(names: str | Iterable[str]) -> tuple[str, ...]:
     """Names as a tuple; a text is one name."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 def as_sizes(
-    name: str, sizes, form: str, counts: Container | None = None, least: int = 1
+    name: str, sizes: Iterable, form: str, counts: Container | None = None, least: int = 1
 ) -> tuple[int, ...]:
     """Whole numbers from `least` on as a tuple, of `counts`; a ValueError expects the `form`."""
     try:
@@ -141,7 +143,7 @@ def as_sizes(
     return integers
 
 
-def as_image_shape(image_shape, counts: tuple = (3,)) -> tuple:
+def as_image_shape(image_shape: Iterable, counts: tuple = (3,)) -> tuple:
     """An `image_shape`, (height, width, channels) in pixels, of so many numbers, as ints."""
     return as_sizes("image_shape", image_shape, "(height, width, channels) in pixels", counts)
 

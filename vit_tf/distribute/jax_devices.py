@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,23 +17,23 @@ class DataParallelStrategy:
         devices: names of the devices, such as `"cpu:0"`, of all processes; None for the default.
     """
 
-    def __init__(self, devices=None):
+    def __init__(self, devices: Sequence[str] | None = None):
         self.devices = devices
         self._distribution = devices and keras.distribution.DataParallel(
             devices=list(devices), auto_shard_dataset=False
         )
 
     @property
-    def num_replicas_in_sync(self):
+    def num_replicas_in_sync(self) -> int:
         """Number of devices that share each batch."""
         return len(self.devices or (0,))
 
-    def scope(self):
+    def scope(self) -> AbstractContextManager:
         """Context in which variables are replicated and batches are divided over the devices."""
         return self._distribution.scope() if self.devices else contextlib.nullcontext()
 
 
-def strategy_of(model):
+def strategy_of(model: keras.Model) -> DataParallelStrategy:
     """The `DataParallelStrategy` of the current scope; an error for a model made in another."""
     strategy = _current_strategy()
     devices = {len(variable.value.sharding.device_set) for variable in model.variables}
@@ -44,7 +46,7 @@ def strategy_of(model):
     return strategy
 
 
-def _current_strategy():
+def _current_strategy() -> DataParallelStrategy:
     """The `DataParallelStrategy` of the scope that this is called in."""
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -52,7 +54,7 @@ def _current_strategy():
     return _strategy(tuple(distribution.device_mesh.devices.ravel().tolist()))
 
 
-def make(name):
+def make(name: str) -> DataParallelStrategy:
     """The `DataParallelStrategy` of a name in `strategies.STRATEGIES`, but for `"multiworker"`."""
     if name == "none":
         return DataParallelStrategy()
@@ -96,7 +98,7 @@ def connect(
     return _strategy(tuple(keras.distribution.list_devices()))
 
 
-def gather(array):
+def gather(array: np.ndarray) -> np.ndarray:
     """The arrays of one shape and type that the processes call this with, on a new first axis."""
     from jax.experimental import multihost_utils
 
@@ -106,7 +108,7 @@ def gather(array):
     return np.frombuffer(bytes_of_all.tobytes(), array.dtype).reshape(-1, *array.shape)
 
 
-def scorer(model):
+def scorer(model: keras.Model) -> Callable[[np.ndarray], Any]:
     """A compiled function from a batch to a model's outputs, shared by this process's devices."""
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -121,10 +123,10 @@ def scorer(model):
     ]
 
     @jax.jit
-    def call(variables, images):
+    def call(variables: Any, images: Any) -> Any:
         return model.stateless_call(*variables, images, training=False)[0]
 
-    def score(images):
+    def score(images: np.ndarray) -> Any:
         images = np.asarray(images)
         padding = -len(images) % count
         padded = np.concatenate([images, np.zeros((padding, *images.shape[1:]), images.dtype)])
@@ -134,7 +136,7 @@ def scorer(model):
     return score
 
 
-def _devices(kind):
+def _devices(kind: str) -> tuple[str, ...]:
     try:
         return tuple(keras.distribution.list_devices(kind))
     except RuntimeError:
@@ -142,5 +144,5 @@ def _devices(kind):
 
 
 @functools.cache
-def _strategy(devices):
+def _strategy(devices: tuple[str, ...]) -> DataParallelStrategy:
     return DataParallelStrategy(devices)

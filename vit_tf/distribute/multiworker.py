@@ -9,6 +9,8 @@ stock Keras needs this no more: then remove this file and its one call.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
@@ -16,7 +18,7 @@ from keras.src.backend.tensorflow import trainer
 from vit_tf.data.batches import Shard, divided_by_batch, is_shard, is_shardable
 
 
-def adapt_keras():
+def adapt_keras() -> None:
     """Make `fit`, `evaluate` and `predict` of every Keras model work on several workers."""
     if hasattr(trainer.reduce_per_replica, "__wrapped__"):
         return
@@ -26,15 +28,15 @@ def adapt_keras():
     trainer.TFEpochIterator.__init__ = _with_shards(trainer.TFEpochIterator.__init__)
 
 
-def _has_workers(strategy):
+def _has_workers(strategy: Any) -> bool:
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
-def _reducing_scalars(stock):
+def _reducing_scalars(stock: Callable) -> Callable:
     """`reduce_per_replica` whose mean is over replicas, as under all other strategies."""
 
     @functools.wraps(stock)
-    def reduce_per_replica(values, strategy, reduction):
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
         if not _has_workers(strategy) or reduction not in ("auto", "mean"):
             return stock(values, strategy, reduction)
         return tf.nest.map_structure(lambda v: strategy.reduce("MEAN", v, axis=None), values)
@@ -42,11 +44,11 @@ def _reducing_scalars(stock):
     return reduce_per_replica
 
 
-def _building_from_specs(stock):
+def _building_from_specs(stock: Callable) -> Callable:
     """`_maybe_symbolic_build` that reads the shapes of batches, not a batch."""
 
     @functools.wraps(stock)
-    def _maybe_symbolic_build(model, iterator=None, data_batch=None):
+    def _maybe_symbolic_build(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if iterator is not None and _has_workers(model.distribute_strategy):
             if model.steps_per_execution != 1:
                 raise ValueError(
@@ -60,17 +62,19 @@ def _building_from_specs(stock):
     return _maybe_symbolic_build
 
 
-def _of_one(spec):
+def _of_one(spec: Any) -> tf.TensorSpec | None:
     """The `TensorSpec` of one replica's part; None for data that are not there."""
     spec = getattr(spec, "_value_specs", (spec,))[0]
     return None if isinstance(spec, tf.OptionalSpec) else spec
 
 
-def _with_shards(stock):
+def _with_shards(stock: Callable) -> Callable:
     """`TFEpochIterator` whose workers take shards of each batch, before decoding where they can."""
 
     @functools.wraps(stock)
-    def __init__(self, distribute_strategy=None, *args, x=None, **kwargs):
+    def __init__(
+        self: Any, distribute_strategy: Any = None, *args: Any, x: Any = None, **kwargs: Any
+    ) -> None:
         if _has_workers(distribute_strategy) and isinstance(x, tf.data.Dataset):
             if is_shardable(x) or is_shard(x):
                 x = distribute_strategy.distribute_datasets_from_function(_shard_maker(x))
@@ -81,10 +85,10 @@ def _with_shards(stock):
     return __init__
 
 
-def _shard_maker(dataset):
+def _shard_maker(dataset: Any) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
     """The function of an `InputContext` that returns a worker's batches, one for each replica."""
 
-    def make(context):
+    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         workers = context.num_input_pipelines
         replicas = context.num_replicas_in_sync // workers
         shard = Shard(context.input_pipeline_id, workers, replicas)

@@ -7,7 +7,10 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn, TypeAlias
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
@@ -17,15 +20,20 @@ from vit_tf.common.names import lookup
 from vit_tf.data.batches import ResumableDataset, Shard, is_shardable
 from vit_tf.distribute import jax_devices, multiworker
 
+# Where a model is made and trained: by TensorFlow, or by Keras on JAX.
+Strategy: TypeAlias = tf.distribute.Strategy | jax_devices.DataParallelStrategy
 # Steps that a TPU takes between two answers to its host, at most.
 TPU_STEPS = 50
 # Seconds without a sign of life after which a worker is dead, and to wait for all to start.
 HEARTBEAT, START = 20, 600
 # The strategy of this process, if it is one of several, its index and their number.
-_strategies, _position = [], []
+_strategies: list[Any] = []
+_position: list[int] = []
 
 
-def multiworker_strategy(workers=None, worker=None):
+def multiworker_strategy(
+    workers: Sequence[str] | None = None, worker: int | None = None
+) -> Strategy:
     """The strategy of this process, one of several that train together; there is one at most.
 
     It waits until every worker has started. Where the program has set no seed, that of the first
@@ -72,17 +80,17 @@ def multiworker_strategy(workers=None, worker=None):
     return made
 
 
-def num_workers():
+def num_workers() -> int:
     """How many processes train together: 1 without a multi-worker strategy."""
     return _position[1] if _position else 1
 
 
-def worker_index():
+def worker_index() -> int:
     """The index of this process among those that train together, from 0."""
     return _position[0] if _position else 0
 
 
-def current_shard():
+def current_shard() -> Shard | None:
     """The `Shard` of this process; None for a single one."""
     if num_workers() == 1:
         return None
@@ -90,18 +98,18 @@ def current_shard():
     return Shard(worker_index(), num_workers(), replicas)
 
 
-def shard_of_worker(dataset):
+def shard_of_worker(dataset: Any) -> tf.data.Dataset:
     """This worker's shard of each batch that workers can make alone, else the whole data set."""
     shard = current_shard()
     return dataset.shard_batches(shard) if shard and is_shardable(dataset) else dataset
 
 
-def is_chief():
+def is_chief() -> bool:
     """Whether this process writes files: true for the first worker and for a single process."""
     return worker_index() == 0
 
 
-def sum_of_workers(array):
+def sum_of_workers(array: np.ndarray) -> np.ndarray:
     """The sum of the arrays of one shape that the workers call this with."""
     if not _strategies:
         return np.asarray(array)
@@ -110,20 +118,20 @@ def sum_of_workers(array):
     return np.asarray(_strategies[0].reduce("SUM", tf.constant(array), axis=None))
 
 
-def of_every_worker(number):
+def of_every_worker(number: int) -> np.ndarray:
     """The whole numbers that the workers call this with, in their order: int64 array."""
     mine = np.zeros(num_workers(), np.int64)
     mine[worker_index()] = number
     return sum_of_workers(mine)
 
 
-def wait_for_workers():
+def wait_for_workers() -> None:
     """Blocks until every worker has called this function."""
     of_every_worker(0)
 
 
 @contextlib.contextmanager
-def explained_failures():
+def explained_failures() -> Iterator[None]:
     """Turns errors of TensorFlow or JAX about workers that stopped into a `ConnectionError`."""
     lost = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
     lost += (tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
@@ -145,14 +153,16 @@ def explained_failures():
         ) from error
 
 
-def leave(status):
+def leave(status: int) -> NoReturn:
     """End a process whose other workers are lost, at once: Python would wait for TensorFlow."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
-def find_cluster(workers=None, worker=None):
+def find_cluster(
+    workers: Sequence[str] | None = None, worker: int | None = None
+) -> tuple[list[str], int]:
     """The addresses of all workers and the index of this one in their list.
 
     The arguments win over VIT_TF_WORKERS ("host:port,host:port") and VIT_TF_WORKER (0, 1, ...),
@@ -173,13 +183,13 @@ def find_cluster(workers=None, worker=None):
     )
 
 
-def has_several_workers():
+def has_several_workers() -> bool:
     """Whether VIT_TF_WORKERS or TF_CONFIG names more than one worker."""
     configured = "VIT_TF_WORKERS" in os.environ or "cluster" in os.environ.get("TF_CONFIG", "")
     return configured and len(find_cluster()[0]) > 1
 
 
-def _from_tf_config(text):
+def _from_tf_config(text: str) -> tuple[list[str], int]:
     try:
         config = json.loads(text)
         cluster, task = dict(config["cluster"]), config["task"]
@@ -204,7 +214,7 @@ def _from_tf_config(text):
     return _checked("TF_CONFIG", addresses, index + (len(chiefs) if kind == "worker" else 0))
 
 
-def _from_slurm():
+def _from_slurm() -> tuple[list[str], int]:
     """The tasks of the job step, on ports that depend on the job, so that jobs do not meet."""
     port = 12_000 + int(os.environ.get("SLURM_JOB_ID", 0)) % 20_000
     gpus = "CUDA_VISIBLE_DEVICES" in os.environ or shutil.which("nvidia-smi")
@@ -220,7 +230,7 @@ def _from_slurm():
     return _checked("Slurm's variables", addresses, resolver.task_id)
 
 
-def _checked(source, workers, worker):
+def _checked(source: str, workers: Any, worker: Any) -> tuple[list[str], int]:
     """A list of addresses and an index into it."""
     addresses = workers.split(",") if isinstance(workers, str) else list(workers or ())
     addresses = [str(address).strip() for address in addresses]
@@ -241,7 +251,9 @@ def _checked(source, workers, worker):
     return addresses, index
 
 
-def strategy(name="auto", workers=None, worker=None):
+def strategy(
+    name: str = "auto", workers: Sequence[str] | None = None, worker: int | None = None
+) -> Strategy:
     """Returns a `tf.distribute.Strategy` by name; create and train the model in its `scope()`.
 
     Args:
@@ -276,7 +288,7 @@ def strategy(name="auto", workers=None, worker=None):
     return jax_devices.make(name)
 
 
-def strategy_of(model):
+def strategy_of(model: keras.Model) -> Strategy:
     """The strategy that a model was made under: of TensorFlow, or a `DataParallelStrategy`.
 
     Raises:
@@ -288,7 +300,7 @@ def strategy_of(model):
     return jax_devices.strategy_of(model)
 
 
-def steps_per_execution(strategy, steps, asked=None):
+def steps_per_execution(strategy: Strategy, steps: int, asked: int | None = None) -> int:
     """The largest divisor of `steps` up to `asked`, by default up to 50 on a TPU and 1 elsewhere.
 
     Keras runs this many steps per call; otherwise the last call would read past the end of repeated
@@ -298,24 +310,24 @@ def steps_per_execution(strategy, steps, asked=None):
     return max(count for count in range(1, min(asked, steps) + 1) if steps % count == 0)
 
 
-def is_tpu(strategy):
+def is_tpu(strategy: Strategy) -> bool:
     """Whether a strategy trains on a TPU."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
-def _auto():
+def _auto() -> tf.distribute.Strategy:
     if has_several_workers():
         return multiworker_strategy()
     gpus = _devices("GPU")
     return _mirrored(gpus) if len(gpus) > 1 else tf.distribute.get_strategy()
 
 
-def _devices(kind):
+def _devices(kind: str) -> tuple[str, ...]:
     return tuple(device.name for device in tf.config.list_logical_devices(kind))
 
 
 @functools.cache
-def _mirrored(devices):
+def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     """Returns the process's only `MirroredStrategy`: collectives of a second one would collide."""
     on_cpu = "CPU" in devices[0]
     reduction = tf.distribute.ReductionToOneDevice() if on_cpu else None
@@ -323,7 +335,7 @@ def _mirrored(devices):
 
 
 @functools.cache
-def _tpu():
+def _tpu() -> tf.distribute.Strategy:
     """Returns the process's only `TPUStrategy`; a second start would lose what is on the TPU."""
     name = os.environ.get("TPU_NAME", "local")
     try:
@@ -347,7 +359,7 @@ STRATEGIES = {
 }
 
 
-def divide_batches(batches, strategy):
+def divide_batches(batches: tf.data.Dataset, strategy: Strategy) -> tf.data.Dataset:
     """Pads and weights batches so that several replicas compute the results of one device.
 
     Each example gets three weights: (1) its weight in the loss of a step, (2) its weight in means
@@ -380,14 +392,16 @@ def divide_batches(batches, strategy):
     return pad_batches(batches, replicas) if replicas > 1 or is_tpu(strategy) else batches
 
 
-def pad_batches(batches, replicas, size=None):
+def pad_batches(
+    batches: tf.data.Dataset, replicas: int, size: int | None = None
+) -> ResumableDataset:
     """Pads batches to a multiple of `replicas`, and to one size if the batch size is known."""
     size = size or _batch_size(batches)
     most = None if size is None else -(-size // replicas) * replicas
     shard = current_shard()  # of several JAX workers
     sharded = shard is not None and is_shardable(batches)
 
-    def pad(batch, count):
+    def pad(batch: Any, count: tf.Tensor) -> tuple:
         inputs, labels, *own = batch
         total = most or -(-count // replicas) * replicas
         own = tf.cast(own[0], tf.float32) if own else tf.ones(tf.shape(labels)[:1])
@@ -396,7 +410,7 @@ def pad_batches(batches, replicas, size=None):
         weights = tf.stack([own * scale, own, tf.ones_like(own)], axis=1)
         padded_size = total // shard.num_shards if sharded else total
 
-        def fill(tensor):
+        def fill(tensor: tf.Tensor) -> tf.Tensor:
             rows = [[0, padded_size - tf.shape(tensor)[0]], *[[0, 0]] * (tensor.shape.rank - 1)]
             filled = tf.pad(tensor, rows)
             filled.set_shape((padded_size if most else None, *tensor.shape[1:]))
@@ -423,7 +437,7 @@ def pad_batches(batches, replicas, size=None):
     )
 
 
-def _batch_size(batches):
+def _batch_size(batches: tf.data.Dataset) -> int | None:
     """Examples of a full batch, or None where the data set does not store it."""
     spec = batches.element_spec[1].shape
     if spec.rank and spec[0]:
@@ -431,12 +445,12 @@ def _batch_size(batches):
     return getattr(batches, "batch_size", None)
 
 
-def _weigh_shards(batches, replicas):
+def _weigh_shards(batches: tf.data.Dataset, replicas: int) -> ResumableDataset:
     """Batches with weights, so that workers with unequal shards train as one device does."""
     # Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
     # equally: each example needs the weight `replicas * n_r / n`.
 
-    def weigh(*batch):
+    def weigh(*batch: Any) -> tuple:
         count = tf.shape(batch[1])[0]
         most = -(-count // replicas)
         sizes = tf.clip_by_value(count - most * tf.range(replicas), 0, most)
@@ -451,10 +465,10 @@ def _weigh_shards(batches, replicas):
     return ResumableDataset.from_sources(lambda batches: batches.map(weigh), batches)
 
 
-def _weights_by_shard(num_examples, batch_size, replicas):
+def _weights_by_shard(num_examples: int, batch_size: int, replicas: int) -> ResumableDataset:
     """Weights for batches of examples, of which each worker takes its shard."""
 
-    def weigh(numbers):
+    def weigh(numbers: tf.Tensor) -> tf.Tensor:
         count = tf.size(numbers)
         of_replicas = [Shard(replica, replicas).size(count) for replica in range(replicas)]
         return _weights(tf.stack(of_replicas))
@@ -467,13 +481,13 @@ def _weights_by_shard(num_examples, batch_size, replicas):
     return weights.with_shards(lambda shard: weights.map(shard.slice_batch))
 
 
-def _weights(sizes):
+def _weights(sizes: tf.Tensor) -> tf.Tensor:
     """The weights of all examples of a batch, from the number of them on each replica."""
     weights = sizes * tf.size(sizes) / tf.reduce_sum(sizes)
     return tf.repeat(tf.cast(weights, tf.float32), sizes)
 
 
-def _weighted(batch, weights):
+def _weighted(batch: tuple, weights: tf.Tensor) -> tuple:
     """A batch of (images, labels) or (images, labels, weights) with the three weights."""
     inputs, labels, *own = batch
     weights = tf.ensure_shape(weights, labels.shape[:1])

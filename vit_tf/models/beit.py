@@ -3,11 +3,16 @@
 And other encoders with a class token whose head reads the normalised mean of their patches.
 """
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
+from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_image_shape, as_names, lookup
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.models.model import SignatureLayer, signature_config, zero_head
 from vit_tf.models.transformer import (
     LayerNormalization,
@@ -44,16 +49,16 @@ def relative_index(rows: int, columns: int) -> np.ndarray:
 class RelativeBias(SignatureLayer):
     """A learned number per head and relative position: biases of shape (head, query, key)."""
 
-    def __init__(self, grid, num_heads, **kwargs):
+    def __init__(self, grid: TokenGrid | dict, num_heads: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         self.index = relative_index(self.grid.rows, self.grid.columns)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         shape = (int(self.index.max()) + 1, self.num_heads)
         self.table = self.add_weight(shape=shape, initializer="zeros", name="table")
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         # What the tokens hold does not matter: they tie the table to the graph of a submodel.
         return ops.take(ops.transpose(self.table), self.index, axis=1)
 
@@ -95,24 +100,24 @@ class BEiT(TransformerModel):
 
     def __init__(
         self,
-        image_shape=(224, 224, 3),
-        patch_size=16,
-        num_layers=12,
-        num_heads=12,
-        hidden_dim=768,
-        mlp_dim=3072,
-        num_classes=1000,
-        pooling="gap",
-        shared_bias=False,
-        layer_scale=0.1,
-        without_skips=(),
-        dropout_rate=0.0,
-        preprocessing=None,
-        position_type="relative",
-        activation="gelu",
-        epsilon=1e-6,
-        key_bias=False,
-        **kwargs,
+        image_shape: Sequence[int] = (224, 224, 3),
+        patch_size: int = 16,
+        num_layers: int = 12,
+        num_heads: int = 12,
+        hidden_dim: int = 768,
+        mlp_dim: int = 3072,
+        num_classes: int | None = 1000,
+        pooling: str = "gap",
+        shared_bias: bool = False,
+        layer_scale: float | None = 0.1,
+        without_skips: str | Iterable[str] = (),
+        dropout_rate: float = 0.0,
+        preprocessing: Preprocessing | dict | None = None,
+        position_type: str = "relative",
+        activation: str = "gelu",
+        epsilon: float = 1e-6,
+        key_bias: bool = False,
+        **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config, omitted = signature_config(BEiT, locals(), later="position_type")
@@ -132,14 +137,14 @@ class BEiT(TransformerModel):
         self.head = zero_head(num_classes)
         self.build((None, *image_shape))
 
-    def intermediates(self, images, training=None):
+    def intermediates(self, images: Tensor, training: bool | None = None) -> dict[str, Tensor]:
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
         taps["embedding"] = x = self.embedding(self.check_images(images), training=training)
         taps["logits"] = self.head(self.pool(self.run_blocks(x, taps, training), taps))
         return taps
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         super().build(input_shape)
         self.head.build((None, self.embedding.hidden_dim))
 

@@ -1,13 +1,15 @@
 """BiT ResNet-v2 (Kolesnikov et al. 2020, "Big Transfer", https://arxiv.org/abs/1912.11370)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
+from typing import Any
 
 import keras
 from keras import layers, ops
 
-from vit_tf.common.backend import custom_gradient
+from vit_tf.common.backend import Tensor, custom_gradient
 from vit_tf.common.names import as_image_shape, as_names, as_sizes, lookup, match_sites
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.models.model import (
     SignatureLayer,
     VisionModel,
@@ -33,12 +35,18 @@ class StandardizedConv2D(layers.Conv2D):
     rows, columns and input channels of the kernel.
     """
 
-    def __init__(self, filters, kernel_size, strides=1, **kwargs):
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
+        **kwargs: Any,
+    ):
         # Its scale is normalised away, but weight decay acts on the kernel as it is stored.
         fixed = {"use_bias": False, "data_format": LAST, "kernel_initializer": "lecun_normal"}
         super().__init__(filters, kernel_size, strides, **fixed | kwargs)
 
-    def convolution_op(self, inputs, kernel):
+    def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
         mean, variance = ops.moments(ops.cast(kernel, "float32"), axes=(0, 1, 2), keepdims=True)
         standardized = (ops.cast(kernel, "float32") - mean) * ops.rsqrt(variance + 1e-10)
         return super().convolution_op(inputs, ops.cast(standardized, kernel.dtype))
@@ -48,7 +56,7 @@ class StandardizedConv2D(layers.Conv2D):
 class GroupNorm(layers.GroupNormalization):
     """Group normalisation (Wu and He 2018, eq. 1) of maps in float32, with a faster gradient."""
 
-    def call(self, features):
+    def call(self, features: Tensor) -> Tensor:
         numbers = (ops.cast(x, "float32") for x in (features, self.gamma, self.beta))
         return ops.cast(_group_norm(self.groups, self.epsilon)(*numbers), self.compute_dtype)
 
@@ -61,7 +69,7 @@ def _group_norm(groups: int, epsilon: float) -> Callable:
     `r (d - mean(d) - n mean(d n))`: sums of each channel, then, cheaply, those of a group.
     """
 
-    def grouped(sums):
+    def grouped(sums: Tensor) -> Tensor:
         """Sums of shape (example, channel) as means of each group, repeated for its channels."""
         channels = sums.shape[-1]
         size = channels // groups
@@ -70,14 +78,14 @@ def _group_norm(groups: int, epsilon: float) -> Callable:
         return ops.reshape(repeated, (-1, 1, 1, channels))
 
     @custom_gradient
-    def normalize(x, gamma, beta):
+    def normalize(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Callable]:
         _, rows, columns, _ = ops.shape(x)
         count = ops.cast(rows * columns, x.dtype)
         centred = x - grouped(_sums(x) / count)
         over = ops.rsqrt(grouped(_sums(ops.square(centred)) / count) + epsilon)
         scale = over * gamma
 
-        def gradient(*args, upstream=None):
+        def gradient(*args: Any, upstream: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
             dy = args[0] if upstream is None else upstream
             sums, products = _sums(dy), _sums(dy * centred)
             shift = grouped(sums * gamma) * over / count
@@ -90,7 +98,7 @@ def _group_norm(groups: int, epsilon: float) -> Callable:
     return normalize
 
 
-def _sums(x):
+def _sums(x: Tensor) -> Tensor:
     """Sums over rows and columns: float32 of shape (example, channel)."""
     return ops.sum(x, axis=(1, 2))
 
@@ -99,7 +107,7 @@ def _sums(x):
 class Unit(SignatureLayer):
     """A pre-activation bottleneck unit; `skip` is `"identity"`, `"projection"` or None."""
 
-    def __init__(self, filters, stride=1, skip="identity", **kwargs):
+    def __init__(self, filters: int, stride: int = 1, skip: str | None = "identity", **kwargs: Any):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         conv = partial(self.make, StandardizedConv2D)
@@ -111,19 +119,19 @@ class Unit(SignatureLayer):
             self.projection = conv(4 * filters, 1, stride, name="projection")
 
     @property
-    def taps(self):
+    def taps(self) -> tuple[str, ...]:
         """Names of the intermediates, in the order in which they are computed."""
         skip = ("skip",) if self.skip else ()
         return ("norm1", "conv1", "norm2", "conv2", "norm3", *skip, "branch", "sum")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         projection = (self.projection,) if self.skip == "projection" else ()
         for layer in (self.norm1, self.conv1, *projection):
             layer.build(input_shape)
         for layer in (self.norm2, self.conv2, self.norm3, self.conv3):
             layer.build((*input_shape[:3], self.filters))
 
-    def call(self, features, training=None):
+    def call(self, features: Tensor, training: bool | None = None) -> dict[str, Tensor]:
         taps = Taps(self.name.replace("_", "/"))
         first = ops.relu(taps("norm1", self.norm1(features)))
         x = taps("conv1", self.conv1(first))
@@ -163,14 +171,14 @@ class BiT(VisionModel):
 
     def __init__(
         self,
-        image_shape=(224, 224, 3),
-        units=(3, 4, 6, 3),
-        width_factor=1,
-        num_classes=1000,
-        stem=None,
-        without_skips=(),
-        preprocessing=None,
-        **kwargs,
+        image_shape: Sequence[int] = (224, 224, 3),
+        units: Sequence[int] = (3, 4, 6, 3),
+        width_factor: float = 1,
+        num_classes: int | None = 1000,
+        stem: str | None = None,
+        without_skips: str | Iterable[str] = (),
+        preprocessing: Preprocessing | dict | None = None,
+        **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         units = as_sizes("units", units, UNITS, range(1, 10))
@@ -193,16 +201,16 @@ class BiT(VisionModel):
         self.build((None, *image_shape))
 
     @property
-    def taps(self):
+    def taps(self) -> tuple[str, ...]:
         """Names of all taps, in depth order."""
         return ("root", *inner_taps(self.units), "norm", "pooled", "logits")
 
     @property
-    def accepted_shape(self):
+    def accepted_shape(self) -> tuple[int | None, ...]:
         # Convolutions and the mean over the last map take images of any size.
         return (None, None, None, self.image_shape[-1])
 
-    def intermediates(self, images, training=None):
+    def intermediates(self, images: Tensor, training: bool | None = None) -> dict[str, Tensor]:
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
         images = self.check_images(images)
@@ -215,7 +223,7 @@ class BiT(VisionModel):
         taps["logits"] = self.head(x)
         return taps
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.root.build(input_shape)
         shape = (None, None, None, self.root.filters)
         for unit in self.units:
@@ -231,7 +239,7 @@ def unit_sites(units: tuple) -> list[str]:
     return [f"stage{s}/unit{u:02d}" for s, n in enumerate(units, 1) for u in range(1, n + 1)]
 
 
-def make_units(kind: type, units: tuple, width: int, removed: frozenset, policy) -> list:
+def make_units(kind: type, units: tuple, width: int, removed: frozenset, policy: Any) -> list:
     """Layers of a kind of unit, `width` channels in the first stage, but for `removed` skips."""
     layers = []
     for name in unit_sites(units):
@@ -248,12 +256,12 @@ def make_units(kind: type, units: tuple, width: int, removed: frozenset, policy)
     return layers
 
 
-def _pad(features, pixels):
+def _pad(features: Tensor, pixels: int) -> Tensor:
     """Zeros on all four sides of maps of shape (example, row, column, channel)."""
     return ops.pad(features, ((0, 0), (pixels, pixels), (pixels, pixels), (0, 0)))
 
 
-def _root_width(width_factor):
+def _root_width(width_factor: float) -> int:
     width = round(64 * width_factor)
     if width < 32 or width % 32:
         raise ValueError(
@@ -263,7 +271,7 @@ def _root_width(width_factor):
     return width
 
 
-def _last_grid(image_shape, stem, num_stages):
+def _last_grid(image_shape: Sequence[int], stem: str, num_stages: int) -> TokenGrid:
     """The grid of the last map; every step of stride 2 is padded so that it rounds up."""
     halvings = num_stages - 1 + (2 if stem == "imagenet" else 0)
     rows, columns, _ = image_shape

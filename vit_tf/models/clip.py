@@ -1,9 +1,14 @@
 """The image encoder of CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020)."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import keras
 from keras import layers
 
+from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_image_shape, as_names
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.models.image_encoder import ImageEncoder
 from vit_tf.models.model import signature_config
 from vit_tf.models.transformer import LayerNormalization, encoder_size, make_blocks
@@ -44,20 +49,20 @@ class CLIPViT(ImageEncoder):
 
     def __init__(
         self,
-        image_shape=(224, 224, 3),
-        patch_size=32,
-        num_layers=12,
-        num_heads=12,
-        hidden_dim=768,
-        mlp_dim=3072,
-        projection_dim=512,
-        num_classes=None,
-        without_skips=(),
-        dropout_rate=0.0,
-        activation="quick_gelu",
-        text_head=False,
-        preprocessing=None,
-        **kwargs,
+        image_shape: Sequence[int] = (224, 224, 3),
+        patch_size: int = 32,
+        num_layers: int = 12,
+        num_heads: int = 12,
+        hidden_dim: int = 768,
+        mlp_dim: int = 3072,
+        projection_dim: int | None = 512,
+        num_classes: int | None = None,
+        without_skips: str | Iterable[str] = (),
+        dropout_rate: float = 0.0,
+        activation: str = "quick_gelu",
+        text_head: bool = False,
+        preprocessing: Preprocessing | dict | None = None,
+        **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config, omitted = signature_config(CLIPViT, locals(), later="text_head")
@@ -77,10 +82,10 @@ class CLIPViT(ImageEncoder):
     first_taps = ("embedding", "pre_norm")
 
     @property
-    def last_taps(self):
+    def last_taps(self) -> tuple[str, ...]:
         return ("projected", *super().last_taps)
 
-    def intermediates(self, images, training=None):
+    def intermediates(self, images: Tensor, training: bool | None = None) -> dict[str, Tensor]:
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
         taps["embedding"] = x = self.embedding(self.check_images(images), training=training)
@@ -91,7 +96,7 @@ class CLIPViT(ImageEncoder):
             taps["logits"] = self.head(x)
         return taps
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         super().build(input_shape)
         for layer in (self.pre_norm, self.projection):
             layer.build((None, self.embedding.hidden_dim))

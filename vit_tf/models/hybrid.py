@@ -4,11 +4,14 @@ Its units are those of He et al. 2015 (https://arxiv.org/abs/1512.03385, figure 
 after each convolution, with the group normalisation and standardised kernels of BiT.
 """
 
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import keras
 from keras import layers, ops
 
+from vit_tf.common.backend import Tensor
 from vit_tf.models.bit import LAST, GroupNorm, make_units
 from vit_tf.models.model import SignatureLayer, inner_taps, run_inner
 from vit_tf.taps.recorder import Taps
@@ -26,12 +29,18 @@ class ScaledConv2D(layers.Conv2D):
     Padded to round up: by the smaller half in front, as flax and TensorFlow do.
     """
 
-    def __init__(self, filters, kernel_size, strides=1, **kwargs):
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
+        **kwargs: Any,
+    ):
         fixed = {"use_bias": False, "padding": "same", "data_format": LAST}
         fixed |= {"kernel_initializer": "lecun_normal"}
         super().__init__(filters, kernel_size, strides, **fixed | kwargs)
 
-    def convolution_op(self, inputs, kernel):
+    def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
         full = ops.cast(kernel, "float32")
         mean, variance = ops.moments(full, axes=(0, 1, 2), keepdims=True)
         standardized = (full - mean) / (ops.sqrt(variance) + 1e-5)
@@ -45,7 +54,7 @@ _norm = partial(GroupNorm, 32, epsilon=1e-6)
 class PostNormUnit(SignatureLayer):
     """A bottleneck unit of He et al.; `skip` is `"identity"`, `"projection"` or None."""
 
-    def __init__(self, filters, stride=1, skip="identity", **kwargs):
+    def __init__(self, filters: int, stride: int = 1, skip: str | None = "identity", **kwargs: Any):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         conv, norm = partial(self.make, ScaledConv2D), partial(self.make, _norm)
@@ -58,12 +67,12 @@ class PostNormUnit(SignatureLayer):
             self.projection_norm = norm(name="projection_norm")
 
     @property
-    def taps(self):
+    def taps(self) -> tuple[str, ...]:
         """Names of the intermediates, in the order in which they are computed."""
         skip = ("skip",) if self.skip else ()
         return ("conv1", "hidden1", "conv2", "hidden2", "conv3", *skip, "branch", "sum")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         inside, outside = ((*input_shape[:3], n * self.filters) for n in (1, 4))
         self.conv1.build(input_shape)
         for layer in (self.norm1, self.conv2, self.norm2, self.conv3):
@@ -73,7 +82,7 @@ class PostNormUnit(SignatureLayer):
             self.projection.build(input_shape)
             self.projection_norm.build(outside)
 
-    def call(self, features, training=None):
+    def call(self, features: Tensor, training: bool | None = None) -> dict[str, Tensor]:
         taps = Taps(self.name.replace("_", "/"))
         x = taps("conv1", self.conv1(features))
         x = taps("hidden1", ops.relu(self.norm1(x)))
@@ -94,7 +103,7 @@ class PostNormUnit(SignatureLayer):
 class ResNetStem(layers.Layer):
     """A root that shrinks the image fourfold, then stages of units, each but the first by two."""
 
-    def __init__(self, units, removed=(), **kwargs):
+    def __init__(self, units: Sequence[int], removed: Iterable[str] = (), **kwargs: Any):
         super().__init__(**kwargs)
         self._config = {"units": tuple(units), "removed": tuple(removed)}
         policy = self.dtype_policy
@@ -105,16 +114,16 @@ class ResNetStem(layers.Layer):
         self.units = make_units(PostNormUnit, units, _WIDTH, removed, policy)
 
     @property
-    def taps(self):
+    def taps(self) -> tuple[str, ...]:
         """Names of the intermediates, in depth order."""
         return ("root", *inner_taps(self.units))
 
     @property
-    def channels(self):
+    def channels(self) -> int:
         """Number of channels of the last map."""
         return 4 * self.units[-1].filters if self.units else _WIDTH
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.root.build(input_shape)
         shape = (None, None, None, _WIDTH)
         self.root_norm.build(shape)
@@ -122,17 +131,17 @@ class ResNetStem(layers.Layer):
             unit.build(shape)
             shape = (None, None, None, 4 * unit.filters)
 
-    def call(self, images, training=None):
+    def call(self, images: Tensor, training: bool | None = None) -> dict[str, Tensor]:
         taps = Taps()
         x = taps("root", self.pool(ops.relu(self.root_norm(self.root(images)))))
         for unit in self.units:
             x = ops.relu(run_inner(unit, x, taps.values, training=training)["sum"])
         return taps.values | {"features": x}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | self._config
 
 
-def stem_stride(units):
+def stem_stride(units: Sequence[int]) -> int:
     """Pixels of the image from one position of a stem's last map to the next."""
     return 4 * 2 ** max(len(units) - 1, 0)

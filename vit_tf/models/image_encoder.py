@@ -1,9 +1,13 @@
 """What image encoders of CLIP and SigLIP share: embeddings compared with texts, and pooling."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
+from vit_tf.common.backend import Tensor
 from vit_tf.common.names import lookup
 from vit_tf.models.model import SignatureLayer, inner_taps, run_inner, zero_head
 from vit_tf.models.resolution import copy_weights
@@ -26,18 +30,18 @@ LEAST = 1e-12  # of a length that is divided by, as in torch's `normalize`
 class TextHead(SignatureLayer):
     """Scores of images for texts, `scale x / |x| E^T + bias`, in float32; `E` starts at zero."""
 
-    def __init__(self, units, **kwargs):
+    def __init__(self, units: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.kernel = self.add_weight(
             shape=(input_shape[-1], self.units), initializer="zeros", name="kernel"
         )
         self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
         self.bias = self.add_weight(shape=(self.units,), initializer="zeros", name="bias")
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
         length = ops.sqrt(ops.sum(ops.square(x), axis=-1, keepdims=True))
         x = x / ops.maximum(length, LEAST)
         return self.scale * ops.matmul(x, self.kernel) + self.bias
@@ -55,7 +59,15 @@ class AttentionPooling(SignatureLayer):
 
     taps = ("attention", "attended", "hidden")
 
-    def __init__(self, num_heads, hidden_dim, mlp_dim, activation, epsilon, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        hidden_dim: int,
+        mlp_dim: int,
+        activation: str,
+        epsilon: float,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         gelu = lookup("activation", activation, ACTIVATIONS)
@@ -65,14 +77,14 @@ class AttentionPooling(SignatureLayer):
         self.expand = self.make(TokenDense, mlp_dim, name="expand", activation=gelu)
         self.contract = self.make(TokenDense, hidden_dim, name="contract")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         shape = (1, 1, self.hidden_dim)
         self.probe = self.add_weight(shape=shape, initializer="glorot_uniform", name="probe")
         for layer in (self.query, self.key, self.value, self.out, self.norm, self.expand):
             layer.build(shape)
         self.contract.build((1, 1, self.mlp_dim))
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> dict[str, Tensor]:
         taps = Taps("pooling")
         probe = ops.cast(self.probe, tokens.dtype)
         projected = (self.query(probe), self.key(tokens), self.value(tokens))
@@ -92,7 +104,7 @@ class ImageEncoder(TransformerModel):
 
     pooling, attention_pooling = "cls", None
 
-    def make_head(self):
+    def make_head(self) -> keras.layers.Layer | None:
         """The head of the configuration, or None."""
         if self.num_classes is None:
             return None
@@ -100,7 +112,7 @@ class ImageEncoder(TransformerModel):
             return TextHead(self.num_classes, dtype="float32", name="head")
         return zero_head(self.num_classes)
 
-    def pool(self, x, taps):
+    def pool(self, x: Tensor, taps: dict[str, Tensor]) -> Tensor:
         if not self.attention_pooling:
             return super().pool(x, taps)
         taps["norm"] = x = self.norm(x)
@@ -108,11 +120,11 @@ class ImageEncoder(TransformerModel):
         return taps["pooled"]
 
     @property
-    def pool_taps(self):
+    def pool_taps(self) -> tuple[str, ...]:
         pooling = [self.attention_pooling] if self.attention_pooling else []
         return ("norm", *inner_taps(pooling), "pooled")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         super().build(input_shape)
         width = self.embedding.hidden_dim
         if self.attention_pooling:
@@ -121,7 +133,9 @@ class ImageEncoder(TransformerModel):
             self.head.build((None, self.embedding_dim))
 
 
-def with_text_head(model, embeddings, scale, bias=None):
+def with_text_head(
+    model: ImageEncoder, embeddings: np.ndarray, scale: float, bias: float | None = None
+) -> ImageEncoder:
     """A copy of an image encoder whose logits compare images with texts.
 
         logits = scale image / |image| . embeddings^T + bias

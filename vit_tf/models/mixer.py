@@ -1,11 +1,16 @@
 """MLP-Mixer (Tolstikhin et al. 2021, https://arxiv.org/abs/2105.01601)."""
 
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import keras
+import numpy as np
 from keras import layers, ops
 
+from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_image_shape, as_names, lookup, match_sites
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.models.model import (
     SignatureLayer,
     VisionModel,
@@ -36,14 +41,14 @@ class MixerBlock(SignatureLayer):
 
     def __init__(
         self,
-        num_tokens,
-        hidden_dim,
-        tokens_mlp_dim,
-        channels_mlp_dim,
-        skips=sites,
-        dropout_rate=0.0,
-        activation="gelu",
-        **kwargs,
+        num_tokens: int,
+        hidden_dim: int,
+        tokens_mlp_dim: int,
+        channels_mlp_dim: int,
+        skips: Sequence[str] = sites,
+        dropout_rate: float = 0.0,
+        activation: str = "gelu",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
@@ -59,18 +64,18 @@ class MixerBlock(SignatureLayer):
         self.dropout = self.make(layers.Dropout, dropout_rate, name="dropout")
 
     @property
-    def taps(self):
+    def taps(self) -> tuple[str, ...]:
         """Names of the intermediates, in the order in which they are computed."""
         return site_taps(dict.fromkeys(self.sites, ("norm", "hidden")), self.skips)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         for layer in (self.token_norm, self.channel_norm, self.channel_expand):
             layer.build(input_shape)
         self.channel_contract.build((*input_shape[:-1], self.channels_mlp_dim))
         self.token_expand.build((None, self.hidden_dim, self.num_tokens))
         self.token_contract.build((None, self.hidden_dim, self.tokens_mlp_dim))
 
-    def call(self, tokens, training=None):
+    def call(self, tokens: Tensor, training: bool | None = None) -> dict[str, Tensor]:
         taps = Taps(self.name)
         x = taps("token_mixing/norm", self.token_norm(tokens))
         x = taps("token_mixing/hidden", self.token_expand(ops.swapaxes(x, 1, 2)))
@@ -111,18 +116,18 @@ class Mixer(VisionModel):
 
     def __init__(
         self,
-        image_shape=(224, 224, 3),
-        patch_size=16,
-        num_layers=12,
-        hidden_dim=768,
-        tokens_mlp_dim=384,
-        channels_mlp_dim=3072,
-        num_classes=1000,
-        without_skips=(),
-        dropout_rate=0.0,
-        activation="gelu",
-        preprocessing=None,
-        **kwargs,
+        image_shape: Sequence[int] = (224, 224, 3),
+        patch_size: int = 16,
+        num_layers: int = 12,
+        hidden_dim: int = 768,
+        tokens_mlp_dim: int = 384,
+        channels_mlp_dim: int = 3072,
+        num_classes: int | None = 1000,
+        without_skips: str | Iterable[str] = (),
+        dropout_rate: float = 0.0,
+        activation: str = "gelu",
+        preprocessing: Preprocessing | dict | None = None,
+        **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config, omitted = signature_config(Mixer, locals(), later="activation")
@@ -144,15 +149,15 @@ class Mixer(VisionModel):
         self.build((None, *image_shape))
 
     @property
-    def taps(self):
+    def taps(self) -> tuple[str, ...]:
         """Names of all taps, in depth order."""
         return ("embedding", *inner_taps(self.blocks), "norm", "pooled", "logits")
 
     @property
-    def patch_kernel(self):
+    def patch_kernel(self) -> np.ndarray:
         return ops.convert_to_numpy(self.embedding.kernel)
 
-    def intermediates(self, images, training=None):
+    def intermediates(self, images: Tensor, training: bool | None = None) -> dict[str, Tensor]:
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
         x = self.embedding(self.check_images(images))
@@ -165,7 +170,7 @@ class Mixer(VisionModel):
         taps["logits"] = self.head(x)
         return taps
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.embedding.build(input_shape)
         for layer in (*self.blocks, self.norm):
             layer.build((None, *self._tokens_shape))
@@ -173,7 +178,7 @@ class Mixer(VisionModel):
         self.built = True
 
     @property
-    def _tokens_shape(self):
+    def _tokens_shape(self) -> tuple[int, int]:
         return self.token_grid.num_tokens, self._config["hidden_dim"]
 
 

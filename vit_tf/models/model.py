@@ -4,7 +4,7 @@ import inspect
 import os
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
+from vit_tf.common.backend import Tensor
 from vit_tf.common.names import lookup
 from vit_tf.data.preprocessing import Preprocessing, explained_images, fix_image_shape, watch_images
 from vit_tf.taps.tokens import TokenGrid, prefix_names
@@ -31,7 +32,14 @@ class VisionModel(keras.Model):
 
     variants: ClassVar[dict] = {}  # arguments by the name of a published size
 
-    def __init__(self, config, preprocessing=None, omitted=(), class_names=None, **kwargs):
+    def __init__(
+        self,
+        config: dict[str, Any],
+        preprocessing: Preprocessing | dict | None = None,
+        omitted: Sequence[str] = (),
+        class_names: Sequence[str] | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         if config["num_classes"] is not None and config["num_classes"] < 1:
             raise ValueError(
@@ -46,17 +54,17 @@ class VisionModel(keras.Model):
         self.class_names = class_names
 
     @classmethod
-    def from_variant(cls, variant, **kwargs):
+    def from_variant(cls, variant: str, **kwargs: Any) -> "VisionModel":
         """A model of a published size, such as `"B/16"`; keyword arguments as for the class."""
         return cls(**lookup("variant", variant, cls.variants) | kwargs)
 
     @property
-    def preprocessing(self):
+    def preprocessing(self) -> Preprocessing:
         """The `Preprocessing` of the images; it is saved with the model."""
         return self._preprocessing
 
     @preprocessing.setter
-    def preprocessing(self, value):
+    def preprocessing(self, value: Preprocessing | dict | None) -> None:
         default = Preprocessing.of(self.image_shape)
         value = default if value is None else Preprocessing.from_config(value)
         if value.size is None:
@@ -69,12 +77,12 @@ class VisionModel(keras.Model):
         self._preprocessing = value
 
     @property
-    def without_skips(self):
+    def without_skips(self) -> tuple[str, ...]:
         """Names of the sites without a skip; they are fixed when the model is made."""
         return self._config.get("without_skips", ())
 
     @without_skips.setter
-    def without_skips(self, names):
+    def without_skips(self, names: str | Iterable[str]) -> None:
         raise AttributeError(
             "Expected without_skips to be given when a model is created, as in "
             f"{type(self).__name__}.from_config(model.get_config() | {{'without_skips': ...}}). "
@@ -82,12 +90,12 @@ class VisionModel(keras.Model):
         )
 
     @property
-    def class_names(self):
+    def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes in the order of the logits: a tuple, or None where unknown."""
         return self._class_names
 
     @class_names.setter
-    def class_names(self, names):
+    def class_names(self, names: Sequence[str] | None) -> None:
         names = None if names is None else tuple(map(str, names))
         if names is not None and not len(names) == len(set(names)) == self.num_classes:
             raise ValueError(
@@ -102,7 +110,7 @@ class VisionModel(keras.Model):
         return None
 
     @property
-    def prefix_names(self):
+    def prefix_names(self) -> tuple[str, ...]:
         """Names of the prefix tokens, in their order, such as `("CLS",)`."""
         grid = self.token_grid
         return prefix_names(grid.prefix if grid else 0)
@@ -122,33 +130,33 @@ class VisionModel(keras.Model):
         return None
 
     @property
-    def accepted_shape(self):
+    def accepted_shape(self) -> tuple[int | None, ...]:
         """Shape of the batches of images that the model accepts, None standing for any size."""
         return (None, *self.image_shape)
 
-    def check_images(self, images):
+    def check_images(self, images: Tensor) -> Tensor:
         """Images, whose shape is checked to be an accepted one, now or when a graph runs."""
         return fix_image_shape(images, self.accepted_shape)
 
-    def call(self, images, training=None):
+    def call(self, images: Tensor, training: bool | None = None) -> Tensor:
         return self.intermediates(images, training=training)[self.taps[-1]]
 
-    def fit(self, x=None, *args, **kwargs):
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         """As `keras.Model.fit`; warns once of images of other values than `preprocessing` gives."""
         with explained_images():
             return super().fit(watch_images(self, x), *args, **kwargs)
 
-    def evaluate(self, x=None, *args, **kwargs):
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.evaluate`, with the warning of `fit`."""
         with explained_images():
             return super().evaluate(watch_images(self, x), *args, **kwargs)
 
-    def predict(self, x, *args, **kwargs):
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`, with the warning of `fit`."""
         with explained_images():
             return super().predict(watch_images(self, x), *args, **kwargs)
 
-    def quantize(self, mode=None, config=None, **kwargs):
+    def quantize(self, mode: str | None = None, config: Any = None, **kwargs: Any) -> None:
         """Makes the kernels of linear layers int8, which no longer learn; other layers are left.
 
         Args are those of `keras.Model.quantize`, with `mode="int8"` and the default quantizers; a
@@ -162,12 +170,12 @@ class VisionModel(keras.Model):
             )
         super().quantize(mode=mode, config=config, **kwargs)
 
-    def _linear_layers(self):
+    def _linear_layers(self) -> dict[str, keras.layers.Layer]:
         """dict from path inside the model to layer, of those that can be quantized."""
         layers = (x for x in self._flatten_layers() if isinstance(x, keras.layers.Dense))
         return {layer.path.partition("/")[2]: layer for layer in layers}
 
-    def summary(self, *args, **kwargs):
+    def summary(self, *args: Any, **kwargs: Any) -> None:
         """Prints Keras' table of the layers, with the shape of what each hands on."""
         before = {layer: len(layer._inbound_nodes) for layer in self.layers}
         # Keras knows the shapes of layers that were called on symbols, and shows the latest call.
@@ -183,7 +191,7 @@ class VisionModel(keras.Model):
             for layer, count in before.items():
                 del layer._inbound_nodes[count:]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config() | self._config
         if self.preprocessing != Preprocessing.of(self.image_shape):
             config["preprocessing"] = self.preprocessing.to_config()
@@ -195,7 +203,7 @@ class VisionModel(keras.Model):
         return config
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "VisionModel":
         config = dict(config)
         quantized = config.pop("quantized", ())
         model = super().from_config(config)
@@ -205,12 +213,12 @@ class VisionModel(keras.Model):
         return model
 
 
-def weights_by_name(model):
+def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
     """dict from the path of each weight inside its model to the weight."""
     return {weight.path.partition("/")[2]: weight for weight in model.weights}
 
 
-def name_after(model, source):
+def name_after(model: keras.Model, source: str | os.PathLike) -> keras.Model:
     """The model, named after its file, folder or public name unless it has a name of its own."""
     plain = model.name.replace("_", "").rstrip("0123456789")
     if plain in (type(model).__name__.lower().replace("_", ""), "functional"):
@@ -221,13 +229,13 @@ def name_after(model, source):
     return model
 
 
-def arguments_of(cls) -> list[str]:
+def arguments_of(cls: type) -> list[str]:
     """Names of the arguments of a constructor that a configuration holds."""
     parameters = inspect.signature(cls.__init__).parameters
     return [name for name in parameters if name not in ("self", "preprocessing", "kwargs")]
 
 
-def signature_config(cls, values: dict, later: str | None = None) -> tuple[dict, dict]:
+def signature_config(cls: type, values: dict, later: str | None = None) -> tuple[dict, dict]:
     """(arguments of a constructor, defaults of those from `later` on), from its local variables."""
     own, parameters = arguments_of(cls), inspect.signature(cls.__init__).parameters
     omitted = own[own.index(later) :] if later else []
@@ -241,7 +249,7 @@ class SignatureLayer(keras.layers.Layer):
     retired: ClassVar[dict[str, Any]] = {}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "SignatureLayer":
         for name, off in cls.retired.items():
             value = config.get(name, off)
             if (tuple(value) if isinstance(value, list) else value) != off:
@@ -259,12 +267,12 @@ class SignatureLayer(keras.layers.Layer):
                 value = TokenGrid(**value)
             setattr(self, name, tuple(value) if isinstance(value, list) else value)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in arguments_of(type(self))}
         own |= {name: vars(x) for name, x in own.items() if isinstance(x, TokenGrid)}
         return super().get_config() | own
 
-    def make(self, kind: type, *args, name: str, **options):
+    def make(self, kind: type, *args: Any, name: str, **options: Any) -> keras.layers.Layer:
         """A layer inside this one, in its precision."""
         return kind(*args, dtype=self.dtype_policy, name=name, **options)
 
@@ -275,7 +283,7 @@ def site_taps(sites: dict, skips: tuple) -> tuple:
     return tuple(f"{site}/{tap}" for site in sites for tap in (*sites[site], *ends[site]))
 
 
-def _tap_prefix(layer):
+def _tap_prefix(layer: keras.layers.Layer) -> str:
     return layer.name.replace("_", "/")
 
 
@@ -284,19 +292,19 @@ def inner_taps(layers: Iterable) -> list[str]:
     return [f"{_tap_prefix(layer)}/{tap}" for layer in layers for tap in layer.taps]
 
 
-def run_inner(layer, x, taps: dict, *args, **kwargs) -> dict:
+def run_inner(layer: keras.layers.Layer, x: Tensor, taps: dict, *args: Any, **kwargs: Any) -> dict:
     """What a layer returns, a dict of its intermediates, which are added to the model's taps."""
     inside = layer(x, *args, **kwargs)
     taps |= {f"{_tap_prefix(layer)}/{tap}": inside[tap] for tap in layer.taps}
     return inside
 
 
-def zero_head(num_classes, name="head"):
+def zero_head(num_classes: int, name: str = "head") -> keras.layers.Dense:
     """A linear layer to logits in float32 that starts at zero."""
     return keras.layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=name)
 
 
-def reinitialize(model, seed=0):
+def reinitialize(model: keras.Model, seed: int = 0) -> keras.Model:
     """A randomly initialized model with the same configuration, such as an untrained baseline.
 
     The global random state is left as it was. A layer of another package whose initializer has its

@@ -1,6 +1,7 @@
 """Models at another resolution: position embeddings resampled on their grid, all else kept."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -15,7 +16,7 @@ from vit_tf.taps.tokens import TokenGrid
 
 
 def resample_positions(
-    positions, grid_from: TokenGrid, grid_to: TokenGrid, method: str = "bilinear"
+    positions: np.ndarray, grid_from: TokenGrid, grid_to: TokenGrid, method: str = "bilinear"
 ) -> np.ndarray:
     """Positions of shape (..., token, channel) of one grid, interpolated on another.
 
@@ -43,7 +44,7 @@ def resample_positions(
 
 
 def resample_relative_positions(
-    table, grid_from: TokenGrid, grid_to: TokenGrid, method: str = "bilinear"
+    table: np.ndarray, grid_from: TokenGrid, grid_to: TokenGrid, method: str = "bilinear"
 ) -> np.ndarray:
     """A BEiT's table (entry, head) of relative positions of one grid, interpolated for another.
 
@@ -74,7 +75,12 @@ def resample_relative_positions(
     return np.concatenate([_resample(offsets, *shapes, weights), rest])
 
 
-def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
+def at_resolution(
+    model: VisionModel,
+    image_shape: Sequence[int] | None = None,
+    num_classes: int | None = None,
+    method: str = "bilinear",
+) -> VisionModel:
     """A copy of a model at another image size or with a new head.
 
     Position embeddings are resampled as by `resample_positions`, the tables of relative positions
@@ -124,7 +130,9 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
     return target
 
 
-def copy_weights(model, target, new_head, method="bilinear"):
+def copy_weights(
+    model: VisionModel, target: VisionModel, new_head: bool, method: str = "bilinear"
+) -> None:
     """Assigns the weights of a model to a fresh one, positions resampled, but for a new head."""
     old = weights_by_name(model)
     grids = model.token_grid, target.token_grid
@@ -140,7 +148,7 @@ def copy_weights(model, target, new_head, method="bilinear"):
         weight.assign(array)
 
 
-def _check_tokens(model, target):
+def _check_tokens(model: VisionModel, target: VisionModel) -> None:
     """Raises a ValueError where a Mixer would get other tokens."""
     old, new = ((grid.rows, grid.columns) for grid in (model.token_grid, target.token_grid))
     if isinstance(model, Mixer) and old != new:
@@ -151,7 +159,12 @@ def _check_tokens(model, target):
         )
 
 
-def _resample(values, shape_from, shape_to, make_weights):
+def _resample(
+    values: np.ndarray,
+    shape_from: tuple[int, int],
+    shape_to: tuple[int, int],
+    make_weights: Callable[[int, int], np.ndarray],
+) -> np.ndarray:
     """Values of shape (..., position, channel) on a grid of (rows, columns), row by row."""
     if shape_from == shape_to:
         return values
@@ -163,13 +176,13 @@ def _resample(values, shape_from, shape_to, make_weights):
     return maps.reshape(*values.shape[:-2], -1, channels).astype(values.dtype)
 
 
-def linear_weights(old, new):
+def linear_weights(old: int, new: int) -> np.ndarray:
     """Linear interpolation with ends on ends: float64 array of shape (new, old)."""
     coordinates = np.linspace(0, old - 1, new)
     return np.maximum(1 - np.abs(coordinates[:, None] - np.arange(old)), 0)
 
 
-def cubic_weights(old, new):
+def cubic_weights(old: int, new: int) -> np.ndarray:
     """Antialiased cubic interpolation with edges on edges: float64 array of shape (new, old)."""
     stretch = max(old / new, 1)
     coordinates = (np.arange(new) + 0.5) * old / new
@@ -177,7 +190,7 @@ def cubic_weights(old, new):
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def torch_weights(old, new, more=0.0):
+def torch_weights(old: int, new: int, more: float = 0.0) -> np.ndarray:
     """Cubic interpolation as torch's, the border repeated: float64 array of shape (new, old)."""
     coordinates = (np.arange(new) + 0.5) * old / (new + more) - 0.5
     # Two tokens beyond either end, which are equal to the last.
@@ -186,13 +199,13 @@ def torch_weights(old, new, more=0.0):
     return weights @ np.eye(old)[ends]
 
 
-def stretched_weights(old, new):
+def stretched_weights(old: int, new: int) -> np.ndarray:
     """Linear interpolation as torch's, edges on edges: float64 array of shape (new, old)."""
     coordinates = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
     return np.maximum(1 - np.abs(coordinates[:, None] - np.arange(old)), 0)
 
 
-def keys_cubic(x, a):
+def keys_cubic(x: np.ndarray, a: float) -> np.ndarray:
     """The cubic kernel of Keys 1981 (equation 4) at distances `x`, of slope `a` at 1."""
     x = np.abs(x)
     near = (a + 2) * x**3 - (a + 3) * x**2 + 1
@@ -204,7 +217,7 @@ METHODS = {"bilinear": linear_weights, "bicubic": cubic_weights}
 METHODS |= {"torch": torch_weights, "dino": partial(torch_weights, more=0.1)}
 
 
-def geometric_weights(old, new, degree):
+def geometric_weights(old: int, new: int, degree: int) -> np.ndarray:
     """Spline interpolation of geometrically spaced offsets: array of shape (new, old)."""
     if old == new:
         return np.eye(old)
@@ -212,7 +225,7 @@ def geometric_weights(old, new, degree):
         return np.ones((new, 1))
     powers = np.arange(old // 2)
 
-    def excess(ratio):
+    def excess(ratio: float) -> float:
         return np.sum(ratio**powers) - new // 2
 
     least, most = 1.01, 1.5

@@ -1,8 +1,13 @@
 """The image encoder of SigLIP (Zhai et al. 2023, 2303.15343) and SigLIP 2 (2502.14786)."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import keras
 
+from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_image_shape, as_names
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
 from vit_tf.models.model import signature_config
 from vit_tf.models.transformer import LayerNormalization, encoder_size, make_blocks
@@ -44,20 +49,20 @@ class SigLIPViT(ImageEncoder):
 
     def __init__(
         self,
-        image_shape=(224, 224, 3),
-        patch_size=16,
-        num_layers=12,
-        num_heads=12,
-        hidden_dim=768,
-        mlp_dim=3072,
-        num_classes=None,
-        without_skips=(),
-        dropout_rate=0.0,
-        activation="gelu_tanh",
-        epsilon=1e-6,
-        text_head=False,
-        preprocessing=None,
-        **kwargs,
+        image_shape: Sequence[int] = (224, 224, 3),
+        patch_size: int = 16,
+        num_layers: int = 12,
+        num_heads: int = 12,
+        hidden_dim: int = 768,
+        mlp_dim: int = 3072,
+        num_classes: int | None = None,
+        without_skips: str | Iterable[str] = (),
+        dropout_rate: float = 0.0,
+        activation: str = "gelu_tanh",
+        epsilon: float = 1e-6,
+        text_head: bool = False,
+        preprocessing: Preprocessing | dict | None = None,
+        **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config, omitted = signature_config(SigLIPViT, locals(), later="text_head")
@@ -73,12 +78,12 @@ class SigLIPViT(ImageEncoder):
         self.head = self.make_head()
         self.build((None, *image_shape))
 
-    def _covered(self):
+    def _covered(self) -> tuple[int, int]:
         """Rows and columns of pixels of whole patches."""
         grid = self.token_grid
         return grid.rows * grid.stride, grid.columns * grid.stride
 
-    def intermediates(self, images, training=None):
+    def intermediates(self, images: Tensor, training: bool | None = None) -> dict[str, Tensor]:
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps, (rows, columns) = {}, self._covered()
         covered = self.check_images(images)[:, :rows, :columns]
@@ -88,11 +93,11 @@ class SigLIPViT(ImageEncoder):
             taps["logits"] = self.head(x)
         return taps
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         super().build((None, *self._covered(), input_shape[-1]))
 
 
-def whole_patches(image_shape, patch_size):
+def whole_patches(image_shape: Sequence[int], patch_size: int) -> TokenGrid:
     """The `TokenGrid` of the whole patches in an image; a ValueError where there are none."""
     rows, columns = (n // patch_size for n in image_shape[:2])
     if not (rows and columns):

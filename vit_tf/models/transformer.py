@@ -1,15 +1,15 @@
 """What Vision Transformers are made of: patches, positions, and blocks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 from keras import layers, ops
 
-from vit_tf.common.backend import compiled_elementwise, custom_gradient
+from vit_tf.common.backend import Tensor, compiled_elementwise, custom_gradient
 from vit_tf.common.names import lookup, match_sites
 from vit_tf.models.model import (
     SignatureLayer,
@@ -26,7 +26,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 
 @register
-def gelu(x):
+def gelu(x: Tensor) -> Tensor:
     """`x / 2 (1 + erf(x / sqrt(2)))`, the exact form, with its gradient in closed form."""
     if keras.backend.standardize_dtype(x.dtype) not in ("float32", "float64"):
         return ops.gelu(x, approximate=False)
@@ -34,38 +34,38 @@ def gelu(x):
 
 
 @compiled_elementwise
-def _gelu_value(x):
+def _gelu_value(x: Tensor) -> Tensor:
     return ops.gelu(x, approximate=False)
 
 
 @compiled_elementwise
-def _gelu_gradient(x, dy):
+def _gelu_gradient(x: Tensor, dy: Tensor) -> Tensor:
     """`dy (Phi(x) + x phi(x))`, by the normal distribution's cumulative function and density."""
     cumulative = 0.5 * (1.0 + ops.erf(x * 0.5**0.5))
     return dy * (cumulative + x * ((2 * np.pi) ** -0.5 * ops.exp(-0.5 * x * x)))
 
 
 @custom_gradient
-def _gelu_with_gradient(x):
-    def gradient(*args, upstream=None):
+def _gelu_with_gradient(x: Tensor) -> tuple[Tensor, Callable]:
+    def gradient(*args: Any, upstream: Tensor | None = None) -> Tensor:
         return _gelu_gradient(x, args[0] if upstream is None else upstream)
 
     return _gelu_value(x), gradient
 
 
 @register
-def gelu_tanh(x):
+def gelu_tanh(x: Tensor) -> Tensor:
     """`x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, the form of flax, so of Google's ViT."""
     return ops.gelu(x, approximate=True)
 
 
 @register
-def quick_gelu(x):
+def quick_gelu(x: Tensor) -> Tensor:
     """`x sigmoid(1.702 x)`, the form of OpenAI's CLIP."""
     return x * ops.sigmoid(1.702 * x)
 
 
-def swiglu(x):
+def swiglu(x: Tensor) -> Tensor:
     """`silu(a) b` of the halves `a` and `b` of the channels (Shazeer 2020, 2002.05202, eq. 6)."""
     gate, value = ops.split(x, 2, axis=-1)
     return ops.silu(gate) * value
@@ -83,11 +83,13 @@ class TokenDense(layers.Dense):
     # Blocks hold such layers, and only the file of a whole model says that they are quantized.
     saves_quantization_with_model = True
 
-    def call(self, tokens, training=None):
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         flat = ops.reshape(tokens, (-1, tokens.shape[-1]))
         return ops.reshape(super().call(flat), (-1, *tokens.shape[1:-1], self.units))
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(
+        self, mode: str | None = None, type_check: bool = True, config: Any = None
+    ) -> None:
         # Keras leaves subclasses alone, whose call may differ; the product is the same here.
         super().quantize(mode, type_check=False, config=config)
 
@@ -100,7 +102,7 @@ class LayerNormalization(layers.LayerNormalization):
     the single operations. A file names weights by the class, so this one is called as Keras'.
     """
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         dtype = keras.backend.result_type(tokens.dtype, "float32")
         numbers = (ops.cast(x, dtype) for x in (tokens, self.gamma, self.beta))
         return ops.cast(_layer_norm(self.epsilon)(*numbers), self.compute_dtype)
@@ -113,16 +115,16 @@ def _layer_norm(epsilon: float) -> Callable:
     With `d = gamma dy`, the gradient with respect to `x` is `r (d - mean(d) - n mean(d n))`.
     """
 
-    def mean(x):
+    def mean(x: Tensor) -> Tensor:
         return ops.mean(x, axis=-1, keepdims=True)
 
     @custom_gradient
-    def normalize(x, gamma, beta):
+    def normalize(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Callable]:
         centred = x - mean(x)
         over = ops.rsqrt(mean(ops.square(centred)) + epsilon)
         normal = centred * over
 
-        def gradient(*args, upstream=None):
+        def gradient(*args: Any, upstream: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
             dy = args[0] if upstream is None else upstream
             axes = tuple(range(len(dy.shape) - 1))
             by_gamma = ops.sum(dy * normal, axis=axes)
@@ -135,7 +137,7 @@ def _layer_norm(epsilon: float) -> Callable:
     return normalize
 
 
-def join_paths(site: str, skips: tuple, skip, branch, taps: Taps):
+def join_paths(site: str, skips: tuple, skip: Tensor, branch: Tensor, taps: Taps) -> Tensor:
     """Records skip, where it is kept, branch and sum of a site in `taps`; returns the sum."""
     if site in skips:
         skip = taps(f"{site}/skip", skip)
@@ -160,17 +162,17 @@ class Block(SignatureLayer):
 
     def __init__(
         self,
-        num_heads,
-        hidden_dim,
-        mlp_dim,
-        skips=sites,
-        dropout_rate=0.0,
-        activation="gelu",
-        epsilon=1e-6,
-        key_bias=True,
-        layer_scale=None,
-        stochastic_depth=0.0,
-        **kwargs,
+        num_heads: int,
+        hidden_dim: int,
+        mlp_dim: int,
+        skips: Sequence[str] = sites,
+        dropout_rate: float = 0.0,
+        activation: str = "gelu",
+        epsilon: float = 1e-6,
+        key_bias: bool = True,
+        layer_scale: float | None = None,
+        stochastic_depth: float = 0.0,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         if hidden_dim % num_heads:
@@ -201,12 +203,12 @@ class Block(SignatureLayer):
             self.drop_branch = self.make(layers.Dropout, stochastic_depth, **noise)
 
     @property
-    def taps(self):
+    def taps(self) -> tuple[str, ...]:
         """Names of the intermediates, in the order in which they are computed."""
         sites = {"attention": ("norm", "weights", "heads"), "mlp": ("norm", "hidden")}
         return site_taps(sites, self.skips)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         inputs = (self.attention_norm, self.query, self.key, self.value, self.out)
         for layer in (*inputs, self.mlp_norm, self.expand):
             layer.build(input_shape)
@@ -214,13 +216,19 @@ class Block(SignatureLayer):
         self.attention_scale = self._add_scale("attention_scale")
         self.mlp_scale = self._add_scale("mlp_scale")
 
-    def _add_scale(self, name):
+    def _add_scale(self, name: str) -> keras.Variable | None:
         if self.layer_scale is None:
             return None
         first = keras.initializers.Constant(self.layer_scale)
         return self.add_weight(shape=(self.hidden_dim,), initializer=first, name=name)
 
-    def call(self, tokens, bias=None, rotation=None, training=None):
+    def call(
+        self,
+        tokens: Tensor,
+        bias: Tensor | None = None,
+        rotation: Tensor | None = None,
+        training: bool | None = None,
+    ) -> dict[str, Tensor]:
         taps = Taps(self.name)
         x = taps("attention/norm", self.attention_norm(tokens))
         projected = (self.query(x), self.key(x), self.value(x))
@@ -247,24 +255,24 @@ class Block(SignatureLayer):
         join_paths("mlp", self.skips, x, branch, taps)
         return taps.values
 
-    def _end_branch(self, x, scale, training):
+    def _end_branch(self, x: Tensor, scale: Tensor | None, training: bool | None) -> Tensor:
         x = self.dropout(x, training=training)
         x = x if scale is None else x * scale
         return self.drop_branch(x, training=training) if self.drop_branch else x
 
 
-def split_heads(x, num_heads):
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """(example, token, channel) to (example, head, token, channel of the head)."""
     x = ops.reshape(x, (-1, x.shape[1], num_heads, x.shape[-1] // num_heads))
     return ops.swapaxes(x, 1, 2)
 
 
-def block_sites(num_layers):
+def block_sites(num_layers: int) -> list[str]:
     """Names of the sites of `num_layers` blocks, in depth order: `"block00/attention"`, ..."""
     return [f"block{i:02d}/{site}" for i in range(num_layers) for site in Block.sites]
 
 
-def make_blocks(config: dict, removed: frozenset | None = None, **more) -> list:
+def make_blocks(config: dict, removed: frozenset | None = None, **more: Any) -> list:
     """Blocks of a configuration; the rate of stochastic depth rises linearly from 0 with depth."""
     if removed is None:
         removed = match_sites(config["without_skips"], block_sites(config["num_layers"]))
@@ -284,33 +292,33 @@ class TransformerModel(VisionModel):
     rotation, biases, fc_norm, head = None, (), False, None
     first_taps = ("embedding",)
 
-    def add_embedding(self, config, **options):
+    def add_embedding(self, config: dict[str, Any], **options: Any) -> None:
         """Sets the `embedding` of a configuration; `options` as for `Embedding`."""
         sizes = (config["hidden_dim"], config["dropout_rate"])
         fixed = {"dtype": self.dtype_policy, "name": "embedding"}
         self.embedding = Embedding(self.token_grid, *sizes, **fixed, **options)
 
     @property
-    def taps(self):
+    def taps(self) -> tuple[str, ...]:
         """Names of all taps, in depth order."""
         return (*self.first_taps, *inner_taps(self.blocks), *self.pool_taps, *self.last_taps)
 
     @property
-    def last_taps(self):
+    def last_taps(self) -> tuple[str, ...]:
         """Names of the taps after those of `pool`."""
         return ("logits",) if self.head else ()
 
     @property
-    def patch_kernel(self):
+    def patch_kernel(self) -> np.ndarray:
         return ops.convert_to_numpy(self.embedding.patches.kernel)
 
     @property
-    def position_embedding(self):
+    def position_embedding(self) -> np.ndarray | None:
         if self.embedding.positions is None:
             return None
         return ops.convert_to_numpy(self.embedding.all_positions())[0]
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.embedding.build(input_shape)
         shape = (None, self.token_grid.num_tokens, self.embedding.hidden_dim)
         for layer in (*self.blocks, *self.biases, self.rotation, self.norm):
@@ -318,7 +326,7 @@ class TransformerModel(VisionModel):
                 layer.build(shape)
         self.built = True
 
-    def run_blocks(self, x, taps: dict, training=None):
+    def run_blocks(self, x: Tensor, taps: dict, training: bool | None = None) -> Tensor:
         """The tokens after all blocks, whose taps are added to `taps`."""
         biases = [bias(x) for bias in self.biases] or [None]
         rotation = self.rotation(x) if self.rotation else None
@@ -327,7 +335,7 @@ class TransformerModel(VisionModel):
             x = run_inner(block, x, taps, bias, rotation, training=training)["mlp/sum"]
         return x
 
-    def pool(self, x, taps: dict):
+    def pool(self, x: Tensor, taps: dict) -> Tensor:
         """The normalized class token or mean of the patches; their taps are added to `taps`."""
         grid = self.token_grid
         if self.fc_norm:
@@ -340,7 +348,7 @@ class TransformerModel(VisionModel):
         return taps["pooled"]
 
     @property
-    def pool_taps(self):
+    def pool_taps(self) -> tuple[str, ...]:
         """Names of the taps of `pool`."""
         return ("pooled", "fc_norm") if self.fc_norm else ("norm", "pooled")
 
@@ -350,7 +358,7 @@ def encoder_size(*sizes: int) -> dict:
     return dict(zip(("num_layers", "num_heads", "hidden_dim", "mlp_dim"), sizes, strict=True))
 
 
-def variants(sizes: dict, patches: tuple, prefix: str = "", **fields) -> dict:
+def variants(sizes: dict, patches: tuple, prefix: str = "", **fields: Any) -> dict:
     """Arguments by name, such as `"B/16"`, of each size with each patch and the same fields."""
     return {
         f"{prefix}{size}/{patch}": {**arguments, **fields, "patch_size": patch}
@@ -359,7 +367,7 @@ def variants(sizes: dict, patches: tuple, prefix: str = "", **fields) -> dict:
     }
 
 
-def check_pooling(pooling):
+def check_pooling(pooling: str) -> None:
     """Raises a ValueError unless `pooling` is `"cls"` or `"gap"`."""
     if pooling not in ("cls", "gap"):
         raise ValueError(f"Expected pooling to be 'cls' or 'gap'. Received: pooling={pooling!r}")
@@ -373,13 +381,13 @@ ROTARY_BASE = 100.0  # of DINOv3
 class PatchDense(layers.Conv2D):
     """A convolution of patches that do not overlap, as one product, with a faster gradient."""
 
-    def __init__(self, filters, kernel_size, **kwargs):
+    def __init__(self, filters: int, kernel_size: int | Sequence[int], **kwargs: Any):
         fixed = {"data_format": "channels_last", "strides": kernel_size}
         # As in the papers' code, where the fan in is that of a whole patch.
         fixed |= {"kernel_initializer": "lecun_normal"}
         super().__init__(filters, kernel_size, **fixed | kwargs)
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         rows, columns = self.kernel_size
         height, width, channels = images.shape[1:]
         grid = (height // rows, width // columns)
@@ -406,14 +414,14 @@ class Embedding(SignatureLayer):
 
     def __init__(
         self,
-        grid,
-        hidden_dim,
-        dropout_rate=0.0,
-        patch_size=None,
-        use_bias=True,
-        use_positions=True,
-        num_prefix_positions=None,
-        **kwargs,
+        grid: TokenGrid | dict,
+        hidden_dim: int,
+        dropout_rate: float = 0.0,
+        patch_size: int | None = None,
+        use_bias: bool = True,
+        use_positions: bool | str = True,
+        num_prefix_positions: int | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
@@ -424,7 +432,7 @@ class Embedding(SignatureLayer):
         self.patches = self.make(PatchDense, *sizes, use_bias=use_bias, name="patches")
         self.dropout = self.make(layers.Dropout, dropout_rate, name="dropout")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.patches.build(input_shape)
         self.prefix = self.positions = None
         if self.grid.prefix:
@@ -435,11 +443,11 @@ class Embedding(SignatureLayer):
             self.positions = add_positions(self, kind, self.position_grid, self.hidden_dim)
 
     @property
-    def position_grid(self):
+    def position_grid(self) -> TokenGrid:
         """The `TokenGrid` of the tokens that have a position of their own."""
         return replace(self.grid, prefix=self.num_prefix_positions)
 
-    def all_positions(self):
+    def all_positions(self) -> Tensor:
         """What is added to each token, zeros where it has no position: (1, token, channel)."""
         if self.num_prefix_positions == self.grid.prefix:
             return self.positions
@@ -449,7 +457,9 @@ class Embedding(SignatureLayer):
         rest = self.position_grid.spatial(positions)
         return ops.concatenate([positions[:, : self.num_prefix_positions], none, rest], axis=1)
 
-    def call(self, images, training=None, corrupt=None):
+    def call(
+        self, images: Tensor, training: bool | None = None, corrupt: Callable | None = None
+    ) -> Tensor:
         tokens = ops.reshape(self.patches(images), (-1, self.grid.num_spatial, self.hidden_dim))
         if corrupt is not None:
             tokens = corrupt(tokens)
@@ -462,7 +472,7 @@ class Embedding(SignatureLayer):
         return self.dropout(tokens, training=training)
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "Embedding":
         # The name of the argument in files of older versions.
         names = {"placed": "num_prefix_positions"}
         return super().from_config({names.get(name, name): x for name, x in config.items()})
@@ -474,13 +484,13 @@ class Rotation(SignatureLayer):
 
     retired: ClassVar = {"side": None, "base": None, "offset": 0, "columns_first": False}
 
-    def __init__(self, grid, head_dim, **kwargs):
+    def __init__(self, grid: TokenGrid | dict, head_dim: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         angles = np.tile(rotary_angles(self.grid, head_dim), 2)
         self.factors = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         # What the tokens hold does not matter: they tie the angles to the graph of a submodel.
         return ops.convert_to_tensor(self.factors, tokens.dtype)
 
@@ -505,7 +515,7 @@ def rotary_angles(grid: TokenGrid, head_dim: int) -> np.ndarray:
     return np.concatenate([np.zeros((grid.prefix, head_dim // 2)), angles])
 
 
-def rotate(x, factors):
+def rotate(x: Tensor, factors: Tensor) -> Tensor:
     """Queries or keys of shape (example, head, token, channel), each pair of channels rotated.
 
     By the `factors` of a `Rotation`, the pair of channels `k` and `k + D / 2` becomes
@@ -535,7 +545,7 @@ def sine_cosine_positions(grid: TokenGrid, hidden_dim: int) -> np.ndarray:
     return np.concatenate([np.zeros((grid.prefix, hidden_dim)), spatial]).astype("float32")
 
 
-def add_positions(layer, kind, grid, hidden_dim):
+def add_positions(layer: keras.layers.Layer, kind: str, grid: TokenGrid, hidden_dim: int) -> Tensor:
     """The `"learned"` or `"sincos"` position embeddings of a layer: weight (1, token, channel)."""
     return layer.add_weight(
         shape=(1, grid.num_tokens, hidden_dim),

@@ -1,9 +1,15 @@
 """Vision Transformer (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929)."""
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 import keras
+import numpy as np
 from keras import layers
 
+from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_image_shape, as_names, as_sizes, lookup, match_sites
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.models.bit import UNITS, unit_sites
 from vit_tf.models.hybrid import ResNetStem, stem_stride
 from vit_tf.models.model import signature_config, zero_head
@@ -79,31 +85,31 @@ class ViT(TransformerModel):
 
     def __init__(
         self,
-        image_shape=(224, 224, 3),
-        patch_size=16,
-        num_layers=12,
-        num_heads=12,
-        hidden_dim=768,
-        mlp_dim=3072,
-        num_classes=1000,
-        pooling="cls",
-        without_skips=(),
-        dropout_rate=0.0,
-        activation="gelu",
-        representation_dim=None,
-        stem_units=None,
-        preprocessing=None,
-        position_type="learned",
-        registers=0,
-        distillation=None,
-        class_position=True,
-        layer_scale=None,
-        epsilon=1e-6,
-        key_bias=True,
-        class_token=None,
-        fc_norm=False,
-        stochastic_depth=0.0,
-        **kwargs,
+        image_shape: Sequence[int] = (224, 224, 3),
+        patch_size: int = 16,
+        num_layers: int = 12,
+        num_heads: int = 12,
+        hidden_dim: int = 768,
+        mlp_dim: int = 3072,
+        num_classes: int | None = 1000,
+        pooling: str = "cls",
+        without_skips: str | Iterable[str] = (),
+        dropout_rate: float = 0.0,
+        activation: str = "gelu",
+        representation_dim: int | None = None,
+        stem_units: Sequence[int] | None = None,
+        preprocessing: Preprocessing | dict | None = None,
+        position_type: str = "learned",
+        registers: int = 0,
+        distillation: str | None = None,
+        class_position: bool = True,
+        layer_scale: float | None = None,
+        epsilon: float = 1e-6,
+        key_bias: bool = True,
+        class_token: bool | None = None,
+        fc_norm: bool = False,
+        stochastic_depth: float = 0.0,
+        **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         if stem_units is not None:
@@ -148,30 +154,32 @@ class ViT(TransformerModel):
         self.build((None, *image_shape))
 
     @property
-    def prefix_names(self):
+    def prefix_names(self) -> tuple[str, ...]:
         return prefix_names(self._config)
 
     @property
-    def pooled_tokens(self):
+    def pooled_tokens(self) -> tuple[int, ...]:
         if self.distillation_head:
             return (0, self.prefix_names.index(DISTILLATION))
         return super().pooled_tokens
 
     @property
-    def first_taps(self):
+    def first_taps(self) -> tuple[str, ...]:
         return (*(self.stem.taps if self.stem else ()), "embedding")
 
     @property
-    def last_taps(self):
+    def last_taps(self) -> tuple[str, ...]:
         pre_logits = ("pre_logits",) if self.pre_logits else ()
         distilled = ("distilled",) if self.distillation_head else ()
         return (*pre_logits, *distilled, "logits")
 
     @property
-    def patch_kernel(self):
+    def patch_kernel(self) -> np.ndarray | None:
         return None if self.stem else super().patch_kernel
 
-    def intermediates(self, images, training=None, corrupt=None):
+    def intermediates(
+        self, images: Tensor, training: bool | None = None, corrupt: Callable | None = None
+    ) -> dict[str, Tensor]:
         """Every tap of the forward pass: dict from tap name to tensor, in depth order.
 
         With `corrupt`, as for `Embedding`, the taps are those of corrupted patches.
@@ -193,7 +201,7 @@ class ViT(TransformerModel):
         taps["logits"] = logits
         return taps
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[int | None]) -> None:
         if self.stem:
             self.stem.build(input_shape)
             input_shape = (None, None, None, self.stem.channels)
@@ -207,7 +215,7 @@ class ViT(TransformerModel):
             self.distillation_head.build((None, width))
 
 
-def prefix_names(config):
+def prefix_names(config: dict[str, Any]) -> tuple[str, ...]:
     """Names of the prefix tokens, in their order, from a configuration of a `ViT`."""
     named = config.get("class_token")
     names = ["CLS"] if named or (named is None and config["pooling"] == "cls") else []
@@ -215,7 +223,7 @@ def prefix_names(config):
     return (*names, *(f"register {i + 1}" for i in range(config.get("registers", 0))))
 
 
-def _check_tokens(config):
+def _check_tokens(config: dict[str, Any]) -> None:
     """Raises a ValueError unless the tokens of a configuration and their heads fit together."""
     check_pooling(config["pooling"])
     lookup("distillation", config["distillation"], dict.fromkeys((None, "token", "heads")))
@@ -256,7 +264,7 @@ HYBRIDS = {
 }
 
 
-def _sizes(*names):
+def _sizes(*names: str) -> dict[str, dict]:
     return {name: SIZES[name] for name in names}
 
 

@@ -24,8 +24,10 @@ import threading
 import time
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -40,6 +42,8 @@ log = logging.getLogger("vit_tf.training")
 _SHARING_TIMEOUT = 30  # seconds that a file of one worker may take to appear on another
 _STATE = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.npz")
 _MAX_STEPS = 2**40  # more than an epoch has
+# What `fit` returns and a validation adds, by name: a number for each epoch.
+History: TypeAlias = dict[str, list[float]]
 
 
 @dataclasses.dataclass
@@ -60,16 +64,16 @@ class BackgroundWriter:
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "vit_tf-writer")
         self._pending = collections.deque()
 
-    def submit(self, write):
+    def submit(self, write: Callable[[], object]) -> None:
         """Calls a function without arguments in the thread; waits if two others wait already."""
         self._wait(1)
         self._pending.append(self._pool.submit(write))
 
-    def finish(self):
+    def finish(self) -> None:
         """Returns when everything is written."""
         self._wait(0)
 
-    def _wait(self, most):
+    def _wait(self, most: int) -> None:
         while len(self._pending) > most or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
 
@@ -87,12 +91,12 @@ def write_on_chief(
     wait_for_workers()
 
 
-def save_model(model, path):
+def save_model(model: keras.Model, path: str | os.PathLike) -> None:
     """Write a model to a `.keras` file, whole or not at all."""
     write_on_chief(path, model.save)
 
 
-def save_best(model, path, writer):
+def save_best(model: keras.Model, path: str | os.PathLike, writer: BackgroundWriter) -> None:
     """Write a model without its optimizer in a writer's thread; all workers must call this."""
     optimizer, compiled = model.optimizer, model.compiled
     model.optimizer, model.compiled = None, False
@@ -148,7 +152,7 @@ def _is_configuration(path: Path | RemotePath) -> bool:
     return isinstance(content, dict) and {"recipe", "model"} <= set(content)
 
 
-def describe_model(model):
+def describe_model(model: keras.Model) -> dict[str, Any]:
     """Class, settings and precision, as a dict, without names, which Keras counts up."""
     return {
         "class": type(model).__name__,
@@ -166,7 +170,7 @@ def config_of(model: keras.Model) -> dict:
         return {}
 
 
-def check_shared(directory):
+def check_shared(directory: str | os.PathLike) -> None:
     """Check that every worker of a run sees the states and the configuration of the chief."""
     deadline = time.monotonic() + _SHARING_TIMEOUT
     path = as_path(directory) / "configuration.json"
@@ -185,7 +189,7 @@ def check_shared(directory):
         )
 
 
-def check_configuration(configuration, directory):
+def check_configuration(configuration: dict, directory: str | os.PathLike) -> None:
     """Write a run's configuration, or compare it with its folder's; an error names what differs."""
     path = as_path(directory) / "configuration.json"
     text = json.dumps(configuration, indent=1, sort_keys=True, default=str)
@@ -211,7 +215,15 @@ def check_configuration(configuration, directory):
         )
 
 
-def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=None):
+def save_state(
+    model: keras.Model,
+    history: History,
+    directory: str | os.PathLike,
+    step: int = 0,
+    metrics: Sequence[np.ndarray] = (),
+    keep: int = 2,
+    writer: BackgroundWriter | None = None,
+) -> None:
     """Write what is needed to resume a run, then remove all but the last `keep` states."""
     arrays = {f"v{i:05d}": _own_array(v.numpy()) for i, v in enumerate(_variables(model))}
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
@@ -219,7 +231,7 @@ def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=Non
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     path = state_path(directory, history, step)
 
-    def write():
+    def write() -> None:
         write_whole(path, lambda partial: np.savez(partial, **arrays), own_folders=1)
         # A state of later steps is a corrupt one, instead of which an earlier one was restored.
         position = _position(path.name)
@@ -241,13 +253,13 @@ def _own_array(array: np.ndarray) -> np.ndarray:
     return array if array.flags.owndata else array.copy()
 
 
-def state_path(directory, history, step=0):
+def state_path(directory: str | os.PathLike, history: History, step: int = 0) -> Path | RemotePath:
     """Path of the state of a run after the epochs of its history and some steps of the next."""
     name = f"epoch-{num_epochs(history):04d}" + (f"-step-{step:06d}" if step else "")
     return as_path(directory) / "state" / f"{name}.npz"
 
 
-def restore_state(model, directory):
+def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
     """The `Progress` of the newest intact state, loaded into a model and its optimizer."""
     states = saved_states(directory)
     if not states:
@@ -280,7 +292,7 @@ def restore_state(model, directory):
     return Progress(history, _position(path.name) % _MAX_STEPS, metrics)
 
 
-def _read_state(path):
+def _read_state(path: Path | RemotePath) -> tuple[dict, list[np.ndarray], tuple]:
     """What a state holds: the `meta` of `save_state`, the variables and the metrics' totals."""
     try:
         source = io.BytesIO(path.read_bytes()) if is_remote(path) else path
@@ -301,11 +313,11 @@ def _read_state(path):
         ) from error
 
 
-def write_log(history, directory):
+def write_log(history: History, directory: str | os.PathLike) -> None:
     """Write `log.csv`: one row per epoch, counted from 1."""
     rows = list(zip(*history.values(), strict=True))
 
-    def write(temporary):
+    def write(temporary: Path) -> None:
         with open(temporary, "w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["epoch", *history])
@@ -314,37 +326,37 @@ def write_log(history, directory):
     write_on_chief(os.path.join(directory, "log.csv"), write)
 
 
-def saved_states(directory):
+def saved_states(directory: str | os.PathLike) -> list:
     """Paths of the states in a run's folder, oldest first."""
     folder = as_path(directory) / "state"
     states = [path for path in folder.glob("*.npz") if _STATE.fullmatch(path.name)]
     return sorted(states, key=lambda path: _position(path.name))
 
 
-def _position(name):
+def _position(name: str) -> int:
     """The position in a run of a state's name: one whole number."""
     epochs, steps = _STATE.fullmatch(name).groups()
     return int(epochs) * _MAX_STEPS + int(steps or 0)
 
 
-def _variables(model):
+def _variables(model: keras.Model) -> list[keras.Variable]:
     """Everything that training changes: weights, seeds and the optimizer's variables."""
     return [*model.variables, *model.optimizer.variables]
 
 
-def num_epochs(history):
+def num_epochs(history: History) -> int:
     """Number of epochs that a history has."""
     return len(next(iter(history.values()), ()))
 
 
-def _without_names(config):
+def _without_names(config: Any) -> Any:
     if isinstance(config, dict):
         unwanted = ("name", "inbound_nodes", "input_layers", "output_layers", "class_names")
         return {k: _without_names(v) for k, v in config.items() if k not in unwanted}
     return [_without_names(v) for v in config] if isinstance(config, list | tuple) else config
 
 
-def _differences(saved, now):
+def _differences(saved: dict, now: dict) -> list[str]:
     """One line for each field that differs between two nested dicts."""
     saved, now = flatten(saved), flatten(now)
     absent = object()
@@ -355,7 +367,7 @@ def _differences(saved, now):
     ]
 
 
-def flatten(tree, prefix=""):
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     """`{"recipe.epochs": 10}` from `{"recipe": {"epochs": 10}}`."""
     if not isinstance(tree, dict):
         return {prefix: tree}
@@ -374,25 +386,25 @@ class Preemption:
         self._signalled = False
         self._previous_handler = None
 
-    def __enter__(self):
+    def __enter__(self) -> "Preemption":
         if threading.current_thread() is threading.main_thread():
             self._previous_handler = (
                 signal.signal(signal.SIGTERM, self._on_signal) or signal.SIG_DFL
             )
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._previous_handler is not None:
             signal.signal(signal.SIGTERM, self._previous_handler)
             if self._signalled and kind is None:
                 signal.raise_signal(signal.SIGTERM)
 
-    def requested(self):
+    def requested(self) -> bool:
         """Whether this process or another worker was asked to end; all workers must call this."""
         self._signalled = bool(of_every_worker(self._signalled).any())
         return self._signalled
 
-    def deliver(self):
+    def deliver(self) -> None:
         """Let SIGTERM do what it does outside of the `with`; returns if the process goes on."""
         self._signalled = False
         if self._previous_handler is not None:
@@ -400,7 +412,7 @@ class Preemption:
             signal.raise_signal(signal.SIGTERM)
             signal.signal(signal.SIGTERM, self._on_signal)
 
-    def _on_signal(self, number, frame):
+    def _on_signal(self, number: int, frame: Any) -> None:
         self._signalled = True
 
 
@@ -410,7 +422,15 @@ class Checkpoint(keras.callbacks.Callback):
     # The best model is saved at the end of the validation, when averaged weights, if any, are still
     # in place: this callback stands before `AverageValidation`.
     def __init__(
-        self, directory, progress, steps, preemption, save_every, average, still_alone, keep
+        self,
+        directory: str | os.PathLike,
+        progress: Progress,
+        steps: int,
+        preemption: Preemption,
+        save_every: int | None,
+        average: "AverageValidation | None",
+        still_alone: Any,
+        keep: int,
     ):
         super().__init__()
         self._still_alone, self._keep = still_alone, keep
@@ -422,7 +442,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._before = self._done = progress.step
         self._metrics, self._cut = progress.metrics, False
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._done = self._before
         if self._before:
             self._restore_totals()
@@ -431,13 +451,13 @@ class Checkpoint(keras.callbacks.Callback):
             real, model = self.model.train_function, self.model
             results = model.get_metrics_result()
 
-            def take_no_step(*state_and_iterator):
+            def take_no_step(*state_and_iterator: Any) -> Any:
                 model.train_function = real
                 return (results, state_and_iterator[0]) if on_jax() else results
 
             model.train_function = take_no_step
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         saved = self._saves_until(self._done)
         self._done = min(self._before + batch + 1, self._steps)
         saves = self._saves_until(self._done) > saved
@@ -457,16 +477,16 @@ class Checkpoint(keras.callbacks.Callback):
         if asked:
             self._deliver()
 
-    def _deliver(self):
+    def _deliver(self) -> None:
         self.writer.finish()
         wait_for_workers()
         self._preemption.deliver()
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict | None = None) -> None:
         if self._cut:
             self.model.stop_training = self._cut = False
 
-    def on_test_batch_end(self, batch, logs=None):
+    def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
         asks = num_workers() == 1 or not (batch + 1) % ASK_EVERY
         if asks and self._preemption.requested():
             attach_variables(self.model)
@@ -474,16 +494,16 @@ class Checkpoint(keras.callbacks.Callback):
                 self.save()
                 self._deliver()
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict | None = None) -> None:
         self._check_finite(logs["loss"])
         if logs["accuracy"] > max(self.history.get("val_accuracy", ()), default=-1):
             self._save_best()
 
-    def _save_best(self):
+    def _save_best(self) -> None:
         path = os.path.join(self.directory, "best.keras")
         save_best(self.model, path, self.writer)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         if "val_loss" not in logs:
             self.on_test_begin()  # there was none
             with self._holding(averages=True):
@@ -496,28 +516,28 @@ class Checkpoint(keras.callbacks.Callback):
         self._save_state()
         write_log(self.history, self.directory)
 
-    def save(self):
+    def save(self) -> None:
         """Write the state in the middle of an epoch."""
         ended = self._done == self._steps  # the totals may be those of the validation
         metrics = self._metrics if ended else self._totals()
         self._save_state(self._done, metrics)
 
-    def _save_state(self, *within):
+    def _save_state(self, *within: Any) -> None:
         self._still_alone()
         attach_variables(self.model)
         how = {"keep": self._keep, "writer": self.writer}
         save_state(self.model, self.history, self.directory, *within, **how)
 
-    def save_if_validating(self):
+    def save_if_validating(self) -> None:
         """Write the state of a run whose validation, not a training step, has failed."""
         if self._done == self._steps:
             with self._holding(averages=False):
                 self.save()
 
-    def _holding(self, averages):
+    def _holding(self, averages: bool) -> AbstractContextManager:
         return self._average.holding(averages) if self._average else contextlib.nullcontext()
 
-    def _restore_totals(self):
+    def _restore_totals(self) -> None:
         """Give the metrics the totals of the steps before this process."""
         variables = self.model.metrics_variables
         shapes = [tuple(variable.shape) for variable in variables]
@@ -533,16 +553,16 @@ class Checkpoint(keras.callbacks.Callback):
         for variable, total in zip(variables, self._metrics, strict=True):
             variable.assign(total)
 
-    def _totals(self):
+    def _totals(self) -> list[np.ndarray]:
         attach_variables(self.model)
         return [np.asarray(variable) for variable in self.model.metrics_variables]
 
-    def _saves_until(self, done):
+    def _saves_until(self, done: int) -> int:
         """How many saves are due after so many steps of the epoch, of those between epochs."""
         steps = num_epochs(self.history) * self._steps + done
         return steps // self._save_every if self._save_every else 0
 
-    def _check_finite(self, loss):
+    def _check_finite(self, loss: float) -> None:
         if not math.isfinite(loss):
             raise ValueError(
                 f"Expected the loss to stay finite. Received: loss={float(loss)} in epoch "
@@ -558,14 +578,14 @@ class AverageValidation(keras.callbacks.Callback):
         super().__init__()
         self._in_place = False
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict | None = None) -> None:
         self._swap()
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict | None = None) -> None:
         self._swap()
 
     @contextlib.contextmanager
-    def holding(self, averages):
+    def holding(self, averages: bool) -> Iterator[None]:
         """The averages, or the trained weights, in the model within a `with`."""
         exchanged = averages != self._in_place
         if exchanged:
@@ -576,7 +596,7 @@ class AverageValidation(keras.callbacks.Callback):
             if exchanged:
                 self._swap()
 
-    def _swap(self):
+    def _swap(self) -> None:
         optimizer = self.model.optimizer
         # With `mixed_float16` Keras wraps it in one that scales the loss.
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
@@ -588,13 +608,13 @@ class AverageValidation(keras.callbacks.Callback):
         self._in_place = not self._in_place
 
 
-def attach_variables(model):
+def attach_variables(model: keras.Model) -> None:
     """Give a model in JAX, whose `fit` holds the variables meanwhile, those of the last step."""
     if on_jax():
         model.jax_state_sync()
 
 
-def tensorboard(folder):
+def tensorboard(folder: str | os.PathLike) -> list[keras.callbacks.Callback]:
     """Callbacks that log for TensorBoard to a folder, which may be an address."""
     if not is_remote(folder):
         return [keras.callbacks.TensorBoard(folder, write_graph=False)]
@@ -604,13 +624,13 @@ def tensorboard(folder):
 class _Uploaded(keras.callbacks.Callback):
     """Copies what TensorBoard's callback logs on this machine to an address, after each epoch."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | os.PathLike):
         super().__init__()
         self._folder, self._local = folder, tempfile.TemporaryDirectory()
         self._sizes = {}
         self.callbacks = [keras.callbacks.TensorBoard(self._local.name, write_graph=False), self]
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         local = Path(self._local.name)
         for path in (path for path in local.rglob("*") if path.is_file()):
             if self._sizes.get(path) != (size := path.stat().st_size):
@@ -619,6 +639,6 @@ class _Uploaded(keras.callbacks.Callback):
                 write_whole(f"{self._folder}/{name}", lambda copy, c=content: copy.write_bytes(c))
                 self._sizes[path] = size
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict | None = None) -> None:
         self.on_epoch_end(None)
         self._local.cleanup()

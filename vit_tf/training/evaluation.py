@@ -1,7 +1,8 @@
 """How often a classifier is right."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,7 +24,9 @@ from vit_tf.taps.recorder import infer
 from vit_tf.taps.scores import find_scores
 
 
-def top_k_accuracy(model, dataset, ks=(1, 5)):
+def top_k_accuracy(
+    model: keras.Model, dataset: tf.data.Dataset, ks: Sequence[int] = (1, 5)
+) -> dict[int, float]:
     """Share of examples whose label is among the k classes of the largest scores: dict by k."""
     # A k that every class fits in is left out. Several workers must all call this.
     ranks, num_classes = _ranks_of(model, dataset)
@@ -32,7 +35,7 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
     return {k: float(of_k / count) for k, of_k in zip(ks, right, strict=True)}
 
 
-def correct_answers(model, dataset):
+def correct_answers(model: keras.Model, dataset: tf.data.Dataset) -> np.ndarray:
     """Which examples have the largest score for their label: bool (example,), over all workers."""
     ranks, _ = _ranks_of(model, dataset)
     shard = current_shard()
@@ -44,7 +47,7 @@ def correct_answers(model, dataset):
     return sum_of_workers(correct).astype(bool)
 
 
-def _ranks_of(model, dataset):
+def _ranks_of(model: keras.Model, dataset: tf.data.Dataset) -> tuple[np.ndarray, int]:
     """The rank of each label among the scores of this worker's part, and the number of classes."""
     require_tensorflow_or_jax("evaluation")
     if isinstance(dataset, tf.data.Dataset):
@@ -80,7 +83,7 @@ def class_scores_of(model: Callable) -> Callable:
 
     is_binary = cache(lambda: isinstance(model, keras.Model) and find_scores(model).is_binary)
 
-    def score_classes(images):
+    def score_classes(images: Any) -> Any:
         scores = score(images)
         require_scores(scores)
         if scores.shape[1] > 1:
@@ -97,7 +100,9 @@ def class_scores_of(model: Callable) -> Callable:
     return score_classes
 
 
-def majority_accuracy(train, test, num_classes, most=-1):
+def majority_accuracy(
+    train: tf.data.Dataset, test: tf.data.Dataset, num_classes: int, most: int = -1
+) -> float:
     """Share of test labels equal to the commonest label of `most` training batches (-1 for all)."""
     require_finite_length(train.take(most))
     require_finite_length(test)
@@ -110,7 +115,12 @@ def majority_accuracy(train, test, num_classes, most=-1):
     return float(of_test[np.argmax(of_train)] / of_test.sum())
 
 
-def match_classes(own, num_classes, names, allow_others=False):
+def match_classes(
+    own: Sequence[str] | None,
+    num_classes: int,
+    names: Sequence[str] | None,
+    allow_others: bool = False,
+) -> np.ndarray:
     """The model's class of each class of the data: int32 array (class of the data,)."""
     # With `allow_others`, data of other classes or another order are matched by name if the model
     # has all of the names, otherwise by position.
@@ -135,7 +145,7 @@ def match_classes(own, num_classes, names, allow_others=False):
     )
 
 
-def require_scores(scores):
+def require_scores(scores: Any) -> None:
     """Raises a `ValueError` unless what a model returns is one tensor of shape (example, class)."""
     shape = getattr(scores, "shape", None)
     if shape is not None and len(shape) == 2:
@@ -152,7 +162,7 @@ def require_scores(scores):
     )
 
 
-def _ranks(scores, labels):
+def _ranks(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, int]:
     """How many classes come before the label's, an array of shape (example,), and of how many."""
     require_scores(scores)
     scores, labels = np.asarray(scores, np.float64), np.asarray(labels)

@@ -1,8 +1,11 @@
 """Masked patch prediction: a Vision Transformer that guesses the colours of corrupted patches."""
 
+from typing import Any
+
 import keras
 from keras import layers, ops
 
+from vit_tf.common.backend import Tensor
 from vit_tf.models.vit import ViT
 from vit_tf.training.objectives import ExampleMean, StepLoss
 
@@ -27,7 +30,7 @@ class MaskedPatchPrediction(keras.Model):
         ValueError: for a model of another class.
     """
 
-    def __init__(self, vit, **kwargs):
+    def __init__(self, vit: ViT, **kwargs: Any):
         if not isinstance(vit, ViT):
             raise ValueError(f"Expected vit to be a ViT. Received: {type(vit).__name__}")
         defaults = {"name": "masked_patch_prediction", "dtype": vit.dtype_policy}
@@ -41,7 +44,7 @@ class MaskedPatchPrediction(keras.Model):
         self.head.build((None, None, width))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: tuple[Tensor, Tensor, Tensor], training: bool | None = None) -> Tensor:
         images, *numbers = inputs
         # Under a strategy, Keras builds a model on the means of the replicas, which are floats.
         sources, places = (ops.cast(number, "int32") for number in numbers)
@@ -50,29 +53,29 @@ class MaskedPatchPrediction(keras.Model):
         )
         return self.head(pick(self.vit.token_grid.spatial(taps["norm"]), places))
 
-    def corrupt(self, patches, sources):
+    def corrupt(self, patches: Tensor, sources: Tensor) -> Tensor:
         """Replaces each patch embedding, (example, patch, channel), by that of its source."""
         mask = ops.cast(self.mask, patches.dtype)
         mask = ops.broadcast_to(mask, (ops.shape(patches)[0], 1, patches.shape[-1]))
         return pick(ops.concatenate([patches, mask], axis=1), sources)
 
     @property
-    def trainable_weights(self):
+    def trainable_weights(self) -> list[keras.Variable]:
         """All trainable weights except those of the ViT's head, which get no gradient."""
         ends = (self.vit.head, self.vit.pre_logits, self.vit.distillation_head)
         unread = {id(weight) for layer in ends if layer for weight in layer.weights}
         return [weight for weight in super().trainable_weights if id(weight) not in unread]
 
     @property
-    def trainable_variables(self):
+    def trainable_variables(self) -> list[keras.Variable]:
         """The same as `trainable_weights`."""
         return self.trainable_weights
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"vit": self.vit.get_config()}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "MaskedPatchPrediction":
         return cls(**config | {"vit": ViT.from_config(config["vit"])})
 
 
@@ -80,12 +83,12 @@ class MaskedPatchPrediction(keras.Model):
 class ColourCrossEntropy(StepLoss):
     """Cross-entropy of each example, which weights are for: the mean over its corrupted patches."""
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         labels = ops.cast(y_true, "int32")
         loss = ops.sparse_categorical_crossentropy(labels, y_pred, from_logits=True)
         return ops.mean(loss, axis=-1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "reduction": self.reduction}
 
 
@@ -93,16 +96,16 @@ class ColourCrossEntropy(StepLoss):
 class ColourAccuracy(ExampleMean):
     """Share of the corrupted patches of each example whose colour is predicted."""
 
-    def __init__(self, name="accuracy", dtype="float32"):
+    def __init__(self, name: str = "accuracy", dtype: str = "float32"):
         super().__init__(_predicted_share, name=name, dtype=dtype)
 
 
-def _predicted_share(y_true, y_pred):
+def _predicted_share(y_true: Tensor, y_pred: Tensor) -> Tensor:
     predicted = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
     return ops.mean(ops.cast(predicted == ops.cast(y_true, "int32"), "float32"), axis=-1)
 
 
-def pick(tokens, places):
+def pick(tokens: Tensor, places: Tensor) -> Tensor:
     """Tokens (example, place, channel) at some positions of each sequence."""
     # Whole rows of one matrix: an index for each number, as `take_along_axis` has, is slow.
     count, length = ops.shape(tokens)[0], tokens.shape[1]

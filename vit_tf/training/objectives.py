@@ -1,9 +1,11 @@
 """Loss and accuracy of classifiers, for integer labels and for soft ones."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
-from vit_tf.common.backend import on_jax, require_tensorflow_or_jax
+from vit_tf.common.backend import Tensor, on_jax, require_tensorflow_or_jax
 from vit_tf.distribute import is_tpu, strategy_of
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -12,10 +14,12 @@ register = keras.saving.register_keras_serializable("vit_tf")
 class StepLoss(keras.losses.Loss):
     """A loss in float32, for weights of shape (example,) or of `distribute.divide_batches`."""
 
-    def __init__(self, name="loss", reduction="sum_over_batch_size"):
+    def __init__(self, name: str = "loss", reduction: str | None = "sum_over_batch_size"):
         super().__init__(name=name, reduction=reduction, dtype="float32")
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> Tensor:
         if sample_weight is not None and len(sample_weight.shape) != 1:
             sample_weight = sample_weight[:, 0]
         return super().__call__(y_true, y_pred, sample_weight)
@@ -39,7 +43,12 @@ class SoftmaxCrossEntropy(StepLoss):
         ValueError: for a smoothing outside [0, 1) or labels that do not fit the logits.
     """
 
-    def __init__(self, label_smoothing=0.0, name="loss", reduction="sum_over_batch_size"):
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        name: str = "loss",
+        reduction: str | None = "sum_over_batch_size",
+    ):
         super().__init__(name, reduction)
         if not 0 <= label_smoothing < 1:
             raise ValueError(
@@ -48,7 +57,7 @@ class SoftmaxCrossEntropy(StepLoss):
             )
         self.label_smoothing = label_smoothing
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         if _labels_are_soft(y_true, y_pred):
             loss = ops.categorical_crossentropy(y_true, y_pred, from_logits=True)
         else:
@@ -59,14 +68,16 @@ class SoftmaxCrossEntropy(StepLoss):
         uniform = -ops.mean(ops.log_softmax(y_pred, axis=-1), axis=-1)
         return (1 - self.label_smoothing) * loss + self.label_smoothing * uniform
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"label_smoothing": self.label_smoothing}
 
 
 class ExampleMean(keras.metrics.MeanMetricWrapper):
     """Mean of a function over the real examples of batches by `distribute.divide_batches`."""
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         if sample_weight is None or len(sample_weight.shape) == 1:
             super().update_state(y_true, y_pred, sample_weight)
             return
@@ -74,7 +85,7 @@ class ExampleMean(keras.metrics.MeanMetricWrapper):
         real = ops.cast(sample_weight[:, 2], self.dtype)
         keras.metrics.Mean.update_state(self, values, real)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
 
 
@@ -82,18 +93,20 @@ class ExampleMean(keras.metrics.MeanMetricWrapper):
 class Top1Accuracy(ExampleMean):
     """Share of examples whose largest logit is that of the (largest) label, whatever its weight."""
 
-    def __init__(self, name="accuracy", dtype="float32"):
+    def __init__(self, name: str = "accuracy", dtype: str = "float32"):
         super().__init__(_is_top1, name=name, dtype=dtype)
 
 
 class MeanLoss(keras.metrics.Mean):
     """The mean over all examples of a loss times their weights, without padding."""
 
-    def __init__(self, loss, name="loss", dtype="float32"):
+    def __init__(self, loss: keras.losses.Loss, name: str = "loss", dtype: str = "float32"):
         super().__init__(name=name, dtype=dtype)
         self._loss = loss
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         values = ops.cast(self._loss.call(y_true, y_pred), self.dtype)
         real = ops.ones_like(values)
         if sample_weight is not None:
@@ -104,12 +117,14 @@ class MeanLoss(keras.metrics.Mean):
         super().update_state(values, real)
 
 
-def _loss_and_others(logs):
+def _loss_and_others(logs: dict | None) -> list:
     """What `evaluate` returns as a list, in which Keras would repeat the loss."""
     return [logs["loss"], *(value for name, value in logs.items() if name != "loss")]
 
 
-def compile_model(model, optimizer, loss, accuracy):
+def compile_model(
+    model: keras.Model, optimizer: keras.optimizers.Optimizer, loss: StepLoss, accuracy: ExampleMean
+) -> None:
     """Compile a model for a loss and an accuracy, an `ExampleMean`, under its own strategy."""
     require_tensorflow_or_jax("training")
     strategy = strategy_of(model)
@@ -130,7 +145,7 @@ def compile_model(model, optimizer, loss, accuracy):
         model._flatten_metrics_in_order = _loss_and_others
 
 
-def _is_top1(y_true, y_pred):
+def _is_top1(y_true: Tensor, y_pred: Tensor) -> Tensor:
     """1 where the prediction is right: float32 of shape (example,)."""
     soft = _labels_are_soft(y_true, y_pred)
     labels = ops.argmax(y_true, axis=-1) if soft else y_true
@@ -138,7 +153,7 @@ def _is_top1(y_true, y_pred):
     return ops.cast(ops.equal(ops.cast(labels, predicted.dtype), predicted), "float32")
 
 
-def _labels_are_soft(y_true, y_pred):
+def _labels_are_soft(y_true: Tensor, y_pred: Tensor) -> bool:
     """Whether labels are of shape (example, class) rather than (example,)."""
     if len(y_true.shape) == 1:
         return False

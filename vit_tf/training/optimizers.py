@@ -3,11 +3,13 @@
 import contextlib
 import math
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
-from vit_tf.common.backend import on_jax
+from vit_tf.common.backend import Tensor, on_jax
 from vit_tf.common.names import lookup
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -34,27 +36,29 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay: `"cosine"`, `"linear"`, `"staircase"`, `"short_staircase"` or `"upstream_staircase"`.
     """
 
-    def __init__(self, peak, warmup_steps, total_steps, decay="cosine"):
+    def __init__(self, peak: float, warmup_steps: int, total_steps: int, decay: str = "cosine"):
         self.peak, self.warmup_steps, self.total_steps = peak, warmup_steps, total_steps
         self.decay = decay
         self._fall = lookup("schedule", decay, DECAYS)
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
         step = ops.cast(step, "float32")
         rise = step / max(self.warmup_steps, 1)
         fall = self._fall(step, self.warmup_steps, self.total_steps)
         return self.peak * ops.where(step < self.warmup_steps, rise, fall)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         names = ("peak", "warmup_steps", "total_steps", "decay")
         return {name: getattr(self, name) for name in names}
 
 
-def _progress(step, warmup, total):
+def _progress(step: Tensor, warmup: int, total: int) -> Tensor:
     return ops.clip((step - warmup) / max(total - warmup, 1), 0.0, 1.0)
 
 
-def _staircase(step, warmup, total, shares=(0.3, 0.6, 0.9)):
+def _staircase(
+    step: Tensor, warmup: int, total: int, shares: tuple[float, ...] = (0.3, 0.6, 0.9)
+) -> Tensor:
     stairs = [ops.cast(step >= round(share * total), "float32") for share in shares]
     return 10.0 ** -sum(stairs)
 
@@ -78,11 +82,13 @@ class _OnSums:
     gradients are accumulated, their schedules and moving averages count batches; here, updates.
     """
 
-    def _get_current_learning_rate(self):
+    def _get_current_learning_rate(self) -> Tensor:
         schedule = isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
         return self._learning_rate(self.iterations) if schedule else self._learning_rate
 
-    def _update_model_variables_moving_average(self, trainable_variables):
+    def _update_model_variables_moving_average(
+        self, trainable_variables: Sequence[keras.Variable]
+    ) -> None:
         momentum, steps = self.ema_momentum, self.gradient_accumulation_steps
         if steps:
             updates = ops.equal((self._iterations + 1) % steps, 0)
@@ -92,19 +98,19 @@ class _OnSums:
         finally:
             self.ema_momentum = momentum
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if not self.built and self.weight_decay:
             self.exclude_from_weight_decay([v for v in variables if v.name != "kernel"])
         super().build(variables)
 
-    def _clip_gradients(self, grads):
+    def _clip_gradients(self, grads: list) -> list:
         return super()._clip_gradients(grads) if on_jax() else grads
 
-    def _all_reduce_sum_gradients(self, grads_and_vars):
+    def _all_reduce_sum_gradients(self, grads_and_vars: Iterable[tuple]) -> list[tuple]:
         grads, variables = zip(*super()._all_reduce_sum_gradients(grads_and_vars), strict=True)
         return list(zip(super()._clip_gradients(list(grads)), variables, strict=True))
 
-    def _apply_weight_decay(self, variables):
+    def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         if not self.weight_decay:
             return
         if on_jax():
@@ -114,14 +120,14 @@ class _OnSums:
         _update_each(self._distribution_strategy, decayed, self.learning_rate * self.weight_decay)
 
 
-def _update_each(strategy, variables, share):
+def _update_each(strategy: Any, variables: Sequence[Any], share: Tensor) -> None:
     """Takes a share of each variable off it, on every replica."""
     import tensorflow as tf
 
-    def shrink(variable, share):
+    def shrink(variable: Any, share: Tensor) -> None:
         variable.assign_sub(variable * tf.cast(share, variable.dtype))
 
-    def update(distribution, variables, share):
+    def update(distribution: Any, variables: Sequence[Any], share: Tensor) -> None:
         for variable in variables:
             distribution.extended.update(variable, shrink, args=(share,), group=False)
 
@@ -131,22 +137,28 @@ def _update_each(strategy, variables, share):
 class _Adaptive(_OnSums):
     """AdamW's update in one operation, with either epsilon and a learning rate for each block."""
 
-    def __init__(self, *args, corrected_epsilon=False, layer_decay=None, **kwargs):
+    def __init__(
+        self,
+        *args: Any,
+        corrected_epsilon: bool = False,
+        layer_decay: float | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
         self.corrected_epsilon, self.layer_decay = corrected_epsilon, layer_decay
         self._factors = None
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.layer_decay is not None:
             factors = layer_factors([v.path for v in variables], self.layer_decay)
             self._factors = [factors[v.path] for v in variables]
         super().build(variables)
 
-    def _factor(self, variable):
+    def _factor(self, variable: keras.Variable) -> float:
         """What the learning rate of a variable is multiplied by."""
         return 1.0 if self._factors is None else self._factors[self._get_variable_index(variable)]
 
-    def _apply_weight_decay(self, variables):
+    def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         if self._factors is None or not self.weight_decay:
             super()._apply_weight_decay(variables)
             return
@@ -156,14 +168,19 @@ class _Adaptive(_OnSums):
             with self._replaced(**{name: getattr(self, name) * factor for name in self._decays}):
                 super()._apply_weight_decay(group)
 
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+    def _backend_update_step(
+        self,
+        grads: Sequence[Tensor],
+        trainable_variables: Sequence[keras.Variable],
+        learning_rate: Tensor,
+    ) -> None:
         if not on_jax():
             step = ops.cast(self.iterations + 1, "float32")
             betas = (getattr(self, name) for name in self._betas)
             learning_rate = (learning_rate, *(beta**step for beta in betas))
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 
-    def update_step(self, gradient, variable, scalars):
+    def update_step(self, gradient: Tensor, variable: keras.Variable, scalars: Any) -> None:
         """One variable's update; on TensorFlow, scalars are the rate and the powers of betas."""
         if on_jax():
             self._update_in_jax(gradient, variable, scalars * self._factor(variable))
@@ -174,7 +191,14 @@ class _Adaptive(_OnSums):
         gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
         self._update(gradient, variable, learning_rate * self._factor(variable), powers)
 
-    def _adamw(self, gradient, variable, learning_rate, powers, moments):
+    def _adamw(
+        self,
+        gradient: Tensor,
+        variable: keras.Variable,
+        learning_rate: Tensor,
+        powers: Sequence[Tensor],
+        moments: Any,
+    ) -> None:
         """Kingma and Ba 2015, algorithm 1 in the form at the end of section 2."""
         import tensorflow as tf
 
@@ -193,7 +217,9 @@ class _Adaptive(_OnSums):
             grad=gradient,
         )
 
-    def _update_in_jax(self, gradient, variable, learning_rate):
+    def _update_in_jax(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
         """Keras' own update, with the epsilon of this optimizer."""
         epsilon = self.epsilon
         if self.corrected_epsilon:
@@ -203,7 +229,7 @@ class _Adaptive(_OnSums):
             super().update_step(gradient, variable, learning_rate)
 
     @contextlib.contextmanager
-    def _replaced(self, **values):
+    def _replaced(self, **values: Any) -> Iterator[None]:
         """Other values of attributes within a `with`."""
         previous = {name: getattr(self, name) for name in values}
         vars(self).update(values)
@@ -212,7 +238,7 @@ class _Adaptive(_OnSums):
         finally:
             vars(self).update(previous)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {"corrected_epsilon": self.corrected_epsilon, "layer_decay": self.layer_decay}
         return super().get_config() | own
 
@@ -235,7 +261,13 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
     _betas = ("beta_1", "beta_2")
     _decays = ("weight_decay",)
 
-    def _update(self, gradient, variable, learning_rate, powers):
+    def _update(
+        self,
+        gradient: Tensor,
+        variable: keras.Variable,
+        learning_rate: Tensor,
+        powers: Sequence[Tensor],
+    ) -> None:
         if self.amsgrad:
             keras.optimizers.AdamW.update_step(self, gradient, variable, learning_rate)
             return
@@ -263,11 +295,17 @@ class Muon(_Adaptive, keras.optimizers.Muon):
     _betas = ("adam_beta_1", "adam_beta_2")
     _decays = ("weight_decay", "adam_weight_decay")
 
-    def __init__(self, *args, weight_decay=0.004, exclude_layers=(HEAD,), **kwargs):
+    def __init__(
+        self,
+        *args: Any,
+        weight_decay: float | None = 0.004,
+        exclude_layers: Sequence[str] = (HEAD,),
+        **kwargs: Any,
+    ):
         kwargs |= {"weight_decay": weight_decay, "adam_weight_decay": weight_decay}
         super().__init__(*args, exclude_layers=list(exclude_layers), **kwargs)
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         matrices = [variable for variable in variables if not self._should_use_adamw(variable)]
         head = any(re.search(name, v.path) for v in variables for name in self.exclude_layers)
         if not (matrices and head):
@@ -277,23 +315,29 @@ class Muon(_Adaptive, keras.optimizers.Muon):
             )
         super().build(variables)
 
-    def _should_use_adamw(self, variable):
+    def _should_use_adamw(self, variable: keras.Variable) -> bool:
         """Whether AdamW updates it; Keras excludes the kernels of convolutions too."""
         excluded = [ROOT, *self.exclude_layers, *(["embedding"] if self.exclude_embeddings else [])]
         inner = not any(re.search(pattern, variable.path) for pattern in excluded)
         return variable.name != "kernel" or len(variable.shape) < 2 or not inner
 
-    def zeropower_via_newtonschulz5(self, x, steps):
+    def zeropower_via_newtonschulz5(self, x: Tensor, steps: int) -> Tensor:
         """Keras' iteration, of a kernel as a matrix of inputs and outputs."""
         matrix = ops.reshape(x, (-1, x.shape[-1]))
         return ops.reshape(super().zeropower_via_newtonschulz5(matrix, steps), x.shape)
 
-    def lr_adjust(self, x):
+    def lr_adjust(self, x: Tensor) -> Tensor:
         """Keras' scale, of a kernel as such a matrix."""
         size = max(math.prod(x.shape[:-1]), x.shape[-1])
         return x if self.rms_rate is None else x * (math.sqrt(size) * self.rms_rate)
 
-    def _update(self, gradient, variable, learning_rate, powers):
+    def _update(
+        self,
+        gradient: Tensor,
+        variable: keras.Variable,
+        learning_rate: Tensor,
+        powers: Sequence[Tensor],
+    ) -> None:
         index = self._get_variable_index(variable)
         momentum, velocity = self.momentums[index], self.adam_velocities[index]
         if velocity is None:
@@ -302,7 +346,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
             self._adamw(gradient, variable, learning_rate, powers, (momentum, velocity))
 
 
-def layer_factors(paths, decay):
+def layer_factors(paths: Iterable[str], decay: float) -> dict[str, float]:
     """Dict from a variable's path to the factor of its rate, `decay` from block to block."""
     blocks = {path: re.search(r"\bblock(\d+)\b", path) for path in paths}
     depths = {path: int(match[1]) + 1 for path, match in blocks.items() if match}
@@ -313,7 +357,7 @@ def layer_factors(paths, decay):
         )
     top = max(depths.values()) + 1
 
-    def depth(path):
+    def depth(path: str) -> int:
         before = re.search(r"\b(?:(?:patch_)?embedding|stem|pre_norm|rotation)\b", path)
         return depths.get(path, 0 if before else top)
 
@@ -324,7 +368,9 @@ def layer_factors(paths, decay):
 class SGD(_OnSums, keras.optimizers.SGD):
     """SGD that decays kernels only and clips the sums of gradients."""
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
         """`m <- momentum m - rate g`, then `w <- w + m`."""
         if on_jax():
             super().update_step(gradient, variable, learning_rate)

@@ -2,8 +2,16 @@
 
 import dataclasses
 import typing
+from typing import TYPE_CHECKING, Any
 
 from vit_tf.common.names import lookup
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from vit_tf.models.model import VisionModel
+    from vit_tf.training.optimizers import WarmupDecay
 
 # The command line reads the fields of recipes at once: Keras and TensorFlow are imported when used.
 
@@ -83,7 +91,7 @@ class Recipe:
     optimizer: str | None = None
     augment: tuple = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.augment != ():
             object.__setattr__(self, "augment", _as_layers(self.augment))
         check_fields(self)
@@ -98,7 +106,7 @@ class Recipe:
         for field in ("epsilon", "layer_decay"):
             expect(getattr(self, field) is None or name != "sgd", field, "None for SGD", self)
 
-    def learning_rates(self, steps_per_epoch):
+    def learning_rates(self, steps_per_epoch: int) -> "WarmupDecay":
         """The `WarmupDecay` of a run with `steps_per_epoch` steps per epoch.
 
         Raises:
@@ -114,11 +122,11 @@ class Recipe:
         return WarmupDecay(self.learning_rate, steps, total, self.schedule)
 
     @property
-    def _optimizer(self):
+    def _optimizer(self) -> str:
         """The name of the optimizer, where None depends on the momentum."""
         return self.optimizer or ("adamw" if self.momentum is None else "sgd")
 
-    def make_optimizer(self, steps_per_epoch):
+    def make_optimizer(self, steps_per_epoch: int) -> "keras.optimizers.Optimizer":
         """The optimizer of a run with `steps_per_epoch` steps per epoch."""
         from vit_tf.training import optimizers
 
@@ -140,7 +148,7 @@ class Recipe:
             settings |= {"epsilon": self.epsilon, "corrected_epsilon": True}
         return getattr(optimizers, name)(**settings)
 
-    def to_config(self):
+    def to_config(self) -> dict[str, Any]:
         """The fields as a dict; newer fields only if they are not off."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.augment:
@@ -152,7 +160,7 @@ class Recipe:
         off = {"erase": 0.0, "gradient_accumulation_steps": 1, "augment": ()} | dict.fromkeys(later)
         return {k: v for k, v in fields.items() if k not in off or v != off[k]}
 
-    def augment_batches(self, dataset, num_classes):
+    def augment_batches(self, dataset: "tf.data.Dataset", num_classes: int) -> "tf.data.Dataset":
         """Augments batches of (images, labels); unchanged if every augmentation is off."""
         from vit_tf import data
 
@@ -165,11 +173,11 @@ class Recipe:
             dataset, num_classes, rand_augment=self.rand_augment, seed=self.seed, **mild
         )
 
-    def rounds(self, num_batches):
+    def rounds(self, num_batches: int) -> tuple[int, int]:
         """Number of rounds of a run, each ending with a validation, and of steps per round."""
         return self.epochs, num_batches
 
-    def compile(self, model, steps_per_epoch):
+    def compile(self, model: "keras.Model", steps_per_epoch: int) -> None:
         """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it.
 
         With `ema`, give `fit` a `keras.callbacks.SwapEMAWeights()` to validate the average.
@@ -177,7 +185,7 @@ class Recipe:
         compile_classifier(model, self.make_optimizer(steps_per_epoch), self.label_smoothing)
 
 
-def _as_layers(augment):
+def _as_layers(augment: Any) -> tuple:
     """One or several Keras layers as a tuple."""
     import keras
 
@@ -190,7 +198,9 @@ def _as_layers(augment):
     return tuple(layers)
 
 
-def compile_classifier(model, optimizer, label_smoothing=0.0):
+def compile_classifier(
+    model: "keras.Model", optimizer: "keras.optimizers.Optimizer", label_smoothing: float = 0.0
+) -> None:
     """Compile a model for cross-entropy and top-1 accuracy, under its own strategy."""
     from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy, compile_model
 
@@ -222,7 +232,7 @@ EXPECTED = {
 SCHEDULES = ("cosine", "linear", "staircase", "short_staircase", "upstream_staircase")
 
 
-def check_fields(recipe):
+def check_fields(recipe: "Recipe | FineTuning") -> None:
     """Raises a `ValueError` for a field of a recipe that is out of its range."""
     lookup("schedule", recipe.schedule, dict.fromkeys(SCHEDULES))
     for field in dataclasses.fields(recipe):
@@ -233,7 +243,7 @@ def check_fields(recipe):
             expect(CHECKS[expected](value), field.name, words, recipe)
 
 
-def expect(condition, field, expected, recipe):
+def expect(condition: bool, field: str, expected: str, recipe: "Recipe | FineTuning") -> None:
     """Raises a ValueError that names a field of a recipe and its value unless a condition holds."""
     if not condition:
         raise ValueError(
@@ -284,7 +294,7 @@ class FineTuning:
     validations: int = 10
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("resize", "crop"):  # JSON has lists
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
@@ -297,12 +307,14 @@ class FineTuning:
         expect(both, "resize", f"as crop={self.crop}, both or none", self)
 
     @classmethod
-    def vit(cls, num_examples, **changes):
+    def vit(cls, num_examples: int, **changes: Any) -> "FineTuning":
         """ViT's recipe for a data set of `num_examples` examples; `changes` sets other fields."""
         return cls(**{"steps": _steps(num_examples)} | changes)
 
     @classmethod
-    def hyperrule(cls, num_examples, image_size, batch_size=512, **changes):
+    def hyperrule(
+        cls, num_examples: int, image_size: int, batch_size: int = 512, **changes: Any
+    ) -> "FineTuning":
         """The BiT-HyperRule (Kolesnikov et al. 2019, section 3.3).
 
         Fewer than 20,000 examples: 500 steps. Fewer than 500,000: 10,000 steps, otherwise 20,000
@@ -329,11 +341,11 @@ class FineTuning:
         }
         return cls(**fields | changes)
 
-    def rounds(self, num_batches):
+    def rounds(self, num_batches: int) -> tuple[int, int]:
         """Number of rounds of a run, each ending with a validation, and of steps per round."""
         return self.validations, self.steps // self.validations
 
-    def make_optimizer(self):
+    def make_optimizer(self) -> "keras.optimizers.Optimizer":
         """The optimizer of a run."""
         from vit_tf.training.optimizers import SGD, WarmupDecay
 
@@ -346,7 +358,7 @@ class FineTuning:
             ema_momentum=self.ema or 0.0,
         )
 
-    def augment_batches(self, dataset, num_classes):
+    def augment_batches(self, dataset: "tf.data.Dataset", num_classes: int) -> "tf.data.Dataset":
         """Augments batches of (images, labels); unchanged if every augmentation is off."""
         from vit_tf import data
 
@@ -355,16 +367,16 @@ class FineTuning:
             return dataset
         return data.augment(dataset, num_classes, seed=self.seed, **steps)
 
-    def to_config(self):
+    def to_config(self) -> dict[str, Any]:
         """The fields as a dict."""
         return dataclasses.asdict(self)
 
-    def compile(self, model, num_batches=None):
+    def compile(self, model: "keras.Model", num_batches: int | None = None) -> None:
         """Compile a model for this recipe; `num_batches` is ignored."""
         compile_classifier(model, self.make_optimizer())
 
 
-def _steps(num_examples):
+def _steps(num_examples: int) -> int:
     """Steps for a data set: those of the HyperRule, which are ViT's too (table 4)."""
     if num_examples < 20_000:
         return 500
@@ -387,7 +399,7 @@ class Pretraining(Recipe):
 
     label_smoothing: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
         plain = self.rand_augment is False
@@ -396,7 +408,7 @@ class Pretraining(Recipe):
             off = not getattr(self, name)
             expect(off, name, "off: images are augmented before `mask_patches`", self)
 
-    def compile(self, model, steps_per_epoch):
+    def compile(self, model: "keras.Model", steps_per_epoch: int) -> None:
         """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it."""
         from vit_tf.training.masked_patches import ColourAccuracy, ColourCrossEntropy
         from vit_tf.training.objectives import compile_model
@@ -442,7 +454,7 @@ class PublishedRecipe:
     validation: float = 0.01
     repeats: int = 1
 
-    def make_model(self, num_classes=1000, **changes):
+    def make_model(self, num_classes: int = 1000, **changes: Any) -> "VisionModel":
         """The model, for images of (image_size, image_size, 3) unless `changes` says otherwise."""
         from vit_tf import models  # which import Keras
 
@@ -450,14 +462,14 @@ class PublishedRecipe:
         settings = {"image_shape": shape, "num_classes": num_classes} | self.arguments | changes
         return getattr(models, self.model).from_variant(self.variant, **settings)
 
-    def with_batches_of(self, batch_size):
+    def with_batches_of(self, batch_size: int) -> "PublishedRecipe":
         """The same for another batch size, the learning rate in proportion (Goyal et al. 2017)."""
         rate = self.recipe.learning_rate * batch_size / self.batch_size
         recipe = dataclasses.replace(self.recipe, learning_rate=rate)
         return dataclasses.replace(self, batch_size=batch_size, recipe=recipe)
 
 
-def recipe(name):
+def recipe(name: str) -> "PublishedRecipe":
     """Returns a `PublishedRecipe` by name, such as `"plain-vit-s16"`; `RECIPES` lists all.
 
     Random crops cover 5 to 100 % of the image area, as in the code of these papers (Szegedy et al.
@@ -472,7 +484,7 @@ def recipe(name):
     return lookup("recipe", name, RECIPES)
 
 
-def _rand_augment(level):
+def _rand_augment(level: int) -> dict[str, Any]:
     """RandAugment of two operations of a level, as these papers' code has it."""
     strength = {"operations": "tpu", "magnitude": level / 10, "magnitude_stddev": 0.0}
     return strength | {"augmentations_per_image": 2, "rate": 1.0}
@@ -507,7 +519,7 @@ _AUGREG |= dict.fromkeys(("S/16", "B/32", "B/16", "L/16"), (15, 0.5))
 _WIDTHS = {"T": 192, "S": 384, "B": 768, "L": 1024}
 
 
-def _short(variant):
+def _short(variant: str) -> str:
     return variant.lower().replace("/", "")
 
 

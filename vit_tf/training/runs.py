@@ -6,6 +6,8 @@ import math
 import os
 import re
 import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -36,6 +38,7 @@ from vit_tf.models.model import VisionModel
 from vit_tf.training import checkpointing
 from vit_tf.training.checkpointing import AverageValidation, Checkpoint, Preemption, tensorboard
 from vit_tf.training.evaluation import require_scores
+from vit_tf.training.recipes import FineTuning, Recipe
 
 BATCH_SIZE = 32  # of arrays, as in Keras
 
@@ -43,18 +46,18 @@ log = logging.getLogger("vit_tf.training")
 
 
 def train(
-    model,
-    recipe,
-    train,
-    validation,
-    directory,
-    description=None,
-    verbose="auto",
-    steps_per_execution=None,
-    callbacks=(),
-    save_every=None,
-    keep_states=2,
-):
+    model: keras.Model,
+    recipe: Recipe | FineTuning,
+    train: Any,
+    validation: Any,
+    directory: str | os.PathLike,
+    description: dict | None = None,
+    verbose: str | int = "auto",
+    steps_per_execution: int | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    save_every: int | None = None,
+    keep_states: int = 2,
+) -> dict[str, list[float]]:
     """Trains a model with a recipe; call it again with the same arguments to resume a killed run.
 
     Writes to `directory`: `log.csv`, `tensorboard/`, `best.keras` (the weights of the best
@@ -169,7 +172,7 @@ def train(
         return progress.history
 
 
-def _as_batches(data, split, seed=None):
+def _as_batches(data: Any, split: str, seed: int | None = None) -> Any:
     """Data of `train` as a batched data set; arrays are shuffled where there is a seed."""
     if not hasattr(data, "element_spec"):
         arrays = data if isinstance(data, tuple | list) else ()
@@ -198,26 +201,26 @@ def _as_batches(data, split, seed=None):
     return data
 
 
-def _identity(dataset):
+def _identity(dataset: Any) -> dict[str, Any]:
     """What identifies the images of `vit_tf.data`, as a dict; empty for others."""
     if getattr(dataset, "identify_names", None) is None:
         return {}
     return {"number": dataset.num_examples, "names": dataset.identify_names()}
 
 
-def _of_known_size(dataset, shape):
+def _of_known_size(dataset: tf.data.Dataset, shape: Sequence[int | None]) -> tf.data.Dataset:
     """A data set whose images have the static shape of a model's."""
     spec = dataset.element_spec[0]
     if spec.shape.rank is not None and None not in spec.shape[1:]:
         return dataset
 
-    def fix(images, *others):
+    def fix(images: tf.Tensor, *others: tf.Tensor) -> tuple:
         return fix_image_shape(images, shape), *others
 
     return ResumableDataset.from_sources(lambda batches: batches.map(fix), dataset)
 
 
-def _take_class_names(model, dataset):
+def _take_class_names(model: keras.Model, dataset: Any) -> None:
     """Names the classes of a model of this package as those of the data it is trained on."""
     names = getattr(dataset, "class_names", None)
     if not names or not isinstance(model, VisionModel) or len(names) != model.num_classes:
@@ -227,7 +230,16 @@ def _take_class_names(model, dataset):
     model.class_names = names
 
 
-def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, verbose):
+def _fit(
+    model: keras.Model,
+    recipe: Recipe | FineTuning,
+    splits: tuple,
+    num_batches: int,
+    progress: checkpointing.Progress,
+    checkpoint: Checkpoint,
+    callbacks: Sequence[keras.callbacks.Callback],
+    verbose: str | int,
+) -> None:
     """Go on with a run to its end."""
     rounds, steps = recipe.rounds(num_batches)
     done = checkpointing.num_epochs(progress.history)
@@ -266,7 +278,7 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
 
 
 @contextlib.contextmanager
-def _built(model, spec):
+def _built(model: keras.Model, spec: Any) -> Iterator[None]:
     """A model whose metrics are built from the spec of its batches, within a `with`."""
     # Keras would build them from a first batch, of an iterator that it makes for that: a seeded
     # shuffle would then be in its second order in the first epoch.
@@ -282,7 +294,7 @@ def _built(model, spec):
         del model._maybe_symbolic_build
 
 
-def _between(batches, step, last, num_batches):
+def _between(batches: Any, step: int, last: int, num_batches: int) -> tf.data.Dataset:
     """Passes over batches from a step on to the last, as a run that was never stopped sees them."""
     passes_done, batches_done = divmod(step, num_batches)
     # `fit` makes more than one iterator per epoch, unless the data repeat and steps are counted.
@@ -297,20 +309,22 @@ def _between(batches, step, last, num_batches):
     return as_shard(left, batches.worker_shard) if is_shard(batches) else left
 
 
-def _begun(batches, count):
+def _begun(batches: Any, count: int) -> tf.data.Dataset:
     """No batches, after `count` passes over them were begun, which orders of shuffles count."""
     # Nothing is chosen from what is begun, so that nothing is read.
     begun = tf.data.Dataset.choose_from_datasets([batches], tf.data.Dataset.range(0))
     return tf.data.Dataset.range(count).flat_map(lambda number: begun)
 
 
-def _shown(verbose):
+def _shown(verbose: str | int) -> str | int:
     """Keras' `verbose`: a progress bar only in terminals and notebooks."""
     redrawn = sys.stdout.isatty() or "ipykernel" in sys.modules
     return 2 if verbose == "auto" and not redrawn else verbose
 
 
-def _resume(model, configuration, directory):
+def _resume(
+    model: keras.Model, configuration: dict, directory: str | os.PathLike
+) -> checkpointing.Progress:
     """Bring a compiled model to where the run in a folder ended; its `Progress`."""
     checkpointing.remove_leftovers(directory)
     checkpointing.require_own_folder(directory)
@@ -337,7 +351,7 @@ def _num_classes(model: keras.Model, images: tf.TensorSpec) -> int:
     return shape[-1]
 
 
-def _num_batches(dataset):
+def _num_batches(dataset: tf.data.Dataset) -> int:
     """Number of batches of a dataset, by its cardinality; a `ValueError` where it is not known."""
     count = int(dataset.cardinality())
     if count > 0:
@@ -360,14 +374,14 @@ class WrongExample(ValueError):
     """An image or a label that is not valid for the model."""
 
 
-def checked_images(dataset, model, split):
+def checked_images(dataset: tf.data.Dataset, model: keras.Model, split: str) -> tf.data.Dataset:
     """A data set that checks that images read are finite, and the first of a batch in range."""
     spec, limits = dataset.element_spec[0], far_values(model)
     if not isinstance(spec, tf.TensorSpec) or not spec.dtype.is_floating:
         return dataset
     expected = f"Expected images of the {split} data "
 
-    def check(number, batch):
+    def check(number: tf.Tensor, batch: Any) -> tuple:
         images, *others = batch
         sums = tf.reduce_sum(images, axis=list(range(1, images.shape.rank)))
         wrong = tf.strings.as_string(tf.where(~tf.math.is_finite(sums))[:, 0])
@@ -401,7 +415,7 @@ def checked_labels(
     expected = f"Expected labels of the {split} data to be in [0, {num_classes}), the numbers of "
     expected += "the classes. Received: "
 
-    def check(inputs, labels, *weights):
+    def check(inputs: tf.Tensor, labels: tf.Tensor, *weights: tf.Tensor) -> tuple:
         wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= num_classes))
         received = tf.strings.reduce_join(tf.strings.as_string(wrong[:5]), separator=", ")
         from_one = tf.reduce_all(wrong == num_classes) & tf.reduce_all(labels > 0)
@@ -414,7 +428,7 @@ def checked_labels(
 
 
 @contextlib.contextmanager
-def explain_wrong_examples():
+def explain_wrong_examples() -> Iterator[None]:
     """Converts the TensorFlow error for an invalid image or label to a `WrongExample`."""
     try:
         yield
