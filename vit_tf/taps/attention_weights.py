@@ -2,19 +2,21 @@
 
 import inspect
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from vit_tf.common.backend import Tensor
 from vit_tf.taps import recorder
 from vit_tf.taps.recorder import named_layers
 
 FAR = 1e-3  # share of a layer's largest output, from which the weights are not what it used
 
 
-def attention_layers(model):
+def attention_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
     """The Keras attention layers inside a model: dict from their path to the layer."""
     return {
         path: layer
@@ -32,7 +34,7 @@ class AttentionWeights(keras.layers.Layer):
     in float32, of queries and keys of shape (example, token, head, channel).
     """
 
-    def call(self, query, key):
+    def call(self, query: Tensor, key: Tensor) -> Tensor:
         query, key = ops.cast(query, "float32"), ops.cast(key, "float32")
         scores = ops.einsum("bqnh,bknh->bnqk", query, key) * query.shape[-1] ** -0.5
         return ops.softmax(scores, axis=-1)
@@ -53,10 +55,10 @@ def computed_weights(model: keras.Model, taps: Iterable) -> dict[str, tuple]:
 class MaskedCalls:
     """Which of some Keras attention layers are called with a mask; `watch` of `find_taps`."""
 
-    def __init__(self, layers):
+    def __init__(self, layers: Mapping[str, keras.layers.Layer]):
         self._layers, self.paths = layers, set()
 
-    def __call__(self, path, args, kwargs):
+    def __call__(self, path: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         if path in self._layers:
             call = inspect.signature(keras.layers.MultiHeadAttention.call)
             given = call.bind(None, *args, **kwargs).arguments
@@ -88,7 +90,7 @@ def by_own_rule(model: keras.Model, names: Iterable[str], masked: Container[str]
     images = np.random.default_rng(0).uniform(-1, 1, [2, *(pixels or 32 for pixels in size)])
     records, sites = recorder.record(model, images.astype(dtype)), recorder.find_taps(model)
 
-    def follows(path, call):
+    def follows(path: str, call: Any) -> bool:
         inputs = [f"{path}/{part}{call}" for part in ("query", "key", "value")]
         output = next((tap for tap in (path + call, f"{path}{call}/0") if tap in sites), None)
         if output is None or any(tap not in sites for tap in inputs):
@@ -100,7 +102,7 @@ def by_own_rule(model: keras.Model, names: Iterable[str], masked: Container[str]
     return [name for name, place in own.items() if not follows(*place)]
 
 
-def contradicts(layer, weights, value, output) -> bool:
+def contradicts(layer: keras.layers.Layer, weights: Tensor, value: Tensor, output: Tensor) -> bool:
     """Whether a layer's output differs from its weights applied to its values."""
     heads = ops.einsum("bnqk,bknh->bqnh", weights, ops.cast(value, "float32"))
     returned = ops.cast(output, "float32")

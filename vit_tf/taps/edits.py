@@ -6,31 +6,36 @@ same shape and dtype; those here use only `keras.ops`. `intervene` runs a model 
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
+from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_patterns, lookup, match
 from vit_tf.taps.recorder import find_taps
 from vit_tf.taps.submodels import TapModel, submodel
 from vit_tf.taps.tokens import TokenGrid, prefix_names
 from vit_tf.torch_models import is_torch_module
 
+# What takes the place of a value: a function of it that returns the same shape and dtype.
+Edit: TypeAlias = Callable[[Tensor], Tensor]
 
-def zero(value):
+
+def zero(value: Tensor) -> Tensor:
     """Zeros."""
     return ops.zeros_like(value)
 
 
-def scaled(factor):
+def scaled(factor: float) -> Edit:
     """The value times a factor: 0 removes it, 1 changes nothing."""
     return lambda value: value * ops.cast(factor, value.dtype)
 
 
-def constant(values):
+def constant(values: Tensor) -> Edit:
     """Given values, such as a mean over data, or those of another run: `other["block03/mlp/sum"]`.
 
     Args:
@@ -40,14 +45,14 @@ def constant(values):
     return lambda value: ops.broadcast_to(ops.cast(values, value.dtype), ops.shape(value))
 
 
-def resampled(shift=1):
+def resampled(shift: int = 1) -> Edit:
     """The value of another image of the batch, `shift` positions before it.
 
     Raises:
         ValueError: if it is called on a batch of a single image.
     """
 
-    def edit(value):
+    def edit(value: Tensor) -> Tensor:
         if value.shape[0] is not None and shift % value.shape[0] == 0:
             raise ValueError(
                 "Expected a `shift` that is not a multiple of the batch size. "
@@ -58,7 +63,7 @@ def resampled(shift=1):
     return edit
 
 
-def where(mask, edit):
+def where(mask: Tensor, edit: Edit) -> Edit:
     """Applies an edit where a mask is true; the value elsewhere is unchanged, bit for bit.
 
     Args:
@@ -68,7 +73,7 @@ def where(mask, edit):
     return lambda value: ops.where(mask, edit(value), value)
 
 
-def along(axis, indices, edit):
+def along(axis: int, indices: int | Sequence[int], edit: Edit) -> Edit:
     """Applies an edit at some positions of an axis only.
 
     Args:
@@ -81,7 +86,7 @@ def along(axis, indices, edit):
     """
     positions = np.atleast_1d(np.asarray(indices))
 
-    def selected(value):
+    def selected(value: Tensor) -> Tensor:
         rank = len(value.shape)
         size = value.shape[axis] if -rank <= axis < rank else None
         valid = positions.dtype.kind in "iu" and positions.size
@@ -98,7 +103,7 @@ def along(axis, indices, edit):
     return selected
 
 
-def head(indices, edit, axis=2):
+def head(indices: int | Sequence[int], edit: Edit, axis: int = 2) -> Edit:
     """Applies an edit to some heads only.
 
     Args:
@@ -111,12 +116,12 @@ def head(indices, edit, axis=2):
     return along(axis, indices, edit)
 
 
-def tokens(indices, edit):
+def tokens(indices: int | Sequence[int], edit: Edit) -> Edit:
     """Applies an edit to some tokens only, see `token_set`; the tap is (example, token, ...)."""
     return along(1, indices, edit)
 
 
-def token_set(model, which):
+def token_set(model: Any, which: str | Sequence[int]) -> list[int]:
     """The positions of a set of tokens in the sequence: list of int.
 
     Args:
@@ -144,7 +149,7 @@ def token_set(model, which):
     return positions
 
 
-def intervene(model, edits, *patterns):
+def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[str]) -> Any:
     """Features of a model in which the values at some taps are replaced while it runs.
 
     Everything after an edited tap is computed from the edited value; everything before it is
@@ -191,13 +196,13 @@ def intervene(model, edits, *patterns):
 class Intervened:
     """A submodel that is run with edits, functions by tap, and returns some of its taps."""
 
-    def __init__(self, features, edits, taps):
+    def __init__(self, features: TapModel, edits: Mapping[str, Edit], taps: Sequence[str]):
         self.name, self.taps = features.name, tuple(taps)
         self.token_grid, self.preprocessing = features.token_grid, features.preprocessing
         self.input_shape = features.input_shape
         self._segments, self._edits = features.segments(), edits
 
-    def __call__(self, images):
+    def __call__(self, images: Tensor) -> dict[str, Tensor]:
         """Dict from tap to tensor, of a batch of images of shape (example, row, column, channel).
 
         A ValueError for an edit that returns another shape or dtype than it was given.
@@ -210,7 +215,13 @@ class Intervened:
         return {tap: taps[tap] for tap in self.taps}
 
 
-def run_interventions(features, interventions, tap: str, images, max_runs: int = 128) -> tuple:
+def run_interventions(
+    features: Any,
+    interventions: Sequence[Mapping[str, Edit]] | Callable,
+    tap: str,
+    images: Tensor,
+    max_runs: int = 128,
+) -> tuple:
     """Runs the model once per intervention.
 
     Returns the unedited taps, and the values at `tap`, of shape (intervention, example, ...). Each
@@ -258,7 +269,7 @@ def _beginning(segments: list, edits: dict, tap: str) -> tuple[int, str | None]:
     return len(segments), None
 
 
-def _run_group(segments: list, runs: list[tuple], tap: str, intact):
+def _run_group(segments: list, runs: list[tuple], tap: str, intact: Tensor) -> list[Tensor]:
     """The value at `tap` of each run: (first segment, input there, edits), by first segment."""
     x, active_edits, outputs = None, [], {}
     for index, segment in enumerate(segments):
@@ -277,10 +288,10 @@ def _run_group(segments: list, runs: list[tuple], tap: str, intact):
 def _batch_edits(edits_of_runs: list[dict]) -> dict:
     """Returns the edits of a batch that holds several runs, one after another."""
 
-    def combine(tap):
+    def combine(tap: str) -> Edit:
         edits = [_checked(tap, edits[tap]) if tap in edits else None for edits in edits_of_runs]
 
-        def edit(value):
+        def edit(value: Tensor) -> Tensor:
             size, parts, start = ops.shape(value)[0] // len(edits), [], 0
             for edited, group in itertools.groupby(edits, key=lambda e: e is not None):
                 group = [*group]
@@ -297,14 +308,14 @@ def _batch_edits(edits_of_runs: list[dict]) -> dict:
     return {tap: combine(tap) for tap in taps}
 
 
-def _taps_of(model):
+def _taps_of(model: keras.Model) -> tuple[str, ...]:
     """Names of the taps of a model, in the order of computation."""
     if not isinstance(model, keras.Model):
         raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")
     return tuple(model.taps if hasattr(model, "intermediates") else find_taps(model))
 
 
-def _by_tap(edits, tap_names):
+def _by_tap(edits: Mapping[str, Edit], tap_names: Sequence[str]) -> dict[str, Edit]:
     """Edits of patterns as a dict from tap to edit, in the order of the taps."""
     edits_by_tap = {}
     for pattern, edit in edits.items():
@@ -313,8 +324,8 @@ def _by_tap(edits, tap_names):
     return {tap: _in_turn(edits_by_tap[tap]) for tap in tap_names if tap in edits_by_tap}
 
 
-def _in_turn(edits):
-    def apply(value):
+def _in_turn(edits: Sequence[Edit]) -> Edit:
+    def apply(value: Tensor) -> Tensor:
         for edit in edits:
             value = edit(value)
         return value
@@ -322,7 +333,7 @@ def _in_turn(edits):
     return edits[0] if len(edits) == 1 else apply
 
 
-def _require_edits(edits):
+def _require_edits(edits: Any) -> None:
     if not isinstance(edits, Mapping) or not all(
         isinstance(pattern, str) and callable(edit) for pattern, edit in edits.items()
     ):
@@ -332,14 +343,14 @@ def _require_edits(edits):
         )
 
 
-def _checked_call(tap, edit, value):
+def _checked_call(tap: str, edit: Edit, value: Tensor) -> Tensor:
     return _checked(tap, edit)(value)
 
 
-def _checked(tap, edit):
+def _checked(tap: str, edit: Edit) -> Edit:
     """An edit that raises a `ValueError` where it returns another shape or dtype."""
 
-    def apply(value):
+    def apply(value: Tensor) -> Tensor:
         result = edit(value)
         expected = tuple(value.shape), keras.backend.standardize_dtype(value.dtype)
         received = type(result).__name__

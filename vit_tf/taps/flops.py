@@ -7,14 +7,16 @@ count.
 """
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 
+import keras
 import tensorflow as tf
 
 from vit_tf.common.backend import require_tensorflow
 from vit_tf.taps.recorder import infer
 
 
-def count_flops(model, image_shape=None):
+def count_flops(model: keras.Model, image_shape: Sequence[int] | None = None) -> int:
     """Floating-point operations of a model on one image, counted in its TensorFlow graph.
 
     The graph is that of inference on a single image, restricted to what the outputs depend on.
@@ -43,7 +45,7 @@ def count_flops(model, image_shape=None):
     return sum(_cost(op, functions) for op in _needed(graph.outputs))
 
 
-def training_flops(forward, images):
+def training_flops(forward: int, images: int) -> int:
     """Floating-point operations of training: three forward passes for each image that was seen.
 
     A backward pass takes about two of them, for the gradients of the activations and of the
@@ -52,7 +54,7 @@ def training_flops(forward, images):
     return 3 * forward * images
 
 
-def _needed(outputs):
+def _needed(outputs: Iterable[tf.Tensor]) -> Iterable[tf.Operation]:
     """The operations that outputs depend on."""
     operations, todo = {}, [tensor.op for tensor in outputs]
     while todo:
@@ -85,17 +87,17 @@ def _is_free(name: str, functions: dict) -> bool:
     )
 
 
-def _of_product(transposed):
+def _of_product(transposed: str) -> Callable[[tf.Operation], int]:
     """Cost of `a @ b`, where an attribute states whether `a` is transposed."""
 
-    def cost(op):
+    def cost(op: tf.Operation) -> int:
         inner = op.inputs[0].shape[-2 if op.get_attr(transposed) else -1]
         return 2 * inner * op.outputs[0].shape.num_elements()
 
     return cost
 
 
-def _of_einsum(op):
+def _of_einsum(op: tf.Operation) -> int:
     """Cost of a sum of products over labels; products without a sum do not count."""
     equation = op.get_attr("equation").decode()
     terms, result = equation.split("->")
@@ -112,17 +114,17 @@ def _of_einsum(op):
     return 2 * math.prod(sizes.values())
 
 
-def _of_convolution(op):
+def _of_convolution(op: tf.Operation) -> int:
     """Each output is a sum over a kernel of shape (*positions, channel of the group, filter)."""
     return 2 * math.prod(op.inputs[1].shape[:-1]) * op.outputs[0].shape.num_elements()
 
 
-def _of_depthwise(op):
+def _of_depthwise(op: tf.Operation) -> int:
     """Each output is a sum over the positions of a kernel (row, column, channel, multiplier)."""
     return 2 * math.prod(op.inputs[1].shape[:2]) * op.outputs[0].shape.num_elements()
 
 
-def _of_transposed(op):
+def _of_transposed(op: tf.Operation) -> int:
     """Each input goes into a kernel of shape (row, column, filter, channel of the input)."""
     return 2 * math.prod(op.inputs[1].shape[:-1]) * op.inputs[2].shape.num_elements()
 

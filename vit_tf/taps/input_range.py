@@ -1,10 +1,13 @@
 """What a Keras model of other origin expects of its images, found out from the model itself."""
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
+from vit_tf.common.backend import Tensor
 from vit_tf.data.preprocessing import INTERPOLATIONS, Preprocessing
 from vit_tf.taps import recorder
 
@@ -74,13 +77,15 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
     return None, "unknown"
 
 
-def input_size(model):
+def input_size(model: keras.Model) -> tuple[int, int] | None:
     """(height, width) of a model's images, or None where it takes any."""
     size = tuple(recorder.input_spec(model)[0][1:3])
     return None if None in size or len(size) < 2 else size
 
 
-def _of_converter(converter, size, channels):
+def _of_converter(
+    converter: Any, size: tuple[int, int] | None, channels: int
+) -> Preprocessing | None:
     """The `Preprocessing` that KerasHub's `ImageConverter` does, or None if it does another."""
     scale = np.broadcast_to(1.0 if converter.scale is None else converter.scale, (channels,))
     offset = np.broadcast_to(0.0 if converter.offset is None else converter.offset, (channels,))
@@ -97,7 +102,7 @@ def _of_converter(converter, size, channels):
     return found if _does_the_same(converter, found) else None
 
 
-def _does_the_same(converter, preprocessing):
+def _does_the_same(converter: Any, preprocessing: Preprocessing) -> bool:
     """Whether a converter, which may be of a class of the user's, agrees for an oblong image."""
     height, width = preprocessing.size or PROBE_SIZE
     shape = (height, width) if converter.image_size is None else (2 * height + 1, 3 * width)
@@ -117,7 +122,7 @@ def _does_the_same(converter, preprocessing):
     return converted.shape == expected.shape and np.allclose(converted, expected, atol=tolerance)
 
 
-def _of_family(model, size):
+def _of_family(model: keras.Model, size: tuple[int, int] | None) -> Preprocessing | None:
     """The `Preprocessing` of a family of models, or None."""
     for names, (values, order) in APPLICATIONS.items():
         if re.fullmatch(names, model.name):
@@ -129,7 +134,7 @@ def _of_family(model, size):
     return None
 
 
-def _run_first_layers(model):
+def _run_first_layers(model: keras.Model) -> tuple[np.ndarray | None, list[keras.Model]]:
     """(means of black and white images after layers that rescale, models around these)."""
     shape, _ = recorder.input_spec(model)
     if len(shape) not in (3, 4) or None in shape[3:]:
@@ -145,7 +150,9 @@ def _run_first_layers(model):
     return ends, inside
 
 
-def _run_graph(model, images, around):
+def _run_graph(
+    model: keras.Model, images: Tensor, around: Sequence[keras.Model]
+) -> tuple[Any, list[keras.Model]]:
     """The input of the first layer of a functional model that does more than rescale."""
     graph, inside = recorder.functional_graph(model), [model, *around]
     values = {id(graph.inputs[0]): images}
@@ -163,7 +170,7 @@ def _run_graph(model, images, around):
     return result, inside
 
 
-def _run_layers(model, values):
+def _run_layers(model: keras.Model, values: Any) -> Any:
     """The same of a subclassed model, whose layers are run in the order that it calls them in."""
     layers = [layer for _, layer in recorder.named_layers(model)]
     for position in dict.fromkeys(p for p, _, _ in recorder.find_taps(model).values()):
@@ -176,7 +183,7 @@ def _run_layers(model, values):
     return values
 
 
-def _rescales(layer):
+def _rescales(layer: Any) -> bool:
     """Whether a layer or operation does no more to a batch of images than rescale or move it."""
     kind = type(layer)
     if kind.__module__.startswith("keras.src.ops."):
@@ -184,7 +191,7 @@ def _rescales(layer):
     return ".layers.preprocessing." in kind.__module__ or isinstance(layer, PLAIN)
 
 
-def _range_before(black, white):
+def _range_before(black: np.ndarray, white: np.ndarray) -> tuple[int, int] | None:
     """The commonest range (low, high) that first layers rescale to a usual one, or None."""
     for low, high in COMING:
         ends = [black + (white - black) * value for value in (low, high)]

@@ -5,14 +5,20 @@ import contextvars
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import keras
 from keras import tree
 
+from vit_tf.common.backend import Tensor
 
-def infer(model: Callable, *args, **kwargs) -> Any:
+# The position of a layer or operation in a model, the number of its call, and the path of a tensor
+# inside of what it returns, or one of the words `INPUT` and `ACTIVATION`.
+Site: TypeAlias = tuple[int, int, str]
+
+
+def infer(model: Callable, *args: Any, **kwargs: Any) -> Any:
     """Calls a model, a layer or a function as inference; all calls of models go through it.
 
     Layers that Keras or users define with `training=True` by default, such as augmentations, would
@@ -34,10 +40,10 @@ def infer(model: Callable, *args, **kwargs) -> Any:
 class _CallOfFunction(keras.layers.Layer):
     """Calls a function inside the call of a layer, whose `training` the layers in it inherit."""
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         pass
 
-    def call(self, function):
+    def call(self, function: Callable[[], Any]) -> tuple[Any, Exception | None]:
         try:
             return function(), None
         except Exception as error:  # Keras would put words of its own around the message
@@ -60,15 +66,15 @@ def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tu
     return {name: place for name, (place, _, _) in trace_taps(model, watch).items()}
 
 
-def trace_taps(model, watch=None):
+def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
     """As `find_taps`: dict from name to (site, layer, shape of its output)."""
     shape, dtype = input_spec(model)
     shapes, layers = {}, named_operations(model)
 
-    def look(position, args, kwargs):
+    def look(position: int, args: tuple, kwargs: dict) -> None:
         watch(layers[position][0], args, kwargs)
 
-    def trace(images):
+    def trace(images: Tensor) -> list[Tensor]:
         records = record(model, images, watch=watch and look)
         shapes.update({place: tuple(value.shape) for place, value in records.items()})
         return list(records.values())
@@ -122,14 +128,14 @@ def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tupl
 class BeforeActivation(keras.layers.Layer):
     """What a layer computes before its own activation."""
 
-    def __init__(self, layer, **kwargs):
+    def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
         super().__init__(**kwargs)
         self.layer = layer
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         pass
 
-    def call(self, *args, **kwargs):
+    def call(self, *args: Any, **kwargs: Any) -> Tensor:
         own = self.layer.activation
         try:
             object.__setattr__(self.layer, "activation", keras.activations.linear)
@@ -137,11 +143,11 @@ class BeforeActivation(keras.layers.Layer):
         finally:
             object.__setattr__(self.layer, "activation", own)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"layer": keras.saving.serialize_keras_object(self.layer)}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "BeforeActivation":
         return cls(keras.saving.deserialize_keras_object(config.pop("layer")), **config)
 
 
@@ -153,17 +159,17 @@ class Recorder(keras.layers.Layer):
     configuration of the whole: layers of some libraries can only be made again by their model.
     """
 
-    def __init__(self, model, places, **kwargs):
+    def __init__(self, model: keras.Model, places: Mapping[str, Site], **kwargs: Any):
         super().__init__(**kwargs)
         returned = any(place[0] == MODEL for place in places.values())
         self.model = model if returned else _cut(model, _ends(places))
         self.places = {tap: tuple(place) for tap, place in places.items()}
         self._whole = lambda: model  # out of sight of Keras, which tracks the layers it sees
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         pass
 
-    def call(self, images, training=False):
+    def call(self, images: Tensor, training: bool = False) -> dict[str, Tensor]:
         in_force = edits_in_force().items()
         edits = {self.places[tap]: edit for tap, edit in in_force if tap in self.places}
         leaves = (INPUT, ACTIVATION)
@@ -171,7 +177,7 @@ class Recorder(keras.layers.Layer):
         records = record(self.model, images, training, edits, inner=inner)
         return {tap: records[place] for tap, place in self.places.items()}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "model": keras.saving.serialize_keras_object(self._whole()),
             "places": {tap: list(place) for tap, place in self.places.items()},
@@ -179,14 +185,14 @@ class Recorder(keras.layers.Layer):
         return super().get_config() | config
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "Recorder":
         model = keras.saving.deserialize_keras_object(config.pop("model"))
         return cls(model, **config)
 
 
 def record(
     model: keras.Model,
-    images,
+    images: Tensor,
     training: bool = False,
     edits: dict | None = None,
     watch: Callable | None = None,
@@ -202,11 +208,11 @@ def record(
     """
     records, changed, edits = {}, [], edits or {}
 
-    def keep(place, value):
+    def keep(place: Site, value: Tensor) -> Tensor:
         records[place] = edits[place](value) if place in edits else value
         return records[place]
 
-    def replace(layer, name, value):
+    def replace(layer: keras.layers.Layer, name: str, value: Callable) -> None:
         changed.append((layer, name, vars(layer).get(name)))
         object.__setattr__(layer, name, value)
 
@@ -233,12 +239,20 @@ def record(
 class _Watched:
     """The call of a layer, and of its activation, which `keep` is shown the values of."""
 
-    def __init__(self, layer, name, position, keep, watch, with_inputs):
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        name: str,
+        position: int,
+        keep: Callable[[Site, Tensor], Tensor],
+        watch: Callable | None,
+        with_inputs: bool,
+    ):
         self._call, self._activation = getattr(layer, name), vars(layer).get("activation")
         self._position, self._keep, self._watch = position, keep, watch
         self._with_inputs, self._number = with_inputs, 0
 
-    def call(self, *args, **kwargs):
+    def call(self, *args: Any, **kwargs: Any) -> Any:
         self._number += 1
         number = self._number
         if self._watch:
@@ -255,25 +269,25 @@ class _Watched:
             leaves.append(kept)
         return tree.pack_sequence_as(result, leaves) if is_edited else result
 
-    def activation(self, x):
+    def activation(self, x: Tensor) -> Tensor:
         return self._activation(self._keep((self._position, self._number, ACTIVATION), x))
 
 
-def named_layers(model) -> list[tuple]:
+def named_layers(model: keras.Model) -> list[tuple]:
     """(slash-joined path, layer) of all layers inside, each once; siblings of one name numbered."""
     return [(path, layer) for path, layer in named_operations(model) if is_layer(layer)]
 
 
-def is_layer(operation) -> bool:
+def is_layer(operation: Any) -> bool:
     """Whether an operation is a layer, and not a function of `keras.ops` in a functional model."""
     return isinstance(operation, keras.layers.Layer)
 
 
-def named_operations(model) -> list[tuple]:
+def named_operations(model: keras.Model) -> list[tuple]:
     """As `named_layers`, followed by the functions of `keras.ops` of functional models inside."""
     layers, operations, visited = [], [], {id(model)}
 
-    def walk(parent, prefix):
+    def walk(parent: Any, prefix: str) -> None:
         names = set()
         graph = functional_graph(parent)
         for node in graph_nodes(graph) if graph else ():
@@ -301,17 +315,17 @@ def tap_name(path: str, call: int, leaf: str) -> str:
     return path + (f"@{call}" if call > 1 else "") + (f"/{leaf}" if leaf else "")
 
 
-def path_of(tap):
+def path_of(tap: str) -> str:
     """The path of the layer whose output a tap is, without the number of the call."""
     return re.sub(r"(@\d+)?(/\d+)?$", "", tap)
 
 
-def _ends(taps):
+def _ends(taps: Iterable[str]) -> set[str]:
     """Names of the model's own layers that hold these taps."""
     return {tap.split("/")[0].split("@")[0] for tap in taps}
 
 
-def _cut(model, ends):
+def _cut(model: keras.Model, ends: Iterable[str]) -> keras.Model:
     """The part of a functional model up to the named layers; another model as it is."""
     if not hasattr(model, "_nodes_by_depth"):
         return model
@@ -320,7 +334,7 @@ def _cut(model, ends):
     return keras.Model(model.inputs[0], outputs, name=model.name)
 
 
-def _named_nodes(model):
+def _named_nodes(model: keras.Model) -> dict[str, Any]:
     """The calls of the layers of a functional model, by name of the call."""
     nodes, calls = {}, Counter()
     for node in graph_nodes(model):
@@ -329,19 +343,19 @@ def _named_nodes(model):
     return nodes
 
 
-def functional_graph(model):
+def functional_graph(model: Any) -> Any:
     """A functional model, or that which a Sequential runs; None for a subclassed one."""
     graph = getattr(model, "_functional", None) or model
     return graph if hasattr(graph, "_nodes_by_depth") else None
 
 
-def graph_nodes(graph) -> list:
+def graph_nodes(graph: Any) -> list:
     """The calls of operations of a functional model, without its inputs, in their order."""
     depths = sorted(graph._nodes_by_depth, reverse=True)
     return [n for depth in depths for n in graph._nodes_by_depth[depth] if not n.is_input]
 
 
-def input_spec(model):
+def input_spec(model: keras.Model) -> tuple[tuple[int | None, ...], str]:
     """Shape (with a free batch axis) and dtype of the images that a model was built for."""
     if getattr(model, "inputs", None):
         if len(model.inputs) != 1:
@@ -367,7 +381,7 @@ _IN_FORCE = contextvars.ContextVar("edits in force", default=None)
 
 
 @contextlib.contextmanager
-def in_force(edits):
+def in_force(edits: Mapping[str, Callable] | None) -> Iterator[None]:
     """Within it, layers of this package apply edits: dict from tap to function."""
     before = _IN_FORCE.set(edits)
     try:
@@ -376,7 +390,7 @@ def in_force(edits):
         _IN_FORCE.reset(before)
 
 
-def edits_in_force():
+def edits_in_force() -> Mapping[str, Callable]:
     """The edits that are to be applied, dict from tap to function; empty where there are none."""
     return _IN_FORCE.get() or {}
 
@@ -388,10 +402,10 @@ class Taps:
     in force. `site` is the first part of the taps' names, which the layer leaves out.
     """
 
-    def __init__(self, site=None):
+    def __init__(self, site: str | None = None):
         self._prefix, self.values = f"{site}/" if site else "", {}
 
-    def __call__(self, name, value):
+    def __call__(self, name: str, value: Tensor) -> Tensor:
         edit = edits_in_force().get(self._prefix + name)
         self.values[name] = value = value if edit is None else edit(value)
         return value

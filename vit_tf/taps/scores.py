@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
+from vit_tf.common.backend import Tensor
 from vit_tf.taps import recorder
 
 # Ends of the names of taps that are no outputs of layers: scores before a softmax or the sigmoids
@@ -36,7 +37,7 @@ class Scores:
         """Whether the model returns one number, the probability of the second of two classes."""
         return self.tap.endswith(LOG_ODDS)
 
-    def compute(self, source):
+    def compute(self, source: Tensor) -> Tensor:
         """The scores, a symbolic tensor, from the symbolic tensor of the source."""
         if not self.is_inverted and not self.is_binary:
             return source
@@ -52,22 +53,22 @@ class ClassScores(keras.layers.Layer):
     log p / (1 - p)  of a sigmoid, and -z, z for the only such z
     """
 
-    def __init__(self, inverted="", is_binary=False, **kwargs):
+    def __init__(self, inverted: str = "", is_binary: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
         self.inverted, self.is_binary = inverted, is_binary
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
         if self.inverted:
             x = ops.cast(x, "float32")
             other = 1 - x if self.inverted == "sigmoid" else 1.0
             x = ops.log(ops.maximum(x, SMALLEST)) - ops.log(ops.maximum(other, SMALLEST))
         return ops.concatenate([-x, x], axis=-1) if self.is_binary else x
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"inverted": self.inverted, "is_binary": self.is_binary}
 
 
-def log_probabilities(scores, tap: str):
+def log_probabilities(scores: Tensor, tap: str) -> Tensor:
     """Logarithms of the probabilities of classes that scores, the values at a tap, stand for."""
     scores = ops.cast(scores, "float32")
     is_binary = tap.endswith(LOG_ODDS)
@@ -87,7 +88,7 @@ def find_scores(model: keras.Model, output: str | None = None) -> Scores:
     shape, dtype = recorder.input_spec(model)
     traced = []
 
-    def trace(images):
+    def trace(images: Tensor) -> list[Tensor]:
         layers = recorder.named_operations(model)
         records = recorder.record(model, images, inner=(recorder.MODEL, *range(len(layers))))
         traced.append(_trace_back(records, [path for path, _ in layers], output))
@@ -140,7 +141,9 @@ def _trace_back(records: dict, paths: list[str], output: str | None) -> tuple[Sc
     return scores, name, False
 
 
-def _source_of(tensor, records: dict, paths: list[str]) -> str | tuple[str, int, str] | None:
+def _source_of(
+    tensor: Tensor, records: dict, paths: list[str]
+) -> str | tuple[str, int, str] | None:
     """The tap that is a tensor; else the layer of which it is an argument; None for neither."""
     arguments = (recorder.INPUT, recorder.ACTIVATION)
     same = [p for p, value in records.items() if value is tensor and p[0] != recorder.MODEL]
@@ -150,7 +153,7 @@ def _source_of(tensor, records: dict, paths: list[str]) -> str | tuple[str, int,
     return None
 
 
-def before_activation(tensor) -> tuple[str, Any]:
+def before_activation(tensor: Tensor) -> tuple[str, Any]:
     """The softmax or sigmoid that computes a tensor of a TensorFlow graph, and its argument.
 
     `""` and None for a tensor of another operation, and outside of a graph.
@@ -160,7 +163,7 @@ def before_activation(tensor) -> tuple[str, Any]:
     return activation, operation.inputs[0] if activation else None
 
 
-def _operation(tensor):
+def _operation(tensor: Tensor) -> Any:
     """The operation of TensorFlow's graph that computes a tensor, None on other backends."""
     operation = getattr(tensor, "op", None)
     while operation is not None and operation.type in PASSED:

@@ -5,11 +5,14 @@ import math
 import os
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import keras
 from keras import tree
 
+from vit_tf.common.backend import Tensor
 from vit_tf.common.names import NAMED, as_patterns, format_list, match
 from vit_tf.data.preprocessing import Preprocessing, check_dtype, fix_image_shape
 from vit_tf.taps import recorder
@@ -38,14 +41,14 @@ class TapModel(keras.Model):
 
     def __init__(
         self,
-        inputs,
-        outputs,
-        name=None,
+        inputs: Any,
+        outputs: dict[str, Tensor],
+        name: str | None = None,
         *,
-        token_grid=None,
-        preprocessing=None,
-        pooled_tokens=None,
-        **kwargs,
+        token_grid: TokenGrid | dict | None = None,
+        preprocessing: Preprocessing | dict | None = None,
+        pooled_tokens: Sequence[int] | None = None,
+        **kwargs: Any,
     ):
         super().__init__(inputs, outputs, name=name, **kwargs)
         self.input_spec = None  # in place of Keras' own check, `call` has one that says what to do
@@ -54,16 +57,16 @@ class TapModel(keras.Model):
         self.pooled_tokens = pooled_tokens and tuple(pooled_tokens)
 
     @property
-    def taps(self):
+    def taps(self) -> tuple[str, ...]:
         """Names of the outputs, in depth order."""
         return tuple(self.output)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         rows = [f"  {tap}: {shape}" for tap, shape in self._shapes().items()]
         shown = [*rows[:NAMED], f"  and {len(rows) - NAMED} more"] if len(rows) > NAMED else rows
         return "\n".join([f"<TapModel {self.name!r} of {len(rows)} taps", *shown]) + ">"
 
-    def summary(self, print_fn=print):
+    def summary(self, print_fn: Callable[[str], object] = print) -> None:
         """Prints a table of the taps with their shapes and numbers of values for each image."""
         shapes = self._shapes()
         width = max(map(len, ("tap", *shapes)))
@@ -73,14 +76,14 @@ class TapModel(keras.Model):
             rows.append(f"{tap:{width}}  {shape!s:24}{values}")
         print_fn("\n".join([f"{self.name}: {self.count_params():,} parameters", "", *rows]))
 
-    def _shapes(self):
+    def _shapes(self) -> dict[str, tuple[int | None, ...]]:
         return {tap: tuple(tensor.shape) for tap, tensor in self.output.items()}
 
-    def segments(self):
+    def segments(self) -> "list[Segment]":
         """The model as a chain of `Segment`s, for gradients of many taps."""
         return split(self)
 
-    def call(self, images, training=False, mask=None):
+    def call(self, images: Tensor, training: bool = False, mask: Any = None) -> dict[str, Tensor]:
         """The taps of a batch of images, as inference unless `training`.
 
         Raises:
@@ -91,7 +94,9 @@ class TapModel(keras.Model):
         images = fix_image_shape(images, self.input_shape)
         return super().call(images, training=bool(training), mask=mask)
 
-    def export(self, filepath, format="tf_saved_model", **kwargs):
+    def export(
+        self, filepath: str | os.PathLike, format: str = "tf_saved_model", **kwargs: Any
+    ) -> None:
         """Exports as `keras.Model.export` does; a SavedModel's folder keeps the facts of images.
 
         `features.json` holds the token grid, the preprocessing and the taps in depth order, for
@@ -102,13 +107,13 @@ class TapModel(keras.Model):
             with open(os.path.join(filepath, FACTS), "w", encoding="utf-8") as file:
                 json.dump(self.facts() | {"taps": self.taps}, file, indent=1)
 
-    def facts(self):
+    def facts(self) -> dict[str, Any]:
         """The token grid and the preprocessing as a dict that JSON can hold."""
         grid = vars(self.token_grid) if self.token_grid else None
         preprocessing = self.preprocessing and self.preprocessing.to_config()
         return {"token_grid": grid, "preprocessing": preprocessing}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         if any(
             getattr(layer, "saves_quantization_with_model", False) and layer.quantization_mode
             for layer in self._flatten_layers()
@@ -120,7 +125,7 @@ class TapModel(keras.Model):
         return super().get_config() | self.facts() | {"pooled_tokens": self.pooled_tokens}
 
 
-def submodel(model, *patterns):
+def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
     """A `keras.Model` from images to the taps of `model` that match the patterns.
 
     It shares the weights of `model` and holds only the layers that its taps need. Models of this
@@ -168,7 +173,7 @@ def submodel(model, *patterns):
     return _tap_model(model, *_foreign_taps(model, patterns), name)
 
 
-def _foreign_taps(model, patterns):
+def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
     """Symbolic images, and a dict from tap to symbolic output, of a model of other origin."""
     _require_channels_last(model)
     masked = MaskedCalls(attention_layers(model))
@@ -247,7 +252,7 @@ def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, str]:
     return made, scores.tap
 
 
-def _warn_of_inverted(model, scores):
+def _warn_of_inverted(model: keras.Model, scores: Any) -> None:
     if scores.is_inverted:
         warnings.warn(
             f"The class scores of {model.name!r} before its {scores.activation} cannot be read "
@@ -257,12 +262,12 @@ def _warn_of_inverted(model, scores):
         )
 
 
-def _layer_of(weights):
+def _layer_of(weights: str) -> str:
     """The path of the layer to which a tap of computed attention weights belongs."""
     return weights.partition("@")[0].removesuffix("/weights")
 
 
-def _require_channels_last(model):
+def _require_channels_last(model: keras.Model) -> None:
     """Raises a `ValueError` for a model whose maps have other axes than measurements take."""
     first = [
         path
@@ -279,7 +284,9 @@ def _require_channels_last(model):
         )
 
 
-def _tap_model(model, images, outputs, name):
+def _tap_model(
+    model: keras.Model, images: Tensor, outputs: dict[str, Tensor], name: str
+) -> TapModel:
     grid, (preprocessing, _) = getattr(model, "token_grid", None), find_preprocessing(model)
     facts = {"token_grid": grid, "preprocessing": preprocessing}
     facts["pooled_tokens"] = getattr(model, "pooled_tokens", None)
@@ -344,7 +351,7 @@ def _entries(model: keras.Model, traced: dict[str, tuple]) -> list[LayerEntry]:
     return list(_opened(model, "", by_path))
 
 
-def _opened(container, prefix, by_path):
+def _opened(container: Any, prefix: str, by_path: Mapping) -> Iterator:
     """The entries of a container, with those of the layers that are opened in their place."""
     layers = [
         (path, *by_path[path])
@@ -376,22 +383,22 @@ def _opened(container, prefix, by_path):
         )
 
 
-def _learns(layer):
+def _learns(layer: Any) -> bool:
     """Whether a layer has weights other than those of a normalization of images."""
     is_normalization = ".layers.preprocessing." in type(layer).__module__
     return bool(getattr(layer, "weights", ())) and not is_normalization
 
 
-def _has_blocks(layer):
+def _has_blocks(layer: Any) -> bool:
     """Whether a layer contains layers with weights."""
     return bool(getattr(layer, "weights", ())) and any(inner.weights for inner in _inside(layer))
 
 
-def _inside(layer):
+def _inside(layer: Any) -> Iterable[keras.layers.Layer]:
     return layer._flatten_layers(include_self=False, recursive=False)
 
 
-def _is_stack(layer):
+def _is_stack(layer: Any) -> bool:
     """Whether a layer is a model, or contains several composite layers of one class."""
     if not recorder.is_layer(layer):
         return False
@@ -405,7 +412,7 @@ def _is_stack(layer):
     )
 
 
-def _single_tensors(graph):
+def _single_tensors(graph: Any) -> set[str]:
     """Names of the layers of a functional model after which one tensor is all that is read."""
     nodes = recorder.graph_nodes(graph)
     last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}
@@ -419,7 +426,7 @@ def _single_tensors(graph):
     return names
 
 
-def _sums(graph) -> set[str]:
+def _sums(graph: Any) -> set[str]:
     """Names of the layers and operations that add two tensors."""
     return {
         node.operation.name
@@ -428,7 +435,7 @@ def _sums(graph) -> set[str]:
     }
 
 
-def _separable_blocks(graph) -> tuple[set[str], set[str]]:
+def _separable_blocks(graph: Any) -> tuple[set[str], set[str]]:
     """Names of the operations inside of blocks with a depthwise convolution, and of their last.
 
     Inside is what lies between a depthwise convolution and the 1 x 1 convolution that projects its
@@ -445,17 +452,17 @@ def _separable_blocks(graph) -> tuple[set[str], set[str]]:
     return inside, projections
 
 
-def _is_pointwise(operation) -> bool:
+def _is_pointwise(operation: Any) -> bool:
     return type(operation) is keras.layers.Conv2D and tuple(operation.kernel_size) == (1, 1)
 
 
-def _before(node, sources):
+def _before(node: Any, sources: Mapping[int, Any]) -> Any:
     """The node that computes the only tensor that this one reads, or None."""
     read = node.input_tensors
     return sources.get(id(read[0])) if len(read) == 1 else None
 
 
-def _widening(depthwise, sources) -> set[str]:
+def _widening(depthwise: Any, sources: Mapping[int, Any]) -> set[str]:
     """Names from the 1 x 1 convolution that widens what a depthwise one reads; empty for none."""
     names, node = set(), _before(depthwise, sources)
     while node is not None and not _has_kernel(node.operation):
@@ -472,7 +479,7 @@ def _widening(depthwise, sources) -> set[str]:
     return names if widens and not is_projection else set()
 
 
-def _before_projection(depthwise, later) -> tuple[set[str], set[str]]:
+def _before_projection(depthwise: Any, later: Any) -> tuple[set[str], set[str]]:
     """Names from a depthwise convolution on, and of what projects its output; or empty sets."""
     inside, names = {id(x) for x in depthwise.outputs}, {depthwise.operation.name}
     size = depthwise.outputs[0].shape[1:3]
@@ -489,7 +496,7 @@ def _before_projection(depthwise, later) -> tuple[set[str], set[str]]:
     return set(), set()
 
 
-def _has_kernel(operation) -> bool:
+def _has_kernel(operation: Any) -> bool:
     return getattr(operation, "kernel", None) is not None or _has_blocks(operation)
 
 
@@ -500,16 +507,23 @@ class Segment:
     in and go on, None for the last piece; `prepare` replaces the input.
     """
 
-    def __init__(self, nodes, source, end, taps, prepare=None):
+    def __init__(
+        self,
+        nodes: Sequence[Any],
+        source: Tensor,
+        end: Tensor | None,
+        taps: Mapping[str, Tensor],
+        prepare: Callable | None = None,
+    ):
         self._nodes, self._source, self._end, self._taps = nodes, source, end, taps
         self._prepare = prepare
 
-    def prepared_by(self, prepare):
+    def prepared_by(self, prepare: Callable) -> "Segment":
         """The same piece, applied to a function of the input tensor."""
         return Segment(self._nodes, self._source, self._end, self._taps, prepare)
 
     @property
-    def taps(self):
+    def taps(self) -> tuple[str, ...]:
         """Names of the taps, in depth order."""
         return tuple(self._taps)
 
@@ -518,7 +532,7 @@ class Segment:
         """Name of the tap that is the output, if one is."""
         return next((tap for tap, tensor in self._taps.items() if tensor is self._end), None)
 
-    def __call__(self, x, edits: dict | None = None) -> tuple:
+    def __call__(self, x: Tensor, edits: dict | None = None) -> tuple:
         """Dict from tap to tensor, edited, and the tensor that the next piece takes, or None."""
         edits, applied = edits or {}, set()
         within = {tap: _noted(tap, edits[tap], applied) for tap in self._taps if tap in edits}
@@ -537,17 +551,17 @@ class Segment:
         return taps, None if self._end is None else known[id(self._end)]
 
 
-def _noted(tap, edit, applied):
+def _noted(tap: str, edit: Callable, applied: Any) -> Callable:
     """An edit that adds its tap to those that are applied when it is."""
 
-    def apply(value):
+    def apply(value: Tensor) -> Tensor:
         applied.add(tap)
         return edit(value)
 
     return apply
 
 
-def split(model):
+def split(model: keras.Model) -> list[Segment]:
     """The segments of a functional model, cut where the rest needs one tensor of floats only."""
     nodes = recorder.graph_nodes(model)
     last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}

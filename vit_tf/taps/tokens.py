@@ -1,6 +1,8 @@
 """The layout of a token sequence: prefix tokens, then a grid."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,7 @@ class TokenGrid:
     prefix: int
     stride: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if min(self.rows, self.columns, self.stride) < 1 or self.prefix < 0:
             raise ValueError(
                 "Expected rows, columns and stride to be at least 1 and prefix at least 0. "
@@ -32,7 +34,9 @@ class TokenGrid:
             )
 
     @classmethod
-    def of_patches(cls, image_shape, patch_size, prefix=0, stem_stride=1):
+    def of_patches(
+        cls, image_shape: Sequence[int], patch_size: int, prefix: int = 0, stem_stride: int = 1
+    ) -> "TokenGrid":
         """The grid of an image, or of a stem's map of it, cut into square patches.
 
         Raises:
@@ -52,33 +56,33 @@ class TokenGrid:
         return cls(height // stride, width // stride, prefix, stride)
 
     @property
-    def num_spatial(self):
+    def num_spatial(self) -> int:
         """Number of spatial tokens."""
         return self.rows * self.columns
 
     @property
-    def num_tokens(self):
+    def num_tokens(self) -> int:
         """Length of the sequence, prefix included."""
         return self.prefix + self.num_spatial
 
     @property
-    def center(self):
+    def center(self) -> int:
         """Position in the sequence of the token at `(rows // 2, columns // 2)`."""
         return self.prefix + (self.rows // 2) * self.columns + self.columns // 2
 
-    def spatial(self, tokens):
+    def spatial(self, tokens: Any) -> Any:
         """The spatial tokens, of `tokens` of shape (example, token, ...)."""
         return tokens[:, self.prefix :]
 
-    def first(self, tokens):
+    def first(self, tokens: Any) -> Any:
         """The first token (CLS where there is one), of `tokens` of shape (example, token, ...)."""
         return tokens[:, 0]
 
-    def as_map(self, values):
+    def as_map(self, values: np.ndarray) -> np.ndarray:
         """`values` of shape (..., num_spatial) as an array of shape (..., rows, columns)."""
         return np.reshape(values, (*np.shape(values)[:-1], self.rows, self.columns))
 
-    def positions(self):
+    def positions(self) -> np.ndarray:
         """Centres of the spatial tokens: float64 array of shape (num_spatial, 2), in pixels.
 
         The first column is the vertical coordinate (down), the second the horizontal one.
@@ -86,18 +90,22 @@ class TokenGrid:
         row, column = np.indices((self.rows, self.columns)).reshape(2, -1)
         return (np.stack([row, column], axis=-1) + 0.5) * self.stride
 
-    def distances(self):
+    def distances(self) -> np.ndarray:
         """Euclidean distances between spatial tokens: (num_spatial, num_spatial), in pixels."""
         positions = self.positions()
         return np.linalg.norm(positions[:, None] - positions[None, :], axis=-1)
 
 
-def prefix_names(prefix):
+def prefix_names(prefix: int) -> tuple[str, ...]:
     """Default names of `prefix` prefix tokens: CLS, register 1, ..."""
     return tuple("CLS" if not i else f"register {i}" for i in range(prefix))
 
 
-def as_grid(grid, num_tokens: int | None = None, image_shape: tuple | None = None) -> TokenGrid:
+def as_grid(
+    grid: TokenGrid | tuple[int, int],
+    num_tokens: int | None = None,
+    image_shape: tuple | None = None,
+) -> TokenGrid:
     """`grid`, a `TokenGrid` or a pair (rows, columns), as a `TokenGrid`.
 
     A pair's tokens beyond `num_tokens` are the prefix; its stride is that of the square patches
@@ -123,7 +131,7 @@ def as_grid(grid, num_tokens: int | None = None, image_shape: tuple | None = Non
     return TokenGrid(rows, columns, prefix, height // rows)
 
 
-def as_pair(grid) -> tuple[int, int]:
+def as_pair(grid: Any) -> tuple[int, int]:
     """A pair (rows, columns) as a tuple of two integers; a ValueError for anything else."""
     pair = tuple(grid) if isinstance(grid, tuple | list) else ()
     if len(pair) != 2 or not all(isinstance(n, int | np.integer) and n > 0 for n in pair):
