@@ -71,6 +71,8 @@ GUESSES = {
     "--steps": "training lasts for --epochs; --take N limits the images of an epoch",
     "--output": "results are written to --out",
     "--dataset": "the images are named by --data",
+    "--images": "the images are named by --data",
+    "--model": "models are named without an option",
     "--lr": "the rate is --learning-rate",
     "--gpu": "the devices are chosen by --strategy",
     "--device": "the devices are chosen by --strategy",
