@@ -120,12 +120,13 @@ def parse(arguments: Arguments = None) -> Options:
 
 def run(options: Options) -> None:
     """List the figures, or measure and report."""
+    numbers = report_commands.figure_numbers(options)
+    if options.list:
+        print(report_commands.list_figures_quickly(numbers))
+        return
     from vit_tf.analysis.study.figure import lookup_figures
 
-    figures = lookup_figures(report_commands.figure_numbers(options))
-    if options.list:
-        print(report_commands.list_figures(figures, roles=False))
-        return
+    figures = lookup_figures(numbers)
     start = time.perf_counter()
     report = analyze(figures, options)
     if report:

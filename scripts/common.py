@@ -360,7 +360,8 @@ def _require_backend(backends: Sequence[str]) -> None:
 
 def _run(run: RunCommand, options: Options) -> int | None:
     imports = getattr(options, "imports", ())
-    if not hasattr(options, "strategy"):
+    # A list of what there is needs no device, and does not wait for TensorFlow.
+    if not hasattr(options, "strategy") or getattr(options, "list", False):
         if imports:
             import_modules(imports)
         return run(options)

@@ -8,7 +8,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from functools import cache, partial
 from importlib.metadata import version
@@ -124,17 +124,31 @@ def figure_numbers(options: Options) -> list[str]:
     return [number for number in options.figures.split(",") if number]
 
 
-def list_figures(figures: Iterable[Figure], roles: bool = True) -> str:
-    """A table of figures and, with `roles`, of the models in a study that they need, as text."""
+def list_figures(figures: Iterable[Figure]) -> str:
+    """A table of figures and of the models in a study that they need, as text."""
     rows = {}
     for figure in figures:
         needed = rows.setdefault((",".join(figure.choices), figure.shows), {})
         needed |= dict.fromkeys(figure.models.all_roles)
-    if not roles:
-        return "\n".join(f"{numbers:24} {shows}" for numbers, shows in rows)
     lines = ["figures                  what they show                                       models"]
     lines += [f"{n:24} {shows:52} {', '.join(needed)}" for (n, shows), needed in rows.items()]
     return "\n".join(lines)
+
+
+def list_figures_quickly(numbers: Sequence[str]) -> str:
+    """A table of the figures with these numbers, or of all, as text; TensorFlow is not imported."""
+    from vit_tf.analysis.study.listing import listed_figures
+
+    rows = listed_figures()
+    listed = {choice for choices, _ in rows or () for choice in choices}
+    if rows is None or not listed.issuperset(numbers):
+        from vit_tf.analysis.study.figure import lookup_figures
+
+        rows = [(figure.choices, figure.shows) for figure in lookup_figures(numbers)]
+    selected = [row for row in rows if not numbers or set(numbers) & set(row[0])]
+    return "\n".join(
+        dict.fromkeys(f"{','.join(choices):24} {shows}" for choices, shows in selected)
+    )
 
 
 def subset_sizes(options: Options, description: Description) -> dict[str, int]:

@@ -17,6 +17,7 @@ from ..engine.failures import explain
 from ..engine.results import Results
 from ..report.rendering import Drawing
 from .data import Data
+from .listing import choices_of
 from .measure import Measurement, with_inputs
 from .models import BASELINES, ROLES, NotApplicable, StudyModel
 
@@ -122,9 +123,7 @@ class Figure:
     @property
     def choices(self) -> tuple[str, ...]:
         """The numbers that select it, such as `("W.3", "W.14")`."""
-        prefix = self.paper.prefix
-        own = [n if n.islower() else f"{prefix}{n}" for n in self.numbers.split()]
-        return (*own, *self.also.split())
+        return choices_of(self.paper.prefix, self.numbers, self.also)
 
     @property
     def reference(self) -> str:

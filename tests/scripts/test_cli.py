@@ -75,15 +75,29 @@ def test_arguments_and_status_are_those_of_the_command(monkeypatch):
     assert cli.main(["compute", "a", "--out", "b"]) == 7
 
 
+def names_of_modules(*calls):
+    """The modules in a process that made these calls of the command, each a list of words."""
+    code = "import sys, contextlib; from vit_tf.scripts.cli import main\n"
+    code += f"for words in {calls}:\n    with contextlib.suppress(SystemExit): main(words)\n"
+    code += "print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    return set(done.stderr.split()), done.stdout
+
+
 def test_only_the_module_of_the_command_is_imported():
-    code = "import sys; from vit_tf.scripts.cli import main\ntry: main(sys.argv[1:])"
-    code += "\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
     for words, there in ([], set()), (["--help"], set()), (["export", "--help"], {"export"}):
-        command = [sys.executable, "-c", code, *words]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        names = set(done.stderr.split())
+        names, _ = names_of_modules(words)
         assert {name for name in cli.COMMANDS if f"vit_tf.scripts.{name}" in names} == there
         assert not names & {"keras", "tensorflow"}
+
+
+def test_help_and_the_list_of_figures_do_not_wait_for_tensorflow():
+    helps = [[name, "--help"] for name in cli.COMMANDS]
+    names, printed = names_of_modules(*helps, ["analyze", "--list", "--figures", "W.9,1"])
+    assert all(f"usage: vit-tf {name} " in printed for name in cli.COMMANDS)
+    assert re.search(r"^1,B\.1 +CKA .*\nW\.9,W\.28 +k-NN ", printed, re.M)
+    assert {"vit_tf.scripts.analyze", "vit_tf.scripts.train"} <= names
+    assert not names & {"keras", "tensorflow", "matplotlib", "xarray"}
 
 
 def test_python_m_vit_tf_is_the_command():

@@ -1,0 +1,94 @@
+"""Lists the figures of papers as their modules define them, without importing these modules.
+
+To import them takes seconds, since they import the measurements and TensorFlow.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, TypeAlias
+
+PAPERS = Path(__file__).resolve().parents[1] / "papers"
+# The arguments of a `Paper` or `Figure`, or of the figure that it is a variant of.
+Fields: TypeAlias = dict[str, Any]
+
+
+def choices_of(prefix: str, numbers: str, also: str = "") -> tuple[str, ...]:
+    """The numbers that select a figure, such as `("W.3", "W.14")`."""
+    own = [n if n.islower() else f"{prefix}{n}" for n in numbers.split()]
+    return (*own, *also.split())
+
+
+def listed_figures(folder: Path = PAPERS) -> list[tuple[tuple[str, ...], str]] | None:
+    """The numbers that select each figure and what it shows, in the order of `all_figures`.
+
+    None where a definition is not written as a call of `Figure`, `Paper` or `variant` at the top
+    of a module, with texts as arguments: its values are known when the module is imported.
+    """
+    trees = [ast.parse(path.read_text("utf-8")) for path in _modules(folder)]
+    known, figures = {}, []
+    try:
+        # A module may import a paper from a later one.
+        for tree in trees:
+            known |= _definitions(tree, {"Paper"}, known)
+        for tree in trees:
+            of_module = _definitions(tree, {"Figure", "variant"}, known)
+            figures += of_module.values()
+            known |= of_module
+    except (KeyError, ValueError):
+        return None
+    num_made = sum(
+        _constructor(node) in ("Figure", "variant") for t in trees for node in ast.walk(t)
+    )
+    if num_made != len(figures):
+        return None
+    figures.sort(key=lambda fields: (fields["paper"].get("rank", 100), fields["paper"]["name"]))
+    return [
+        (choices_of(f["paper"]["prefix"], f["numbers"], f.get("also", "")), f["shows"])
+        for f in figures
+    ]
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    """The files of a package in the order of `pkgutil.walk_packages`, which imports packages."""
+    for module in iter_modules([str(folder)]):
+        if module.ispkg:
+            yield folder / module.name / "__init__.py"
+            yield from _modules(folder / module.name)
+        else:
+            yield folder / f"{module.name}.py"
+
+
+def _definitions(
+    tree: ast.Module, constructors: set[str], known: Mapping[str, Fields]
+) -> dict[str, Fields]:
+    """What the calls of some constructors at the top of a module define, by name."""
+    own = {}
+    for node in tree.body:
+        is_named = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        if is_named and _constructor(node.value) in constructors:
+            own[node.targets[0].id] = _defined(node.value, {**known, **own})
+    return own
+
+
+def _constructor(node: ast.AST) -> str | None:
+    """`"Figure"`, `"Paper"` or `"variant"` for a call of one of these."""
+    if not isinstance(node, ast.Call):
+        return None
+    name = getattr(node.func, "id", getattr(node.func, "attr", None))
+    return name if name in ("Figure", "Paper", "variant") else None
+
+
+def _defined(node: ast.Call, known: Mapping[str, Fields]) -> Fields:
+    """What is known of a figure or paper before it is made."""
+    constructor = _constructor(node)
+    given = {keyword.arg: keyword.value for keyword in node.keywords}
+    if constructor == "Paper":
+        given = dict(zip(("name", "address", "prefix", "rank"), node.args, strict=False)) | given
+        return {name: ast.literal_eval(value) for name, value in given.items()}
+    fields = dict(known[node.func.value.id]) if constructor == "variant" else {}
+    if "paper" in given:
+        fields["paper"] = known[given["paper"].id]
+    texts = given.keys() & {"numbers", "shows", "also"}
+    return fields | {name: ast.literal_eval(given[name]) for name in texts}
