@@ -250,7 +250,9 @@ def main(folder, place, addresses, only=None):
 
 
 if __name__ == "__main__":
-    strategies.HEARTBEAT = 10  # seconds, so that a worker that dies is missed soon
+    # Seconds. One of two workers dies, and is to be missed soon; four on a machine with other work
+    # may wait so long for a core.
+    strategies.HEARTBEAT = 60 if "shared" in sys.argv else 10
     signal.alarm(900)  # a worker whose test was killed ends by itself
     try:
         main(Path(sys.argv[1]), *sys.argv[2:])
