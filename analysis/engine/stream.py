@@ -134,7 +134,7 @@ class Statistic(Generic[Result]):
             in these and in the weights of models alone can share a graph; others have none.
     """
 
-    step: Callable[..., dict]
+    step: Callable[..., dict[str, Any]]
     finish: Callable[[Totals], Result]
     min_batch: int = 1
     with_labels: bool = False

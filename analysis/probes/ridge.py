@@ -91,12 +91,14 @@ BLOCKS = 4
 class Probe:
     """Ridge probes, fitted to every layer."""
 
-    weights: dict  # of each layer (token, l2, channel, class), and intercepts (token, l2, class)
+    weights: dict[
+        str, tuple[np.ndarray, np.ndarray]
+    ]  # of each layer (token, l2, channel, class), and intercepts (token, l2, class)
     l2: np.ndarray
     tokens: str
     num_classes: int
     examples: int
-    positions: dict  # attributes of the result: where tokens lie
+    positions: dict[str, int]  # attributes of the result: where tokens lie
 
 
 @measurement()

@@ -99,8 +99,8 @@ class Report:
 
     path: Path
     results: dict[str, Any] = field(repr=False)
-    claims: list = field(repr=False)
-    left_out: list = field(repr=False)
+    claims: list[Result] = field(repr=False)
+    left_out: LeftOut = field(repr=False)
 
     def _repr_html_(self) -> str:
         return in_frame(self.path)
@@ -115,10 +115,10 @@ def write_figures(
     elsewhere: str = "",  # how to get the figures and claims of models that are missing here
     # Called before each step with "measuring" or "drawing", how many steps of that are done, of how
     # many, and what is next, in words.
-    progress: Callable | None = None,
-    notes: Sequence = (),  # further entries of what is not shown, as `Report.left_out`
-    models_table: Sequence[dict] = (),  # as `models` of `write_report`
-    timings: Sequence[dict] = (),  # rows that come before those of the passes
+    progress: Callable[[str, int, int, str], None] | None = None,
+    notes: LeftOut | tuple[()] = (),  # further entries of what is not shown, as `Report.left_out`
+    models_table: Sequence[dict[str, Any]] = (),  # as `models` of `write_report`
+    timings: Sequence[dict[str, Any]] = (),  # rows that come before those of the passes
     # For the code of figures: what `vit_tf.load` opens, by name of the model, and Python code that
     # makes `images` and `train`.
     sources: dict[str, str] | None = None,

@@ -85,7 +85,7 @@ class Claim:
     name: str
     statement: str
     explanation: str
-    statistic: Callable
+    statistic: Callable[..., Estimate]
     inputs: tuple[str, ...]
     section: str
     figure: str

@@ -49,9 +49,11 @@ class Data:
     train: Any = None  # images that probes are fitted on; None without labels, as the next
     validation: Any = None  # images that choose the strength of their penalty
     num_classes: int | None = None  # None where there are no labels
-    facts: dict = field(default_factory=dict)  # JSON that identifies these images
+    facts: dict[str, Any] = field(default_factory=dict)  # JSON that identifies these images
     optional: dict[str, Callable] = field(default_factory=dict)
-    optional_facts: dict = field(default_factory=dict)  # JSON that identifies each of these
+    optional_facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # JSON that identifies each of these
     labelled: bool = True  # whether the test images have labels, of two classes or more
     # Sentences on why there is not what a measurement reads, where it is not simply missing.
     reasons: dict[str, str] = field(default_factory=dict)

@@ -83,7 +83,7 @@ class Exploration:
 
     path: Path
     results: dict[str, Any] = field(repr=False)
-    left_out: Any = field(repr=False)
+    left_out: LeftOut | dict[str, LeftOut] = field(repr=False)
     calls: dict[str, Any] = field(repr=False, default_factory=dict)
 
     def save_results(self, folder: str | os.PathLike) -> None:

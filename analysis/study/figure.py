@@ -99,17 +99,17 @@ class Figure:
     numbers: str
     chapter: Any
     shows: str
-    models: Any
-    measure: Callable
-    draw: Callable
+    models: "Selector"
+    measure: Callable[..., Any]
+    draw: Callable[..., Any]
     name: str
     title: str
-    caption: str | Callable
+    caption: str | Callable[..., str]
     claims: Sequence = ()
     quantities: Sequence = ()
     also: str = ""
-    interactive: Callable | None = None
-    instead: Callable | None = None
+    interactive: Callable[[Any], dict[str, Any]] | None = None
+    instead: Callable[[Any], str | None] | None = None
     overview: Overview | None = None
     scale: str = ""
     call: str = ""
@@ -151,13 +151,15 @@ class Selector:
 
     roles: tuple[str, ...]
     # From the selector, the models and the function that measures them, as `select` returns it.
-    select_models: Callable
+    select_models: Callable[..., Any]
     # Whether it shows the user's models, of role "model", too; or a sentence on why not, which is
     # empty where another figure shows them.
     user_models: bool | str = True
     others: tuple[str, ...] = ()  # for `pairs`, the roles of the second model
     baselines: tuple[str, ...] = ()  # for `together`, drawn next to the models
-    require_model: Callable | None = None  # for `group`, raises `NotApplicable` for some models
+    require_model: Callable[[StudyModel], Any] | None = (
+        None  # for `group`, raises `NotApplicable` for some models
+    )
     panel: str = ""  # title of a picture among those of other models, as `Figure.title`
 
     @property

@@ -497,7 +497,9 @@ def _connected(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
 Finishes: TypeAlias = dict[str, Callable[[], Any]]  # from results to what finishes them
 
 
-def _make_pass(together: Pass, data: Data, results: dict, problems: dict) -> Finishes:
+def _make_pass(
+    together: Pass, data: Data, results: dict[str, Any], problems: dict[str, str]
+) -> Finishes:
     """What finishes the measurements of a pass, with which copies of equal layers share graphs."""
     measurements, copies = together.measurements, together.copies
     sharing = [copy for copy in copies if _differ_in_weights(measurements, copy)]
@@ -533,8 +535,8 @@ def _differ_in_weights(measurements: list[Measurement], copy: dict[str, Measurem
 def _make(
     measurements: Iterable[Measurement],
     data: Data,
-    results: dict,
-    problems: dict,
+    results: dict[str, Any],
+    problems: dict[str, str],
     copies: Sequence[dict[str, Measurement]] = (),
     parts: bool = False,
 ) -> Finishes:

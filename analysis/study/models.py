@@ -134,15 +134,15 @@ class StudyModel:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     image_size: tuple[int, int] | None = None  # (height, width) in pixels, where `shapes` are known
     # Functions of nothing to what `patch_filters` and `position_similarity` take.
-    patch_kernel: Callable | None = field(default=None, compare=False)
-    position_embedding: Callable | None = field(default=None, compare=False)
+    patch_kernel: Callable[[], Any] | None = field(default=None, compare=False)
+    position_embedding: Callable[[], Any] | None = field(default=None, compare=False)
     # Function of nothing to the floating-point operations of its training, where they are known.
-    training_flops: Callable | None = field(default=None, compare=False)
+    training_flops: Callable[[], float] | None = field(default=None, compare=False)
     # How it was trained, of `supervision.SUPERVISIONS`; empty where it is not known.
     supervision: str = field(default="", compare=False)
     given_role: str | None = None  # in the scorecard, of a "model", where the user specifies it
     # JSON facts that models of other seeds share, as a scorecard keeps them.
-    configuration: dict = field(default_factory=dict, compare=False)
+    configuration: dict[str, Any] = field(default_factory=dict, compare=False)
     # Attention weights that are no taps but follow from queries and keys; or why there are none.
     computed: tuple[str, ...] = field(default=(), compare=False)
     # The tap of its class scores where that is not the last one, and whether the probabilities of
