@@ -22,7 +22,7 @@ from vit_tf.taps.tokens import TokenGrid
 
 from .class_scores import class_positions, scores_of_function, with_scores
 from .feature_taps import require_model
-from .features import features_for_measurement, features_from_arrays, features_of, name_models
+from .features import features_for_measurement, features_from_arrays, name_models
 from .layers import KINDS, Detail
 from .own_images import with_own_images
 from .pooling import on_grid
@@ -336,8 +336,8 @@ def _features_of_models(
         models[name, None] = features_for_measurement(given[name], kind, layers, block, own_detail)
     if roles.several_models in given:
         for label, model in name_models(given[roles.several_models]).items():
-            models[roles.several_models, label] = features_of(
-                model, declaration.kind, layers, detail=detail
+            models[roles.several_models, label] = features_for_measurement(
+                model, declaration.kind, layers, "block00", detail
             )
     return models
 

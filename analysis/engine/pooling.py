@@ -14,6 +14,7 @@ from vit_tf.taps.tokens import as_grid, as_pair
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
 from .roles import Features, Grid, Taps
 from .stream import Statistic, Totals
+from .traces import reusable
 
 _NOT_TOKENS = ("weights", "heads")
 
@@ -235,6 +236,12 @@ def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -
         return Pooled(rows["x"], rows["labels"], tokens, int(totals["batches"]))
 
     return Statistic(step, finish, with_labels=True)
+
+
+@reusable
+def pooled_statistic_of(features: Features, tokens: str | None) -> Statistic[Pooled]:
+    """`pooled_statistic` on the features' own grid, whose graph is kept with the features."""
+    return pooled_statistic(tokens, grid_of(features, None))
 
 
 def as_maps(taps: Taps, grid: TokenGrid | tuple[int, int] | None) -> dict[str, tf.Tensor]:

@@ -24,7 +24,7 @@ from vit_tf.data.preprocessing import (
 
 from .feature_taps import Calls
 from .roles import AnyImages, Features
-from .traces import MAX_COMPILED, Kept, Reusable, Substitutes, with_substitutes
+from .traces import MAX_COMPILED, Kept, Reusable, Substitutes, composed, with_substitutes
 
 
 def this_worker(strategy: tf.distribute.Strategy) -> tuple[int, int]:
@@ -196,10 +196,13 @@ def pass_of_copies(
     with_labels = any(statistic.with_labels for statistic in statistics)
     min_batch = max((statistic.min_batch for statistic in statistics), default=1)
 
-    def step(images: tf.Tensor, *labels: tf.Tensor) -> dict[str, Totals]:
+    # The graph of several statistics is of use in this pass only.
+    is_reusable = len(statistics) == 1 and isinstance(statistics[0].step, Reusable)
+
+    def step(images: tf.Tensor, *labels: tf.Tensor, is_traced: bool = False) -> dict[str, Totals]:
         taps = Calls(images)
         return {
-            name: statistic.step(
+            name: (statistic.step.traced if is_traced and is_reusable else statistic.step)(
                 images, *(labels if statistic.with_labels else ()), *map(taps, features)
             )
             for name, (statistic, *features) in requests.items()
@@ -214,11 +217,9 @@ def pass_of_copies(
         ),
     ]
     totals = [_Totals(requests) for _ in copies]
-    # The graph of several statistics is of use in this pass only.
-    is_reusable = len(statistics) == 1 and isinstance(statistics[0].step, Reusable)
     graphs = statistics[0].step.graphs if is_reusable else Kept(MAX_COMPILED)
     if is_reusable:
-        copies = [statistics[0].step.substitutes | substitutes for substitutes in copies]
+        copies = [composed(statistics[0].step.substitutes, substitutes) for substitutes in copies]
     key = with_labels, *requests
     results = _results(
         step, images, with_labels, description, min_batch, checked, graphs, key, copies
@@ -338,7 +339,11 @@ def _under(name: str, step: Callable) -> Callable:
     def named(*batch: Any) -> dict[str, Any]:
         return {name: step(*batch)}
 
-    return Reusable(named, step.graphs, step.substitutes) if isinstance(step, Reusable) else named
+    if not isinstance(step, Reusable):
+        return named
+    return Reusable(
+        named, step.graphs, step.substitutes, lambda *batch: {name: step.traced(*batch)}
+    )
 
 
 def _without_remainder(part: Totals, size: int, min_batch: int) -> Totals:
@@ -415,6 +420,10 @@ def _results(
 ) -> Iterator[tuple[int, int, list[Any]]]:
     """Yields number, size and results of all copies, as arrays, of each batch of this worker."""
     dataset = _batches_of(data, with_labels)
+
+    def traced_step(*batch: tf.Tensor) -> Any:
+        return step(*batch, is_traced=True)
+
     for features in checked:
         check_dtype(features, dataset.element_spec[0].dtype.name)
     strategy = tf.distribute.get_strategy()
@@ -425,7 +434,7 @@ def _results(
     steps = [step]
     key = strategy, *key, *tf.nest.flatten(signature)
     if not _run_eagerly.get():
-        graph = tf.function(step, input_signature=signature, autograph=False)
+        graph = tf.function(traced_step, input_signature=signature, autograph=False)
         compiled = graphs.get(("batch", *key), graph.get_concrete_function)
         steps = [with_substitutes(compiled, substitutes) for substitutes in copies]
 

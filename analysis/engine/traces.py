@@ -12,7 +12,7 @@ import functools
 import hashlib
 import inspect
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, TypeAlias, TypeVar
@@ -26,10 +26,12 @@ from vit_tf.taps.tokens import TokenGrid
 
 Made = TypeVar("Made")
 MAX_KEPT = 8  # of a model: features, and steps of features
-MAX_PAIRED = 1  # of these, those that hold another model too, whose weights stay in memory
+MAX_PAIRED = 2  # of these, those that hold another model too, whose weights stay in memory
 # Graphs of a step: of one batch and of all replicas, for the last shape of images only, as a step
 # may note facts of the images when it is traced.
 MAX_COMPILED = 2
+# Steps that are fed more are not kept, as their values would stay in memory.
+MAX_FED_BYTES = 2**26
 PLAIN = (bool, int, float, str, bytes, type(None))
 ATTRIBUTE = "_vit_tf_kept"
 # Of features that are kept with a model: they are made anew when it changes, so that what is kept
@@ -67,7 +69,7 @@ def keep(
     Args:
         owner: a Keras model; for other features nothing is kept.
         key: what `make` depends on in addition to models. Where a part of it is neither a number,
-            a string, a `TokenGrid` nor a tuple of these, nothing is kept.
+            a string, a `TokenGrid`, a `Constant` nor a tuple of these, nothing is kept.
         make: function of nothing to the value.
         others: further models that it depends on.
     """
@@ -89,7 +91,11 @@ def _is_plain(value: Any) -> bool:
     """Whether a part of a key is what its value says."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
-    return isinstance(value, (*PLAIN, TokenGrid))
+    return isinstance(value, (*PLAIN, TokenGrid, Constant))
+
+
+class Constant:
+    """Base class of objects that never change, so that they are a part of a key by identity."""
 
 
 def state_of(model: keras.Model) -> Hashable:
@@ -145,11 +151,17 @@ def _private_attributes() -> frozenset[str]:
 Substitutes: TypeAlias = dict[int, tf.Tensor]
 
 
+def composed(first: Substitutes, second: Substitutes) -> Substitutes:
+    """What replaces variables by those that `second` puts in the place of those of `first`."""
+    return second | {key: second.get(id(tensor), tensor) for key, tensor in first.items()}
+
+
 class Reusable:
     """A step that repeated calls share, with the graphs that it was compiled to.
 
-    The graphs may be those of the same step of another model, in which the captured variables are
-    replaced by `substitutes`.
+    The graphs may be those of the same step of another model, or of an earlier call, in which the
+    captured variables are replaced by `substitutes`. They are made of the step `traced`, whose
+    variables these replace; by default of the step itself.
     """
 
     def __init__(
@@ -157,10 +169,12 @@ class Reusable:
         step: Callable,
         graphs: Kept | None = None,
         substitutes: Substitutes | None = None,
+        traced: Callable | None = None,
     ) -> None:
         self._step = step
         self.graphs = Kept(MAX_COMPILED) if graphs is None else graphs
         self.substitutes = substitutes or {}
+        self.traced = step if traced is None else traced
 
     def __call__(self, *batch: Any) -> Any:
         return self._step(*batch)
@@ -169,7 +183,8 @@ class Reusable:
 def reusable(make: Callable) -> Callable:
     """Decorates a function of features and options to a `Statistic`, which is made once for each.
 
-    A model that is measured again in the same way is not traced again.
+    A model that is measured again in the same way is not traced again. The features may be those of
+    several models, by name.
     """
 
     @functools.wraps(make)
@@ -177,26 +192,62 @@ def reusable(make: Callable) -> Callable:
         given = inspect.signature(make).bind(*args, **options)
         given.apply_defaults()
         features, *others = given.arguments.values()
-        plain = [None if isinstance(value, keras.Model) else value for value in others]
+        plain = [None if isinstance(value, keras.Model) else _as_tuple(value) for value in others]
         models = [value for value in others if isinstance(value, keras.Model)]
+        if isinstance(features, Mapping) and features:
+            plain.append(tuple(features))
+            features, *more = features.values()
+            models = [*more, *models]
 
         def made() -> Any:
             new = make(*given.args, **given.kwargs)
-            return replace(new, step=Reusable(new.step))
+            is_reusable = isinstance(new.step, Reusable)
+            return new if is_reusable else replace(new, step=Reusable(new.step))
 
         return keep(features, (make.__module__, make.__qualname__, *plain), made, models)
 
     return statistic
 
 
+def _as_tuple(value: Any) -> Any:
+    """A list as a tuple, as a part of a key."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
+
+
 def reuse(
-    features: Any, key: Sequence[Any], step: Callable, listed: list | None = None
-) -> tuple[Callable, list | None]:
-    """The step of an earlier call of this key and what it lists when traced, or those given."""
+    features: Any,
+    key: Sequence[Any],
+    step: Callable,
+    listed: Any = None,
+    fed: Sequence[tf.Variable] = (),
+    others: Sequence[Any] = (),
+) -> tuple[Callable, Any]:
+    """The step of an earlier call of this key and what it lists when traced, or those given.
+
+    Args:
+        features, key, others: as for `keep`.
+        step: the step of this call.
+        listed: what the step notes when it is traced, such as names of layers.
+        fed: variables with values of this call that the step reads, such as means over images. They
+            take the place of those of the earlier call.
+    """
     sharing = _sharing.get()
-    if sharing is None or not _is_plain(tuple(key)):
-        return keep(features, key, lambda: (Reusable(step), listed))
-    return sharing.reuse(tuple(key), step, listed)
+    if sharing is not None and _is_plain(tuple(key)):
+        return sharing.reuse(tuple(key), step, listed, fed)
+    # Replicas run a graph in which nothing is replaced.
+    is_large = sum(variable.shape.num_elements() * variable.dtype.size for variable in fed)
+    if fed and (is_large > MAX_FED_BYTES or tf.distribute.has_strategy()):
+        return step, listed
+    shapes = tuple((*variable.shape, variable.dtype.name) for variable in fed)
+
+    def made() -> tuple[Reusable, Any, Sequence[tf.Variable]]:
+        return Reusable(step), listed, fed
+
+    first, first_listed, earlier = keep(features, (*key, shapes), made, others)
+    if earlier is fed:
+        return first, first_listed
+    substitutes = substitutes_of([v.handle for v in earlier], [v.handle for v in fed])
+    return Reusable(step, first.graphs, substitutes, first.traced), first_listed
 
 
 @dataclass
@@ -215,19 +266,22 @@ class Sharing:
     handles: list[tf.Tensor]
     calls: Counter = field(default_factory=Counter)
 
-    def reuse(self, key: tuple, step: Callable, listed: Any) -> tuple[Reusable, Any]:
+    def reuse(
+        self, key: tuple, step: Callable, listed: Any, fed: Sequence[tf.Variable] = ()
+    ) -> tuple[Reusable, Any]:
         """The step with the graphs of the model that called it first."""
+        own_handles = [*self.handles, *(variable.handle for variable in fed)]
         number = self.calls[key]
         self.calls[key] += 1
         place = key, number
         earlier = self.shared.steps.get(place)
         # A step of a model that failed before it was traced has no graph to share.
         if earlier is None or not len(earlier[0].graphs):
-            self.shared.steps[place] = Reusable(step), listed, self.handles
+            self.shared.steps[place] = Reusable(step), listed, own_handles
         first, first_listed, handles = self.shared.steps[place]
-        if handles is self.handles:
+        if handles is own_handles:
             return first, first_listed
-        substitutes = substitutes_of(handles, self.handles)
+        substitutes = substitutes_of(handles, own_handles)
         return Reusable(step, first.graphs, substitutes), first_listed
 
 

@@ -59,6 +59,8 @@ def effects(
     description: str,
     least: int = 1,
     key: tuple | None = None,
+    fed: Sequence[tf.Variable] = (),
+    others: Sequence[Features] = (),
     **facts: Any,
 ) -> xr.Dataset:
     """The mean effects of some interventions on the predictions for images with labels.
@@ -72,8 +74,8 @@ def effects(
     are those of the means of these paired differences. The Dataset is of shape (intervention,),
     with `accuracy` and `loss` of the model as it is; the attribute `remainder` counts the images of
     a last batch of fewer than `least`, which are left out with a warning. `key` names all that the
-    interventions depend on in addition to the features: calls of equal keys share a graph; None
-    where they hold activations of the images.
+    interventions depend on in addition to the features, the variables `fed` and `others`, further
+    models: calls of equal keys share a graph.
     """
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 
@@ -102,7 +104,8 @@ def effects(
         }
 
     if key is not None:
-        step, num_classes = reuse(features, (*key, scores, size), step, num_classes)
+        key = *key, scores, size
+        step, num_classes = reuse(features, key, step, num_classes, fed, others)
 
     def finish(totals: Totals) -> xr.Dataset:
         require_counted(totals["label_counts"], totals["examples"], num_classes["num_classes"])
@@ -153,21 +156,28 @@ def in_table(result: xr.Dataset, cells: Iterable[tuple], names: Sequence[str]) -
 
 def replacing(
     features: Features, images: AnyImages, taps: Iterable[str], replacement: str, description: str
-) -> dict[str, Any]:
-    """The edit of each tap that `"zero"`, `"mean"` over the images or `"resample"` stands for."""
+) -> tuple[dict[str, Any], tuple[tf.Variable, ...]]:
+    """The edit of each tap that `"zero"`, `"mean"` over the images or `"resample"` stands for.
+
+    Returns a dict from tap to edit, and the variables that these read.
+    """
     require_word(replacement, REPLACEMENTS, "replacement")
     if replacement != MEAN:
         edit = edits.zero if replacement == ZERO else edits.resampled()
-        return dict.fromkeys(taps, edit)
+        return dict.fromkeys(taps, edit), ()
 
     def step(batch: tf.Tensor) -> dict[str, Any]:
         values = features(tf.cast(batch, tf.float32))
         sums = {tap: tf.reduce_sum(tf.cast(values[tap], tf.float32), axis=0) for tap in taps}
         return {"sums": sums, "examples": tf.shape(batch)[0]}
 
+    step, _ = reuse(features, ("means", *taps), step)
     totals = accumulate(step, images, description=description, checked=(features,))
-    means = {tap: total / totals["examples"] for tap, total in totals["sums"].items()}
-    return {tap: edits.constant(mean.astype("float32")) for tap, mean in means.items()}
+    means = {
+        tap: tf.Variable((total / totals["examples"]).astype("float32"), trainable=False)
+        for tap, total in totals["sums"].items()
+    }
+    return {tap: edits.constant(mean) for tap, mean in means.items()}, tuple(means.values())
 
 
 def require_submodel(features: Features, scores: str) -> dict[str, Any]:
@@ -310,7 +320,8 @@ def token_ablation(
         )
     if not all(0 < share <= 1 for share in shares):
         raise ValueError(f"Expected shares in (0, 1]. Received: {tuple(shares)}")
-    (tap,), edit = tokens, replacing(features, images, tokens, replacement, "means of tokens")
+    (tap,) = tokens
+    edit, fed = replacing(features, images, tokens, replacement, "means of tokens")
     sets = _sets(grid)
     orders = (RANDOM, LARGEST, *((ATTENDED, UNATTENDED) if weights else ()))
     cells = [*((name, 1.0) for name in sets), *((o, float(s)) for o in orders for s in shares)]
@@ -335,7 +346,8 @@ def token_ablation(
         ("tokens", "share"),
         interventions=interventions,
         description="token ablation",
-        key=None if replacement == MEAN else ("tokens", replacement, tuple(shares), grid, seed),
+        key=("tokens", replacement, tuple(shares), grid, seed),
+        fed=fed,
         least=least_batch(replacement),
         layer=tap,
         replacement=replacement,
@@ -475,7 +487,7 @@ def head_ablation(
             "Expected outputs of heads of shape (example, token, head, channel). "
             f"Received: {unlike}"
         )
-    replace = replacing(features, images, list(layers), replacement, "means of heads")
+    replace, fed = replacing(features, images, list(layers), replacement, "means of heads")
     cells = {
         (tap, head): {tap: edits.head(head, replace[tap])}
         for tap, x in layers.items()
@@ -488,7 +500,8 @@ def head_ablation(
         scores,
         ("layer", "head"),
         description="head ablation",
-        key=None if replacement == MEAN else ("head_ablation", replacement),
+        key=("head_ablation", replacement),
+        fed=fed,
         least=least_batch(replacement),
         replacement=replacement,
     )
@@ -603,6 +616,12 @@ def activation_patching(
         facts = facts_of(features, totals, estimator, scores=scores)
         return in_table(xr.Dataset(variables, attrs=facts), cells, ("layer", "token"))
 
+    step, _ = reuse(
+        features,
+        ("patching", scores, size, *places),
+        step,
+        others=() if source is features else [source],
+    )
     statistic = Statistic(step, finish, with_labels=True)
     data = in_batches(pairs, size)
     return evaluate(statistic, data, description="activation patching", checked=(features, source))

@@ -18,6 +18,7 @@ from ..engine.pooling import as_maps, require_grid
 from ..engine.results import model_name, require_finite
 from ..engine.roles import Images, LabelledImages, Model, Scores, Taps
 from ..engine.stream import accumulate
+from ..engine.traces import reuse
 from .ablation import effects_of_cells, require_submodel
 
 # The tensors of the parts of a sequence, by layer.
@@ -87,15 +88,17 @@ def stitching(
         y = parts_of({layer: taps[layer] for layer in layers_y}, grid, grid)
         return moments(x, y)
 
+    key = "stitching", grid_x, grid, scores
+    step, _ = reuse(features_y, (*key, "maps"), step, others=[features_x])
     totals = accumulate(step, train, description="stitching maps", checked=(features_x, features_y))
     names_x = list(totals["x"])
     means = [totals["x"][layer][part]["sum"] for layer in names_x for part in totals["x"][layer]]
     require_finite("stitching", means, [layer for layer in names_x for _ in totals["x"][layer]])
-    # Tensors made here are captured by the graph; constants made in it would count towards the 2 GB
-    # that a graph may have.
+    # The graph captures variables; constants made in it would count towards the 2 GB that a graph
+    # may have.
     maps = {
-        key: tuple(tf.constant(values, tf.float32) for values in fitted)
-        for key, fitted in fitted_maps(totals, l2).items()
+        which: tuple(tf.Variable(values.astype("float32"), trainable=False) for values in fitted)
+        for which, fitted in fitted_maps(totals, l2).items()
     }
     cells = dict.fromkeys((layer, other) for layer in names_x for other in layers_y)
 
@@ -118,6 +121,9 @@ def stitching(
         ("layer_x", "layer_y"),
         interventions,
         description="stitching",
+        key=key,
+        fed=tuple(tf.nest.flatten(list(maps.values()))),
+        others=[features_x],
         l2=l2,
         model_x=model_name(features_x),
         model_y=model_name(features_y),

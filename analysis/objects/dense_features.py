@@ -17,6 +17,7 @@ from ..engine.feature_taps import taps_of
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.roles import AnyImages, Features, Grid, Images, Model
 from ..engine.stream import as_dataset, collect
+from ..engine.traces import reuse
 
 # Each image becomes four windows or more.
 BATCH_SIZE = 8
@@ -132,6 +133,7 @@ def dense_features(
 
     # The values of the images are checked, not their size, which is that of several windows.
     checked = (SimpleNamespace(features=features),)
+    step, _ = reuse(features, ("dense_features", grid), step)
     return collect(step, as_dataset(images, BATCH_SIZE), description="dense", checked=checked)
 
 
@@ -146,7 +148,8 @@ def require_square(features: Features, grid: Grid | None) -> TokenGrid:
 def token_maps(features: Features, images: AnyImages, grid: TokenGrid) -> dict[str, np.ndarray]:
     """As `dense_features`, of images at the size that the model takes."""
     data = as_dataset(images, BATCH_SIZE)
-    return collect(lambda batch: maps_of(features, batch, grid), data, checked=(features,))
+    step, _ = reuse(features, ("token_maps", grid), lambda batch: maps_of(features, batch, grid))
+    return collect(step, data, checked=(features,))
 
 
 def maps_of(features: Features, images: tf.Tensor, grid: TokenGrid) -> dict[str, tf.Tensor]:

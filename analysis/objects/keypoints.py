@@ -17,6 +17,7 @@ from ..engine.pooling import as_tokens, grid_of, shared_grid
 from ..engine.results import array_of, dataset_of, provenance, require_finite, variable
 from ..engine.roles import Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals, collect, evaluate
+from ..engine.traces import reuse
 from .dense_features import maps_of, require_square
 
 Pairs: TypeAlias = Sequence[Mapping[str, Any]]  # as `keypoint_correspondence` takes them
@@ -274,6 +275,7 @@ def keypoint_correspondence(
         }
 
     data, how = _batches(pairs, points, size), {"with_labels": True, "description": "keypoints"}
+    step, _ = reuse(features, ("keypoints", grid, size, similarity), step)
     matched = collect(step, data, checked=(features,), **how)
     require_finite("correspondence", [part["sums"] for part in matched.values()], list(matched))
     distances = {
@@ -378,6 +380,8 @@ def token_similarity(features: Model, images: Images, grid: Grid | None = None) 
         words = "cosine similarity", "1"
         return array_of("token_similarity", np.stack(cosines), dims, words, facts, layer=layers)
 
+    key = "token_similarity", given_grid, grid is not None
+    step, shown = reuse(features, key, step, shown)
     return evaluate(Statistic(step, finish), images, features, description="token similarity")
 
 

@@ -14,10 +14,11 @@ from vit_tf.data.labels import batch_labels, require_counted, require_labels
 
 from ..engine.declaration import measurement, statistic_of
 from ..engine.feature_taps import select
-from ..engine.pooling import Pooled, grid_of, pool, pooled_statistic
+from ..engine.pooling import Pooled, grid_of, pool, pooled_statistic_of
 from ..engine.results import DEFAULT, array_of, pack_correct, provenance, raise_without_directions
 from ..engine.roles import Features, LabelledImages, Model, NumClasses, Taps
 from ..engine.stream import Statistic, Totals, evaluate
+from ..engine.traces import reuse
 
 TOPS = (1, 5)
 # Largest difference of equal similarities by rounding in float64.
@@ -77,7 +78,7 @@ def knn_accuracy(
     """
     k = (k,) if isinstance(k, int | np.integer) else k
     _require_numbers(k, temperature)
-    pooled = pooled_statistic(tokens, grid_of(features, None))
+    pooled = pooled_statistic_of(features, tokens)
     tested = evaluate(pooled, test, features, description="k-NN: test images")
     statistic = knn_statistic(features, tested, num_classes, k, temperature, without_votes)
     return evaluate(statistic, train, features, description="k-NN: training images")
@@ -156,6 +157,8 @@ def knn_statistic(
         return array_of("accuracy", correct.mean(axis=-1), dims, words, facts, **coords)
 
     fed = tuple(test_directions.values())
+    key = "knn", num_classes, most, tested.tokens, grid, *test_directions
+    step, _ = reuse(features, key, step, fed=fed)
     return Statistic(step, finish, with_labels=True, merge=_merge, fed=fed)
 
 

@@ -13,10 +13,11 @@ from vit_tf.common.names import format_list
 
 from ..engine.declaration import measurement, statistic_of
 from ..engine.feature_taps import select
-from ..engine.pooling import Pooled, grid_of, pool, pooled_statistic
+from ..engine.pooling import Pooled, grid_of, pool, pooled_statistic_of
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
 from ..engine.roles import AnnotatedImages, Features, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate
+from ..engine.traces import reuse
 from .knn import ROUNDING, normalize_rows
 
 # Which images of a query are positive, and which are ignored (Radenovic et al. 2018, section 3.3);
@@ -131,7 +132,7 @@ def retrieval(
         measurements/probes/retrieval.md.
     """
     _require_numbers(k)
-    pooled = pooled_statistic(tokens, grid_of(features, None))
+    pooled = pooled_statistic_of(features, tokens)
     asked = evaluate(pooled, queries, features, description="queries")
     statistic = retrieval_statistic(features, asked, truth, k)
     return evaluate(statistic, database, features, description="retrieval: database")
@@ -154,7 +155,10 @@ def retrieval_statistic(
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"
         )
     grid = grid_of(features, None)
-    directions = {layer: normalize_rows(tf.constant(x))[0] for layer, x in asked.layers.items()}
+    directions = {
+        layer: tf.Variable(normalize_rows(tf.constant(x))[0], trainable=False)
+        for layer, x in asked.layers.items()
+    }
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         similarity = {
@@ -192,7 +196,9 @@ def retrieval_statistic(
         coords = {"layer": list(similarity), "difficulty": list(DIFFICULTIES), "k": list(k)}
         return xr.Dataset(variables, coords | {"asked": ("difficulty", asked_counts)}, facts)
 
-    return Statistic(step, finish)
+    fed = tuple(directions.values())
+    step, _ = reuse(features, ("retrieval", asked.tokens, grid, *directions), step, fed=fed)
+    return Statistic(step, finish, fed=fed)
 
 
 def _scores(similarity: np.ndarray, truth: Truth, k: Sequence[int]) -> np.ndarray:

@@ -34,7 +34,7 @@ from ..engine.results import (
 )
 from ..engine.roles import AnyImages, Features, LabelledImages, Model, NumClasses, Taps
 from ..engine.stream import Statistic, Totals, as_dataset, collect, evaluate, first_batch
-from ..engine.traces import reusable
+from ..engine.traces import reusable, reuse
 
 LabelledRows: TypeAlias = tuple[dict[str, np.ndarray], np.ndarray]  # by layer, and labels
 
@@ -310,11 +310,11 @@ def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]
             "batches": 1,
         } | ({} if probe.tokens == EACH else {"rows": hits})
 
+    fed = tuple(tf.nest.flatten(flat))
+    key = "ridge scores", num_l2, num_classes, probe.tokens, grid, *flat
+    step, _ = reuse(features, key, step, fed=fed)
     return Statistic(
-        step,
-        lambda totals: _accuracy(totals, features, probe),
-        with_labels=True,
-        fed=tuple(tf.nest.flatten(flat)),
+        step, lambda totals: _accuracy(totals, features, probe), with_labels=True, fed=fed
     )
 
 

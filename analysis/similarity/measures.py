@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial, wraps
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ import tensorflow as tf
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.results import require_word
 from ..engine.stream import Totals
+from ..engine.traces import Constant
 from .cka import in_units, layer_gram, pairwise_hsic, ratio, unbiased, unbiased_kernels
 
 # Channels of a layer up to which its kernel is made in float64: CCA looks at small directions.
@@ -153,8 +154,8 @@ def over_pairs(function: PairFunction, pairs: Sequence[Pair], *stacks: tf.Tensor
     return tf.reshape(values, (-1,))[: len(pairs)]
 
 
-@dataclass(frozen=True)
-class Measure:
+@dataclass(frozen=True, eq=False)
+class Measure(Constant):
     """A measure of how similar two layers are, made by `rbf_cka`, `procrustes` and others.
 
     `terms` maps the `Layers` of a batch and the `Places` to float64 tensors, and `value` their sums
@@ -189,6 +190,20 @@ class Places:
         return np.array(
             [[by_pair[(i, j) if (i, j) in by_pair else (j, i)] for j in self.y] for i in self.x]
         )
+
+
+def made_once(make: Callable[..., Measure]) -> Callable[..., Measure]:
+    """Decorates a function that makes a `Measure`, so that equal arguments give the same object.
+
+    A graph that was traced for it then serves again.
+    """
+    cached = cache(make)
+
+    @wraps(make)
+    def measure(*args: Any, **options: Any) -> Measure:
+        return cached(*args, **options)
+
+    return measure
 
 
 def of_hsic(
@@ -251,6 +266,7 @@ def linear_cka() -> Measure:
     return of_hsic("cka", lambda layers: layers.hsic, ROTATIONS)
 
 
+@made_once
 def rbf_cka(bandwidth: float = 0.5) -> Measure:
     """CKA of Gaussian kernels, which weight near neighbours more than distant ones.
 
@@ -298,6 +314,7 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
     return of_hsic("rbf_cka", hsic, ROTATIONS, settings={"bandwidth": float(bandwidth)})
 
 
+@made_once
 def token_cka() -> Measure:
     """CKA of single tokens: each token of a layer and the token at the same position in another.
 
@@ -361,6 +378,7 @@ LINEAR = "invertible linear maps and translation"
 UNKNOWN = "layers with too many directions together for so few images"
 
 
+@made_once
 def svcca(variance: float = 0.99) -> Measure:
     """Mean canonical correlation of the directions of largest variance.
 
@@ -400,6 +418,7 @@ def svcca(variance: float = 0.99) -> Measure:
     return _mean_correlation("svcca", variance, ROTATIONS, {"variance": float(variance)})
 
 
+@made_once
 def cca() -> Measure:
     """Mean canonical correlation of all directions.
 
@@ -429,6 +448,7 @@ def cca() -> Measure:
     return _mean_correlation("cca", 1.0, LINEAR, {})
 
 
+@made_once
 def pwcca() -> Measure:
     """Mean canonical correlation, weighted by how much of the first layer each direction explains.
 
@@ -545,6 +565,7 @@ ROUNDING = 1e-13
 CORRELATIONS = ("pearson", "spearman")
 
 
+@made_once
 def procrustes() -> Measure:
     """Similarity after the best rotation: 1 minus the Procrustes angle.
 
@@ -591,6 +612,7 @@ def procrustes() -> Measure:
     return of_pairs("procrustes", stacks, value, ROTATIONS)
 
 
+@made_once
 def rsa(correlation: str = "pearson") -> Measure:
     """Representational similarity: the correlation of the distances between images.
 
@@ -640,6 +662,7 @@ def _ranks(layers: Layers) -> tf.Tensor:
     return tf.cast(tf.add_n(sides) - 1, tf.float64) / 2.0
 
 
+@made_once
 def mutual_knn(k: int = 10) -> Measure:
     """Mean share of the k nearest neighbours of an image that two representations have in common.
 
@@ -687,6 +710,7 @@ def mutual_knn(k: int = 10) -> Measure:
     return of_matrix("mutual_knn", matrix, invariant, settings={"k": int(k)}, min_batch=k + 2)
 
 
+@made_once
 def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
     """Fraction of the held-out variance of `layer_y` explained by ridge regression on `layer_x`.
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from paths import ROOT
 from public_measurements import public_measurements
+from tensorflow.python.framework.func_graph import FuncGraph
 
 import vit_tf
 from vit_tf import analysis
@@ -32,9 +33,26 @@ def names_in_examples():
     return names | {"analysis": analysis, "vit_tf": vit_tf, "np": np, "tf": tf, "os": os}
 
 
+# It trains a new Keras model.
+TRACED_ANEW = {"linear_probe"}
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Names of the graphs that are made, as they are made."""
+    names, init = [], FuncGraph.__init__
+
+    def note(self, name, *args, **kwargs):
+        names.append(name)
+        init(self, name, *args, **kwargs)
+
+    monkeypatch.setattr(FuncGraph, "__init__", note)
+    return names
+
+
 @pytest.mark.parametrize("name", public_measurements())
-def test_measurement_is_annotated_and_its_example_runs(
-    name, names_in_examples, tmp_path, monkeypatch
+def test_measurement_is_annotated_and_its_example_runs_and_is_traced_once(
+    name, names_in_examples, tmp_path, monkeypatch, graphs
 ):
     function = getattr(analysis, name)
     signature = inspect.signature(function)
@@ -53,7 +71,16 @@ def test_measurement_is_annotated_and_its_example_runs(
     assert name in (ROOT / "docs" / page).read_text("utf-8")
 
     monkeypatch.chdir(tmp_path)
-    example = doctest.DocTestParser().get_doctest(text, dict(names_in_examples), name, None, None)
+    run_example(name, text, names_in_examples)
+    if name not in TRACED_ANEW:
+        graphs.clear()
+        run_example(name, text, names_in_examples)
+        assert [graph for graph in graphs if "step" in graph] == []
+
+
+def run_example(name, text, names):
+    """Runs the example of a docstring, whose output has to be as written."""
+    example = doctest.DocTestParser().get_doctest(text, dict(names), name, None, None)
     assert 2 <= len(example.examples) <= 6
     report = []
     doctest.DocTestRunner(verbose=False).run(example, out=report.append)

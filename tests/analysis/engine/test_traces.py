@@ -1,11 +1,13 @@
 """Repeated calls share one graph, until the model changes."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import xarray as xr
 from keras import layers
 from oracles import randomize
 from tensorflow.python.framework.func_graph import FuncGraph
@@ -82,6 +84,63 @@ def test_other_arguments_images_and_weights_give_their_own_result():
     assert not np.allclose(first, analysis.receptive_field(vit, IMAGES[::-1] ** 3, channels=2))
     vit.set_weights(other.get_weights())
     np.testing.assert_allclose(CALLS["field"](vit), fresh, rtol=1e-5, atol=1e-9)
+
+
+# Calls whose graphs are fed with what earlier passes made of the images x.
+FED_CALLS = {
+    "mean heads": lambda m, x: analysis.head_ablation(m, (x, LABELS), replacement="mean"),
+    "mean tokens": lambda m, x: analysis.token_ablation(m, (x, LABELS), replacement="mean"),
+    "patching": lambda m, x: analysis.activation_patching(m, (x[:4], x[4:]), tokens=[0, 1]),
+    "stitching": lambda m, x: analysis.stitching(m, m, x, (IMAGES, LABELS), l2=0.1),
+    "k-NN": lambda m, x: analysis.knn_accuracy(m, (IMAGES, LABELS), (x, LABELS), k=3).correct,
+    "retrieval": lambda m, x: analysis.retrieval(m, (x, LABELS), IMAGES, [TRUTH] * len(x)),
+    "ridge probe": lambda m, x: analysis.ridge_probe(m, (x, LABELS), (IMAGES, LABELS)).correct,
+}
+TRUTH = {"easy": np.array([2, 5]), "hard": np.array([3]), "junk": np.arange(0)}
+
+
+@pytest.mark.parametrize("name", FED_CALLS)
+def test_a_graph_that_is_fed_serves_other_values(name, traced):
+    """The first call's values must be neither those of the second nor remain in its graph."""
+    model, twin = tiny_vit(), tiny_vit()
+    randomize(model, 0)
+    randomize(twin, 0)
+    others = IMAGES[::-1] ** 3
+    first = FED_CALLS[name](model, IMAGES)
+    expected = FED_CALLS[name](twin, others)
+    traced.clear()
+    second = FED_CALLS[name](model, others)
+    assert [graph for graph in traced if not graph.startswith("Dataset")] == []
+    xr.testing.assert_identical(second.drop_attrs(), expected.drop_attrs())
+    assert not second.equals(first)
+
+
+def test_copies_are_fed_their_own_values_through_a_graph_of_an_earlier_call(copies):
+    model, copy = copies
+    features, of_copy = (analysis.features_of(m, "outputs") for m in copies)
+
+    def statistic(read: keras.Model, images: np.ndarray) -> stream.Statistic:
+        pooled = stream.evaluate(analysis.engine.pooled_statistic("all"), (images, LABELS), read)
+        return analysis.knn_accuracy.statistic(read, pooled, 3, (2,))
+
+    train = IMAGES**3, LABELS
+    stream.evaluate(statistic(features, IMAGES), train, features)  # whose graph is kept
+    own, other = statistic(features, IMAGES[::-1]), statistic(of_copy, IMAGES[::-1])
+    handles = [v.handle for v in own.fed], [v.handle for v in other.fed]
+    substitutes = traces.substitutes_of(
+        [*traces.handles_of([model]), *handles[0]], [*traces.handles_of([copy]), *handles[1]]
+    )
+    totals = stream.pass_of_copies({"": (own, features)}, train, [{}, substitutes])
+    alone = [
+        stream.one_pass({"": (replace(each, step=lambda *b, s=each.step: s(*b)), read)}, train)
+        for each, read in ((own, features), (other, of_copy))
+    ]
+    for shared, expected in zip(totals, alone, strict=True):
+        for layer, neighbours in expected[""]["merged"].items():
+            ours = shared[""]["merged"][layer]
+            np.testing.assert_array_equal(ours["similarity"], neighbours["similarity"])
+    first = [next(iter(total[""]["merged"].values()))["similarity"] for total in totals]
+    assert not np.allclose(*first)
 
 
 def make_cnn() -> keras.Model:
