@@ -55,27 +55,27 @@ def ridge_weights(
     from X' X (token, channel, channel) and X' Y (token, channel, class), or from rows X (token,
     example, channel) and targets Y (example, class).
     """
-    if rows is None:
-        values, vectors = _eigh(xx)
-        right = np.swapaxes(vectors, 1, 2) @ xy
-        left = vectors
-    else:
-        values, vectors = _eigh(rows @ np.swapaxes(rows, 1, 2))
-        right = np.swapaxes(vectors, 1, 2) @ targets
-        left = np.swapaxes(rows, 1, 2) @ vectors
-    shrunk = right[:, :, None] / (np.maximum(values, 0.0)[:, :, None, None] + l2[:, None])
-    # One product for all strengths, (token, channel, l2 class), is faster than one for each.
-    weights = left @ shrunk.reshape(*right.shape[:2], -1)
-    return np.moveaxis(weights.reshape(*weights.shape[:2], len(l2), -1), 2, 1)
 
+    def of_token(token: int) -> np.ndarray:
+        """Weights (l2, channel, class) of a token."""
+        if rows is None:
+            values, left = np.linalg.eigh(xx[token])
+            right = left.T @ xy[token]
+        else:
+            values, vectors = np.linalg.eigh(rows[token] @ rows[token].T)
+            right = vectors.T @ targets
+            left = rows[token].T @ vectors
+        shrunk = right[:, None] / (np.maximum(values, 0.0)[:, None, None] + l2[:, None])
+        # One product for all strengths, (channel, l2 class), is faster than one for each.
+        weights = left @ shrunk.reshape(len(right), -1)
+        return np.moveaxis(weights.reshape(len(weights), len(l2), -1), 1, 0)
 
-def _eigh(matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`numpy.linalg.eigh` of a stack, one matrix to a core: LAPACK uses several cores badly."""
-    if len(matrices) == 1:
-        return np.linalg.eigh(matrices)
+    count = len(xx if rows is None else rows)
+    if count == 1:
+        return of_token(0)[None]
+    # BLAS and LAPACK share small products among cores badly, so each core takes whole tokens.
     with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
-        values, vectors = zip(*pool.map(np.linalg.eigh, matrices), strict=True)
-    return np.stack(values), np.stack(vectors)
+        return np.stack(list(pool.map(of_token, range(count))))
 
 
 L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
