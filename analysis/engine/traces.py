@@ -191,6 +191,9 @@ def reusable(make: Callable) -> Callable:
     def statistic(*args: Any, **options: Any) -> Any:
         given = inspect.signature(make).bind(*args, **options)
         given.apply_defaults()
+        # A list that its owner changes later must not change what is kept.
+        lists = {name: x for name, x in given.arguments.items() if isinstance(x, list)}
+        given.arguments.update({name: list(x) for name, x in lists.items()})
         features, *others = given.arguments.values()
         plain = [None if isinstance(value, keras.Model) else _as_tuple(value) for value in others]
         models = [value for value in others if isinstance(value, keras.Model)]
@@ -234,9 +237,9 @@ def reuse(
     sharing = _sharing.get()
     if sharing is not None and _is_plain(tuple(key)):
         return sharing.reuse(tuple(key), step, listed, fed)
+    fed_bytes = sum(variable.shape.num_elements() * variable.dtype.size for variable in fed)
     # Replicas run a graph in which nothing is replaced.
-    is_large = sum(variable.shape.num_elements() * variable.dtype.size for variable in fed)
-    if fed and (is_large > MAX_FED_BYTES or tf.distribute.has_strategy()):
+    if fed and (fed_bytes > MAX_FED_BYTES or tf.distribute.has_strategy()):
         return step, listed
     shapes = tuple((*variable.shape, variable.dtype.name) for variable in fed)
 
