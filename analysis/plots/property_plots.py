@@ -244,7 +244,9 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     kinds = layer_names(result, "tokens")
     colours = style.line_colours(kinds)
 
-    def draw(panel: "Axes", depth: np.ndarray, name: str, tokens: str, line: str, **where: str):
+    def draw(
+        panel: "Axes", depth: np.ndarray, name: str, tokens: str, line: str, **where: str
+    ) -> None:
         values = select_labels(result[name], tokens=tokens, **where).values
         errors = select_labels(result[f"{name}_stderr"], tokens=tokens, **where).values
         label = ": ".join([tokens, *where.values()][: 1 if name == "probe_accuracy" else 2])
