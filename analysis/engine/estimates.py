@@ -484,6 +484,13 @@ def of_cka(statistic: Callable[[np.ndarray], float], result: xr.Dataset) -> Esti
     return with_error(value, stderr, batches - 1, how)
 
 
+def permuted_images(result: object) -> xr.Dataset | None:
+    """CKA of two models that are shown different images; None for what has no such values."""
+    if not isinstance(result, xr.Dataset) or not {"cka", "permuted"} <= set(result):
+        return None
+    return result[["cka"]].assign(cka=result["permuted"])
+
+
 def num_batches(result: xr.DataArray | xr.Dataset) -> float:
     """How many batches a result was measured on; NaN where it does not say."""
     size = result.attrs.get("batch_size", np.nan)

@@ -16,6 +16,7 @@ from ..engine.estimates import (
     accuracy_of,
     corrected,
     minus,
+    permuted_images,
     range_of,
     require_estimate,
     within,
@@ -72,6 +73,8 @@ class Comparison:
     values: tuple[tuple[str, Estimate], ...]  # list of (name of the model or of a pair, `Estimate`)
     # Mean over its untrained copies, by name of the model or of a pair; empty where none is known.
     untrained: dict[str, float] = field(default_factory=dict)
+    # The value by chance, by name of a pair: its models are shown different images.
+    permuted: dict[str, float] = field(default_factory=dict)
     sentences: tuple[str, ...] = ()  # the differences between pairs of models
     tested: int = 0  # how many pairs have a difference with an interval
     differs: int = 0  # how many pairs differ significantly
@@ -115,6 +118,11 @@ def compare(
         said = {} if quantity.of_pairs else _said(values, label, unit, quantity.more, untrained)
         about = {"link": f"figure-{picture.name}", "chapter": picture.figure.chapter}
         about["untrained"] = untrained
+        if quantity.of_pairs:
+            permuted = {name: permuted_images(result) for name, result in results.items()}
+            permuted = {name: result for name, result in permuted.items() if result is not None}
+            values_by_chance = _estimates(quantity, compared, permuted)
+            about["permuted"] = {name: estimate.value for name, estimate in values_by_chance}
         rows.append(_row(values, label, quantity.explanation, unit, said, **about))
     return [row for row in rows if row.values], left_out
 

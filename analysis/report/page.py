@@ -396,6 +396,7 @@ def _judged(claim: Any, number: int, figures: dict[str, str]) -> dict[str, Any]:
         "key": claim.outcome.replace(" ", "-"),
         "predicted": _predicted(claim),
         "untrained_values": " and ".join(map(_brief, claim.untrained)),
+        "permuted_value": "" if math.isnan(claim.permuted) else _brief(claim.permuted),
         "measured": "" if math.isnan(claim.value) else _brief(claim.value),
         "interval": interval,
         "strip": _strip(claim) if interval else None,

@@ -175,7 +175,9 @@ def cka(
         Dataset with `cka` and `stderr`, both of shape (layer_x, layer_y). The standard error is the
         jackknife over batches; of a single batch it is NaN, with a warning. `leave_one_out` of
         shape (batch, layer_x, layer_y) is the CKA without each batch, or without each of at most 32
-        groups of them, from which models are compared by paired differences. In the attributes
+        groups of them, from which models are compared by paired differences. Of two models,
+        `permuted` of shape (layer_x, layer_y) is the CKA by chance: images of the second model are
+        shifted by half a batch, so that it is shown others than the first. In the attributes
         `remainder` counts the examples of a last batch too small, and `constant_layers` names the
         layers that were left out.
 
@@ -201,7 +203,14 @@ def cka(
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         layers[:] = map(list, taps)
         every = [x for model_taps in taps for x in model_taps.values()]
-        return hsic_terms(images, *layer_kernels(every))
+        kernels, scales = layer_kernels(every)
+        terms = hsic_terms(images, kernels, scales)
+        if len(taps) == 2:
+            of_x, of_y = kernels[: len(taps[0])], kernels[len(taps[0]) :]
+            half = tf.shape(kernels)[-1] // 2
+            shifted = tf.roll(of_y, [half, half], axis=[-2, -1])
+            terms["rows"]["permuted"] = pairwise_hsic(of_x, shifted)[None]
+        return terms
 
     def finish(totals: Totals) -> xr.Dataset:
         scales = totals["rows"]["scales"]
@@ -213,6 +222,14 @@ def cka(
         value, stderr = (part[np.ix_(x, y)] for part in jackknife(ratio, hsic))
         models = features_x, features_x if features_y is None else features_y
         result = labelled_similarity(value, stderr, names, models, totals, constant_layers=constant)
+        if "permuted" in totals["rows"]:
+            sizes = [scales[:, positions, 0].astype(np.float64) for positions in sides(layers)]
+            permuted = np.einsum("bxy,bx,by->xy", totals["rows"]["permuted"], *sizes)
+            varying = np.ix_(*(varies[positions] for positions in sides(layers)))
+            norms = np.sqrt(np.diagonal(hsic.sum(axis=0)))
+            by_chance = permuted[varying] / norms[x][:, None] / norms[y]
+            dims = ("layer_x", "layer_y")
+            result = result.assign(permuted=variable(dims, by_chance, "CKA of permuted images"))
         if len(hsic) == 1:
             return result
         groups = np.array_split(hsic, min(len(hsic), MOST_GROUPS))

@@ -35,6 +35,7 @@ from ..engine.estimates import (
     is_beyond,
     minus,
     over_trainings,
+    permuted_images,
     range_of,
     require_estimate,
     within,
@@ -180,6 +181,8 @@ class Result:
         untrained: values of the same statistic for randomly initialized copies of the models; none
             for a claim about what training adds, which subtracts them.
         needed: number of images that would decide an inconclusive claim; NaN for others.
+        permuted: the same statistic where the second of two models is shown other images than the
+            first; NaN for claims that match no images between models.
     """
 
     name: str
@@ -201,6 +204,7 @@ class Result:
     about: str = MODEL
     untrained: tuple[float, ...] = ()
     needed: float = np.nan
+    permuted: float = np.nan
 
 
 def scorecard(
@@ -248,7 +252,9 @@ def scorecard(
         for claim in figure.claims:
             nulls = _untrained_estimates(claim, assignment, copies, values)
             measured = _measured(claim, assignment, values)
-            rows.append(_result(figure, claim, assignment, _learned(claim, measured, nulls), nulls))
+            measured = _learned(claim, measured, nulls)
+            permuted = _of_permuted_images(claim, assignment, values)
+            rows.append(_result(figure, claim, assignment, measured, nulls, permuted=permuted))
     return rows
 
 
@@ -301,7 +307,9 @@ def evaluate(
             ):
                 names = tuple(model.name for model in by_role.values())
                 several = len(measured) > 1
-                rows.append(_result(figure, claim, assignment, each, own_nulls, names, several))
+                permuted = _of_permuted_images(claim, assignment, values)
+                facts = own_nulls, names, several, permuted
+                rows.append(_result(figure, claim, assignment, each, *facts))
     return rows
 
 
@@ -398,6 +406,19 @@ def _untrained_estimates(
         return []
     measured = [_measured(claim, assignment | names, values)[0] for names in copies]
     return [estimate for estimate in measured if isinstance(estimate, Estimate)]
+
+
+def _of_permuted_images(claim: Claim, assignment: dict, values: dict) -> float:
+    """The statistic of CKA between two models that are shown different images; NaN without any."""
+    if not all(assignment.get(role) for role in _roles(claim)):
+        return np.nan
+    permuted = {name: permuted_images(value) for name, value in values.items()}
+    permuted = {name: value for name, value in permuted.items() if value is not None}
+    names = [_named(template, assignment) for template in claim.inputs]
+    if all(_lookup(name, permuted) is None for name in names):
+        return np.nan
+    estimate, _ = _measured(claim, assignment, values | permuted)
+    return estimate.value if isinstance(estimate, Estimate) else np.nan
 
 
 def _learned(
@@ -567,6 +588,7 @@ def _result(
     nulls: list[Estimate] = (),
     models: tuple[str, ...] = (),
     several: bool = False,
+    permuted: float = np.nan,
 ) -> Result:
     """A claim with its outcome, from what `_measured` and `_untrained_estimates` return."""
     estimate, used = measured
@@ -606,6 +628,7 @@ def _result(
         claim.about,
         untrained,
         needed,
+        permuted,
     )
 
 
@@ -817,6 +840,9 @@ def _over(claim: str, scorecards: dict[str, xr.Dataset]) -> dict[str, Any]:
     row["untrained_mean"] = (
         np.mean(untrained[np.isfinite(untrained)]) if (np.isfinite(untrained).any()) else np.nan
     )
+    permuted = [card["permuted"].item() for card in cards.values() if "permuted" in card]
+    permuted = [value for value in permuted if np.isfinite(value)]
+    row["permuted"] = np.mean(permuted) if permuted else np.nan
     words = re.split(" (?:No i|I)nterval: ", next(iter(cards.values()))["explanation"].item())[0]
     if measured:
         mean = over_trainings(measured, range_of(row["quantity"]))

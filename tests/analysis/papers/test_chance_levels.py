@@ -92,3 +92,27 @@ def test_permuted_images_give_the_level_of_chance(rng):
     similarity = analysis.cka(patches, batches, of_other_images)
     assert abs(similarity["cka"].item()) < 0.02
     assert analysis.cka(patches, batches, patches)["cka"].item() == pytest.approx(1)
+
+
+def test_cka_of_two_models_has_that_of_permuted_images(rng):
+    """Equal to CKA with a model that is shown images half a batch away; layers that vary only."""
+    images = rng.uniform(-1, 1, (36, 4, 4, 3)).astype("float32") ** 3
+    batches = tf.data.Dataset.from_tensor_slices(images).batch(12)
+
+    def first(batch):
+        return {"constant": 0 * batch, "pixels": batch, "large": 1e6 * batch[:, :2]}
+
+    def second(batch):
+        return {"rows": 1e-3 * batch[:, 1:3], "squares": batch**2}
+
+    def shifted(batch):
+        return second(tf.roll(batch, 6, axis=0))
+
+    with pytest.warns(UserWarning, match="constant"):
+        actual = analysis.cka(first, batches, second)
+        expected = analysis.cka(first, batches, shifted)
+    assert actual["permuted"].dims == ("layer_x", "layer_y")
+    np.testing.assert_allclose(actual["permuted"], expected["cka"], atol=1e-5)
+    assert (actual["cka"].sel(layer_y="rows") > 0.2).all()
+    assert (abs(actual["permuted"]) < 0.15).all()
+    assert "permuted" not in analysis.cka(second, batches)

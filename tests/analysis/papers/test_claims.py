@@ -454,6 +454,27 @@ def test_value(name, side, value):
     np.testing.assert_allclose(evaluated(name, BUILDERS[name](side)).value, value, rtol=1e-9)
 
 
+def test_claims_that_match_images_between_models_have_the_value_of_permuted_images():
+    """It is the same statistic of other values; claims within a model have none."""
+    results = BUILDERS["mixer-like-vit"](1)
+    assert np.isnan(evaluated("mixer-like-vit", results).permuted)
+    for number, name in enumerate(results):
+        by_chance = results[name]["cka"].copy(
+            data=0.01
+            * np.abs(NOISE[: results[name].sizes["layer_x"], : results[name].sizes["layer_y"]])
+            + number
+        )
+        results[name] = results[name].assign(permuted=by_chance)
+    others = {name: result.assign(cka=result["permuted"]) for name, result in results.items()}
+    claim = evaluated("mixer-like-vit", results)
+    assert claim.permuted == evaluated("mixer-like-vit", others).value != claim.value
+    assert claim.value == evaluated("mixer-like-vit", BUILDERS["mixer-like-vit"](1)).value
+    saved = scorecard_dataset([claim])
+    assert saved["permuted"].values == [claim.permuted]
+    alone = evaluated("uniform-structure", results | uniform_structure(1))
+    assert np.isnan(alone.permuted) and alone.outcome == "one run"
+
+
 def test_a_best_match_needs_a_least_similarity():
     names = [f"layer{index}" for index in range(20)]
     noise = 0.05 * np.abs(NOISE[:20, :12])

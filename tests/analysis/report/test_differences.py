@@ -108,7 +108,20 @@ def test_untrained_copies_stand_next_to_each_value_and_in_the_main_results():
     results = {"size.A.B": [3.0, 2.9, 3.1], "size.A 0.B 0": [1.0] * 3, "size.A 1.B 1": [2.0] * 3}
     results = {name.lower().replace(".", "_"): value for name, value in results.items()}
     (row,) = made([of_pairs], [*models, *copies], **results)
-    assert row.untrained == {"A and B": 1.5}
+    assert row.untrained == {"A and B": 1.5} and row.permuted == {}
+
+
+def test_permuted_images_stand_next_to_similarities_of_two_models():
+    result = cka_result([[0.9, 0.1], [0.2, 0.6]], "ab", "cd", stderr=0.01)
+    by_chance = result["cka"].copy(data=[[0.02, -0.01], [-0.03, 0.04]])
+    figure = SimpleNamespace(quantities=[best_matches], chapter=None)
+    results = {"cka.a.b": result.assign(permuted=by_chance)}
+    rows, left_out = compare(
+        [SimpleNamespace(figure=figure, name="cka")], [model("A"), model("B")], results
+    )
+    (row,) = rows
+    assert not left_out and dict(row.values)["A and B"].value == pytest.approx(0.75)
+    assert row.permuted == {"A and B": pytest.approx(0.03)}
 
 
 def test_unknown_interval_says_nothing():
