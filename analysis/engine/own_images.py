@@ -75,12 +75,29 @@ def in_common_range(
     return images[..., ::-1] if preprocessing.channel_order == "bgr" else images
 
 
+def in_own_units(
+    features: Features, images: tf.Tensor
+) -> tuple[Features, tf.Tensor, tf.Tensor | None]:
+    """Features and images with the values that the model itself expects, and the images' levels.
+
+    Gradients are per unit of what a model expects, whoever prepares its images. The levels are
+    those of the images as files of 8 bits hold them, whole numbers in the same order of channels
+    whatever the model expects; None for features that declare no preprocessing.
+    """
+    if isinstance(features, Normalised):
+        return features.inner, features.prepared(images), tf.round(127.5 * (images + 1))
+    expects = getattr(innermost_features(features), "preprocessing", None)
+    if expects is None:
+        return features, images, None
+    return features, images, tf.round(127.5 * (in_common_range(images, expects) + 1))
+
+
 class Normalised:
     """Features of a model that expects other values than [-1, 1], for images in [-1, 1]."""
 
     def __init__(self, features: Features, preprocessing: Preprocessing) -> None:
         self.name, self.token_grid = model_name(features), getattr(features, "token_grid", None)
-        self._features = features
+        self.inner = features
         self._scale, self._shift = _scale_and_shift(preprocessing)
         self._is_bgr = preprocessing.channel_order == "bgr"
         if hasattr(features, "segments"):
@@ -90,14 +107,14 @@ class Normalised:
             self.run_interventions, self.scores = self._run_interventions, features.scores
 
     def __call__(self, images: tf.Tensor) -> Taps:
-        return self._features(self.prepared(images))
+        return self.inner(self.prepared(images))
 
     def _run_interventions(self, interventions: Sequence[Any], tap: str, images: tf.Tensor) -> Any:
-        return self._features.run_interventions(interventions, tap, self.prepared(images))
+        return self.inner.run_interventions(interventions, tap, self.prepared(images))
 
     def _segments(self) -> list:
         """Those of the features, of which the first takes images in [-1, 1]."""
-        first, *others = self._features.segments()
+        first, *others = self.inner.segments()
         return [first.prepared_by(self.prepared), *others]
 
     def prepared(self, images: tf.Tensor) -> tf.Tensor:

@@ -17,9 +17,10 @@ from vit_tf.taps.tokens import TokenGrid
 from ..engine.declaration import measurement, one_pass_measurement
 from ..engine.feature_taps import choose, taps_of
 from ..engine.noise import content_key, key_factors
+from ..engine.own_images import in_own_units
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.roles import Grid, Images, LabelledImages, Model, Scores, Taps
+from ..engine.roles import Features, Grid, Images, LabelledImages, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals, collect, evaluate
 from ..probes.ridge import ridge_weights
 from .ablation import (
@@ -323,9 +324,11 @@ def outliers_and_others(
     return is_outlier, (rank < count) & ~is_outlier
 
 
-def random_order(images: tf.Tensor, num_tokens: int, seed: int) -> tf.Tensor:
-    """Uniform random numbers (example, token) that follow from the values of each image."""
+def random_order(features: Features, images: tf.Tensor, num_tokens: int, seed: int) -> tf.Tensor:
+    """Uniform random numbers (example, token) that follow from the levels of each image."""
     images = tf.cast(images, tf.float32)
+    _, _, levels = in_own_units(features, images)
+    images = images if levels is None else levels
     factors = key_factors(images, seed)
     return tf.map_fn(
         lambda image: tf.random.stateless_uniform((num_tokens,), content_key(image, factors)),
@@ -344,14 +347,15 @@ def replacement_effects(
     seed: int,
 ) -> xr.Dataset:
     """The `effects` of replacing outliers, and as many ordinary tokens, of each layer."""
-    replaced = {
-        replacement: replacing(features, images, list(thresholds), replacement, "means of tokens")
-        for replacement in REPLACEMENTS
-    }
+    replaced = {}
+    for replacement in REPLACEMENTS:
+        replaced[replacement], _ = replacing(
+            features, images, list(thresholds), replacement, "means of tokens"
+        )
     cells = dict.fromkeys(product(thresholds, (OUTLIER, ORDINARY), REPLACEMENTS))
 
     def interventions(taps: Taps, images: tf.Tensor) -> list[dict[str, Callable]]:
-        order = random_order(images, grid.num_spatial, seed)
+        order = random_order(features, images, grid.num_spatial, seed)
         masks = {}
         for layer, threshold in thresholds.items():
             both = outliers_and_others(taps[layer], threshold, grid, order)
@@ -388,7 +392,7 @@ def probes_of_tokens(
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
         taps = taps_of(features, tf.cast(images, tf.float32))
-        order = random_order(images, grid.num_spatial, seed)
+        order = random_order(features, images, grid.num_spatial, seed)
         rows = {}
         for layer, threshold in thresholds.items():
             tokens = grid.spatial(tf.cast(taps[layer], tf.float32))

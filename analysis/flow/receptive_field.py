@@ -16,6 +16,7 @@ from vit_tf.taps.tokens import as_grid
 from ..engine.declaration import measurement
 from ..engine.feature_taps import example_taps, require_features, taps_of
 from ..engine.noise import PRIME, content_key, key_factors
+from ..engine.own_images import in_own_units
 from ..engine.pooling import as_tokens, grid_of
 from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.roles import Features, Grid, Images, Model, Taps
@@ -125,11 +126,16 @@ def propagated(pieces: Sequence[Piece]) -> list[Propagated]:
     return rows
 
 
-def absolute_gradients(pieces: list[Piece], channels: str | int, seed: int) -> dict[str, tf.Tensor]:
-    """Mean over channels of absolute gradients, summed over examples, by tap: (row, column)."""
+def absolute_gradients(
+    pieces: list[Piece], channels: str | int, seed: int, levels: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Mean over channels of absolute gradients, summed over examples, by tap: (row, column).
+
+    Sampled channels follow from the levels of the images.
+    """
     rows = propagated(pieces)
     widths = {tap: t.shape[1] for piece in pieces for tap, t in piece.targets.items()}
-    of_width = _weights(pieces[0].source, {widths[row.tap] for row in rows}, channels, seed)
+    of_width = _weights(levels, {widths[row.tap] for row in rows}, channels, seed)
     weights = {row.tap: of_width[widths[row.tap]] for row in rows}
     counts = np.array([rows_of_tap.shape[0] for rows_of_tap in weights.values()])
     rounds = int(counts.max())
@@ -355,10 +361,10 @@ def receptive_field(
     layers = []
 
     def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = tf.cast(batch, tf.float32)
+        own, batch, levels = in_own_units(features, tf.cast(batch, tf.float32))
         centre = partial(_centre, grid=grid, image_shape=batch.shape, token=token)
-        pieces = run_pieces(features, batch, centre)
-        fields = absolute_gradients(pieces, channels, seed)
+        pieces = run_pieces(own, batch, centre)
+        fields = absolute_gradients(pieces, channels, seed, batch if levels is None else levels)
         layers[:] = [tap for tap in getattr(features, "taps", fields) if tap in fields]
         ordered = tf.stack([fields[tap] for tap in layers])
         return {"field": ordered, "examples": tf.shape(batch)[0], "batches": 1}
@@ -437,7 +443,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     layers, count = [], rows * columns
 
     def step(batch: tf.Tensor) -> tf.Tensor:
-        batch = tf.cast(batch, tf.float32)
+        own, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
         height, width = batch.shape[1:3]
         together = min(count, max(1, PIXELS_AT_ONCE // (height * width)))
         cells = tf.range(-(-count // together) * together) % count  # the last chunk is filled up
@@ -446,7 +452,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
         def fields_of_cells(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
             image, cells = pair
             repeated = tf.repeat(image[None], together, axis=0)
-            pieces = run_pieces(features, repeated, at_cells((rows, columns), cells))
+            pieces = run_pieces(own, repeated, at_cells((rows, columns), cells))
             ones = {tap: 1.0 for piece in pieces for tap in piece.targets}
             passed = propagated(pieces)
             names = names_of(passed)

@@ -203,20 +203,28 @@ def test_each_image_explains_its_own_classes(vit_page):
         np.testing.assert_allclose(unpack(item["relevance"]), own[:, 0, 1:], rtol=1e-5)
 
 
-def functional_model():
+def functional_model(first=lambda images: images):
     """A functional ViT of two blocks, whose attention weights follow from queries and keys."""
-    x = images = keras.Input((16, 24, 3))
-    x = keras.layers.Reshape((6, 8))(keras.layers.Conv2D(8, 8, 8)(x))
+    images = keras.Input((16, 24, 3))
+    x = keras.layers.Reshape((6, 8))(keras.layers.Conv2D(8, 8, 8)(first(images)))
     for _ in range(2):
         y = keras.layers.LayerNormalization()(x)
         x = x + keras.layers.MultiHeadAttention(2, 4)(y, y)
     return keras.Model(images, keras.layers.Dense(5)(keras.layers.GlobalAveragePooling1D()(x)))
 
 
+def model_of_bytes():
+    """The functional model for images from 0 to 255, which its first layer rescales."""
+    model = functional_model(keras.layers.Rescaling(1 / 127.5, -1))
+    model.preprocessing = vit_tf.Preprocessing((16, 24), mean=(0.0,) * 3, std=(1 / 255,) * 3)
+    return model
+
+
 CALLED = {
     "ViT": lambda: vit_tf.ViT((16, 24, 3), 8, 3, 2, 8, 8, 5),
     "BiT": lambda: vit_tf.BiT((16, 24, 3), (1, 1), 0.5, 5, stem="small"),
     "functional ViT": functional_model,
+    "0 to 255": model_of_bytes,
 }
 
 
@@ -226,6 +234,7 @@ def test_the_call_of_a_panel_gives_its_result(name, tmp_path, monkeypatch):
     monkeypatch.setattr(exploration_results, "MOST_WEIGHTS", 2 * 2 * 2 * 49)
     model = CALLED[name]()
     randomize(model)
+    images = np.stack(PHOTOS) if name == "0 to 255" else IMAGES
     page = analysis.explore(model, PHOTOS, tmp_path / "page.html", samples=1)
     measured = {"input_gradients", "similarity", "logit_lens"}
     measured |= {"fields", "grad_cam"} if name == "BiT" else {"attention"}
@@ -237,7 +246,7 @@ def test_the_call_of_a_panel_gives_its_result(name, tmp_path, monkeypatch):
             x if isinstance(x, xr.Dataset) else x.to_dataset(name="values")
             for x in (
                 page.results[result_name],
-                eval(call, {"analysis": analysis, "model": model, "images": IMAGES}),
+                eval(call, {"analysis": analysis, "model": model, "images": images}),
             )
         )
         if "class" in called.coords:  # of the first image, where others explain other classes

@@ -68,6 +68,18 @@ def test_the_code_of_some_figures_gives_their_results(tmp_path):
     assert len(found) >= 6 and not any(found.values()), found
 
 
+def test_the_code_of_gradients_gives_them_in_units_of_any_model(tmp_path):
+    images = keras.Input((32, 32, 3))
+    scaled = keras.layers.Rescaling(1 / 127.5, -1)(images)
+    maps = keras.layers.Conv2D(6, 3, padding="same", name="stage1")(scaled)
+    maps = keras.layers.Conv2D(6, 3, 2, padding="same", activation="relu", name="stage2")(maps)
+    scores = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(maps))
+    model = keras.Model(images, scores)
+    model.preprocessing = vit_tf.Preprocessing((32, 32), mean=(0.0,) * 3, std=(1 / 255,) * 3)
+    found = compare({"CNN": model}, tmp_path, numbers=("6",))
+    assert found and not any(found.values()), found
+
+
 MARKS = {name: pytest.mark.slow if name in ALL_VALUES else pytest.mark.long for name in MAKERS}
 
 
