@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.common.names import near_names
 from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
@@ -205,6 +206,13 @@ def _front(
         try:
             given = signature.bind_partial(*args, **kwargs)
         except TypeError:
+            known = [*signature.parameters, "layers", "detail"]
+            for name in kwargs.keys() - known:
+                if near := near_names(name, known):
+                    raise TypeError(
+                        f"{function.__name__}() has no argument {name!r}. "
+                        f"Did you mean {' or '.join(near)}?"
+                    ) from None
             return function(*args, **kwargs)  # which raises it in its own name
         _prepare(given.arguments, declaration, layers, detail)
         return run(*given.args, **given.kwargs)

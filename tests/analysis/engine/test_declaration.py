@@ -176,6 +176,8 @@ def test_one_definition_is_a_call_and_a_statistic_of_a_shared_pass(vit):
     assert names == ["net", "rival", "x", "power", "layers", "detail"]
     with pytest.raises(TypeError, match=r"mean_activation\(\) missing .* 'x'"):
         mean_activation(vit, None)
+    with pytest.raises(TypeError, match=r"mean_activation\(\) .* 'layer'. Did you mean layers\?"):
+        mean_activation(vit, None, IMAGES, layer="block01")
 
 
 def test_the_definition_of_the_guide_suffices(vit):
