@@ -37,13 +37,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vit_tf.scripts.common import Arguments, Options
-
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from vit_tf.common.names import without_password
 from vit_tf.scripts import common, report_commands
+from vit_tf.scripts.common import Arguments, Options
 
 if TYPE_CHECKING:
     from vit_tf.analysis.study.assemble import Report

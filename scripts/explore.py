@@ -23,13 +23,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit_tf.scripts.common import Arguments, Options
-
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from vit_tf.common.names import format_list
 from vit_tf.scripts import common
+from vit_tf.scripts.common import Arguments, Options
 
 MAIN = ("--import", "--image-size", "--patch-size", "--range", "--out", "--explain", "--results")
 

@@ -19,14 +19,13 @@ Examples:
 import sys
 from pathlib import Path
 
-from vit_tf.scripts.common import Arguments, Options
-
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
 from vit_tf.common.names import join_words
 from vit_tf.scripts import common
+from vit_tf.scripts.common import Arguments, Options
 
 
 def main(arguments: Arguments = None) -> int:

@@ -24,14 +24,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vit_tf.scripts.common import AddOption, Arguments, Options
-
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.scripts import common
+from vit_tf.scripts.common import AddOption, Arguments, Options
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -16,12 +16,11 @@ Examples:
 import sys
 from pathlib import Path
 
-from vit_tf.scripts.common import Arguments, Options
-
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from vit_tf.scripts import common
+from vit_tf.scripts.common import Arguments, Options
 
 
 def main(arguments: Arguments = None) -> int:

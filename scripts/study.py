@@ -39,14 +39,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
-from vit_tf.scripts.common import Arguments, Options
-from vit_tf.scripts.report_commands import Progress
-
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
 from vit_tf.scripts import common, report_commands
+from vit_tf.scripts.common import Arguments, Options
+from vit_tf.scripts.report_commands import Progress
 
 if TYPE_CHECKING:
     import keras

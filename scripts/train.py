@@ -29,8 +29,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit_tf.scripts.common import AddOption, Arguments, Options
-
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -38,6 +36,7 @@ import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.data.files import is_remote
 from vit_tf.scripts import common
+from vit_tf.scripts.common import AddOption, Arguments, Options
 
 if TYPE_CHECKING:
     import tensorflow as tf

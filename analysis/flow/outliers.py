@@ -6,12 +6,13 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, TypeAlias
 
+import keras
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 from scipy.special import ndtri
 
-from vit_tf import edits
+from vit_tf import edits, submodel
 from vit_tf.taps.tokens import TokenGrid
 
 from ..engine.declaration import measurement, one_pass_measurement
@@ -22,6 +23,7 @@ from ..engine.pooling import as_tokens, require_grid
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.roles import Features, Grid, Images, LabelledImages, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals, collect, evaluate
+from ..engine.traces import keep, reuse
 from ..probes.ridge import ridge_weights
 from .ablation import (
     CHANGES,
@@ -293,6 +295,9 @@ def outlier_roles(
     grid = require_grid(features, None)
     if outliers is None:
         tokens = choose(features, layers)
+        if isinstance(features, keras.Model):  # whose graphs are kept
+            tokens = keep(features, ("tokens", *layers), lambda: submodel(features, *layers))
+            tokens.token_grid = grid
         found = outlier_tokens.statistic(tokens, level=level)
         outliers = evaluate(found, images, tokens, description="outlier tokens")
     if missing := sorted(set(layers) - set(outliers["layer"].values)):
@@ -347,11 +352,12 @@ def replacement_effects(
     seed: int,
 ) -> xr.Dataset:
     """The `effects` of replacing outliers, and as many ordinary tokens, of each layer."""
-    replaced = {}
+    replaced, fed = {}, ()
     for replacement in REPLACEMENTS:
-        replaced[replacement], _ = replacing(
+        replaced[replacement], means = replacing(
             features, images, list(thresholds), replacement, "means of tokens"
         )
+        fed += means
     cells = dict.fromkeys(product(thresholds, (OUTLIER, ORDINARY), REPLACEMENTS))
 
     def interventions(taps: Taps, images: tf.Tensor) -> list[dict[str, Callable]]:
@@ -375,6 +381,8 @@ def replacement_effects(
         ("layer", "tokens", "replacement"),
         interventions,
         description="replacement of outlier tokens",
+        key=("outlier tokens", *thresholds.items(), grid, seed),
+        fed=fed,
         least=least_batch(RESAMPLE),
         level=level,
         seed=seed,
@@ -406,6 +414,7 @@ def probes_of_tokens(
             }
         return {"layers": rows, "labels": labels}
 
+    step, _ = reuse(features, ("content of outliers", *thresholds.items(), grid, seed), step)
     rows = collect(
         step, images, with_labels=True, description="content of outliers", checked=(features,)
     )

@@ -16,6 +16,7 @@ from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.roles import LabelledImages, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals, evaluate
+from ..engine.traces import reuse
 
 
 @measurement("scores")
@@ -60,12 +61,11 @@ def mistakes(
     """
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
-    num_classes = 0
+    counted = []  # the number of classes, once a batch was seen
     class_names = getattr(features, "class_names", None) or getattr(images, "class_names", None)
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        nonlocal num_classes
-        num_classes = require_scores(taps, scores, [0, 1])
+        counted[:] = [num_classes := require_scores(taps, scores, [0, 1])]
         labels, outside = batch_labels(labels, num_classes, "test")
         probabilities = tf.nn.softmax(tf.cast(taps[scores], tf.float64), axis=-1)
         predicted = tf.argmax(probabilities, axis=-1)
@@ -87,7 +87,7 @@ def mistakes(
 
     def finish(totals: Totals) -> xr.Dataset:
         rows, examples = totals["rows"], int(totals["examples"])
-        require_counted(totals["outside"], examples, num_classes, "test")
+        require_counted(totals["outside"], examples, counted[0], "test")
         require_finite("probabilities", [rows["of_label"]], [scores])
         num_wrong = int((rows["keys"] >= 0).sum())
         if not num_wrong:
@@ -116,5 +116,6 @@ def mistakes(
         estimator = "softmax of the scores, float64"
         return dataset_of(variables, facts_of(features, totals, estimator, **facts))
 
+    step, counted = reuse(features, ("mistakes", scores, k), step, counted)
     statistic = Statistic(step, finish, with_labels=True, merge=merge_ranked)
     return evaluate(statistic, images, features, description="mistakes")

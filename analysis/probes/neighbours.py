@@ -21,6 +21,7 @@ from ..engine.results import (
 )
 from ..engine.roles import Images, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate
+from ..engine.traces import reuse
 from .knn import normalize_rows
 
 
@@ -69,19 +70,24 @@ def neighbours(
         pictures = as_pictures(images, features, THUMBNAIL)
         return {"rows": {"x": pool(taps, tokens, grid), "pictures": pictures}}
 
+    query_step, _ = reuse(features, ("neighbour queries", tokens, grid), query_step)
     asked = evaluate(
         Statistic(query_step, lambda totals: totals["rows"]), query, features, description="queries"
     )
     require_finite("neighbours", list(asked["x"].values()), list(asked["x"]))
     normalized = {layer: normalize_rows(tf.constant(x)) for layer, x in asked["x"].items()}
     raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
+    asked_directions = {
+        layer: tf.Variable(directions, trainable=False)
+        for layer, (directions, _) in normalized.items()
+    }
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         pictures = as_pictures(images, features, THUMBNAIL)
         similarities, ranked, without_direction = {}, {}, {}
         for layer, x in pool(taps, tokens, grid).items():
             directions, without_direction[layer] = normalize_rows(x)
-            similarity = tf.matmul(normalized[layer][0], directions, transpose_b=True)
+            similarity = tf.matmul(asked_directions[layer], directions, transpose_b=True)
             similarities[layer] = tf.transpose(similarity)
             ranked[layer] = first_ranked(similarity, pictures, k)
         return {
@@ -114,6 +120,11 @@ def neighbours(
         facts = provenance(features, num_images, int(totals["batches"]), **facts)
         return dataset_of(variables, facts, layer=list(totals["rows"]))
 
+    fed = tuple(asked_directions.values())
+    step, _ = reuse(features, ("neighbours", tokens, grid, k, *asked_directions), step, fed=fed)
     return evaluate(
-        Statistic(step, finish, merge=merge_ranked), images, features, description="neighbours"
+        Statistic(step, finish, merge=merge_ranked, fed=fed),
+        images,
+        features,
+        description="neighbours",
     )

@@ -8,7 +8,7 @@ import xarray as xr
 from vit_tf.common.names import format_list, lookup
 
 from ..engine.declaration import measurement
-from ..engine.pooling import grid_of, pooled_statistic
+from ..engine.pooling import pooled_statistic_of
 from ..engine.results import DEFAULT, array_of, provenance
 from ..engine.roles import LabelledImages, Model
 from ..engine.stream import evaluate
@@ -64,7 +64,7 @@ def projection(
     project = lookup("method", method, {PCA: _principal_components, UMAP: _umap})
     class_names = getattr(images, "class_names", None) or getattr(features, "class_names", None)
     pooled = evaluate(
-        pooled_statistic(tokens, grid_of(features, None)),
+        pooled_statistic_of(features, tokens),
         images,
         features,
         description="projection",

@@ -101,7 +101,7 @@ def test_an_unexpected_error_reports_its_location(capsys):
 
     assert common.run_command(lambda arguments: None, run) == 2
     (error,) = capsys.readouterr().err.splitlines()
-    assert re.search(r"got 0\) \(in vit_tf\.names, line \d+\)$", error)
+    assert re.search(r"got 0\) \(in vit_tf\.common\.names, line \d+\)$", error)
 
     def refuse(options):
         raise ValueError("Expected 1. Received: 2")
