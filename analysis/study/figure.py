@@ -10,7 +10,7 @@ from pkgutil import walk_packages
 from string import Formatter
 from typing import Any, TypeAlias
 
-from vit_tf.common.names import join_words, unknown_name
+from vit_tf.common.names import join_words, near_names, unknown_name
 from vit_tf.taps.tokens import TokenGrid
 
 from ..engine.failures import explain
@@ -64,7 +64,8 @@ class Figure:
     Attributes:
         paper: the `Paper`.
         numbers: the figures of the paper that it reproduces, separated by spaces, without the
-            paper's prefix: `"9 10 D.1"`, a table as `"T6"`. Each of them selects it.
+            paper's prefix: `"9 10 D.1"`, a table as `"T6"`. Each of them selects it. One in lower
+            case, such as `"effective"`, has no prefix.
         chapter: its `papers.chapters.Chapter`.
         shows: what it shows, for lists of figures.
         models: which models, by a selector: `each`, `split`, `together`, `pairs` or `group`.
@@ -453,8 +454,10 @@ def lookup_figures(
     all_numbers = list(dict.fromkeys(number for figure in defined for number in figure.choices))
     unknown = [number for number in numbers if number not in all_numbers]
     if unknown:
+        near = list(dict.fromkeys(one for each in unknown for one in near_names(each, all_numbers)))
+        hint = f" (near matches: {', '.join(near)})" if near else ""
         raise ValueError(
-            f"Expected figures among {', '.join(all_numbers)}. Received: {', '.join(unknown)}"
+            f"Expected figures among {', '.join(all_numbers)}{hint}. Received: {', '.join(unknown)}"
         )
     selected = [f for f in defined if not numbers or set(numbers) & set(f.choices)]
     _check_results(selected, defined)

@@ -69,7 +69,8 @@ def test_every_public_name_is_in_the_reference():
 def test_a_measurement_has_all_parts(page):
     text = page.read_text("utf-8")
     assert re.findall(r"^## (.*)$", text, re.M) == PARTS
-    assert "```math\n" in text and "](../../pictures/" in text
+    assert "```math\n" in text
+    assert "](../../pictures/" in text, "the page shows no picture: run docs/pictures.py NAME"
     assert re.search(r"^\*\*.*\?\*\*$", text, re.M)  # the question
     (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
     assert len([line for line in code.splitlines() if line.strip()]) <= 24
