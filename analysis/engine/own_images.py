@@ -75,21 +75,18 @@ def in_common_range(
     return images[..., ::-1] if preprocessing.channel_order == "bgr" else images
 
 
-def in_own_units(
-    features: Features, images: tf.Tensor
-) -> tuple[Features, tf.Tensor, tf.Tensor | None]:
+def in_own_units(features: Features, images: tf.Tensor) -> tuple[Features, tf.Tensor, tf.Tensor]:
     """Features and images with the values that the model itself expects, and the images' levels.
 
     Gradients are per unit of what a model expects, whoever prepares its images. The levels are
     those of the images as files of 8 bits hold them, whole numbers in the same order of channels
-    whatever the model expects; None for features that declare no preprocessing.
+    whatever the model expects. Features that declare nothing are taken to expect [-1, 1].
     """
     if isinstance(features, Normalised):
         return features.inner, features.prepared(images), tf.round(127.5 * (images + 1))
     expects = getattr(innermost_features(features), "preprocessing", None)
-    if expects is None:
-        return features, images, None
-    return features, images, tf.round(127.5 * (in_common_range(images, expects) + 1))
+    common = in_common_range(images, expects) if expects else images
+    return features, images, tf.round(127.5 * (common + 1))
 
 
 class Normalised:

@@ -333,11 +333,10 @@ def random_order(features: Features, images: tf.Tensor, num_tokens: int, seed: i
     """Uniform random numbers (example, token) that follow from the levels of each image."""
     images = tf.cast(images, tf.float32)
     _, _, levels = in_own_units(features, images)
-    images = images if levels is None else levels
-    factors = key_factors(images, seed)
+    factors = key_factors(levels, seed)
     return tf.map_fn(
         lambda image: tf.random.stateless_uniform((num_tokens,), content_key(image, factors)),
-        images,
+        levels,
         fn_output_signature=tf.TensorSpec((num_tokens,), tf.float32),
     )
 

@@ -364,7 +364,7 @@ def receptive_field(
         own, batch, levels = in_own_units(features, tf.cast(batch, tf.float32))
         centre = partial(_centre, grid=grid, image_shape=batch.shape, token=token)
         pieces = run_pieces(own, batch, centre)
-        fields = absolute_gradients(pieces, channels, seed, batch if levels is None else levels)
+        fields = absolute_gradients(pieces, channels, seed, levels)
         layers[:] = [tap for tap in getattr(features, "taps", fields) if tap in fields]
         ordered = tf.stack([fields[tap] for tap in layers])
         return {"field": ordered, "examples": tf.shape(batch)[0], "batches": 1}
