@@ -118,7 +118,7 @@ def _draw_panels(
     # The bar of the last panel is to the right of it, that of the others above where it fits.
     last_row = flat[(len(maps) - 1) // columns * columns :]
     others = flat[: -len(last_row)] if last_bar and len(last_row) < len(flat) else flat
-    style.colour_bar(others, flat[0].images[0], bar, drawn)
+    style.colour_bar(others, flat[-2 if last_bar else -1].images[0], bar, drawn)
     if last_bar:
         style.colour_bar(last_row, image, last_bar)
     return ax
