@@ -207,7 +207,7 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
             )
     for role in options.roles:
         if role != "-":
-            parse_role(role)
+            parse_role(role, "--roles", "-")
     require_supervisions(kind for kind in options.supervision if kind != "-")
     slugs, opened, origins = set(), [], []
     for index, source in enumerate(sources):

@@ -542,8 +542,13 @@ def prepare_models(
     return models, rows, [(title, sentences) for title, sentences in notes.items() if sentences]
 
 
-def parse_role(text: str) -> tuple[str, str | int | float | None]:
-    """The role and the detail in a text such as "vit" or "fraction:0.1"."""
+def parse_role(
+    text: str, what: str = "roles", *others: str
+) -> tuple[str, str | int | float | None]:
+    """The role and the detail in a text such as "vit" or "fraction:0.1".
+
+    An error names `what`, where the text is from, and what else may stand there.
+    """
     role, _, detail = text.partition(":")
     kind = VARIANT_ROLES.get(role)
     try:
@@ -553,7 +558,8 @@ def parse_role(text: str) -> tuple[str, str | int | float | None]:
         pass
     examples = {"without": "block03", "seed": "1", "fraction": "0.1"}
     known = [f"{name}:{examples[name]}" if name in examples else name for name in VARIANT_ROLES]
-    raise ValueError(f"Expected roles among {', '.join([*ARMS, *known])}. Received: {text!r}")
+    every = ", ".join([*ARMS, *others, *known])
+    raise ValueError(f"Expected {what} among {every}. Received: {text!r}")
 
 
 def with_given_roles(models: list[StudyModel]) -> list[StudyModel]:
