@@ -48,7 +48,7 @@ def test_the_log_of_a_report_names_models_and_sums_up_the_rest(lines, tmp_path):
     rng = np.random.default_rng(0)
     models = {f"ViT {n}": vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 8, 3) for n in "ab"}
     images = rng.uniform(-1, 1, (16, 16, 16, 3)).astype("float32")
-    report = make_report(models, images, figures=["1", "8", "13", "W.2"], folder=tmp_path)
+    report = make_report(models, images, figures=["1", "7", "8", "9", "13", "W.2"], folder=tmp_path)
     measured = [claim for claim in report.claims if claim.outcome != "not tested"]
     assert measured and len(report.claims) > len(measured) + 1
     message = [line for line in lines() if any(claim.statement in line for claim in report.claims)]
