@@ -93,9 +93,9 @@ def of_shapes(measure, *patterns):
 
 
 def shape_bias():
-    """Of linear classifiers of the shapes on features, with a texture for each class and without.
+    """Draws the shape bias of linear classifiers, with a texture for each class and without.
 
-    The classifiers are of models of CIFAR-10.
+    They classify the shapes by features of models of CIFAR-10.
     """
     conflicts = vit_tf.data.load_cue_conflict(504, image_size=32)
     results = {}

@@ -34,8 +34,8 @@ MAX_COMPILED = 2
 MAX_FED_BYTES = 2**26
 PLAIN = (bool, int, float, str, bytes, type(None))
 ATTRIBUTE = "_vit_tf_kept"
-# Of features that are kept with a model: they are made anew when it changes, so that what is kept
-# with them needs no second comparison of all layers.
+# This attribute marks features that are kept with a model. They are made anew when it changes, so
+# that what is kept with them needs no second comparison of all layers.
 MADE_OF_MODEL = "_vit_tf_made_of_model"
 
 

@@ -53,9 +53,9 @@ def equivariance_error(
 
     Returns:
         Dataset of `error` and `stderr`, the jackknife over batches, of shape (transform, layer).
-        Of several batches `leave_one_out` of shape (batch, transform, layer) is the error without
-        each, which pairs models that are measured on the same batches. Transforms are `"flip"` and
-        `"shift 4 4"`. A shift that is no whole number of a layer's positions is NaN.
+        If there are several batches, `leave_one_out` of shape (batch, transform, layer) is the
+        error without each, which pairs models that are measured on the same batches. Transforms are
+        `"flip"` and `"shift 4 4"`. A shift that is no whole number of a layer's positions is NaN.
 
     Raises:
         ValueError: without maps or a grid, for shifts that are not pairs of integers, for

@@ -38,11 +38,11 @@ def frequency_amplitude(
     Returns:
         Dataset of `amplitude`, natural logarithms, and `stderr` of shape (layer, frequency), for
         the fractions 0, 1/4, 1/2, 3/4 and 1 of the highest frequency along either axis of the
-        layer's map, or those nearest. Of several batches `leave_one_out` of shape (batch, layer,
-        frequency) is the amplitude without each, which pairs models that are measured on the same
-        batches. The coordinate `angular_frequency` of shape (layer,
-        frequency) is the length of the frequency, in radians per position. A frequency without any
-        amplitude is -inf.
+        layer's map, or those nearest. If there are several batches, `leave_one_out` of shape
+        (batch, layer, frequency) is the amplitude without each, which pairs models that are
+        measured on the same batches. The coordinate `angular_frequency` of shape (layer, frequency)
+        is the length of the frequency, in radians per position. A frequency without any amplitude
+        is -inf.
 
     Raises:
         ValueError: without maps or a grid, for activations that are not finite, and for a layer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -84,7 +84,7 @@ def knn_accuracy(
     return evaluate(statistic, train, features, description="k-NN: training images")
 
 
-# Of each layer, similarities and labels of the nearest training images, (test image, k).
+# By layer, the similarities and labels of the nearest training images have shape (test image, k).
 Neighbours: TypeAlias = dict[str, dict[str, np.ndarray]]
 
 
@@ -109,12 +109,7 @@ def knn_statistic(
     require_labels(tested.labels, num_classes, "test")
     most = max(k) + 1  # one more shows whether the last one is tied
     grid = grid_of(features, None)
-    normalized = {layer: normalize_rows(tf.constant(x)) for layer, x in tested.layers.items()}
-    raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
-    test_directions = {
-        layer: tf.Variable(directions, trainable=False)
-        for layer, (directions, _) in normalized.items()
-    }
+    test_directions = fed_directions(tested.layers)
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         labels, outside = batch_labels(labels, num_classes, "training")
@@ -192,6 +187,13 @@ def _merge(earlier: Neighbours, later: Neighbours) -> Neighbours:
         both = {k: tf.concat([x, later[layer][k]], axis=1) for k, x in neighbours.items()}
         merged[layer] = nearest(**both, most=neighbours["labels"].shape[1])
     return tf.nest.map_structure(np.asarray, merged)
+
+
+def fed_directions(layers: Mapping[str, np.ndarray]) -> dict[str, tf.Variable]:
+    """Rows (example, channel) of each layer at length 1, as variables that a kept step reads."""
+    normalized = {layer: normalize_rows(tf.constant(x)) for layer, x in layers.items()}
+    raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
+    return {layer: tf.Variable(rows, trainable=False) for layer, (rows, _) in normalized.items()}
 
 
 def normalize_rows(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -22,7 +22,7 @@ from ..engine.results import (
 from ..engine.roles import Images, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reuse
-from .knn import normalize_rows
+from .knn import fed_directions, normalize_rows
 
 
 @measurement("outputs")
@@ -75,12 +75,7 @@ def neighbours(
         Statistic(query_step, lambda totals: totals["rows"]), query, features, description="queries"
     )
     require_finite("neighbours", list(asked["x"].values()), list(asked["x"]))
-    normalized = {layer: normalize_rows(tf.constant(x)) for layer, x in asked["x"].items()}
-    raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
-    asked_directions = {
-        layer: tf.Variable(directions, trainable=False)
-        for layer, (directions, _) in normalized.items()
-    }
+    asked_directions = fed_directions(asked["x"])
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         pictures = as_pictures(images, features, THUMBNAIL)
