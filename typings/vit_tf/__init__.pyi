@@ -1,0 +1,1 @@
+../../vit_tf/__init__.pyi
