@@ -138,7 +138,15 @@ def unannotated(path):
 ANNOTATED = [ROOT / "analysis", ROOT / "scripts"]
 ANNOTATED += [
     ROOT / "vit_tf" / name
-    for name in ("common", "distribute", "models", "taps", "torch_models", "training")
+    for name in (
+        "checkpoints",
+        "common",
+        "distribute",
+        "models",
+        "taps",
+        "torch_models",
+        "training",
+    )
 ]
 
 

@@ -1,8 +1,12 @@
 """Vision models in Keras 3 whose every intermediate has a name, and the means to train them."""
 
 import sys
+import types
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import lazy_loader
 
@@ -53,7 +57,7 @@ GUESSES = {
 }
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     """A public name, imported when first used; an `AttributeError` lists near matches."""
     if name in __all__ or name.startswith("_"):
         return _public(name)
@@ -77,7 +81,7 @@ def __getattr__(name):
         ) from None
 
 
-def register_with_keras():
+def register_with_keras() -> None:
     """Registers all classes now if Keras is there, or else right after it is imported."""
     if "keras" in sys.modules:
         _import_registered()
@@ -85,7 +89,7 @@ def register_with_keras():
         sys.meta_path.insert(0, _Watch())
 
 
-def _import_registered():
+def _import_registered() -> None:
     for module in REGISTERED_MODULES:
         import_module(module)
 
@@ -99,7 +103,9 @@ class _Watch:
     def __init__(self):
         self._running = 0
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != "keras" and not name.startswith("vit_tf."):
             return None
         others = sys.meta_path[sys.meta_path.index(self) + 1 :]
@@ -109,7 +115,7 @@ class _Watch:
             spec.loader = _WatchedLoader(spec.loader, self)
         return spec
 
-    def load(self, loader, module):
+    def load(self, loader: Any, module: types.ModuleType) -> None:
         """Executes a module by its own loader."""
         self._running += 1
         try:
@@ -124,13 +130,13 @@ class _Watch:
 class _WatchedLoader:
     """The loader of a module, but that a `_Watch` executes the module."""
 
-    def __init__(self, loader, watch):
+    def __init__(self, loader: Any, watch: "_Watch"):
         self._loader, self._watch = loader, watch
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
-    def exec_module(self, module):
+    def exec_module(self, module: types.ModuleType) -> None:
         module.__loader__ = module.__spec__.loader = self._loader
         self._watch.load(self._loader, module)
 

@@ -13,8 +13,9 @@ import re
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import ml_dtypes  # noqa: F401, gives NumPy the name "bfloat16"
 import numpy as np
@@ -61,12 +62,16 @@ class TensorInfo(NamedTuple):
     dtype: str
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes of the tensor as it is stored."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-def open_archive(path):
+# What a header declares of each tensor, and a function that reads it.
+Entries: TypeAlias = Mapping[str, tuple[TensorInfo, Callable[[], np.ndarray]]]
+
+
+def open_archive(path: str | os.PathLike) -> "CheckpointFile":
     """The `CheckpointFile` of a path, whose format its content decides, not its name.
 
     Only headers are read, nothing in the file is ever executed, and what the headers declare is
@@ -104,7 +109,14 @@ def open_archive(path):
 class CheckpointFile:
     """The named tensors of an open file; a context manager that closes it."""
 
-    def __init__(self, path, format, entries, stack, container=None):
+    def __init__(
+        self,
+        path: str,
+        format: str,
+        entries: Entries,
+        stack: ExitStack,
+        container: str | None = None,
+    ):
         self.path, self.format, self.container = path, format, container
         # From name to `TensorInfo`, in the order of the file.
         self.tensors = {name: info for name, (info, _) in entries.items()}
@@ -121,20 +133,20 @@ class CheckpointFile:
                 return array.astype(np.float32)
             return array.astype(array.dtype.newbyteorder("="), copy=False)
 
-    def close(self):
+    def close(self) -> None:
         """Closes the file; arrays that were read stay as they are."""
         self._loads = {}
         self._stack.close()
 
-    def __enter__(self):
+    def __enter__(self) -> "CheckpointFile":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 @contextmanager
-def clear_errors(path, part=""):
+def clear_errors(path: str, part: str = "") -> Iterator[None]:
     """Turns whatever a corrupt file provokes into one `ValueError` that names it."""
     try:
         yield
@@ -146,7 +158,7 @@ def clear_errors(path, part=""):
         ) from error
 
 
-def _unwrapped(entries):
+def _unwrapped(entries: Entries) -> Entries:
     """The entries by their names without what `WRAPPED` lists."""
     names = {}
     for name in entries:
@@ -159,7 +171,7 @@ def _unwrapped(entries):
     return names
 
 
-def _sniff(file):
+def _sniff(file: BinaryIO) -> tuple[str, zipfile.ZipFile | None]:
     """The format of an open file and, where it is a zip, its `ZipFile`, by what it holds."""
     start = file.read(64)
     if not start:
@@ -181,7 +193,7 @@ def _sniff(file):
     )
 
 
-def _declared(name, shape, dtype):
+def _declared(name: str, shape: Sequence[int], dtype: np.dtype | str) -> TensorInfo:
     """The `TensorInfo` of what a header declares; a ValueError where no array can be so."""
     dtype = np.dtype(dtype)
     if (dtype.kind not in "fiub" and dtype.name != "bfloat16") or dtype.itemsize > 8:
@@ -195,7 +207,7 @@ def _declared(name, shape, dtype):
     return TensorInfo(tuple(shape), dtype.name)
 
 
-def _safetensors_entries(file):
+def _safetensors_entries(file: Any) -> Entries:
     """dict from name to (`TensorInfo`, function that loads it) of an open `safe_open`."""
     entries = {}
     for name in file.offset_keys():
@@ -207,7 +219,7 @@ def _safetensors_entries(file):
     return entries
 
 
-def _npz_entries(zipped):
+def _npz_entries(zipped: zipfile.ZipFile) -> Entries:
     """The same of an open `zipfile.ZipFile` of `.npy` members."""
     size = os.fstat(zipped.fp.fileno()).st_size
     entries = {}
@@ -232,7 +244,7 @@ def _npz_entries(zipped):
     return entries
 
 
-def _check_member(member, size):
+def _check_member(member: zipfile.ZipInfo, size: int) -> None:
     """Refuses a member that declares more than the file can hold, before anything is inflated."""
     name = short(member.filename)
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -265,7 +277,7 @@ def require_small_members(path: str | os.PathLike) -> None:
             )
 
 
-def _npy_header(stream):
+def _npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], np.dtype, int]:
     """(shape, dtype, bytes) of the header of an `.npy`."""
     start = io.BytesIO(stream.read(LONGEST_HEADER))
     version = np.lib.format.read_magic(start)
@@ -284,7 +296,7 @@ def _npy_header(stream):
     return shape, dtype, start.tell()
 
 
-def _read_npy(zipped, member, half):
+def _read_npy(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, half: bool) -> np.ndarray:
     # A member ends for zipfile where it declares to end, whatever its data hold beyond that. As
     # if it declared one byte more, it ends where its data end, and its checksum is of all.
     longer = copy.copy(member)
@@ -296,7 +308,7 @@ def _read_npy(zipped, member, half):
     return array.view("bfloat16") if half else array
 
 
-def short(value):
+def short(value: object) -> str:
     """A `repr` that a hostile file cannot make long."""
     text = ascii(value)
     return text if len(text) <= 100 else f"{text[:97]}..."

@@ -7,9 +7,20 @@ how images become the input in `preprocessor_config.json`.
 import math
 import re
 from collections import Counter
+from collections.abc import Callable
 from numbers import Real
+from typing import Any
 
-from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, MOST_LAYERS, measured_as_module
+from vit_tf.checkpoints.folders import Folder
+from vit_tf.checkpoints.released import Checkpoint
+from vit_tf.checkpoints.weight_maps import (
+    CLIP,
+    HALF,
+    IMAGENET,
+    MOST_LAYERS,
+    LoadOptions,
+    measured_as_module,
+)
 from vit_tf.common.names import lookup
 
 # Names of transformers' `ACT2FN`, and the forms that they stand for.
@@ -25,52 +36,54 @@ MOST = {"num_hidden_layers": MOST_LAYERS, "num_channels": 1000}
 class Config:
     """Typed access to the fields of a model's configuration; each raises a ValueError."""
 
-    def __init__(self, fields, file="config.json"):
+    def __init__(self, fields: dict, file: str = "config.json"):
         self.fields, self.file = fields, file
 
-    def _get(self, name, fits, expected, default=None):
+    def _get(
+        self, name: str, fits: Callable[[Any], object], expected: str, default: Any = None
+    ) -> Any:
         value = self.fields.get(name, default)
         if not fits(value):
             message = f"Expected {name} of {self.file} to be {expected}."
             raise ValueError(f"{message} Received: {value!r}")
         return value
 
-    def integer(self, name):
+    def integer(self, name: str) -> int:
         """An integer above 0."""
         most = MOST.get(name, 2**31)
         return self._get(name, lambda x: type(x) is int and 0 < x <= most, "an integer above 0")
 
-    def flag(self, name, default):
+    def flag(self, name: str, default: bool) -> bool:
         """True or False; `default`, that of transformers, where the file is silent."""
         return self._get(name, lambda x: type(x) is bool, "true or false", default)
 
-    def number(self, name):
+    def number(self, name: str) -> float:
         """A number above 0 and below 1, such as an epsilon."""
         expected = "a number above 0 and below 1"
         return float(self._get(name, lambda x: isinstance(x, Real) and 0 < x < 1, expected))
 
-    def pair(self, name):
+    def pair(self, name: str) -> tuple[int, int]:
         """(height, width) of one or two integers above 0."""
         return integer_pair(self._get(name, integer_pair, "one or two integers"))
 
-    def require(self, name, value):
+    def require(self, name: str, value: object) -> None:
         """Raises unless a field, where it is present, has the only value that is supported."""
         expected = f"{value!r}, the only supported value"
         self._get(name, lambda x: x == value, expected, default=value)
 
-    def activation(self):
+    def activation(self) -> str:
         """The form of the GELU, by the name that `vit_tf.ViT` gives it."""
         return lookup("hidden_act of config.json", str(self.fields.get("hidden_act")), GELUS)
 
 
-def integer_pair(size):
+def integer_pair(size: object) -> tuple[int, int] | None:
     """(height, width) of one integer above 0, or a list of two; None for anything else."""
     size = (size, size) if type(size) is int else size
     integers = isinstance(size, tuple | list) and all(type(n) is int and n > 0 for n in size)
     return tuple(size) if integers and len(size) == 2 else None
 
 
-def image_fields(folder, types: dict) -> dict:
+def image_fields(folder: Folder, types: dict) -> dict:
     """Fields of the image encoder; `types` has whether a `model_type` has a text encoder too."""
     fields = folder.config
     if types[fields["model_type"]]:
@@ -82,7 +95,7 @@ def image_fields(folder, types: dict) -> dict:
     return fields
 
 
-def class_names(fields, num_classes):
+def class_names(fields: dict, num_classes: int) -> tuple[str, ...] | None:
     """Names of the classes in a classifier's `id2label`, made unique by their number, or None."""
     labels = fields.get("id2label")
     if labels is None:
@@ -199,7 +212,7 @@ def read_timm_config(config: dict) -> dict:
     }
 
 
-def config_from_name(checkpoint):
+def config_from_name(checkpoint: Checkpoint) -> dict:
     """The same for the name of a public checkpoint in timm's names; {} for others."""
     name, size = checkpoint.name.removeprefix("timm/"), checkpoint.resolution
     if name == checkpoint.name:
@@ -208,7 +221,7 @@ def config_from_name(checkpoint):
     return read_timm_config({"architecture": name.partition(".")[0], "pretrained_cfg": images})
 
 
-def _arguments(architecture):
+def _arguments(architecture: str) -> dict:
     """Those with which timm makes an architecture, besides sizes that its tensors show."""
     arguments = None
     sizes = "|".join(TIMM_HEADS)
@@ -267,7 +280,9 @@ PROCESSORS = {
 }
 
 
-def preprocessing_from_config(folder, image_shape: tuple, any_size: bool, options) -> dict:
+def preprocessing_from_config(
+    folder: Folder, image_shape: tuple, any_size: bool, options: LoadOptions
+) -> dict:
     """dict of a `Conversion`'s `values`, `interpolation`, `crop`, `crop_rounding` and `size`."""
     kind = folder.config.get("model_type")
     if options.preprocessing is not None:
@@ -296,14 +311,16 @@ def preprocessing_from_config(folder, image_shape: tuple, any_size: bool, option
     return images | {"crop_rounding": "even" if crop is None else "down", "size": size}
 
 
-def processor_size(folder, options, default):
+def processor_size(
+    folder: Folder, options: LoadOptions, default: tuple[int, int]
+) -> tuple[int, int]:
     """(height, width) of the images of a family whose `config.json` does not have it."""
     if options.preprocessing is not None:
         return options.preprocessing.size or default
     return default if folder.processor is None else _size(_fields(folder))[0]
 
 
-def _fields(folder):
+def _fields(folder: Folder) -> dict:
     """Fields of a processor's file, with what its class does where it leaves something out."""
     fields, kind = folder.processor, folder.config.get("model_type")
     name = str(fields.get("image_processor_type") or fields.get("feature_extractor_type") or "")
@@ -312,7 +329,7 @@ def _fields(folder):
     return DEFAULTS.get(stem, {}) | {k: v for k, v in fields.items() if v is not None}
 
 
-def _size(fields):
+def _size(fields: dict) -> tuple[tuple[int, int], float | None]:
     """(height, width) of the images, and the crop of a `Preprocessing`."""
     size, cropped = fields.get("size"), fields.get("do_center_crop")
     target = _pair(fields.get("crop_size"))
@@ -334,20 +351,20 @@ def _size(fields):
     )
 
 
-def _pair(size):
+def _pair(size: object) -> tuple[int, int] | None:
     """(height, width) of a size as transformers writes it, or None."""
     if isinstance(size, dict):
         size = (size.get("height"), size.get("width"))
     return integer_pair(size)
 
 
-def _share(side, edge):
+def _share(side: int, edge: int) -> float:
     """The crop of which `floor(side / crop)` is the edge."""
     share = side / edge
     return share if math.floor(side / share) == edge else math.nextafter(share, 0)
 
 
-def _values(fields, channels):
+def _values(fields: dict, channels: int) -> dict:
     """Mean and std of values in [0, 1], of what a file does with those in [0, 255]."""
     mean, std = (0.0,) * channels, (1.0,) * channels
     if fields.get("do_normalize", True):
@@ -363,7 +380,7 @@ def _values(fields, channels):
     return {"mean": mean, "std": std}
 
 
-def numbers(fields, name, channels):
+def numbers(fields: dict, name: str, channels: int) -> tuple[float, ...]:
     """A number for each channel."""
     values = fields.get(name)
     values = [values] * channels if isinstance(values, Real) else values
@@ -376,13 +393,13 @@ def numbers(fields, name, channels):
     return tuple(float(x) for x in values)
 
 
-def lookup_filter(fields):
+def lookup_filter(fields: dict) -> str:
     """The interpolation of a configuration of timm or open_clip."""
     filters = {name: name for name in FILTERS.values()}
     return lookup("interpolation", str(fields.get("interpolation")), filters)
 
 
-def timm_preprocessing(config, channels):
+def timm_preprocessing(config: dict, channels: int) -> dict:
     """The same of the `pretrained_cfg` in a `config.json` of timm's."""
     fields = config["pretrained_cfg"]
     if not isinstance(fields, dict):

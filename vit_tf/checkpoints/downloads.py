@@ -3,6 +3,8 @@
 import contextlib
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.client import HTTPMessage
+from typing import IO
 
 from vit_tf.data.files import require_other_machine
 
@@ -10,7 +12,15 @@ from vit_tf.data.files import require_other_machine
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirections of `urllib`, except to this machine."""
 
-    def redirect_request(self, request, file, code, message, headers, url):
+    def redirect_request(
+        self,
+        request: urllib.request.Request,
+        file: IO[bytes],
+        code: int,
+        message: str,
+        headers: HTTPMessage,
+        url: str,
+    ) -> urllib.request.Request | None:
         """The request of a redirection; an error for one to this machine."""
         require_other_machine(url, request.full_url)
         return super().redirect_request(request, file, code, message, headers, url)

@@ -7,9 +7,12 @@ whole or in parts; open_clip's have other names for both.
 import json
 import os
 import re
+from collections.abc import Iterable
 from contextlib import ExitStack
 
-from vit_tf.checkpoints.archives import open_archive
+import numpy as np
+
+from vit_tf.checkpoints.archives import CheckpointFile, open_archive
 from vit_tf.checkpoints.downloads import from_other_machines
 from vit_tf.common.names import unknown_name, without_password
 
@@ -26,7 +29,7 @@ OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin
 LONGEST = 32_000_000  # bytes of a JSON file
 
 
-def open_folder(path):
+def open_folder(path: str) -> "Folder":
     """The `Folder` of a path, of transformers' or timm's files rather than open_clip's."""
     own = has_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
     if not own and os.path.exists(os.path.join(path, OPEN_CLIP)):
@@ -44,12 +47,15 @@ def open_folder(path):
     return folder
 
 
-def has_weights(path, names=(WEIGHTS, INDEX, BIN, BIN_INDEX, *OPEN_CLIP_WEIGHTS)):
+def has_weights(
+    path: str | os.PathLike,
+    names: tuple[str, ...] = (WEIGHTS, INDEX, BIN, BIN_INDEX, *OPEN_CLIP_WEIGHTS),
+) -> bool:
     """Whether a folder has one of the files of weights."""
     return any(os.path.isfile(os.path.join(path, name)) for name in names)
 
 
-def _open_clip(path):
+def _open_clip(path: str) -> "Folder":
     config = read_json(os.path.join(path, OPEN_CLIP))
     paths = [os.path.join(path, name) for name in OPEN_CLIP_WEIGHTS]
     weights = next(filter(os.path.isfile, paths), None)
@@ -66,7 +72,15 @@ def _open_clip(path):
 class Folder:
     """The named tensors of an open folder, as a `CheckpointFile` has them; a context manager."""
 
-    def __init__(self, path, config, processor, archives, stack, file=CONFIG):
+    def __init__(
+        self,
+        path: str,
+        config: dict,
+        processor: dict | None,
+        archives: Iterable[CheckpointFile],
+        stack: ExitStack,
+        file: str = CONFIG,
+    ):
         self.path, self.config, self.processor, self.file = path, config, processor, file
         self.tensors = {
             name: info for archive in archives for name, info in archive.tensors.items()
@@ -74,20 +88,20 @@ class Folder:
         self.archives = {name: archive for archive in archives for name in archive.tensors}
         self.stack = stack
 
-    def read(self, name):
+    def read(self, name: str) -> np.ndarray:
         """One tensor as an ndarray, as `Archive.read` returns it."""
         if name not in self.archives:
             raise unknown_name("tensor", name, self.archives)
         return self.archives[name].read(name)
 
-    def __enter__(self):
+    def __enter__(self) -> "Folder":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.stack.close()
 
 
-def read_json(path):
+def read_json(path: str) -> dict:
     """The dict of a JSON file; a ValueError where it is missing, too long or something else."""
     try:
         with open(path, "rb") as file:
@@ -106,7 +120,7 @@ def read_json(path):
     return fields
 
 
-def _parts(path):
+def _parts(path: str) -> tuple[list[str], str | None]:
     """(paths of the files of weights, that of their index or None)."""
     names = (WEIGHTS, INDEX, BIN, BIN_INDEX)
     index = next((os.path.join(path, n) for n in names if has_weights(path, (n,))), None)
@@ -130,7 +144,7 @@ def _parts(path):
     return [os.path.join(path, name) for name in sorted(set(names.values()))], index
 
 
-def _check_parts(index, archives):
+def _check_parts(index: str, archives: Iterable[CheckpointFile]) -> None:
     """Each tensor lies in the part that the index names, and nowhere else."""
     listed = read_json(index)["weight_map"]
     stored = [
@@ -145,7 +159,7 @@ def _check_parts(index, archives):
         )
 
 
-def snapshot(name):
+def snapshot(name: str) -> str:
     """The folder of a repository on the Hugging Face hub, downloaded once; a ValueError without."""
     repository = name.removeprefix(HUB)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
@@ -168,7 +182,7 @@ def snapshot(name):
         raise not_fetched(url, place, error) from error
 
 
-def not_fetched(url, place, error):
+def not_fetched(url: str, place: str, error: Exception) -> ValueError:
     """The `ValueError` for what could not be downloaded, which names it and another way."""
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, ImportError):

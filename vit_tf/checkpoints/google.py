@@ -6,11 +6,17 @@ token and stack blocks over depth. BiT's are those that big_transfer's `bit_pyto
 reads, Mixer's those of `vit_jax/models_mixer.py`. GELU is flax's tanh form.
 """
 
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
 from vit_tf.checkpoints.weight_maps import (
     FLAX,
     MOST_LAYERS,
     Conversion,
     Family,
+    Kinds,
+    LoadOptions,
+    Tensors,
     TokenNames,
     WeightMap,
     at_most,
@@ -30,6 +36,7 @@ from vit_tf.checkpoints.weight_maps import (
     without_prefix,
 )
 from vit_tf.models.hybrid import stem_stride
+from vit_tf.taps.tokens import TokenGrid
 
 # Where the weights lie, and what a training state may hold next to them.
 PREFIXES = {"": (), "opt/target/": ("opt/state/*",), "params/": ("opt/*", "chrono/*")}
@@ -95,13 +102,13 @@ MIXER_BLOCK = """
 """
 
 
-def _vit_prefix(tensors):
+def _vit_prefix(tensors: Tensors) -> str | None:
     starts = {prefix: f"{prefix}Transformer/encoderblock" for prefix in PREFIXES}
     matches = (p for p in starts if any(name.startswith(starts[p]) for name in tensors))
     return next(matches, None)
 
 
-def convert_vit(tensors, options):
+def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A ViT or hybrid."""
     prefix = _vit_prefix(tensors)
     tensors = without_prefix(tensors, prefix)
@@ -125,7 +132,7 @@ def convert_vit(tensors, options):
     return Conversion("ViT", mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix]))
 
 
-def _sincos_map(tensors, channels, options):
+def _sincos_map(tensors: Tensors, channels: int, options: LoadOptions) -> WeightMap:
     """Positions of sines and cosines, which are not stored (Beyer et al. 2022), for any size."""
     size = options.image_shape or (options.resolution and (options.resolution,) * 2)
     if size is None or "cls" in tensors or options.pooling == "cls":
@@ -138,7 +145,7 @@ def _sincos_map(tensors, channels, options):
     return WeightMap(arguments, new=("embedding/positions",))
 
 
-def _vit_head(tensors, width, options):
+def _vit_head(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
     """The head, and the layer of tanh before it, which is left out with a head that is replaced."""
     if "pre_logits/bias" not in tensors:
         return head_map(tensors, width, options, "head", FLAX)
@@ -151,7 +158,7 @@ def _vit_head(tensors, width, options):
     return before | {"representation_dim": inner} | head
 
 
-def blocks_map(tensors, width, options):
+def blocks_map(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
     """The `WeightMap` of all blocks of a ViT, which may be stacked over depth."""
     stacked = any(name.startswith("Transformer/encoderblock/") for name in tensors)
     first = "Transformer/encoderblock" if stacked else "Transformer/encoderblock_0"
@@ -175,7 +182,19 @@ def blocks_map(tensors, width, options):
     return mapping | {"num_layers": layers, "num_heads": heads, "mlp_dim": hidden}
 
 
-def units_map(units, width: int, table, projection, kinds, name, path) -> tuple[WeightMap, int]:
+# The numbers of a stage and of a unit in it, both from 0, to a name with `{}` for its layers.
+NameOfUnit: TypeAlias = Callable[[int, int], str]
+
+
+def units_map(
+    units: Sequence[int],
+    width: int,
+    table: str,
+    projection: str,
+    kinds: Kinds,
+    name: NameOfUnit,
+    path: NameOfUnit,
+) -> tuple[WeightMap, int]:
     """(`WeightMap` of all units of a ResNet, channels after them), of functions to their names."""
     weights, before = {}, width
     for stage, depth in enumerate(units):
@@ -187,19 +206,19 @@ def units_map(units, width: int, table, projection, kinds, name, path) -> tuple[
     return WeightMap(weights=weights), before
 
 
-def unit_path(stage, unit):
+def unit_path(stage: int, unit: int) -> str:
     """The path of a unit of a BiT."""
     return f"stage{stage + 1}_unit{unit + 1:02d}/{{}}"
 
 
-def _stem_map(tensors):
+def _stem_map(tensors: Tensors) -> WeightMap:
     """The ResNet of a hybrid; nothing where there is none."""
     if "conv_root/kernel" not in tensors:
         return WeightMap()
     channels, width = dims(tensors, "conv_root/kernel", 4)[2:]
     units = count_units(tensors, r"block(\d+)/unit(\d+)/")
 
-    def norm(name, path, width):
+    def norm(name: str, path: str, width: int) -> dict:
         """A normalisation, whose scale and bias some files store as (1, 1, 1, channel)."""
         long = len(getattr(tensors.get(f"{name}/scale"), "shape", ())) == 4
         return FLAX["long_norm" if long else "norm"](name, path, width)
@@ -215,11 +234,11 @@ def _stem_map(tensors):
     return root | mapping | {"stem_units": units}
 
 
-def _is_bit(tensors):
+def _is_bit(tensors: Tensors) -> bool:
     return any(name.startswith(("resnet/root_block/", "resnet/block1/")) for name in tensors)
 
 
-def convert_bit(tensors, options):
+def convert_bit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A BiT."""
     options.refuse("Google's BiT", "pooling", "num_heads")
     *size, channels, width = dims(tensors, BIT_ROOT, 4)
@@ -234,7 +253,7 @@ def convert_bit(tensors, options):
         )
     side = square(tensors, BIT_ROOT, *size)
 
-    def unit_name(stage, unit):
+    def unit_name(stage: int, unit: int) -> str:
         return f"resnet/block{stage + 1}/unit{unit + 1:02d}/{{}}"
 
     tables = (BIT_UNIT, BIT_PROJECTION, FLAX)
@@ -247,18 +266,18 @@ def convert_bit(tensors, options):
     return Conversion("BiT", mapping, any_size=True)
 
 
-def bit_arguments(units, width, image_shape, side=7):
+def bit_arguments(units: Sequence[int], width: int, image_shape: tuple, side: int = 7) -> dict:
     """The arguments of a BiT; `side` is that of the root's kernel."""
     factor = width / 64 if width % 64 else width // 64
     stem = "imagenet" if side == 7 else "small"
     return {"image_shape": image_shape, "units": units, "width_factor": factor, "stem": stem}
 
 
-def _is_mixer(tensors):
+def _is_mixer(tensors: Tensors) -> bool:
     return any(name.startswith("MixerBlock_") for name in tensors)
 
 
-def convert_mixer(tensors, options):
+def convert_mixer(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A Mixer."""
     options.refuse("Google's MLP-Mixer", "pooling", "num_heads")
     *patch, channels, width = dims(tensors, "stem/kernel", 4)
@@ -276,19 +295,27 @@ def convert_mixer(tensors, options):
     return Conversion("Mixer", mapping | head_map(tensors, width, options, "head", FLAX))
 
 
-def mixer_arguments(grid, channels, layers, width, tokens_mlp, channels_mlp, activation):
+def mixer_arguments(
+    grid: TokenGrid,
+    channels: int,
+    layers: int,
+    width: int,
+    tokens_mlp: int,
+    channels_mlp: int,
+    activation: str,
+) -> dict:
     """The arguments of a Mixer."""
     sizes = {"num_layers": layers, "hidden_dim": width, "patch_size": grid.stride}
     sizes |= {"tokens_mlp_dim": tokens_mlp, "channels_mlp_dim": channels_mlp}
     return sizes | {"image_shape": pixels(grid, channels), "activation": activation}
 
 
-def is_siglip(tensors):
+def is_siglip(tensors: Tensors) -> bool:
     """Whether the names are those of big_vision's SigLIP."""
     return f"{SIGLIP}MAPHead_0/probe" in tensors
 
 
-def convert_siglip(tensors, options):
+def convert_siglip(tensors: Tensors, options: LoadOptions) -> Conversion:
     """The image encoder of a SigLIP."""
     options.refuse("SigLIP", "pooling")
     inside = without_prefix(tensors, SIGLIP)

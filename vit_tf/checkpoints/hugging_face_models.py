@@ -13,10 +13,13 @@ from vit_tf.checkpoints.configs import (
     preprocessing_from_config,
     processor_size,
 )
+from vit_tf.checkpoints.folders import Folder
 from vit_tf.checkpoints.weight_maps import (
     QKV,
     TORCH,
     Conversion,
+    LoadOptions,
+    Tensors,
     TokenNames,
     Transform,
     WeightMap,
@@ -38,7 +41,7 @@ from vit_tf.taps.tokens import TokenGrid
 SIZES = ("hidden_size", "patch_size", "num_channels", "num_attention_heads")
 
 
-def convert_folder(folder, options):
+def convert_folder(folder: Folder, options: LoadOptions) -> Conversion:
     """The `Conversion` of an open folder."""
     kind = str(folder.config.get("model_type"))
     if kind in DIFFERENT:
@@ -50,7 +53,7 @@ def convert_folder(folder, options):
     return dataclasses.replace(conversion, class_names=names)
 
 
-def _sizes(config, options):
+def _sizes(config: Config, options: LoadOptions) -> tuple[int, int, int, int, tuple[int, int, int]]:
     """(channels of a token, patch, channels, heads, image_shape) of a configuration."""
     width, patch, channels, heads = map(config.integer, SIZES)
     options.check_heads(heads, width)
@@ -99,7 +102,7 @@ VIT_TOKENS = TokenNames(
 )
 
 
-def convert_vit(folder, options):
+def convert_vit(folder: Folder, options: LoadOptions) -> Conversion:
     """A ViT, DeiT, MAE, I-JEPA or DINOv2."""
     config = Config(folder.config)
     kind, tensors = folder.config["model_type"], folder.tensors
@@ -124,7 +127,7 @@ def convert_vit(folder, options):
     return Conversion("ViT", mapping, positions=positions, **images)
 
 
-def _vit_blocks(tensors, width, config, kind):
+def _vit_blocks(tensors: Tensors, width: int, config: Config, kind: str) -> WeightMap:
     layers, scaled = config.integer("num_hidden_layers"), kind.startswith("dinov2")
     gated = config.fields.get("use_swiglu_ffn", False) is True
     table = (GATED_BLOCK if gated else DINO_BLOCK) if scaled else VIT_BLOCK
@@ -137,7 +140,7 @@ def _vit_blocks(tensors, width, config, kind):
     return WeightMap(arguments) | read_blocks(table, TORCH, sizes, "encoder.layer.#.", layers)
 
 
-def _pooler_map(tensors, width, config, options):
+def _pooler_map(tensors: Tensors, width: int, config: Config, options: LoadOptions) -> WeightMap:
     """The layer of tanh on the class token of a model without a head, which goes with a new one."""
     # That of an I-JEPA would read its first patch, and is refused as any other tensor.
     if "pooler.dense.bias" not in tensors or "embeddings.cls_token" not in tensors:
@@ -150,7 +153,9 @@ def _pooler_map(tensors, width, config, options):
     return rows | {"representation_dim": units}
 
 
-def _with_vit_head(mapping, tensors, width, options, kind):
+def _with_vit_head(
+    mapping: WeightMap, tensors: Tensors, width: int, options: LoadOptions, kind: str
+) -> WeightMap:
     """The mapping with its head, or that of the class token and that of distillation."""
     read = mapping.arguments.get("representation_dim", width)
     if "distillation_classifier.bias" in tensors:
@@ -188,7 +193,7 @@ DINO3_BIASES = {"query": True, "key": False, "value": True, "proj": True, "mlp":
 DINO3_BASE = 100.0  # the one base of rotary positions that our `Rotation` has for it
 
 
-def convert_dinov3(folder, options):
+def convert_dinov3(folder: Folder, options: LoadOptions) -> Conversion:
     """A DINOv3."""
     config, tensors = Config(folder.config), folder.tensors
     width, patch, channels, heads, image_shape = _sizes(config, options)
@@ -268,7 +273,7 @@ SIGLIP_ENDS = """
 """.replace("QKV", ",".join(f"pooling/{path}" for path in QKV))
 
 
-def _encoder_arguments(config, heads, options):
+def _encoder_arguments(config: Config, heads: int, options: LoadOptions) -> tuple[WeightMap, int]:
     """(`WeightMap` of the blocks of an encoder, channels of its MLP)."""
     layers, hidden = config.integer("num_hidden_layers"), config.integer("intermediate_size")
     arguments = {"num_layers": layers, "num_heads": heads, "mlp_dim": hidden}
@@ -278,7 +283,7 @@ def _encoder_arguments(config, heads, options):
     return WeightMap(arguments, new=("head/*",)) | blocks, hidden
 
 
-def convert_clip(folder, options):
+def convert_clip(folder: Folder, options: LoadOptions) -> Conversion:
     """A CLIP."""
     options.refuse("Hugging Face's CLIP", "pooling")
     config = Config(CLIP_DEFAULTS | image_fields(folder, CLIP_TYPES))
@@ -300,7 +305,7 @@ def convert_clip(folder, options):
     return Conversion("CLIPViT", mapping, positions="torch", **images)
 
 
-def convert_siglip(folder, options):
+def convert_siglip(folder: Folder, options: LoadOptions) -> Conversion:
     """A SigLIP; SigLIP 2 but for NaFlex is one."""
     kind = folder.config["model_type"]
     if kind.startswith("siglip2"):
@@ -341,7 +346,7 @@ BEIT_SCALES = "lambda_1 attention_scale same D\nlambda_2 mlp_scale same D"
 BEIT_UNUSED = ("*embeddings.mask_token", "*relative_position_index", "lm_head.*")
 
 
-def convert_beit(folder, options):
+def convert_beit(folder: Folder, options: LoadOptions) -> Conversion:
     """A BEiT."""
     config, tensors = Config(folder.config), folder.tensors
     outer = "beit." if "beit.embeddings.cls_token" in tensors else ""
@@ -395,7 +400,7 @@ BIT_ONLY = {
 }
 
 
-def convert_bit(folder, options):
+def convert_bit(folder: Folder, options: LoadOptions) -> Conversion:
     """A BiT; its processor has the size of the images."""
     options.refuse("Hugging Face's BiT", "pooling", "num_heads")
     config, tensors = Config(folder.config), folder.tensors

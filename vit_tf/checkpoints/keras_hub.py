@@ -1,7 +1,10 @@
 """Converts KerasHub models in memory to models of this package."""
 
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -11,7 +14,10 @@ from vit_tf.checkpoints.loading import weights_by_name
 from vit_tf.checkpoints.timm import identity_projection
 from vit_tf.checkpoints.weight_maps import (
     FLAX,
+    Kinds,
     LoadOptions,
+    Sizes,
+    Tensors,
     Transform,
     WeightMap,
     concat_tokens,
@@ -23,6 +29,8 @@ from vit_tf.checkpoints.weight_maps import (
     read_table,
 )
 from vit_tf.common.names import lookup
+from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.models.model import VisionModel
 from vit_tf.taps.input_range import find_preprocessing
 
 TASKS = {"ViTImageClassifier": "ViTBackbone", "DeiTImageClassifier": "DeiTBackbone"}
@@ -33,7 +41,7 @@ CLASSES = {"CLIPVisionEncoder": "CLIPViT", "SigLIPVisionEncoder": "SigLIPViT"}
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_approximate": "gelu_tanh"}
 
 
-def from_keras_hub(model, preprocessing=None):
+def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> VisionModel:
     """Converts a KerasHub backbone or image classifier to a model of this package, with its taps.
 
     `submodel` accepts a KerasHub model too, but only the outputs of its layers are taps there.
@@ -98,61 +106,61 @@ def from_keras_hub(model, preprocessing=None):
 class _Weights:
     """The weights of a Keras model by their paths, as a `CheckpointFile` has them."""
 
-    def __init__(self, model):
+    def __init__(self, model: keras.Model):
         self.path = model.name
         self._weights, self.tensors = {}, {}
         self.add(model.weights)
 
-    def add(self, weights):
+    def add(self, weights: Iterable[keras.Variable]) -> None:
         for weight in weights:
             self._weights[weight.path] = weight
             self.tensors[weight.path] = TensorInfo(tuple(weight.shape), weight.dtype)
 
-    def read(self, name):
+    def read(self, name: str) -> np.ndarray:
         return ops.convert_to_numpy(self._weights[name])
 
 
-def _kinds(tensors):
+def _kinds(tensors: Tensors) -> Kinds:
     """The kinds of layers of a table: those of KerasHub have the shapes that the model has."""
 
-    def stored(name, convert=np.asarray):
+    def stored(name: str, convert: Callable[[np.ndarray], np.ndarray] = np.asarray) -> Transform:
         return Transform({name: tensors[name].shape}, convert)
 
-    def bias(name, units):
+    def bias(name: str, units: int) -> Transform:
         name = f"{name}/bias"
         return stored(name, np.ravel) if name in tensors else no_bias(units)
 
-    def kernel(name, path):
+    def kernel(name: str, path: str) -> dict[str, Transform]:
         return {f"{path}/kernel": stored(f"{name}/kernel")}
 
-    def patches(name, path, width):
+    def patches(name: str, path: str, width: int) -> dict[str, Transform]:
         return kernel(name, path) | {f"{path}/bias": bias(name, width)}
 
-    def dense(name, path, inputs, outputs):
+    def dense(name: str, path: str, inputs: int, outputs: int) -> dict[str, Transform]:
         """A linear layer, whose units may be split into heads."""
         flat = partial(np.reshape, shape=(inputs, outputs))
         kernel = stored(f"{name}/kernel", flat)
         return {f"{path}/kernel": kernel, f"{path}/bias": bias(name, outputs)}
 
-    def gate(names, path, hidden):
+    def gate(names: str, path: str, hidden: int) -> dict[str, Transform]:
         names = names.split(",")
         kernels = {f"{name}/kernel": tensors[f"{name}/kernel"].shape for name in names}
         biases = Transform({f"{name}/bias": (hidden,) for name in names}, _side_by_side)
         biases = biases if f"{names[0]}/bias" in tensors else no_bias(2 * hidden)
         return {f"{path}/kernel": Transform(kernels, _side_by_side), f"{path}/bias": biases}
 
-    def tokens(names, path):
+    def tokens(names: str, path: str) -> dict[str, Transform]:
         shapes = {name: tensors[name].shape for name in names.split(",")}
         return {path: Transform(shapes, concat_tokens)}
 
-    def positions(name, path):
+    def positions(name: str, path: str) -> dict[str, Transform]:
         return {path: stored(name, lambda x: x.reshape(1, *x.shape[-2:]))}
 
     kinds = {"dense": dense, "kernel": kernel, "patches": patches, "gate": gate}
     return FLAX | kinds | {"tokens": tokens, "positions": positions, "norm": FLAX["group_norm"]}
 
 
-def _side_by_side(*arrays):
+def _side_by_side(*arrays: np.ndarray) -> np.ndarray:
     return np.concatenate(arrays, axis=-1)
 
 
@@ -231,14 +239,14 @@ SIGLIP_BLOCK = (
 SIGLIP_POOLING = ATTENTION.replace("ATTENTION", "attention") + MLP + "layernorm norm norm D"
 
 
-def _convert_vit(backbone, tensors):
+def _convert_vit(backbone: Any, tensors: Tensors) -> WeightMap:
     config = backbone.get_config()
     tokens = ["class_token"] if config["use_class_token"] else []
     names = ("mlp/dense_1", "mlp/dense_2")
     return _google_map("vit", config, tensors, tokens, config["mlp_dim"], names)
 
 
-def _convert_deit(backbone, tensors):
+def _convert_deit(backbone: Any, tensors: Tensors) -> WeightMap:
     config = backbone.get_config()
     tokens = ["class_token", "distillation_token"]
     names = ("mlp/dense", "output_layer/output")
@@ -247,7 +255,14 @@ def _convert_deit(backbone, tensors):
     return mapping | WeightMap({"distillation": "token"}, unused=unused)
 
 
-def _google_map(kind, config, tensors, tokens, hidden, names):
+def _google_map(
+    kind: str,
+    config: dict,
+    tensors: Tensors,
+    tokens: list[str],
+    hidden: int,
+    names: tuple[str, str],
+) -> WeightMap:
     """The `WeightMap` of a backbone whose layers are called as those of KerasHub's ViT."""
     first = f"{kind}_patching_and_embedding"
     positions = f"{first}/position_embedding"
@@ -263,7 +278,7 @@ def _google_map(kind, config, tensors, tokens, hidden, names):
     return mapping | read_blocks(block, _kinds(tensors), sizes, stem, layers, first=1)
 
 
-def _convert_dino(backbone, tensors):
+def _convert_dino(backbone: Any, tensors: Tensors) -> WeightMap:
     config = backbone.get_config()
     gated = config["use_swiglu_ffn"]
     names = ("mlp/weights_in", "mlp/weights_out") if gated else ("mlp/fc1", "mlp/fc2")
@@ -279,7 +294,7 @@ def _convert_dino(backbone, tensors):
     return mapping | WeightMap(unused=unused)
 
 
-def _convert_dino3(backbone, tensors):
+def _convert_dino3(backbone: Any, tensors: Tensors) -> WeightMap:
     config = backbone.get_config()
     gated, hidden = config["use_gated_mlp"], config["intermediate_dim"]
     _require(config, rope_theta=100.0, hidden_activation="silu" if gated else "gelu")
@@ -290,7 +305,9 @@ def _convert_dino3(backbone, tensors):
     return mapping | WeightMap(unused=("embeddings/mask_token",))
 
 
-def _dino_map(config, hidden, tensors, ends, block, sizes, more):
+def _dino_map(
+    config: dict, hidden: int, tensors: Tensors, ends: str, block: str, sizes: Sizes, more: Any
+) -> WeightMap:
     registers = config["num_register_tokens"]
     tokens = "embeddings/cls_token" + (",embeddings/register_tokens" if registers else "")
     ends += f"{tokens} embedding/prefix tokens"
@@ -301,14 +318,14 @@ def _dino_map(config, hidden, tensors, ends, block, sizes, more):
     return mapping | read_blocks(block, _kinds(tensors), sizes, "encoder/layers_#/", layers)
 
 
-def _require(config, **values):
+def _require(config: dict, **values: object) -> None:
     """Raises a ValueError for the first field of another value than is supported."""
     for name, value in values.items():
         if config[name] != value:
             raise ValueError(f"Expected {name} to be {value!r}. Received: {config[name]!r}")
 
 
-def _arguments(config, hidden, has_class, **more):
+def _arguments(config: dict, hidden: int, has_class: bool, **more: object) -> WeightMap:
     """The arguments of a ViT, as a `WeightMap`."""
     patch = np.broadcast_to(config["patch_size"], 2)
     if patch[0] != patch[1]:
@@ -319,7 +336,7 @@ def _arguments(config, hidden, has_class, **more):
     return WeightMap(arguments | more)
 
 
-def _convert_clip(encoder, tensors):
+def _convert_clip(encoder: Any, tensors: Tensors) -> WeightMap:
     width = encoder.hidden_dim
     ends = "pre_layer_norm pre_norm norm D\nlayer_norm norm norm D"
     mapping, prefix = _encoder_map(encoder, tensors, CLIP_BLOCK, ends)
@@ -333,7 +350,7 @@ def _convert_clip(encoder, tensors):
     return mapping | row | {"projection_dim": units}
 
 
-def _convert_siglip(encoder, tensors):
+def _convert_siglip(encoder: Any, tensors: Tensors) -> WeightMap:
     # That of the last normalisation is fixed.
     _require({"layer_norm_epsilon": encoder.layer_norm_epsilon}, layer_norm_epsilon=1e-6)
     mapping, prefix = _encoder_map(encoder, tensors, SIGLIP_BLOCK, "post_layer_norm norm norm D")
@@ -345,7 +362,7 @@ def _convert_siglip(encoder, tensors):
     return mapping | read_table(probe + patches, _kinds(tensors), sizes)
 
 
-def _encoder_map(encoder, tensors, block, ends):
+def _encoder_map(encoder: Any, tensors: Tensors, block: str, ends: str) -> tuple[WeightMap, str]:
     """(what the encoders of CLIP and SigLIP share, what the names of their layers begin with)."""
     prefix, kinds = encoder.embedding.name.removesuffix("embedding"), _kinds(tensors)
     names = ("num_layers", "num_heads", "hidden_dim", "patch_size")
@@ -366,7 +383,7 @@ def _encoder_map(encoder, tensors, block, ends):
     return mapping | read_blocks(block, kinds, sizes, stem, layers), prefix
 
 
-def _classifier_map(task, arguments, tensors):
+def _classifier_map(task: Any, arguments: dict, tensors: Tensors) -> WeightMap:
     """The `WeightMap` of what a classifier does before its head, if a `ViT` does the same."""
     pooling = arguments["pooling"]
     expected = {"cls": "token", "gap": "gap"}[pooling]

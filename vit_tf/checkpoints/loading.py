@@ -4,16 +4,20 @@ import dataclasses
 import os
 import re
 import warnings
+from collections.abc import Callable, Iterable
 from numbers import Integral
 
+import keras
 import numpy as np
 
 from vit_tf import models
 from vit_tf.checkpoints import configs, google, hugging_face_models, open_clip, released, timm
-from vit_tf.checkpoints.archives import open_archive
+from vit_tf.checkpoints.archives import CheckpointFile, open_archive
 from vit_tf.checkpoints.folders import OPEN_CLIP, Folder, open_folder
-from vit_tf.checkpoints.saving import TRAINED, load_features, load_model
+from vit_tf.checkpoints.saving import TRAINED, Features, load_features, load_model
 from vit_tf.checkpoints.weight_maps import (
+    Conversion,
+    Family,
     LoadOptions,
     at_most,
     check,
@@ -61,7 +65,7 @@ NAMED_OTHERS = {
 }
 
 
-def load(source):
+def load(source: str | os.PathLike) -> Features:
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 
     Args:
@@ -90,15 +94,15 @@ def load(source):
 
 
 def load_pretrained(
-    path_or_name,
-    num_classes=None,
-    image_shape=None,
-    pooling=None,
-    num_heads=None,
-    positions=None,
-    preprocessing=None,
-    activation=None,
-):
+    path_or_name: str | os.PathLike,
+    num_classes: int | None = None,
+    image_shape: Iterable[int] | None = None,
+    pooling: str | None = None,
+    num_heads: int | None = None,
+    positions: str | None = None,
+    preprocessing: Preprocessing | None = None,
+    activation: str | None = None,
+) -> keras.Model:
     """Loads a model with the weights of a checkpoint, in the format that its authors released.
 
     Small bundled models open by their names: `list_pretrained("*cifar10")`. A `.keras` file opens
@@ -196,7 +200,7 @@ def load_pretrained(
     return name_after(model, path_or_name)
 
 
-def _warn_of_size(path, size, image_shape):
+def _warn_of_size(path: str, size: tuple[int, int], image_shape: tuple) -> None:
     """Warns of a folder that is opened at the size of its image processor."""
     most = LARGEST_RESIZE * max(image_shape[:2])
     at_most(max(size), most, "pixels a side in the file of the image processor")
@@ -208,7 +212,9 @@ def _warn_of_size(path, size, image_shape):
     )
 
 
-def _open_saved(name, options, positions):
+def _open_saved(
+    name: str | os.PathLike, options: LoadOptions, positions: str | None
+) -> keras.Model:
     """A bundled model or one of a `.keras` file, as `load_pretrained` returns it."""
     options.refuse("the bundled models", "pooling", "num_heads", "activation")
     model = load_model(name)
@@ -233,7 +239,7 @@ def _open_saved(name, options, positions):
     return name_after(model, name)
 
 
-def _image_shape(image_shape):
+def _image_shape(image_shape: Iterable[int] | None) -> tuple[int, ...] | None:
     if image_shape is None:
         return None
     try:
@@ -248,7 +254,7 @@ def _image_shape(image_shape):
     return shape
 
 
-def _check(options):
+def _check(options: LoadOptions) -> None:
     if options.pooling is not None:
         check_pooling(options.pooling)
     for name, least in (("num_classes", 0), ("num_heads", 1)):
@@ -257,7 +263,7 @@ def _check(options):
             raise ValueError(f"Expected {name} to be at least {least}. Received: {name}={value!r}")
 
 
-def _convert(archive, options):
+def _convert(archive: CheckpointFile | Folder, options: LoadOptions) -> Conversion:
     """The `Conversion` of an open file or folder."""
     folder = isinstance(archive, Folder)
     timms = folder and "model_type" not in archive.config and "pretrained_cfg" in archive.config
@@ -295,7 +301,9 @@ def _convert(archive, options):
     )
 
 
-def _located(convert, archive, of_family=""):
+def _located(
+    convert: Callable[[], Conversion], archive: CheckpointFile | Folder, of_family: str = ""
+) -> Conversion:
     """What a function returns; its errors name the file and the family."""
     try:
         return convert()
@@ -303,7 +311,9 @@ def _located(convert, archive, of_family=""):
         raise ValueError(f"{error}, in {archive.path!r}{of_family}") from error
 
 
-def _convert_family(family, archive, options, timms):
+def _convert_family(
+    family: Family, archive: CheckpointFile | Folder, options: LoadOptions, timms: bool
+) -> Conversion:
     if not family.activation:
         options.refuse(family.name, "activation")
     if not timms:
@@ -327,7 +337,9 @@ def _convert_family(family, archive, options, timms):
     return dataclasses.replace(conversion, positions=positions, **images)
 
 
-def _build(conversion, options, public):
+def _build(
+    conversion: Conversion, options: LoadOptions, public: released.Checkpoint | None
+) -> VisionModel:
     """The model of a conversion, with the preprocessing of its name or, without one, its family."""
     *size, channels = conversion.mapping.arguments["image_shape"]
     if conversion.any_size and (options.image_shape or public):

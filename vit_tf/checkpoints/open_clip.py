@@ -7,13 +7,15 @@ import dataclasses
 
 from vit_tf.checkpoints import timm
 from vit_tf.checkpoints.configs import Config, lookup_filter, numbers
-from vit_tf.checkpoints.folders import OPEN_CLIP
+from vit_tf.checkpoints.folders import OPEN_CLIP, Folder
 from vit_tf.checkpoints.weight_maps import (
     CLIP,
     CLIP_HEADS,
     TORCH,
     Conversion,
     Family,
+    LoadOptions,
+    Tensors,
     TokenNames,
     WeightMap,
     clip_tokens_map,
@@ -70,13 +72,13 @@ PREPROCESSING = {"mode": "RGB", "interpolation": "bicubic", "resize_mode": "shor
 CROPS = {"shortest": 1.0, "squash": None}
 
 
-def _prefix(tensors):
+def _prefix(tensors: Tensors) -> str | None:
     blocks = {prefix: f"{prefix}{ENCODER_PREFIX}transformer.resblocks." for prefix in PREFIXES}
     matches = (p for p in PREFIXES if any(name.startswith(blocks[p]) for name in tensors))
     return next(matches, None)
 
 
-def convert_clip(tensors, options):
+def convert_clip(tensors: Tensors, options: LoadOptions) -> Conversion:
     """Converts a CLIP file.
 
     OpenAI's own files (recognized by `TRACED`) use quick GELU; for other files the caller
@@ -86,7 +88,12 @@ def convert_clip(tensors, options):
     return _convert(tensors, options, timm.require_activation(options, activation))
 
 
-def _convert(tensors, options, activation, image_shape=None):
+def _convert(
+    tensors: Tensors,
+    options: LoadOptions,
+    activation: str,
+    image_shape: tuple[int, int] | None = None,
+) -> Conversion:
     """The `Conversion` of a file; `image_shape` is (height, width) of a configuration, if any."""
     options.refuse(NAME, "pooling")
     prefix = _prefix(tensors)
@@ -120,7 +127,7 @@ def _convert(tensors, options, activation, image_shape=None):
     return Conversion("CLIPViT", mapping.under(prefix), "bicubic", CLIP, 1.0)
 
 
-def convert_folder(folder, options):
+def convert_folder(folder: Folder, options: LoadOptions) -> Conversion:
     """Converts an opened open_clip folder."""
     model = folder.config.get("model_cfg")
     vision = model.get("vision_cfg") if isinstance(model, dict) else None
@@ -142,7 +149,7 @@ def convert_folder(folder, options):
     return dataclasses.replace(conversion, positions="bicubic", **images)
 
 
-def _convert_siglip(folder, size, options):
+def _convert_siglip(folder: Folder, size: tuple[int, int], options: LoadOptions) -> Conversion:
     """Converts an encoder from timm; its tensors determine all but the image size."""
     own_size = dataclasses.replace(options, image_shape=size)
     conversion = timm.convert_siglip(folder.tensors, own_size)
@@ -155,7 +162,9 @@ def _convert_siglip(folder, size, options):
     return conversion
 
 
-def _convert_own(folder, config, size, activation, options):
+def _convert_own(
+    folder: Folder, config: Config, size: tuple[int, int], activation: str, options: LoadOptions
+) -> Conversion:
     """An encoder of open_clip's own, whose tensors have to be of the sizes of its configuration."""
     for name, value in REQUIRED_VALUES.items():
         config.require(name, value)
@@ -196,7 +205,7 @@ def _convert_own(folder, config, size, activation, options):
     return conversion
 
 
-def _preprocessing(folder, size, channels):
+def _preprocessing(folder: Folder, size: tuple[int, int], channels: int) -> dict:
     """Returns `values`, `interpolation` and `crop` of a `Conversion`, from `preprocess_cfg`."""
     own = folder.config.get("preprocess_cfg") or {}
     if not isinstance(own, dict):

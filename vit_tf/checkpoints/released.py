@@ -3,6 +3,7 @@
 import fnmatch
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -235,7 +236,7 @@ QUICK_NAMES = ("vit_base_patch32_clip_224.laion400m_e32",)
 QUICK_NAMES += ("vit_huge_patch14_clip_224.metaclip2_worldwide",)
 
 
-def bundled_models():
+def bundled_models() -> dict[str, Path]:
     """The bundled models: dict from name to the path of the `.keras` file."""
     return {path.stem: path for path in sorted(BUNDLED.glob("*.keras"))}
 
@@ -257,13 +258,13 @@ class Checkpoint:
     hub: tuple | None = None  # (repository, file) on the Hugging Face hub
 
     @property
-    def path(self):
+    def path(self) -> str:
         """Where the file is looked for, and put when it is downloaded from a bucket."""
         extension = os.path.splitext(self.url)[1]
         return os.path.join(_folder(), self.name.replace("/", "--") + extension)
 
 
-def list_pretrained(pattern="*"):
+def list_pretrained(pattern: str = "*") -> list[str]:
     """Names of the known checkpoints that fit a shell pattern, such as `"*augreg*"`.
 
     Those of bundled models are first, without a `/`; others are downloaded.
@@ -278,7 +279,7 @@ def list_pretrained(pattern="*"):
     return names
 
 
-def refuse_other_formats(path):
+def refuse_other_formats(path: str | os.PathLike) -> None:
     """Raises a `ValueError` for models in formats that are not read; it says how to save them."""
     path = os.fspath(path)
     lower = path.lower()
@@ -335,7 +336,7 @@ def fetch(path_or_name: str) -> tuple:
         raise not_fetched(checkpoint.url, place, error) from error
 
 
-def _download(checkpoint):
+def _download(checkpoint: Checkpoint) -> str:
     if checkpoint.hub:
         from huggingface_hub import hf_hub_download
 
@@ -346,19 +347,19 @@ def _download(checkpoint):
     return get_file(file, checkpoint.url, cache_dir=os.path.dirname(folder), cache_subdir="vit_tf")
 
 
-def _folder():
+def _folder() -> str:
     home = os.environ.get("KERAS_HOME", os.path.join(os.path.expanduser("~"), ".keras"))
     return os.path.join(home, "vit_tf")
 
 
-def timm_activation(name):
+def timm_activation(name: str) -> str:
     """The form of the GELU that a CLIP in timm's names was trained with."""
     quick = name.partition(".")[2] in QUICK_DATA and name not in EXACT_NAMES
     quick = quick or name in QUICK_NAMES or "_quickgelu_" in name
     return "quick_gelu" if quick else "gelu"
 
 
-def _rows(table):
+def _rows(table: str) -> Iterator[tuple[str, dict]]:
     """(name, fields) of each name in a table; braces are expanded."""
     fields = {}
     for line in filter(None, table.splitlines()):
@@ -370,7 +371,7 @@ def _rows(table):
             yield name, fields
 
 
-def _expand(pattern):
+def _expand(pattern: str) -> list[str]:
     """The names that a pattern with `{a,b}` stands for."""
     if not (braces := re.search(r"{([^{}]*)}", pattern)):
         return [pattern]
@@ -378,7 +379,9 @@ def _expand(pattern):
     return [name for word in braces[1].split(",") for name in _expand(f"{before}{word}{after}")]
 
 
-def _checkpoint(name, url, variant, fields, **more):
+def _checkpoint(
+    name: str, url: str, variant: str | None, fields: dict, **more: object
+) -> Checkpoint:
     """A `Checkpoint` of the fields of a row, as text, its resolution where the name ends in it."""
     fields = more | fields
     resolution = int(fields.pop("resolution", 0) or re.search(r"_(\d+)(?=[._]|$)", name)[1])
@@ -390,21 +393,21 @@ def _checkpoint(name, url, variant, fields, **more):
     return Checkpoint(name, url, **{"variant": variant} | fields)
 
 
-def _in_bucket(name, fields):
+def _in_bucket(name: str, fields: dict) -> Checkpoint:
     """A checkpoint in a bucket of Google's, whose path is its name."""
     size = re.search(r"(R\d+x\d)|/(?:ViT-|Mixer-)?((?:R\d*[+_](?:ViT-)?)?[A-Z]i?)_(\d+)", name)
     variant = size and (size[1] or f"{size[2].replace('_', '+')}/{size[3]}")
     return _checkpoint(name, f"https://storage.googleapis.com/{name}.npz", variant, fields)
 
 
-def _on_hub(name, variant, fields, file, **more):
+def _on_hub(name: str, variant: str | None, fields: dict, file: str, **more: object) -> Checkpoint:
     """A checkpoint of a file of a repository on the Hugging Face hub."""
     url, more = f"https://huggingface.co/{name}/resolve/main/{file}", {"crop": "timm"} | more
     more |= {"interpolation": "bicubic", "hub": (name, file)}
     return _checkpoint(name, url, variant, fields, **more)
 
 
-def _checkpoints():
+def _checkpoints() -> Iterator[Checkpoint]:
     """Every `Checkpoint`."""
     yield from (_in_bucket(*row) for row in _rows(BUCKETS))
     for row in AUGREG.strip().splitlines():

@@ -7,7 +7,9 @@ import re
 import shutil
 import textwrap
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -26,7 +28,11 @@ from vit_tf.taps.tokens import TokenGrid
 TRAINED = "model.keras"  # the file of a training run's folder that holds the trained model
 
 
-def load_model(path):
+# What maps images to `{tap: tensor}`: a model with taps, or a SavedModel.
+Features: TypeAlias = "keras.Model | SavedFeatures"
+
+
+def load_model(path: str | os.PathLike) -> keras.Model:
     """Loads the `keras.Model` of a `.keras` file, without compiling it.
 
     The folder of a training run opens as its `model.keras`, and a name of a bundled model opens too
@@ -88,7 +94,7 @@ def load_model(path):
         ) from error
 
 
-def load_features(path, *patterns):
+def load_features(path: str | os.PathLike, *patterns: str | Iterable[str]) -> Features:
     """A callable from images to `{tap: tensor}` from a `.keras` file or a SavedModel folder.
 
     A `.keras` file of a submodel opens as it is; one of a whole model opens as the submodel of
@@ -114,7 +120,7 @@ def load_features(path, *patterns):
     )
 
 
-def export_whole(features, folder):
+def export_whole(features: keras.Model, folder: str | os.PathLike) -> None:
     """Writes a submodel as a SavedModel, once it returns the same values; or nothing at all."""
     folder = Path(os.path.abspath(folder))
     if os.path.lexists(folder):
@@ -134,7 +140,7 @@ def export_whole(features, folder):
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _require_alike(features, saved):
+def _require_alike(features: keras.Model, saved: Features) -> None:
     """Raises a `ValueError` unless saved features answer random images as the submodel does."""
     shape = [size or 224 for size in features.input_shape[1:]]
     images = np.random.default_rng(0).uniform(-1, 1, (2, *shape)).astype("float32")
@@ -155,7 +161,7 @@ class SavedFeatures:
     does not state.
     """
 
-    def __init__(self, path, patterns=()):
+    def __init__(self, path: str, patterns: tuple[str, ...] = ()):
         if not tf.saved_model.contains_saved_model(path):
             raise ValueError(
                 f"Expected path to be a SavedModel folder. Received: {without_password(path)!r}"
@@ -193,14 +199,14 @@ class SavedFeatures:
         shape = self._serve.structured_input_signature[1][self._input].shape
         return None if shape.rank is None else tuple(shape)
 
-    def __call__(self, images):
+    def __call__(self, images: Any) -> dict[str, tf.Tensor]:
         images = tf.convert_to_tensor(images)
         check_dtype(self, images.dtype.name)
         outputs = self._serve(**{self._input: tf.cast(images, tf.float32)})
         return {tap: outputs[tap] for tap in self.taps}
 
 
-def _output_positions(path):
+def _output_positions(path: str) -> dict[str, tuple[int, ...]]:
     """Dict from each output of a SavedModel to its position in the order of computation.
 
     The nodes of a graph and of its functions are stored in the order in which they were made. A
@@ -210,11 +216,11 @@ def _output_positions(path):
     functions = {function.signature.name: function for function in graph.graph_def.library.function}
 
     @functools.cache
-    def nodes_of(function):
+    def nodes_of(function: str | None) -> dict[str, tuple[int, Any]]:
         nodes = functions[function].node_def if function else graph.graph_def.node
         return {node.name: (index, node) for index, node in enumerate(nodes)}
 
-    def position(function, tensor):
+    def position(function: str | None, tensor: str) -> tuple[int, ...]:
         name, *output = tensor.split(":")
         if name not in nodes_of(function):  # an argument of the function
             return (-1,)

@@ -18,6 +18,8 @@ from vit_tf.checkpoints.weight_maps import (
     TORCH,
     Conversion,
     Family,
+    LoadOptions,
+    Tensors,
     TokenNames,
     Transform,
     WeightMap,
@@ -82,13 +84,13 @@ VIT_UNUSED = ("decoder_*", "mask_token")
 LINEAR = "linear_head"  # of the classifier of DINOv2's hub, next to its encoder
 
 
-def vit_prefix(tensors):
+def vit_prefix(tensors: Tensors) -> str | None:
     """What lies before the names of a ViT's tensors; None where there are none."""
     matches = (p for p in PREFIXES if f"{p}patch_embed.proj.weight" in tensors)
     return next((p for p in matches if any(n.startswith(f"{p}blocks.") for n in tensors)), None)
 
 
-def convert_vit(tensors, options):
+def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A supervised ViT, DeiT, DINO, DINOv2, MAE or MoCo-v3."""
     prefix = vit_prefix(tensors)
     inside, config = without_prefix(tensors, prefix), options.config
@@ -145,7 +147,9 @@ def convert_vit(tensors, options):
     return Conversion("ViT", mapping, "bicubic", values, positions=positions)
 
 
-def _vit_tokens(tensors, patch, channels, options, pooling):
+def _vit_tokens(
+    tensors: Tensors, patch: int, channels: int, options: LoadOptions, pooling: str | None
+) -> WeightMap:
     """Prefix tokens and positions."""
     registers = next((name for name in REGISTERS if name in tensors), None)
     names = TokenNames("pos_embed", "cls_token", "dist_token", registers)
@@ -153,7 +157,7 @@ def _vit_tokens(tensors, patch, channels, options, pooling):
     return embedding_map(tensors, names, patch, channels, options, image, pooling)
 
 
-def _vit_blocks(tensors, width):
+def _vit_blocks(tensors: Tensors, width: int) -> WeightMap:
     """All blocks, their scales and gates included."""
     table = BLOCK
     if "blocks.0.mlp.w12.bias" in tensors:  # the gated MLP of DINOv2's own code
@@ -165,7 +169,7 @@ def _vit_blocks(tensors, width):
     return blocks | ({"layer_scale": 1e-5} if scale else {})
 
 
-def blocks_map(tensors, width, table=BLOCK):
+def blocks_map(tensors: Tensors, width: int, table: str = BLOCK) -> WeightMap:
     """All blocks; an MLP that expands to twice as many channels as it contracts is gated."""
     first, last = ("mlp.w12", "mlp.w3") if "mlp.w12" in table else ("mlp.fc1", "mlp.fc2")
     expanded = dims(tensors, f"blocks.0.{first}.bias", 1)[0]
@@ -178,7 +182,7 @@ def blocks_map(tensors, width, table=BLOCK):
     return WeightMap(arguments) | read_blocks(table, TORCH, sizes, "blocks.#.", layers)
 
 
-def _refuse_rotary(tensors, options):
+def _refuse_rotary(tensors: Tensors, options: LoadOptions) -> None:
     """Raises a ValueError for tensors that may be those of a ViT with rotary positions."""
     scaled = "blocks.0.gamma_1" in tensors and not options.config and options.container != "model"
     if "rope.freqs" in tensors or "pos_embed" not in tensors or scaled:
@@ -189,7 +193,9 @@ def _refuse_rotary(tensors, options):
         )
 
 
-def _vit_heads(tensors, size, prefix, options, bare):
+def _vit_heads(
+    tensors: Tensors, size: tuple[int, int, int], prefix: str, options: LoadOptions, bare: bool
+) -> int:
     """The number of heads, which is open for MoCo-v3's probes and a base model of patches alone."""
     width, layers, _ = size
     small = width == 384 and options.num_heads is None
@@ -204,7 +210,7 @@ def _vit_heads(tensors, size, prefix, options, bare):
     return infer_num_heads(width, layers, options, other)
 
 
-def _vit_head(tensors, width, options, prefix):
+def _vit_head(tensors: Tensors, width: int, options: LoadOptions, prefix: str) -> WeightMap:
     """The head, and timm's layer of tanh before it, which goes with a head that is replaced."""
     if prefix == MOCO:
         # Its head is an MLP that projects for the contrast between images.
@@ -249,13 +255,13 @@ DINO_MLPS = {
 }
 
 
-def _is_dinov3(tensors):
+def _is_dinov3(tensors: Tensors) -> bool:
     tensors = without_prefix(tensors, vit_prefix(tensors) or "")
     registers = any(name in tensors for name in DINO_REGISTERS)
     return "blocks.0.norm1.weight" in tensors and "pos_embed" not in tensors and registers
 
 
-def convert_dinov3(tensors, options):
+def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A DINOv3."""
     prefix = vit_prefix(tensors)
     tensors = without_prefix(tensors, prefix)
@@ -294,7 +300,7 @@ def convert_dinov3(tensors, options):
     return Conversion("ViT", mapping, *images, any_size=True)
 
 
-def _dinov3_constants(tensors, width, heads):
+def _dinov3_constants(tensors: Tensors, width: int, heads: int) -> WeightMap:
     """The periods of rotary positions, and the masks by which biases of keys are none."""
     size = width // heads
     periods = DINO_BASE ** (np.arange(size // 4) * 4 / size)
@@ -303,7 +309,7 @@ def _dinov3_constants(tensors, width, heads):
     return WeightMap(constants=values | ({PERIODS: periods} if PERIODS in tensors else {}))
 
 
-def _heads_of_periods(periods, width, options):
+def _heads_of_periods(periods: int, width: int, options: LoadOptions) -> int:
     """The number of heads, of whose channels each quarter has a period."""
     if width % (4 * periods):
         raise ValueError(
@@ -314,14 +320,14 @@ def _heads_of_periods(periods, width, options):
     return width // (4 * periods)
 
 
-def _beit_end(tensors, width, options):
+def _beit_end(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
     averaged = "fc_norm.weight" in tensors
     options.require_pooling("gap" if averaged else "cls", averaged)
     norm = "fc_norm" if averaged else "norm"
     return beit_end(tensors, width, options, norm, averaged, "head")
 
 
-def _dinov3_blocks(tensors, width, layers, scales):
+def _dinov3_blocks(tensors: Tensors, width: int, layers: int, scales: str) -> WeightMap:
     """All blocks; keys have no bias, and queries and values none where the file has none."""
     first = "blocks.0."
     mlp = next((name for name in DINO_MLPS if f"{first}{name}.weight" in tensors), "mlp.fc1")
@@ -364,11 +370,11 @@ BEIT_BLOCK = (
 )
 
 
-def _is_beit(tensors):
+def _is_beit(tensors: Tensors) -> bool:
     return SHARED_TABLE in tensors or f"blocks.0.{TABLE}" in tensors
 
 
-def convert_beit(tensors, options):
+def convert_beit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A BEiT."""
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     shared = SHARED_TABLE in tensors
@@ -414,7 +420,7 @@ BIT_UNIT = """
 BIT_PROJECTION = "downsample.conv  projection  conv  B 4I 1"
 
 
-def convert_mixer(tensors, options):
+def convert_mixer(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A Mixer."""
     options.refuse("MLP-Mixer in timm's names", "pooling", "num_heads")
     width, channels, patch = patch_dims(tensors, "stem.proj.weight")
@@ -432,7 +438,7 @@ def convert_mixer(tensors, options):
     return Conversion("Mixer", mapping | head_map(tensors, width, options, "head"), "bicubic")
 
 
-def convert_bit(tensors, options):
+def convert_bit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A BiT."""
     options.refuse("BiT in timm's names", "pooling", "num_heads", "activation")
     size = options.config.get("input_size") or (google.BIT_SIZE,) * 2
@@ -441,7 +447,7 @@ def convert_bit(tensors, options):
     return Conversion("BiT", mapping, any_size=True)
 
 
-def bit_map(tensors: dict, root: str, unit: str, size: tuple) -> tuple:
+def bit_map(tensors: Tensors, root: str, unit: str, size: tuple[int, int]) -> tuple[WeightMap, int]:
     """(`WeightMap` of a BiT but for its head, channels that it reads); `#` numbers `unit`."""
     width, channels = dims(tensors, root, 4)[:2]
     pattern = unit.replace(".", r"\.").replace("#", r"(\d{1,4})")
@@ -476,7 +482,7 @@ SIGLIP_PREFIXES = {"": (), "visual.trunk.": ("text.*", "logit_scale", "logit_bia
 SIGLIP_HEADS = {(768, 12): 12, (1024, 24): 16, (1152, 27): 16, (1536, 40): 16}
 
 
-def require_activation(options, own: str | None = None) -> str:
+def require_activation(options: LoadOptions, own: str | None = None) -> str:
     """The form of the GELU that is asked for, or of the file, as OpenAI's differ from others'."""
     activation = options.activation or own
     if activation is None:
@@ -488,7 +494,7 @@ def require_activation(options, own: str | None = None) -> str:
     return activation
 
 
-def convert_clip(tensors, options):
+def convert_clip(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A CLIP."""
     options.refuse("CLIP in timm's names", "pooling")
     for name, feature in (
@@ -516,16 +522,16 @@ def convert_clip(tensors, options):
     return Conversion("CLIPViT", mapping, "bicubic", CLIP, 1.0)
 
 
-def identity_projection(width):
+def identity_projection(width: int) -> WeightMap:
     """The projection of a file that has none: the identity."""
     kernel = Transform({}, partial(np.eye, width, dtype="float32"))
     return WeightMap({"projection_dim": width}, {"projection/kernel": kernel})
 
 
-def _stored_projection(width, units):
+def _stored_projection(width: int, units: int) -> WeightMap:
     """A projection that is written as a head, whose bias has to be zero."""
 
-    def convert(kernel, bias):
+    def convert(kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
         if np.any(bias):
             raise ValueError(
                 f"Expected a zero bias, as timm writes it, in a head with as many units as CLIP's "
@@ -537,7 +543,7 @@ def _stored_projection(width, units):
     return WeightMap({"projection_dim": units}, {"projection/kernel": kernel})
 
 
-def _clip_projection(tensors, width, options):
+def _clip_projection(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
     """The projection, which returns the class token where the file has none, and the head."""
     classes = dims(tensors, HEAD[1], 1)[0] if HEAD[1] in tensors else None
     if classes == PROJECTIONS.get(width, 0) and options.num_classes != 0:
@@ -546,16 +552,16 @@ def _clip_projection(tensors, width, options):
     return embedding_head(tensors, width, options, "head") | identity_projection(width)
 
 
-def _siglip_prefix(tensors):
+def _siglip_prefix(tensors: Tensors) -> str | None:
     return next((prefix for prefix in SIGLIP_PREFIXES if f"{prefix}{PROBE}" in tensors), None)
 
 
-def is_siglip(tensors):
+def is_siglip(tensors: Tensors) -> bool:
     """Whether the names are those of a SigLIP of timm's or open_clip's."""
     return _siglip_prefix(tensors) is not None
 
 
-def convert_siglip(tensors, options):
+def convert_siglip(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A SigLIP or SigLIP 2, also within open_clip's files."""
     prefix = _siglip_prefix(tensors)
     options.refuse("SigLIP", "pooling")

@@ -10,8 +10,9 @@ import os
 import pickle
 import re
 import zipfile
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeAlias
 
 import ml_dtypes  # noqa: F401, gives NumPy the name "bfloat16"
 import numpy as np
@@ -46,11 +47,13 @@ STORAGE = re.compile(r"torch(?:\.storage|\.cuda)?\.(\w+Storage)")
 
 # Each axis, stride and number of a storage fits in an int64, as in PyTorch.
 LARGEST = 2**63 - 1
+# The key that holds the tensors of a file, if any, and these by their names.
+TensorsOfFile: TypeAlias = tuple[str | None, dict[str, "Tensor"]]
 # As many axes as a tensor of PyTorch has at most.
 MOST_AXES = 64
 
 
-def _refuse_state(*_):
+def _refuse_state(*_: object) -> NoReturn:
     """In place of `__setstate__`, without which a pickle sets any attribute of an object."""
     raise ValueError("a pickle that sets attributes of objects; only tensors are read")
 
@@ -61,17 +64,17 @@ class Constructor:
     __slots__ = ("_function",)
     __setstate__ = _refuse_state
 
-    def __init__(self, function):
+    def __init__(self, function: Callable):
         self._function = function
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments: Any) -> Any:
         return self._function(*arguments)
 
 
 class StateDict(dict):
     """An `OrderedDict` of the pickle, without its attributes, such as `_metadata`."""
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: object) -> None:
         pass
 
 
@@ -85,13 +88,13 @@ class IgnoredType(type):
 class Ignored(metaclass=IgnoredType):
     """In place of an object that is not a tensor, of which nothing is kept."""
 
-    def __new__(cls, *_):
+    def __new__(cls, *_: object) -> "Ignored":
         return super().__new__(cls)
 
-    def __init__(self, *_):
+    def __init__(self, *_: object):
         pass
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: object) -> None:
         pass
 
 
@@ -110,7 +113,14 @@ class Tensor:
 
     __setstate__ = _refuse_state
 
-    def __init__(self, storage, offset, shape, stride, *_):
+    def __init__(
+        self,
+        storage: Storage,
+        offset: int,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        *_: object,
+    ):
         tuples = type(shape) is tuple and type(stride) is tuple and len(shape) == len(stride)
         if type(storage) is not Storage or not tuples or len(shape) > MOST_AXES:
             raise ValueError("a tensor that is not made of a storage, a shape and strides")
@@ -119,7 +129,7 @@ class Tensor:
         self.storage, self.offset, self.source = storage, offset, None
         self.shape, self.stride, self.dtype = tuple(shape), tuple(stride), storage.dtype
 
-    def check(self, name):
+    def check(self, name: str) -> None:
         """Raises a ValueError for numbers beyond the storage, or fewer than the tensor has."""
         steps = zip(self.shape, self.stride, strict=True)
         last = self.offset + sum((size - 1) * step for size, step in steps)
@@ -128,7 +138,7 @@ class Tensor:
         if numbers and (last >= self.storage.count or numbers > self.storage.count):
             raise ValueError(f"the tensor {ascii(name)[:100]}, larger than its storage")
 
-    def read(self):
+    def read(self) -> np.ndarray:
         """The array, a copy."""
         flat = self.source()
         if not flat.size or 0 in self.shape:
@@ -141,11 +151,11 @@ class Tensor:
 class TensorUnpickler(pickle.Unpickler):
     """An unpickler of tensors, plain containers and numbers; `storages` are those that it met."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: BinaryIO):
         super().__init__(stream)
         self.storages = {}
 
-    def find_class(self, module, name):
+    def find_class(self, module: str, name: str) -> Any:
         path = f"{module}.{name}"
         if path == "collections.OrderedDict":
             return Constructor(StateDict)
@@ -159,7 +169,7 @@ class TensorUnpickler(pickle.Unpickler):
             return Ignored
         raise ValueError(f"a pickle that calls for {ascii(path)[:100]}; only tensors are read")
 
-    def persistent_load(self, pid):
+    def persistent_load(self, pid: Any) -> Storage:
         if type(pid) is not tuple or len(pid) < 5:
             raise ValueError(f"a reference by a {type(pid).__name__}, where a storage is expected")
         kind, storage, key, _, count, *view = pid
@@ -175,22 +185,22 @@ class TensorUnpickler(pickle.Unpickler):
         return storage
 
 
-def _first(data, *_):
+def _first(data: Any, *_: object) -> Any:
     return data
 
 
-def _is_count(value):
+def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= LARGEST
 
 
-def _short(value):
+def _short(value: object) -> str:
     """A str or a number for an error, the type of all else: tuples can be exponentially long."""
     if type(value) is str or _is_count(value):
         return ascii(value)[:100]
     return f"<{type(value).__name__}>"
 
 
-def _load(stream):
+def _load(stream: BinaryIO | mmap.mmap) -> tuple[Any, dict[str, Storage]]:
     """(what one pickle holds, its storages), after a scan for more memory than the file has."""
     require_small_table(stream)
     unpickler = TensorUnpickler(stream)
@@ -203,12 +213,12 @@ def _load(stream):
         raise ValueError(f"{reason} in a pickle") from error
 
 
-def read_tensors(file, zipped):
+def read_tensors(file: BinaryIO, zipped: zipfile.ZipFile | None) -> TensorsOfFile:
     """(key that holds the tensors or None, dict from name to `Tensor`) of an open file."""
     return _read_zip(zipped) if zipped else _read_legacy(file)
 
 
-def _read_zip(zipped):
+def _read_zip(zipped: zipfile.ZipFile) -> TensorsOfFile:
     members = {}
     for member in zipped.infolist():
         if member.filename in members:
@@ -245,16 +255,16 @@ def _read_zip(zipped):
     return container, tensors
 
 
-def _from_record(zipped, record, dtype):
+def _from_record(zipped: zipfile.ZipFile, record: zipfile.ZipInfo, dtype: np.dtype) -> np.ndarray:
     return np.frombuffer(zipped.read(record), dtype)
 
 
-def _from_span(file, begin, count, dtype):
+def _from_span(file: BinaryIO, begin: int, count: int, dtype: np.dtype) -> np.ndarray:
     file.seek(begin)
     return np.frombuffer(file.read(count * dtype.itemsize), dtype)
 
 
-def _read_legacy(file):
+def _read_legacy(file: BinaryIO) -> TensorsOfFile:
     """Pickles of a magic number, a version, the system, what was saved and the storages' keys."""
     # A file gives memory to as many bytes as a pickle asks of it, a map to those it has.
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stream:
@@ -274,7 +284,7 @@ def _read_legacy(file):
     return container, tensors
 
 
-def _legacy_spans(stream, keys, storages):
+def _legacy_spans(stream: mmap.mmap, keys: object, storages: dict[str, Storage]) -> dict[str, int]:
     """dict from key to where the numbers of a storage begin, each after their count."""
     begins, size = {}, len(stream)
     for key in keys if isinstance(keys, list) else [keys]:
@@ -291,10 +301,10 @@ def _legacy_spans(stream, keys, storages):
     return begins
 
 
-def _state_dict(saved):
+def _state_dict(saved: Any) -> TensorsOfFile:
     """(key or None, dict of tensors in what was saved, without the plain numbers among them)."""
 
-    def holds_tensors(value):
+    def holds_tensors(value: object) -> bool:
         return isinstance(value, dict) and any(isinstance(x, Tensor) for x in value.values())
 
     if not isinstance(saved, dict):

@@ -8,13 +8,14 @@ letters that the reader of the table gives numbers. Positions and prefix tokens 
 import fnmatch
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from vit_tf.checkpoints.archives import TensorInfo
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.taps.tokens import TokenGrid
 
@@ -35,11 +36,37 @@ HEADS |= {(1536, 40): 24}
 CLIP_HEADS = HEADS | {(896, 12): 14, (1408, 40): 16, (1664, 48): 16}
 
 
+# Arrays of a file's tensors to that of a weight.
+Convert: TypeAlias = Callable[..., np.ndarray]
+
+
+class TensorFile(Protocol):
+    """An open file or folder: what its headers declare of each tensor, and its values."""
+
+    path: str
+
+    @property
+    def tensors(self) -> "Tensors": ...
+
+    def read(self, name: str) -> np.ndarray: ...
+
+
 class Transform(NamedTuple):
     """Tensors of a file, and the function of them, which must not write, that makes a weight."""
 
-    tensors: dict  # from the name of a tensor of the file to its expected shape
-    convert: Callable = np.asarray
+    tensors: dict[str, tuple[int, ...]]  # from the name of a tensor to its expected shape
+    convert: Convert = np.asarray
+
+
+# What a file's headers declare, by the names of its tensors.
+Tensors: TypeAlias = Mapping[str, TensorInfo]
+# Variables of a model, by their paths.
+Variables: TypeAlias = Mapping[str, Any]
+# The name of a layer in the file, its path in our model and its sizes, to its weights.
+LayerKind: TypeAlias = Callable[..., dict[str, Transform]]
+Kinds: TypeAlias = Mapping[str, LayerKind]
+# Numbers of the letters that stand for sizes in a table.
+Sizes: TypeAlias = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -97,7 +124,7 @@ class WeightMap:
     # From the name of a tensor to the values that every file of the architecture has there.
     constants: dict = field(default_factory=dict)
 
-    def __or__(self, other):
+    def __or__(self, other: "WeightMap | dict") -> "WeightMap":
         other = WeightMap(other) if isinstance(other, dict) else other
         return WeightMap(
             self.arguments | other.arguments,
@@ -145,8 +172,8 @@ class Family(NamedTuple):
     """A family of files: its name, a test of tensors' names, and what converts such a file."""
 
     name: str
-    recognise: Callable
-    convert: Callable
+    recognise: Callable[[Tensors], bool]
+    convert: Callable[[Tensors, LoadOptions], Conversion]
     activation: bool = False  # whether the form of GELU is the caller's, or the name's, to choose
 
 
@@ -159,18 +186,18 @@ def no_bias(*shape: int) -> Transform:
     return Transform({}, partial(np.zeros, shape, "float32"))
 
 
-def _join(name, end, dot):
+def _join(name: str, end: str, dot: str) -> str:
     """The name of a tensor of a layer; some layers, as `in_proj_`, have no dot before the end."""
     return name + end if name.endswith("_") else f"{name}{dot}{end}"
 
 
-def _layer(*rows, dot="."):
+def _layer(*rows: tuple, dot: str = ".") -> LayerKind:
     """A kind of layer, of rows of a weight, a tensor or None for zeros, its axes, and conversion.
 
     The axes are the sizes of a row of the table, `A` and `B`, the last, `Z`, or all, `*`; or 1.
     """
 
-    def kind(name, path, *sizes):
+    def kind(name: str, path: str, *sizes: int) -> dict[str, Transform]:
         letters = {"A": sizes[:1], "B": sizes[1:2], "C": sizes[2:3], "Z": sizes[-1:], "*": sizes}
         weights = {}
         for weight, tensor, axes, *convert in rows:
@@ -182,21 +209,23 @@ def _layer(*rows, dot="."):
     return kind
 
 
-def _same(name, path, *shape):
+def _same(name: str, path: str, *shape: int) -> dict[str, Transform]:
     return {path: Transform({name: shape})}
 
 
-def rows_first(kernel):
+def rows_first(kernel: np.ndarray) -> np.ndarray:
     """A convolution kernel (output, input, row, column) as (row, column, input, output)."""
     return kernel.transpose(2, 3, 1, 0)
 
 
-def side_by_side(*arrays):
+def side_by_side(*arrays: np.ndarray) -> np.ndarray:
     """Kernels or biases of a gate and what it gates, as one of twice as many units."""
     return np.concatenate([array.T for array in arrays], axis=-1)
 
 
-def _fused(name, paths, width, ends=("weight", "bias")):
+def _fused(
+    name: str, paths: str, width: int, ends: tuple[str, ...] = ("weight", "bias")
+) -> dict[str, Transform]:
     """Layers that the file has as one, `query,key,value`; its kernel is (output, input)."""
     paths = paths.split(",")
     weights = {}
@@ -209,22 +238,24 @@ def _fused(name, paths, width, ends=("weight", "bias")):
     return weights
 
 
-def _part(fused, index, count):
+def _part(fused: np.ndarray, index: int, count: int) -> np.ndarray:
     return np.split(fused, count)[index].T
 
 
-def _fused_unbiased(name, paths, width):
+def _fused_unbiased(name: str, paths: str, width: int) -> dict[str, Transform]:
     biases = {f"{path}/bias": no_bias(width) for path in paths.split(",")}
     return _fused(name, paths, width, ("weight",)) | biases
 
 
-def _fused_keyless(name, paths, width):
+def _fused_keyless(name: str, paths: str, width: int) -> dict[str, Transform]:
     """The same of keys without a bias."""
     weights = _fused(name, paths, width)
     return {path: made for path, made in weights.items() if not path.endswith("key/bias")}
 
 
-def _gate(names, path, inputs, hidden, bias=True):
+def _gate(
+    names: str, path: str, inputs: int, hidden: int, bias: bool = True
+) -> dict[str, Transform]:
     """Layers of a gate and what it gates, `gate,value`, as one."""
     kernels = {f"{name}.weight": (hidden, inputs) for name in names.split(",")}
     biases = Transform({f"{name}.bias": (hidden,) for name in names.split(",")}, side_by_side)
@@ -256,7 +287,7 @@ TORCH = {
 }
 
 
-def _to_heads(name, path, width, heads):
+def _to_heads(name: str, path: str, width: int, heads: int) -> dict[str, Transform]:
     """A projection to the heads' channels, kernel (channel, head, channel of a head)."""
     split, flat = (heads, width // heads), partial(np.reshape, shape=(width, width))
     return {
@@ -265,7 +296,7 @@ def _to_heads(name, path, width, heads):
     }
 
 
-def _from_heads(name, path, width, heads):
+def _from_heads(name: str, path: str, width: int, heads: int) -> dict[str, Transform]:
     flat = partial(np.reshape, shape=(width, width))
     kernel = Transform({f"{name}/kernel": (heads, width // heads, width)}, flat)
     return {f"{path}/kernel": kernel, f"{path}/bias": Transform({f"{name}/bias": (width,)})}
@@ -287,12 +318,12 @@ FLAX = {
 
 
 @lru_cache(maxsize=256)
-def _rows(table):
+def _rows(table: str) -> list[list[str]]:
     return [row.split() for row in table.splitlines() if row.strip()]
 
 
 def read_table(
-    table: str, kinds: dict, sizes: dict, name: str = "{}", path: str = "{}"
+    table: str, kinds: Kinds, sizes: Sizes, name: str = "{}", path: str = "{}"
 ) -> WeightMap:
     """The `WeightMap` of rows of name, path, kind and sizes, `{}` of `name` and `path` filled."""
     weights = {}
@@ -306,12 +337,20 @@ def read_table(
     return WeightMap(weights=weights)
 
 
-def _size(size, sizes):
+def _size(size: str, sizes: Sizes) -> int:
     factor, letter = re.fullmatch(r"(\d*)([A-Z]?)", size).groups()
     return int(factor or 1) * (sizes[letter] if letter else 1)
 
 
-def read_blocks(table, kinds, sizes, name, layers, path="block#/", first=0) -> WeightMap:
+def read_blocks(
+    table: str,
+    kinds: Kinds,
+    sizes: Sizes,
+    name: str,
+    layers: int,
+    path: str = "block#/",
+    first: int = 0,
+) -> WeightMap:
     """The `WeightMap` of so many blocks; `#` in `name` and `path` stands for a block's number."""
     weights = {}
     for i in range(layers):
@@ -320,7 +359,7 @@ def read_blocks(table, kinds, sizes, name, layers, path="block#/", first=0) -> W
     return WeightMap(weights=weights)
 
 
-def ends_map(table: str, width: int, patch: int = 0, channels: int = 0, **more) -> WeightMap:
+def ends_map(table: str, width: int, patch: int = 0, channels: int = 0, **more: int) -> WeightMap:
     """The `WeightMap` of layers outside of the blocks, and the sizes of patches if they are."""
     mapping = read_table(table, TORCH, {"C": channels, "D": width, "P": patch} | more)
     return mapping | ({"patch_size": patch, "hidden_dim": width} if patch else {})
@@ -329,7 +368,7 @@ def ends_map(table: str, width: int, patch: int = 0, channels: int = 0, **more) 
 def unstack(mapping: WeightMap, index: int, layers: int) -> WeightMap:
     """The map of one layer of tensors that are stacked over depth."""
 
-    def of_layer(convert):
+    def of_layer(convert: Convert) -> Convert:
         return lambda *arrays: convert(*(array[index] for array in arrays))
 
     weights = {}
@@ -340,7 +379,12 @@ def unstack(mapping: WeightMap, index: int, layers: int) -> WeightMap:
 
 
 def head_map(
-    tensors: dict, width: int, options: LoadOptions, name: str, kinds=TORCH, kind: str = "linear"
+    tensors: Tensors,
+    width: int,
+    options: LoadOptions,
+    name: str,
+    kinds: Kinds = TORCH,
+    kind: str = "linear",
 ) -> WeightMap:
     """The file's head, or a new one for another number of classes; without either, the identity."""
     bias = f"{name}.bias" if kinds is TORCH else f"{name}/bias"
@@ -363,7 +407,7 @@ def measured_as_module(architecture: str = "NAME") -> str:
     return f"is measured as timm's module, vit_tf.analysis.cka({call}, images)"
 
 
-def embedding_head(*args, **kwargs) -> WeightMap:
+def embedding_head(*args: Any, **kwargs: Any) -> WeightMap:
     """The same of a model that returns its embedding where there is no head."""
     head = head_map(*args, **kwargs)
     if not head.headless:
@@ -382,7 +426,9 @@ def new_head_map(width: int, options: LoadOptions, reads: str) -> WeightMap:
     return head_map({}, width, options, "none")
 
 
-def beit_end(tensors, width, options, norm, averaged, head) -> WeightMap:
+def beit_end(
+    tensors: Tensors, width: int, options: LoadOptions, norm: str, averaged: bool, head: str
+) -> WeightMap:
     """The last norm of a BEiT, by whose name the file shows its pooling, and its head."""
     pooling = options.pooling or ("gap" if averaged else "cls")
     path = "fc_norm" if pooling == "gap" else "norm"
@@ -390,12 +436,12 @@ def beit_end(tensors, width, options, norm, averaged, head) -> WeightMap:
     return end | head_map(tensors, width, options, head)
 
 
-def without_prefix(tensors: dict, prefix: str) -> dict:
+def without_prefix(tensors: Tensors, prefix: str) -> dict:
     """The tensors whose names begin with a prefix, by their names without it."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def dims(tensors: dict, name: str, axes: int) -> tuple:
+def dims(tensors: Tensors, name: str, axes: int) -> tuple:
     """The shape of a tensor that determines the size of a model; a ValueError if it is unfit."""
     if name not in tensors:
         raise ValueError(
@@ -411,26 +457,26 @@ def dims(tensors: dict, name: str, axes: int) -> tuple:
     return shape
 
 
-def patch_dims(tensors: dict, kernel: str) -> tuple:
+def patch_dims(tensors: Tensors, kernel: str) -> tuple:
     """(width, channels of the image, side of a patch) of a kernel of patches in torch's layout."""
     width, channels, *patch = dims(tensors, kernel, 4)
     return width, channels, square(tensors, kernel, *patch)
 
 
-def first_names(tensors: dict, count: int = 6) -> str:
+def first_names(tensors: Tensors, count: int = 6) -> str:
     """The first names of a file's tensors, and how many more there are."""
     names = sorted(tensors)
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(ascii(name) for name in names[:count]) + more
 
 
-def count_layers(tensors: dict, pattern: str = r"blocks\.(\d+)\.") -> int:
+def count_layers(tensors: Tensors, pattern: str = r"blocks\.(\d+)\.") -> int:
     """Number of different numbers that the group of a regular expression takes in the names."""
     matches = (re.match(pattern, name) for name in tensors)
     return at_most(len({match[1] for match in matches if match}), MOST_LAYERS, "layers")
 
 
-def count_units(tensors: dict, pattern: str, first: int = 1) -> tuple:
+def count_units(tensors: Tensors, pattern: str, first: int = 1) -> tuple:
     """Number of units of each stage, from a pattern with groups for the numbers of both."""
     stages = {}
     for match in (re.match(pattern, name) for name in tensors):
@@ -448,7 +494,7 @@ def at_most(number: int, most: int, unit: str) -> int:
     return number
 
 
-def square(tensors: dict, kernel: str, rows: int, columns: int) -> int:
+def square(tensors: Tensors, kernel: str, rows: int, columns: int) -> int:
     """The side of a patch, from the two sizes of its kernel."""
     if rows != columns:
         raise ValueError(
@@ -458,7 +504,7 @@ def square(tensors: dict, kernel: str, rows: int, columns: int) -> int:
     return rows
 
 
-def fill(variables: dict, archive, mapping: WeightMap) -> None:
+def fill(variables: Variables, archive: TensorFile, mapping: WeightMap) -> None:
     """Assigns every weight, after `check`, reading each tensor once; a ValueError if not finite."""
     check(archive, mapping, variables)
     for name, expected in mapping.constants.items():
@@ -475,12 +521,17 @@ def fill(variables: dict, archive, mapping: WeightMap) -> None:
         _assign(variables, archive, tensors, conversions)
 
 
-def _shown(values):
+def _shown(values: np.ndarray) -> str:
     """The first few of some values."""
     return np.array2string(np.ravel(values)[:MOST_SHOWN], precision=3, separator=", ")
 
 
-def _assign(variables, archive, tensors, conversions):
+def _assign(
+    variables: Variables,
+    archive: TensorFile,
+    tensors: Iterable[str],
+    conversions: Mapping[str, Convert],
+) -> None:
     """Fills the weights made of the same tensors, which are freed when this returns."""
     arrays = [archive.read(tensor) for tensor in tensors]
     for name, convert in conversions.items():
@@ -494,7 +545,7 @@ def _assign(variables, archive, tensors, conversions):
         variables[name].assign(array)
 
 
-def check(archive, mapping: WeightMap, variables=None) -> None:
+def check(archive: TensorFile, mapping: WeightMap, variables: Variables | None = None) -> None:
     """Raises a ValueError that lists what does not fit, of the file alone without variables."""
     wanted = _wanted(mapping, variables)
     used = {tensor for made in wanted.values() for tensor in made.tensors}
@@ -521,7 +572,7 @@ def check(archive, mapping: WeightMap, variables=None) -> None:
         )
 
 
-def _wanted(mapping, variables):
+def _wanted(mapping: WeightMap, variables: Variables | None) -> dict[str, Transform]:
     return {
         name: made
         for name, made in mapping.weights.items()
@@ -529,11 +580,13 @@ def _wanted(mapping, variables):
     }
 
 
-def _matches(name, patterns):
+def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _misshapen(variables, infos, wanted):
+def _misshapen(
+    variables: Variables | None, infos: Tensors, wanted: Mapping[str, Transform]
+) -> set[str]:
     """What is wrong with shapes and dtypes, a line for each tensor or weight."""
     wrong = set()
     for name, made in wanted.items():
@@ -550,7 +603,7 @@ def _misshapen(variables, infos, wanted):
     return wrong
 
 
-def _misconverted(name, made, expected):
+def _misconverted(name: str, made: Transform, expected: tuple[int, ...]) -> set[str]:
     """Tries a conversion on zeros of the tensors' shapes, each a view of a single number."""
     zeros = [np.broadcast_to(np.float32(0), shape) for shape in made.tensors.values()]
     try:
@@ -560,7 +613,7 @@ def _misconverted(name, made, expected):
     return set() if shape == expected else {f"weight {name!r} of {expected}, converted to {shape}"}
 
 
-def _counted(kind, names):
+def _counted(kind: str, names: list[str]) -> str:
     shown = ", ".join(str(name) for name in names[:MOST_SHOWN])
     more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
     return f"{kind} ({len(names)}): {shown}{more}"
@@ -576,7 +629,7 @@ class TokenNames(NamedTuple):
 
 
 def infer_num_heads(
-    width: int, layers: int, options, other: int | None = None, published: dict = HEADS
+    width: int, layers: int, options: LoadOptions, other: int | None = None, published: dict = HEADS
 ) -> int:
     """The number of heads asked for, or of a published size, unless `other` may be it as well."""
     num_heads = options.num_heads or options.config.get("num_heads")
@@ -593,13 +646,13 @@ def infer_num_heads(
 
 
 def embedding_map(
-    tensors: dict,
+    tensors: Tensors,
     names: TokenNames,
     stride: int,
     channels: int,
-    options,
-    image_shape=None,
-    pooling=None,
+    options: LoadOptions,
+    image_shape: tuple | None = None,
+    pooling: str | None = None,
 ) -> WeightMap:
     """The `WeightMap` of a ViT's positions and prefix tokens, its images and its pooling."""
     _, num_positions, width = dims(tensors, names.positions, 3)
@@ -624,7 +677,7 @@ def embedding_map(
     return mapping | WeightMap(arguments, weights)
 
 
-def add_positions(*arrays):
+def add_positions(*arrays: np.ndarray) -> np.ndarray:
     """Tokens of shape (1, token, channel) as one, with the first of the positions added."""
     *tokens, positions = arrays
     tokens = concat_tokens(*tokens)
@@ -632,7 +685,11 @@ def add_positions(*arrays):
 
 
 def prefix_map(
-    tensors: dict, names: TokenNames, width: int, options, pooling: str | None = None
+    tensors: Tensors,
+    names: TokenNames,
+    width: int,
+    options: LoadOptions,
+    pooling: str | None = None,
 ) -> WeightMap:
     """The `WeightMap` of the prefix tokens, which determine the pooling unless it is given."""
     first = [n for n in (names.class_token, names.distillation) if n in tensors]
@@ -664,7 +721,7 @@ def prefix_map(
     return mapping | WeightMap(arguments, {"embedding/prefix": Transform(sizes, concat_tokens)})
 
 
-def concat_tokens(*tokens):
+def concat_tokens(*tokens: np.ndarray) -> np.ndarray:
     """Arrays of shape (1, token, channel) as one."""
     return np.concatenate(tokens, axis=1)
 
@@ -693,7 +750,7 @@ def file_grid(
     )
 
 
-def pixels(grid, channels):
+def pixels(grid: TokenGrid, channels: int) -> tuple[int, int, int]:
     """The (height, width, channels) of the images that a grid covers."""
     return (grid.rows * grid.stride, grid.columns * grid.stride, channels)
 
@@ -709,7 +766,7 @@ def fit_positions(positions: np.ndarray, grid: TokenGrid, prefix: int) -> np.nda
 
 
 def clip_tokens_map(
-    tensors: dict,
+    tensors: Tensors,
     names: TokenNames,
     width: int,
     channels: int,
@@ -729,7 +786,9 @@ def clip_tokens_map(
     return WeightMap({"image_shape": pixels(grid, channels)}, weights)
 
 
-def patch_positions_map(tensors: dict, name: str, patch: int, channels: int, options) -> WeightMap:
+def patch_positions_map(
+    tensors: Tensors, name: str, patch: int, channels: int, options: LoadOptions
+) -> WeightMap:
     """The positions (1, token, channel) of a SigLIP, which determine its images."""
     shape = dims(tensors, name, 3)
     side = math.isqrt(shape[1])
@@ -754,7 +813,7 @@ def relative_grid(
 ) -> TokenGrid:
     """The grid of R x C tokens whose table has (2 R - 1) (2 C - 1) + 3 entries, else a square."""
 
-    def count(rows, columns):
+    def count(rows: int, columns: int) -> int:
         return (2 * rows - 1) * (2 * columns - 1) + 3
 
     image_shape = own or asked
