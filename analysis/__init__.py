@@ -77,6 +77,12 @@ GUESSES = {
     **dict.fromkeys(("analyze", "analyse", "run", "html"), "make_report(models, images)"),
     **dict.fromkeys(("similarity_matrix", "linear_cka", "kernel_cka"), "cka or similarities"),
     **dict.fromkeys(("head_importance", "prune_heads", "head_pruning"), "head_ablation"),
+    **dict.fromkeys(("dashboard", "app", "gui", "serve"), "explore(model, image)"),
+    **dict.fromkeys(("explain", "shap", "lime", "captum"), "grad_cam or input_gradients"),
+    **dict.fromkeys(("kmeans", "cluster", "silhouette"), "clustering"),
+    **dict.fromkeys(("summary", "layers", "list_layers"), "model.taps"),
+    **dict.fromkeys(("measurements", "list_measurements"), "dir(vit_tf.analysis)"),
+    **dict.fromkeys(("predict", "classify"), "mistakes or explore(model, image)"),
     "evaluate": "mistakes, or the command vit-tf evaluate",
 }
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

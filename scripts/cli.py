@@ -13,6 +13,19 @@ from vit_tf.common.names import unknown_name
 
 COMMANDS = ("study", "analyze", "scorecard", "explore", "train", "finetune", "pretrain")
 COMMANDS += ("evaluate", "compute", "export")
+# What people of other tools type in the place of a command, and what to type here.
+GUESSES = {
+    **dict.fromkeys(("report", "compare", "cka", "measure", "run"), "vit-tf analyze MODEL ..."),
+    **dict.fromkeys(("predict", "classify", "show", "gui", "app"), "vit-tf explore MODEL IMAGE"),
+    **dict.fromkeys(("attention", "saliency", "heatmap"), "vit-tf explore MODEL IMAGE"),
+    **dict.fromkeys(("test", "eval", "accuracy"), "vit-tf evaluate MODEL"),
+    **dict.fromkeys(("fit", "fine-tune", "fine_tune"), "vit-tf train or vit-tf finetune"),
+    **dict.fromkeys(("version", "-V", "-v"), "vit-tf --version"),
+    **dict.fromkeys(
+        ("list", "models", "list-models", "list_models", "download"),
+        'vit_tf.list_pretrained("*") in Python',
+    ),
+}
 OVERVIEW = """usage: vit-tf COMMAND ...
 
 {commands}
@@ -35,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if len(words) == 2 and words[0] == "help" and words[1] in COMMANDS:
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         commands = "\n".join(f"  {name:10} {summary_of(name)}" for name in COMMANDS)
         print(OVERVIEW.format(commands=commands))
@@ -44,7 +59,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"vit-tf {vit_tf.__version__}")
         return 0
     if name not in COMMANDS:
-        print(f"error: {unknown_name('COMMAND', name, COMMANDS)}", file=sys.stderr)
+        hint = f". Did you mean {GUESSES[name]}?" if name in GUESSES else ""
+        print(f"error: {unknown_name('COMMAND', name, COMMANDS)}{hint}", file=sys.stderr)
         return 2
     return import_module(f"vit_tf.scripts.{name}").main(rest)
 

@@ -86,7 +86,12 @@ def _check(options: Options) -> None:
     common.check_layers(options)
     common.require_at_least(options, samples=1, noise=0)
     if not options.images:
-        raise ValueError(f"No image file is given. Received: {format_list(options.models)}, models")
+        folders = [name for name in options.models[1:] if os.path.isdir(name)]
+        hint = f"; the images of a folder are {folders[0].rstrip('/')}/*" if folders else ""
+        raise ValueError(
+            "No image file is given. Expected: vit-tf explore MODEL IMAGE. "
+            f"Received: {format_list(options.models)}, models{hint}"
+        )
     if options.names and len(options.names) != len(options.models):
         raise ValueError(
             f"Expected --names for {len(options.models)} models. Received: {len(options.names)}"

@@ -381,6 +381,8 @@ def study_model(
     readers: dict[str, Any] = {
         name: lambda name=name: getattr(load(), name) for name in first_layer
     }
+    # The head of a model that was pre-trained on masked patches is untrained.
+    class_names = common.describe_data(data_options(plan, options)).class_names
     return StudyModel(
         plan.name,
         plan.role,
@@ -391,6 +393,7 @@ def study_model(
         plan.detail,
         origin,
         None if accuracy is None else (accuracy / 100, facts["row"]["tested on"]),
+        class_names=() if accuracy is None else tuple(class_names),
         supervision="reconstruction" if plan.role == "masked" else "labels",
         training_flops=lambda: training_flops(plan, options, load()),
         configuration={

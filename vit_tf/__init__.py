@@ -51,6 +51,10 @@ GUESSES = {
         ("fit", "finetune", "fine_tune"), "vit_tf.train or the command vit-tf finetune"
     ),
     **dict.fromkeys(("feature_extractor", "extract_features", "get_features"), "vit_tf.submodel"),
+    **dict.fromkeys(("VisionTransformer", "vit", "vit_b16", "vit_b_16"), "vit_tf.ViT"),
+    **dict.fromkeys(("ResNet", "ResNet50", "resnet50", "ResNetV2"), "vit_tf.BiT"),
+    **dict.fromkeys(("datasets", "dataset"), "vit_tf.data"),
+    **dict.fromkeys(("report", "make_report"), "vit_tf.analysis.make_report"),
     "evaluate": "the command vit-tf evaluate",
     "analyze": "vit_tf.analysis.make_report or the command vit-tf analyze",
     "load_data": "vit_tf.data.load",

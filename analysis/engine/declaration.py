@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.common.names import near_names
+from vit_tf.common.arguments import argument_error
 from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
@@ -208,11 +208,8 @@ def _front(
         except TypeError:
             known = [*signature.parameters, "layers", "detail"]
             for name in kwargs.keys() - known:
-                if near := near_names(name, known):
-                    raise TypeError(
-                        f"{function.__name__}() has no argument {name!r}. "
-                        f"Did you mean {' or '.join(near)}?"
-                    ) from None
+                if error := argument_error(function.__name__, name, known):
+                    raise error from None
             return function(*args, **kwargs)  # which raises it in its own name
         _prepare(given.arguments, declaration, layers, detail)
         return run(*given.args, **given.kwargs)

@@ -10,6 +10,8 @@ import xarray as xr
 from vit_tf.common.names import format_list, near_names
 from vit_tf.taps.tokens import prefix_names
 
+from . import accessors  # noqa: F401
+
 Result: TypeAlias = xr.DataArray | xr.Dataset
 Results: TypeAlias = Mapping[str, Result]  # by name, or by the label in a plot
 Labelled = TypeVar("Labelled", xr.DataArray, xr.Dataset)

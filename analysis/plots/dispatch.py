@@ -1,9 +1,12 @@
 """`plot`: the plot of any result, found by its variables and dims."""
 
 import inspect
+import os
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
+
+from vit_tf.common.arguments import argument_error
 
 from ..engine.results import expect_results
 
@@ -50,6 +53,11 @@ def plot(
     See also:
         `plot_cka`, `plot_attention_distance` and the other plots by name.
     """
+    if isinstance(ax, str | os.PathLike):
+        raise ValueError(
+            f"Expected ax to be Matplotlib axes. Received: {str(ax)!r}; a plot is saved by "
+            "analysis.plot(result).figure.savefig(path)"
+        )
     results = expect_results(result).values() if isinstance(result, dict) else [result]
     plots = {draw.__name__: draw for draw in map(find_plot, results)}
     if len(plots) > 1:
@@ -58,5 +66,7 @@ def plot(
     ((name, draw),) = plots.items()
     _, *known = inspect.signature(draw).parameters
     if unknown := sorted(set(options) - set(known)):
+        if error := argument_error("plot", unknown[0], known):
+            raise error
         raise TypeError(f"Expected options of {name} among {known}. Received: {unknown}")
     return draw(result, ax, **options)

@@ -16,6 +16,7 @@ import tensorflow as tf
 import xarray as xr
 
 import vit_tf
+from vit_tf.common.arguments import explain_arguments
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images, is_raw
 from vit_tf.data.preprocessing import Preprocessing, check_values
@@ -226,6 +227,7 @@ def _evaluated(
     return claims
 
 
+@explain_arguments
 def make_report(
     models: Models,
     images: AnyImages,
@@ -503,7 +505,7 @@ def _shown_images(models: Sequence[StudyModel], data: Data) -> tuple[list[ShownI
         except Exception as error:
             failed.append(("Predictions", [f"{model.name}: {explain(error, 'Predictions')}"]))
             continue
-        is_labelled = model.correct is not None and labels is not None
+        is_labelled = model.accuracy is not None and labels is not None
         names = model.class_names if is_labelled else names
         for index, shares in enumerate(probabilities(scores, model.has_sigmoids)):
             best = int(shares.argmax())

@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +17,7 @@ import xarray as xr
 from scipy.special import expit, softmax
 
 import vit_tf
+from vit_tf.common.arguments import explain_arguments
 from vit_tf.common.names import without_password
 from vit_tf.data.any_images import as_images
 from vit_tf.data.batches import require_finite_length
@@ -115,6 +117,7 @@ class Exploration:
         return in_frame(self.path)
 
 
+@explain_arguments
 def explore(
     model: Any,
     images: Any,
@@ -378,8 +381,10 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str]]:
     for number, image in enumerate(images, start=1):
         is_path = isinstance(image, str | Path)
         if is_path and not Path(image).is_file():
+            is_address = re.match("https?:/", str(image))
+            problem = "an address: download the file first" if is_address else "no such file"
             raise ValueError(
-                f"Expected an image file. Received: {without_password(image)!r}, no such file"
+                f"Expected an image file. Received: {without_password(image)!r}, {problem}"
             )
         if hasattr(image, "getexif"):
             image = pixels_of(image)

@@ -128,7 +128,8 @@ class StudyModel:
     accuracy: tuple[float, int] | None = None  # test accuracy in [0, 1], number of test images
     # Which test images are classified correctly, of shape (test image,).
     correct: Any = field(default=None, compare=False, repr=False)
-    # Names of the classes of its scores, where they are known to be scores of classes.
+    # Names of the classes of its scores, where they are known to be scores of classes; those of the
+    # labels where its accuracy is known.
     class_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
     # Of each tap without the example axis; empty where all taps are as the tap grammar says.
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)

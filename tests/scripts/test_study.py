@@ -67,6 +67,12 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
     report = (tmp_path / "report.html").read_text()
     figures = sorted(path.stem for path in (tmp_path / "figures").glob("*.png"))
     assert sorted(re.findall(r'href="figures/([\w-]+)\.png"', report)) == figures
+    # The first images stand with their classes and with what each model predicts.
+    labels = re.findall(r'<span class="label">(\w+)</span>', report)
+    predicted = re.findall(r'<span class="guess.*?>([✓✗]) (\w+) \d+&nbsp;%', report)
+    assert labels and len(predicted) == 2 * len(labels)
+    for number, (mark, name) in enumerate(predicted):
+        assert (mark == "✓") == (name == labels[number // 2])
     # One whose picture would say nothing has a sentence in its place.
     said = [name for name in ("head-kinds-vit-cls", "head-kinds-vit-gap") if name not in figures]
     assert report.count(" heads, of 2 lay") >= bool(said)

@@ -296,6 +296,8 @@ def refuse_other_formats(path: str | os.PathLike) -> None:
             "compiled for TensorFlow Lite, which keeps no layers: save the Keras model that it "
             f"was made from, with model.save({anew!r})"
         )
+    elif lower.endswith((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")):
+        received = "an image; images come after the model"
     else:
         return
     raise ValueError(
@@ -318,6 +320,8 @@ def fetch(path_or_name: str) -> tuple:
     if path_or_name not in CHECKPOINTS:
         if not os.path.exists(path_or_name) and not path_or_name.endswith(EXTENSIONS):
             error = unknown_name("path_or_name", path_or_name, [*bundled_models(), *CHECKPOINTS])
+            if re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+(\.\w+)?|resnet\d+", path_or_name):
+                raise ValueError(f"{error}; a model of timm opens by 'timm:{path_or_name}'")
             if not re.fullmatch(r"[\w.-]+/[\w.-]+", path_or_name):
                 raise error
             raise ValueError(

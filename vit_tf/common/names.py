@@ -145,6 +145,12 @@ def as_sizes(
 
 def as_image_shape(image_shape: Iterable, counts: tuple = (3,)) -> tuple:
     """An `image_shape`, (height, width, channels) in pixels, of so many numbers, as ints."""
+    if isinstance(image_shape, str):
+        raise ValueError(
+            "Expected image_shape to be (height, width, channels) in pixels. "
+            f"Received: {image_shape!r}; a variant by name is made by "
+            f"from_variant({image_shape!r}, image_shape=(224, 224, 3))"
+        )
     return as_sizes("image_shape", image_shape, "(height, width, channels) in pixels", counts)
 
 

@@ -135,9 +135,10 @@ def as_images(
         pixels = pixels_of(images, channels=_num_decoded(preprocessing))
         return _prepared(pixels, preprocessing)[None]
     if not hasattr(images, "shape") or not hasattr(images, "dtype"):
+        hint = "; several models are one list: [model, other]" if callable(images) else ""
         raise ValueError(
             "Expected images to be an array, a PIL image, a path, a folder, a list of these, or a "
-            f"tf.data.Dataset. Received: {type(images).__name__}"
+            f"tf.data.Dataset. Received: {type(images).__name__}{hint}"
         )
     if len(images.shape) == 3 and images.shape[-1] in CHANNELS:
         images = images[None]
