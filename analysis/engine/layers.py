@@ -211,6 +211,15 @@ def _skips(model: _Model) -> list[str]:
     return taps if sites[0] & sites[1] else []
 
 
+def _ablated_skips(model: _Model) -> list[str]:
+    """Skips and branches by themselves; in other Keras models they are the tensors before a sum.
+
+    What edits such a tensor changes all that reads it, and not the sum alone.
+    """
+    sums = {tap.removesuffix("/sum") for tap in model.matching("*/sum")}
+    return [tap for tap in _skips(model) if tap.rpartition("/")[0] in sums]
+
+
 def _norms(model: _Model) -> list[str]:
     taps = model.matching("*/norm", "norm")
     return taps if len(taps) > 1 else []
@@ -251,7 +260,7 @@ KINDS = {
     "heads": Kind("outputs of attention heads", _heads, with_scores=True),
     "block_heads": Kind("such a block", _block_heads),
     "skips": Kind("separate skips and branches", _skips),
-    "ablated_skips": Kind("separate skips and branches", _skips, with_scores=True),
+    "ablated_skips": Kind("separate skips and branches", _ablated_skips, with_scores=True),
     "norms": Kind("norms of blocks", _norms),
     "scores": Kind("scores", lambda model: [], with_scores=True),
 }

@@ -710,6 +710,8 @@ def readable_taps(described: ModelTaps, patterns: Sequence[str]) -> list[str]:
     wanted |= {*layers_of("heads", described.names, described.shapes, graph, None)}
     taps = recorder.find_taps(described.source)
     read = [tap for tap in taps if tap in wanted or tap.endswith("/weights")]
+    skips = layers_of("skips", described.names, described.shapes, graph, None)
+    read += [tap for tap in skips if tap not in read]
     # Scores before a last softmax are no output of a layer.
     return read if graph.scores in taps else [*read, graph.scores]
 

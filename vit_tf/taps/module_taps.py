@@ -145,6 +145,7 @@ def study_features(module: torch.nn.Module) -> TorchFeatures:
     names = [tap for tap, name in described.sources.items() if tap != name]
     names += [*described.graph.representations, *described.graph.blocks]
     names += [SCORES] if SCORES in described.sources else []
+    names += [name for name in described.names if name.endswith(("/skip", "/branch"))]
     tokens = described.shapes.get(described.graph.representations[-1], ())
     if not _has_usual_form(described.trace) and len(tokens) == 2:
         weights = [name for name in described.names if name.endswith("/weights")]

@@ -5,7 +5,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from vit_tf.taps.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
 
 FACTS = "features.json"  # next to a SavedModel
+TERMS = ("/skip", "/branch")  # ends of the names of what a residual sum adds
 
 
 @keras.saving.register_keras_serializable("vit_tf")
@@ -134,7 +135,9 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
     tap for each (`"attention/0"`), and the second call of a layer is `"relu@2"`. Patterns that end
     in `"/weights"` also match the attention weights of `MultiHeadAttention` layers, including
     KerasHub's, which do not return them: they are computed from queries and keys without a mask,
-    with a warning if the model uses one. `"PATH/logits"` are the class scores to which the layer
+    with a warning if the model uses one. Patterns that end in `"/skip"` or `"/branch"` also match
+    the two terms of residual sums in functional models, under the path of the sum, such as
+    `"conv2_block1_add/skip"`. `"PATH/logits"` are the class scores to which the layer
     that ends a model applies its softmax or sigmoids, `"PATH/log_odds"` those of both classes of a
     model that ends in one sigmoid.
 
@@ -179,14 +182,23 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     masked = MaskedCalls(attention_layers(model))
     all_taps = list(recorder.find_taps(model, masked))
     computed = computed_weights(model, all_taps)
-    plain = [pattern for pattern in patterns if not pattern.endswith("/weights")]
+    terms = residual_terms(model, all_taps)
+    ends = ("/weights", *TERMS)
+    plain = [pattern for pattern in patterns if not pattern.endswith(ends)]
     asked = [pattern for pattern in patterns if pattern.endswith("/weights")]
+    asked_terms = [pattern for pattern in patterns if pattern.endswith(TERMS)]
     scores = None
     if any(pattern.endswith((LOGITS, LOG_ODDS)) or pattern == "output" for pattern in plain):
         scores = find_scores(model)
         scores = None if scores.tap in all_taps else scores
     known = [*all_taps, scores.tap] if scores else all_taps
     taps = match(plain, known) if plain else []
+    if asked_terms:
+        matched_terms = match(asked_terms, [*all_taps, *terms])
+        taps = [*taps, *(tap for tap in matched_terms if tap not in terms)]
+        terms = {name: source for name, source in terms.items() if name in matched_terms}
+    else:
+        terms = {}
     weights = match(asked, [*all_taps, *computed]) if asked else []
     ignored = [tap for tap in weights if tap in computed and _layer_of(tap) in masked.paths]
     if ignored:
@@ -201,6 +213,7 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
             f"a subclass with a rule of its own, whose output is not given by {format_list(wrong)}"
         )
     sources = [source for tap in weights for source in computed.get(tap, (tap,))]
+    sources += terms.values()
     inner = {}
     if scores and scores.tap in taps:
         if isinstance(scores.source, str):
@@ -211,7 +224,9 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     wanted = [tap for tap in all_taps if tap in {*taps, *sources}]
     images, outputs = recorder.symbolic_taps(model, wanted, inner)
     selected = {}
-    for tap in wanted:
+    for tap in all_taps:
+        for name in (f"{tap}{term}" for term in TERMS if f"{tap}{term}" in terms):
+            selected[name] = outputs[terms[name]]
         if tap in taps or tap in weights:
             selected[tap] = outputs[tap]
         for name in (name for name in weights if name in computed and computed[name][1] == tap):
@@ -308,7 +323,7 @@ class ModelTaps:
 
 
 def describe_taps(model: keras.Model) -> ModelTaps:
-    """The taps of a built Keras model, those of computed attention weights included."""
+    """The taps of a built Keras model, computed attention weights and residual terms included."""
     if hasattr(model, "intermediates"):
         source = submodel(model, "*")
         shapes = {tap: tuple(x.shape[1:]) for tap, x in source.output.items()}
@@ -319,6 +334,8 @@ def describe_taps(model: keras.Model) -> ModelTaps:
     for weights, (query, key) in computed_weights(model, list(traced)).items():
         if len(shapes[query]) == 3:
             shapes[weights] = (shapes[query][1], shapes[query][0], shapes[key][0])
+    for term, source in residual_terms(model, traced).items():
+        shapes[term] = shapes[source]
     graph = replace(graph_of_entries(_entries(model, traced)), scores=find_scores(model).tap)
     return ModelTaps(tuple(shapes), shapes, graph, model)
 
@@ -433,6 +450,59 @@ def _sums(graph: Any) -> set[str]:
         for node in recorder.graph_nodes(graph)
         if type(node.operation).__name__ == "Add" and len(node.input_tensors) > 1
     }
+
+
+def residual_terms(model: keras.Model, taps: Container[str]) -> dict[str, str]:
+    """`"SUM/skip"` and `"SUM/branch"` of each residual sum, to the taps that hold them.
+
+    A residual sum adds two tensors of equal shape, in a functional model or one inside it. Of what
+    only one of the two depends on, the skip has fewer layers with kernels, at most one: none, or
+    the projection of a shortcut. What comes after the sum, such as an activation, has no influence.
+    """
+    paths = {id(operation): path for path, operation in recorder.named_operations(model)}
+    containers = [model, *(operation for _, operation in recorder.named_operations(model))]
+    graphs = [graph for graph in map(recorder.functional_graph, containers) if graph is not None]
+    terms: dict[str, str] = {}
+    for graph in graphs:
+        sources, ancestors, calls = {}, {id(x): 0 for x in graph.inputs}, Counter()
+        nodes = recorder.graph_nodes(graph)
+        for index, node in enumerate(nodes):
+            path = paths.get(id(node.operation), "")
+            calls[path] += 1
+            name = recorder.tap_name(path, calls[path], "")
+            # The nodes that a tensor depends on, as bits of one number.
+            depends_on = 1 << index
+            for tensor in node.input_tensors:
+                depends_on |= ancestors.get(id(tensor), 0)
+            for position, output in enumerate(node.outputs):
+                is_single = len(node.outputs) == 1
+                sources[id(output)] = name if is_single else f"{name}/{position}"
+                ancestors[id(output)] = depends_on
+            if type(node.operation).__name__ != "Add" or len(node.input_tensors) != 2:
+                continue
+            pair = _skip_and_branch(node.input_tensors, ancestors, nodes)
+            held = [sources.get(id(tensor)) for tensor in pair or ()]
+            if held and name in taps and all(source in taps for source in held):
+                terms |= {f"{name}{term}": tap for term, tap in zip(TERMS, held, strict=True)}
+    return terms
+
+
+def _skip_and_branch(
+    tensors: Sequence[Tensor], ancestors: Mapping[int, int], nodes: Sequence[Any]
+) -> tuple[Tensor, Tensor] | None:
+    """The skip and the branch of two tensors that are added; None where neither is a skip."""
+    first, second = tensors
+    if first is second or tuple(first.shape) != tuple(second.shape):
+        return None
+    sizes = []
+    for tensor, other in ((first, second), (second, first)):
+        own = ancestors[id(tensor)] & ~ancestors[id(other)]
+        own_nodes = [node for index, node in enumerate(nodes) if own >> index & 1]
+        kernels = sum(_has_kernel(node.operation) for node in own_nodes)
+        sizes.append((kernels, len(own_nodes)))
+    if sizes[0] == sizes[1] or min(sizes)[0] > 1:
+        return None
+    return (first, second) if sizes[0] < sizes[1] else (second, first)
 
 
 def _separable_blocks(graph: Any) -> tuple[set[str], set[str]]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from vit_tf.torch_models import axes
 from vit_tf.torch_models.execution import (
+    ADDITIONS,
     EMBEDDING,
     LOCK,
     OUTPUT,
@@ -21,7 +23,7 @@ from vit_tf.torch_models.execution import (
     main_tensor,
 )
 from vit_tf.torch_models.expectations import find_image_shape
-from vit_tf.torch_models.structure import Call, find_blocks, find_final_norm
+from vit_tf.torch_models.structure import Call, find_blocks, find_final_norm, same_values
 
 Array = np.ndarray
 BATCH_SIZES = (2, 3)  # of two runs, which show the axis of examples
@@ -215,17 +217,22 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
     """The first calls of all submodules, in the order in which they return."""
     calls, handles, sources = {}, [], {}
+    skips = SkipFinder(sources, calls)
 
     def before(path: str) -> Any:
         def hook(_: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+            skips.stack.append(path)
             sources.setdefault(path, main_tensor([args, kwargs]))
 
         return hook
 
     def after(path: str) -> Any:
         def hook(submodule: torch.nn.Module, args: tuple, output: Any) -> None:
+            skips.stack.pop()
             if path not in calls:
-                calls[path] = Call(path, submodule, sources.get(path), main_tensor(output))
+                has_skip = path in skips.paths
+                source, result = sources.get(path), main_tensor(output)
+                calls[path] = Call(path, submodule, source, result, has_skip)
 
         return hook
 
@@ -234,11 +241,54 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
             if not isinstance(submodule, torch.jit.ScriptModule):
                 handles.append(submodule.register_forward_pre_hook(before(path), with_kwargs=True))
                 handles.append(submodule.register_forward_hook(after(path)))
-        module(images)
+        with skips:
+            module(images)
     finally:
         for handle in handles:
             handle.remove()
     return list(calls.values())
+
+
+class SkipFinder(TorchFunctionMode):
+    """The paths of submodules whose own code adds something to their input, or to a shortcut of it.
+
+    `sources` and `calls` are what submodules were given, and those that have returned, by path;
+    `stack` are the paths of those that run.
+    """
+
+    def __init__(self, sources: Mapping[str, torch.Tensor | None], calls: Mapping[str, Call]):
+        super().__init__()
+        self._sources, self._calls = sources, calls
+        self.stack: list[str] = []
+        self.paths: set[str] = set()
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in ADDITIONS and len(args) == 2 and self.stack:
+            path = self.stack[-1]
+            terms = [x for x in args if isinstance(x, torch.Tensor)]
+            is_sum = len(terms) == 2 and terms[0].shape == terms[1].shape
+            if path not in self.paths and is_sum and any(map(self._is_skip, terms)):
+                self.paths.add(path)
+        return func(*args, **(kwargs or {}))
+
+    def _is_skip(self, term: torch.Tensor) -> bool:
+        """Whether a tensor is the input of the submodule that runs, or a child's output for it."""
+        path = self.stack[-1]
+        source = self._sources.get(path)
+        if source is None:
+            return False
+        if same_values(term, source):
+            return True
+        return any(
+            call.output is not None
+            and call.source is not None
+            and same_values(call.output, term)
+            and same_values(call.source, source)
+            for call in self._calls.values()
+            if call.parent == path
+        )
 
 
 def layout_of(

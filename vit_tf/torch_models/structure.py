@@ -16,6 +16,7 @@ class Call:
     module: torch.nn.Module
     source: torch.Tensor | None  # what it was given
     output: torch.Tensor | None  # what it returned
+    has_skip: bool = False  # whether its own code adds something to its input
 
     @property
     def parent(self) -> str:
@@ -33,9 +34,10 @@ def find_blocks(calls: Sequence[Call]) -> list[str]:
 
     Blocks are submodules of one class, with layers that have parameters inside, each of which is
     given what the one before returned. Where these contain such a sequence themselves, as stages
-    do, the innermost are the blocks; a stage of one block has the class of block of the others.
+    do, the innermost are the blocks; a stage of one block has the class of block of the others. A
+    submodule with a skip around its own layers is a block, and a sequence inside it none.
     """
-    chains = [chain for chain in _chains(calls) if len(chain) > 1]
+    chains = _without_branches([chain for chain in _chains(calls) if len(chain) > 1], calls)
     if any(not _is_sequence(chain[0]) for chain in chains):
         # Sequences are stages or stems, but for a model that is made of nothing else.
         chains = [_opened(chain, calls) for chain in chains]
@@ -50,6 +52,14 @@ def find_blocks(calls: Sequence[Call]) -> list[str]:
         is_stage = (call.parent, type(call.module)) in stages and single
         blocks.add(single[-1] if is_stage else call.path)
     return [call.path for call in calls if call.path in blocks and not _within(call, blocks)]
+
+
+def _without_branches(chains: Sequence[list[Call]], calls: Sequence[Call]) -> list[list[Call]]:
+    """The chains that are not inside a submodule with a skip whose class forms a chain itself."""
+    classes = {type(call.module) for call in calls if call.has_skip}
+    classes &= {type(call.module) for chain in chains for call in chain}
+    paths = [call.path for call in calls if type(call.module) in classes]
+    return [chain for chain in chains if not any(is_inside(chain[0].path, path) for path in paths)]
 
 
 def _within(call: Call, blocks: set[str]) -> bool:

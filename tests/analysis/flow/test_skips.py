@@ -1,6 +1,8 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import torch
 from oracles import randomize
 from tables import features_of, numbers
 
@@ -85,3 +87,112 @@ def test_tokens_that_a_stage_does_not_have_are_not_known(rng):
     result = analysis.branch_norms(vit_tf.submodel(bit, "*/skip", "*/branch"), images)
     counts = result.skip.notnull().sum("token")[0].values
     assert counts[0] == 4 * counts[1] == result.sizes["token"]
+
+
+def post_activation_resnet(adds_first):
+    """A functional model like ResNet50 of keras.applications: activations after the sums."""
+    x = images = keras.Input((8, 8, 3))
+    x = keras.layers.Conv2D(4, 3, padding="same", activation="relu", name="stem")(x)
+    for number, width in enumerate((4, 8, 8), 1):
+        shortcut, stride = x, 1 + (width != x.shape[-1])
+        if stride > 1:
+            shortcut = keras.layers.Conv2D(width, 1, stride, name=f"block{number}_0_conv")(x)
+        y = keras.layers.Conv2D(width, 3, stride, "same", name=f"block{number}_1_conv")(x)
+        y = keras.layers.ReLU(name=f"block{number}_1_relu")(y)
+        y = keras.layers.Conv2D(width, 3, padding="same", name=f"block{number}_2_conv")(y)
+        add = keras.layers.Add(name=f"block{number}_add")
+        x = add([shortcut, y]) if adds_first else y + shortcut
+        x = keras.layers.ReLU(name=f"block{number}_out")(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(images, keras.layers.Dense(5)(x))
+
+
+@pytest.mark.parametrize("adds_first", [True, False])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_skips_of_a_post_activation_resnet_are_those_before_its_sums(adds_first, is_inside, rng):
+    """The skip is the shorter path, whatever the order of the terms, also of a model in a model."""
+    keras.utils.set_random_seed(1)
+    inner = post_activation_resnet(adds_first)
+    model = keras.Sequential([keras.Input((8, 8, 3)), inner]) if is_inside else inner
+    images = rng.normal(size=(5, 8, 8, 3)).astype("float32")
+    result = analysis.skip_ratio(model, images)
+    assert result.sizes["layer"] == 3
+    names = {
+        "stem": "block1_2_conv",
+        "block2_0_conv": "block2_2_conv",
+        "block2_out": "block3_2_conv",
+    }
+    layers = [inner.get_layer(name).output for name in (*names, *names.values())]
+    values = [np.float64(x) for x in keras.Model(inner.inputs, layers)(images)]
+    for index in range(3):
+        skip, branch = (x.reshape(5, -1, x.shape[-1]) for x in values[index::3])
+        norms = np.linalg.norm(skip, axis=-1), np.linalg.norm(branch, axis=-1)
+        defined = (norms[0] > 0) & (norms[1] > 0)
+        ratio = np.divide(*norms, where=defined, out=np.zeros_like(norms[0]))
+        counts = defined.sum(axis=0)
+        expected = np.divide(
+            ratio.sum(axis=0), counts, where=counts > 0, out=np.full(counts.shape, np.nan)
+        )
+        actual = result.norm_ratio[index, : len(counts)]
+        np.testing.assert_allclose(actual, expected, rtol=1e-4)
+    # An identity skip is what a ReLU returned; a projected shortcut has negative values.
+    np.testing.assert_array_equal(result.negative_share > 0, [False, True, False])
+
+
+def test_a_sum_of_equal_paths_and_one_with_a_table_are_no_residual_sums():
+    x = images = keras.Input((8, 8, 3))
+    towers = [keras.layers.Conv2D(4, 3, padding="same")(x) for _ in range(2)]
+    x = keras.layers.Add()(towers) + np.ones((1, 8, 8, 4), "float32")
+    model = keras.Model(images, keras.layers.Conv2D(4, 3)(x))
+    with pytest.raises(ValueError, match="skips and branches"):
+        analysis.skip_ratio(model, np.zeros((4, 8, 8, 3), "float32"))
+
+
+class PlainUnit(torch.nn.Module):
+    def __init__(self, width, out, stride=1):
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(width, out, 3, stride, padding=1)
+        self.normalization = torch.nn.BatchNorm2d(out)
+
+    def forward(self, x):
+        return self.normalization(self.convolution(x))
+
+
+class Block(torch.nn.Module):
+    """As a layer of a ResNet of transformers: a chain of convolutions and a skip around it."""
+
+    def __init__(self, width, out):
+        super().__init__()
+        stride = 1 + (width != out)
+        shortcut = torch.nn.Conv2d(width, out, 1, stride)
+        self.shortcut = shortcut if stride > 1 else torch.nn.Identity()
+        self.layer = torch.nn.Sequential(PlainUnit(width, out, stride), PlainUnit(out, out))
+
+    def forward(self, x):
+        residual = x
+        x = self.layer(x)
+        residual = self.shortcut(residual)
+        x += residual
+        return torch.relu(x)
+
+
+def test_blocks_of_a_module_are_what_has_a_skip_and_not_the_chains_inside(rng):
+    torch.manual_seed(0)
+    stages = [torch.nn.Sequential(Block(3, 4), Block(4, 4)), torch.nn.Sequential(Block(4, 8))]
+    pool = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 5)]
+    module = torch.nn.Sequential(*stages, *pool).eval()
+    images = rng.normal(size=(4, 8, 8, 3)).astype("float32")
+    result = analysis.skip_ratio(module, images)
+    blocks = [module[0][0], module[0][1], module[1][0]]
+    assert result.sizes["layer"] == len(blocks)
+    x = torch.from_numpy(images).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        for index, block in enumerate(blocks):
+            pair = [block.shortcut(x), block.layer(x)]
+            skip, branch = (np.float64(value).reshape(*value.shape[:2], -1) for value in pair)
+            norms = np.linalg.norm(skip, axis=1), np.linalg.norm(branch, axis=1)
+            ratio = np.where(norms[0] > 0, norms[0] / norms[1], np.nan)
+            expected = np.nanmean(ratio, axis=0)
+            actual = result.norm_ratio[index, : len(expected)]
+            np.testing.assert_allclose(actual, expected, rtol=1e-4)
+            x = block(x)
