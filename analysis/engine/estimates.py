@@ -219,7 +219,8 @@ class Estimate:
     `error` is the pair of standard error and degrees of freedom of Student's intervals. `units`, of
     shape (unit,), are what the number is a mean of: pseudo-values of a jackknife, or truth values.
     Estimates of equal `pairing`, "9 batches of 1000 images", are compared by paired differences of
-    units.
+    units. `shared` is the half-width that does not shrink with more units: that within runs, which
+    are measured on the same images.
     """
 
     value: float
@@ -230,6 +231,7 @@ class Estimate:
     error: tuple[float, float] | None = field(default=None, compare=False, repr=False)
     units: np.ndarray | None = field(default=None, compare=False, repr=False)
     pairing: str = field(default="", compare=False, repr=False)
+    shared: float = field(default=0.0, compare=False, repr=False)
 
     def at(self, alpha: float) -> Limits:
         """The ends of the interval that misses the truth with probability `alpha`."""
@@ -580,7 +582,8 @@ def over_trainings(estimates: Sequence[Estimate], bounds: Limits = UNBOUNDED) ->
     if not low + high:
         return descriptive(mean, f"all {len(values)} runs are equal")
     error = tuple(map(float, mean_error(values)))
-    return within(Estimate(mean, mean - low, mean + high, how, error=error), bounds)
+    shared = float(own_reaches.mean())
+    return within(Estimate(mean, mean - low, mean + high, how, error=error, shared=shared), bounds)
 
 
 def images_needed(
@@ -602,6 +605,10 @@ def images_needed(
     standard error of a pilot result. The power is that of a two-sided test at 5 %, whose 95 %
     interval leaves out the threshold.
 
+    For an estimate over runs, the interval also has a part within runs, of half-width `w`, which
+    more runs on the same images do not narrow: `t s / sqrt(n)` is `hypot(t s / sqrt(n), w)` above,
+    and two runs suffice where runs do not differ.
+
     Args:
         result: a pilot result: an `Estimate`, of a paired difference as of `minus` where two models
             are compared; a DataArray of `knn_accuracy`, or of `ridge_probe` with a selected
@@ -618,7 +625,8 @@ def images_needed(
 
     Raises:
         ValueError: unless one of `half_width` and `power` is given, for a result without an
-            interval or of unknown number, an effect at the threshold, and a power not in (0, 1).
+            interval or of unknown number, an effect at the threshold, a power not in (0, 1), and
+            where the interval within runs alone is too wide.
 
     Examples:
         >>> accuracy = analysis.knn_accuracy(vit, (images, labels), (images, labels), k=2)
@@ -644,8 +652,12 @@ def images_needed(
     if power is None:
         if not half_width > 0:
             raise ValueError(f"Expected half_width above 0. Received: {half_width}")
+        _require_runs_to_suffice(pilot, half_width)
         return _least_count(
-            lambda n: -stdtrit(n - 1, ALPHA / 2) * deviation / np.sqrt(n) <= half_width
+            lambda n: (
+                np.hypot(stdtrit(n - 1, ALPHA / 2) * deviation / np.sqrt(n), pilot.shared)
+                <= half_width
+            )
         )
     away = abs((pilot.value if effect is None else effect) - threshold)
     if not (0 < power < 1 and away > 0):
@@ -654,14 +666,29 @@ def images_needed(
             f"Received: power={power}, effect={effect}, threshold={threshold}"
         )
 
+    _require_runs_to_suffice(pilot, away)
+    if not deviation:
+        return 2
+
     def is_enough(n: int) -> bool:
-        critical, noncentrality = -stdtrit(n - 1, ALPHA / 2), np.sqrt(n) * away / deviation
+        own = np.sqrt(n) * pilot.shared / deviation
+        critical, noncentrality = np.hypot(stdtrit(n - 1, ALPHA / 2), own), np.sqrt(n) * away
+        noncentrality /= deviation
         reached = (
             nctdtr(n - 1, noncentrality, critical) if n < 1000 else ndtr(critical - noncentrality)
         )
         return 1 - reached >= power
 
     return _least_count(is_enough)
+
+
+def _require_runs_to_suffice(pilot: Estimate, reach: float) -> None:
+    """Raises a `ValueError` where the interval within runs alone is as wide as asked for."""
+    if pilot.shared and pilot.shared >= reach:
+        raise ValueError(
+            f"Expected an interval within runs narrower than +-{reach:.3g}, as more runs do not "
+            f"narrow it. Received: +-{pilot.shared:.3g}; measure each run on more images"
+        )
 
 
 MOST_IMAGES = 10**9

@@ -669,9 +669,9 @@ def _needed(claim: Claim | SimpleNamespace, estimate: Estimate) -> float:
     away = estimate.value - claim.threshold
     if abs(away) <= claim.least:
         return np.inf
-    if not np.isfinite(images_of(estimate)):
-        return np.nan
     bar = claim.threshold + np.sign(away) * claim.least
+    if not np.isfinite(images_of(estimate)) or estimate.shared >= abs(estimate.value - bar):
+        return np.nan
     needed = images_needed(estimate, power=POWER, threshold=bar)
     digits = 10 ** max(len(str(needed)) - 2, 0)
     return float(-(-needed // digits) * digits)
@@ -686,7 +686,12 @@ def _remedy(claim: Claim | SimpleNamespace, estimate: Estimate, units: str) -> s
             "would hardly give it a mark."
         )
     if np.isnan(needed):
-        return ""
+        return (
+            f"More {units} would not decide: the interval within them, +-{estimate.shared:.2g}, "
+            "does not shrink. Measure each on more images."
+            if estimate.shared >= abs(estimate.value - claim.threshold) - claim.least > 0
+            else ""
+        )
     return f"About {needed:,.0f} {units} would decide (power {POWER:.0%})."
 
 

@@ -7,6 +7,7 @@ from scipy import stats
 
 from vit_tf import analysis
 from vit_tf.analysis.engine.estimates import (
+    Estimate,
     accuracy_of,
     descriptive,
     images_of,
@@ -75,7 +76,7 @@ def test_results_of_measurements_are_pilots():
 
 def test_runs_are_counted_where_the_estimate_is_over_runs():
     """Three seeds that differ by 0.02: a difference of 0.03 needs few more."""
-    runs = [student(np.array([x - 1e-3, x + 1e-3]), "images") for x in (0.01, 0.03, 0.05)]
+    runs = [student(np.array([x - 1e-6, x + 1e-6]), "images") for x in (0.01, 0.03, 0.05)]
     pilot = over_trainings(runs)
     count = analysis.images_needed(pilot, power=0.8)
     powers = [
@@ -100,3 +101,36 @@ def test_runs_are_counted_where_the_estimate_is_over_runs():
 def test_what_cannot_be_planned_says_why(pilot, options, words):
     with pytest.raises(ValueError, match=words):
         analysis.images_needed(pilot, **options)
+
+
+def equal_runs(values, own):
+    """An estimate over runs with this half-width in each."""
+    return over_trainings([Estimate(x, x - own, x + own, "") for x in values])
+
+
+def test_runs_that_do_not_differ_need_no_more_than_two_or_no_number_suffices():
+    pilot = equal_runs([0.3, 0.3, 0.3], 0.1)
+    assert analysis.images_needed(pilot, power=0.8) == 2
+    assert analysis.images_needed(pilot, half_width=0.2) == 2
+    for asked in ({"power": 0.8, "threshold": 0.25}, {"half_width": 0.05}):
+        with pytest.raises(ValueError, match="more images"):
+            analysis.images_needed(pilot, **asked)
+
+
+def test_the_interval_within_runs_does_not_shrink_with_more_runs(rng):
+    """So many runs decide with the power that was asked for, although their images are shared."""
+    deviation, own, effect = 0.04, 0.02, 0.05
+    pilot = equal_runs(effect + deviation * np.array([-1.0, 0.0, 1.0]), own)
+    count = analysis.images_needed(pilot, power=0.8)
+    assert count > analysis.images_needed(equal_runs([0.01, 0.05, 0.09], 0.0), power=0.8)
+    values = rng.normal(effect, deviation, (3000, count))
+    estimates = [equal_runs(row, own) for row in values]
+    decided = np.mean([x.low > 0 or x.high < 0 for x in estimates])
+    assert abs(decided - 0.8) < 0.04 + 2 * np.sqrt(0.16 / 3000)
+    fewer = [equal_runs(row[:-3], own) for row in values]
+    assert np.mean([x.low > 0 or x.high < 0 for x in fewer]) < decided - 0.04
+    wide = analysis.images_needed(pilot, half_width=0.03)
+    reach = [
+        np.hypot(stats.t.ppf(0.975, n - 1) * deviation / np.sqrt(n), own) for n in (wide, wide - 1)
+    ]
+    assert reach[0] <= 0.03 < reach[1]
