@@ -53,6 +53,12 @@ PLAIN_BMP = r"BM\C{26}\x18\x00\x00\x00\x00\x00\C*"
 GIF = r"GIF8[79]a\C*"
 # A graphic control extension with a transparent colour.
 TRANSPARENT_GIF = r"\C*!\C\x04[\x01\x03\x05\x07\x09\x0b\x0d\x0f]\C{3}\x00\C*"
+# Of the bytes of a WebP's head: width and height of its canvas and of lossy images, and both of
+# lossless ones.
+WEBP_NUMBERS = np.zeros((5, 30), np.int64)
+WEBP_NUMBERS[0, 24:27] = WEBP_NUMBERS[1, 27:30] = 1, 2**8, 2**16
+WEBP_NUMBERS[2, 26:28] = WEBP_NUMBERS[3, 28:30] = 1, 2**8
+WEBP_NUMBERS[4, 21:25] = 1, 2**8, 2**16, 2**24
 ORIENTATION = 0x0112  # the tag of EXIF
 XMP_ORIENTATION = r"\A\C*?tiff:Orientation(?:=\"|>)([0-9])\C*\z"
 
@@ -119,77 +125,77 @@ def decode_or_name(decode, item, name, read=None):
     experimental_attributes={"_noinline": True},
 )
 def _unusual(contents, upright):
-    """The image of a file that is no usual JPEG or PNG; traced once, as it takes a second."""
+    """The image of a file that is no usual JPEG or PNG; traced once for all graphs."""
+    # TensorFlow optimizes each function of a graph anew in each data set that holds it, and each
+    # branch is a function. So there are few branches, side by side.
+    head = tf.strings.substr(contents, 0, 64)
 
-    def turn(image, exif, text):
-        orientation = tf.cond(
-            upright, lambda: _orientation(exif(contents), text), lambda: tf.ones((), tf.int64)
-        )
-        return _turned(image, orientation)
+    def begins(pattern: str) -> tf.Tensor:
+        return tf.strings.regex_full_match(head, pattern)
 
-    def jpeg():
-        head = tf.strings.substr(contents, 0, HEAD)
-        return turn(tf.io.decode_jpeg(contents, 3, **EXACT), _exif_of_jpeg, head)
-
-    is_png = tf.strings.regex_full_match(tf.strings.substr(contents, 0, 8), PNG)
+    is_jpeg, is_png = tf.io.is_jpeg(contents), begins(rf"{PNG}\C*")
+    is_deep = is_png & begins(r"\C{24}\x10\x00\C*")
+    has_key = tf.strings.regex_full_match(contents, r"\C*tRNS\C*")
+    has_alpha = is_png & (has_key | begins(r"\C{25}[\x04\x06]\C*"))
     readers = [
-        (tf.io.is_jpeg(contents), jpeg),
-        (is_png, lambda: turn(_png(contents), _exif_of_png, contents)),
+        (is_jpeg, lambda: tf.io.decode_jpeg(contents, 3, **EXACT)),
+        (is_deep, lambda: _deep_png(_checked_png(contents))),
+        (has_alpha, lambda: _transparent_png(_checked_png(contents))),
+        (is_png, lambda: tf.io.decode_png(_checked_png(contents), 3)),
+        (begins(PLAIN_WEBP), lambda: _webp(contents)),
+        (begins(GIF), lambda: _gif(contents)),
+        (begins(PLAIN_BMP), lambda: tf.io.decode_bmp(contents, 3)),
+        (tf.constant(True), _refuse),
     ]
-    image = tf.case(readers, default=lambda: _other_format(contents))
-    return tf.ensure_shape(image, (None, None, 3))
+    conditions, branches = zip(*readers, strict=True)
+    first = tf.argmax(tf.cast(tf.stack(conditions), tf.int32), output_type=tf.int32)
+    image = tf.ensure_shape(tf.switch_case(first, branches), (None, None, 3))
+    orientation = tf.cond(
+        upright & (is_jpeg | is_png),
+        lambda: _orientation(*_exif_and_xmp(contents, is_jpeg)),
+        lambda: tf.ones((), tf.int64),
+    )
+    return _turned(image, orientation)
 
 
-def _png(contents):
-    """The image of any PNG, as it is stored; an error of TensorFlow for one of few grey values."""
+def _checked_png(contents: tf.Tensor) -> tf.Tensor:
+    """The contents of a PNG; an error of TensorFlow where it takes too much memory."""
     texts = tf.strings.regex_replace(contents, "zTXt|iTXt", "")
     count = (tf.strings.length(contents) - tf.strings.length(texts)) // 4
     contents = _with_assertion(contents, count <= MOST_TEXTS, "too many compressed texts")
-    contents = _with_declared_size(contents)
-    head = tf.strings.substr(contents, 0, 26)
-    has_key = tf.strings.regex_full_match(contents, r"\C*tRNS\C*")
-
-    def deep():
-        return tf.cast(tf.round(tf.io.decode_png(contents, 3, tf.uint16) / 257), tf.uint8)
-
-    def transparent():
-        # TensorFlow does not scale these to 255 next to an alpha channel.
-        few = tf.strings.regex_full_match(head, r"\C{24}[\x01\x02\x04]\x00")
-        with tf.control_dependencies([tf.debugging.Assert(~few, ["transparent, few values"])]):
-            return _on_white(tf.io.decode_png(contents, 4))
-
-    is_deep = tf.strings.regex_full_match(head, r"\C{24}\x10\x00")
-    has_alpha = has_key | tf.strings.regex_full_match(head, r"\C{25}[\x04\x06]")
-    readers = [(is_deep, deep), (has_alpha, transparent)]
-    return tf.case(readers, default=lambda: tf.io.decode_png(contents, 3))
+    return _with_declared_size(contents)
 
 
-def _other_format(contents):
-    """The image of a WebP, GIF or BMP of the usual kinds; an error of TensorFlow for others."""
-    head = tf.strings.substr(contents, 0, 64)
+def _deep_png(png: tf.Tensor) -> tf.Tensor:
+    """The image of a PNG of 16 bits in 8 bits."""
+    return tf.cast(tf.round(tf.io.decode_png(png, 3, tf.uint16) / 257), tf.uint8)
 
-    def begins(pattern):
-        return tf.strings.regex_full_match(head, pattern)
 
-    def gif():
-        opaque = ~tf.strings.regex_full_match(contents, TRANSPARENT_GIF)
-        with tf.control_dependencies([tf.debugging.Assert(opaque, ["a transparent GIF"])]):
-            return tf.io.decode_gif(_first_frame(contents))[0]
+def _transparent_png(png: tf.Tensor) -> tf.Tensor:
+    """The image of a PNG on white; an error of TensorFlow for one of few grey values."""
+    # TensorFlow does not scale these to 255 next to an alpha channel.
+    few = tf.strings.regex_full_match(tf.strings.substr(png, 0, 26), r"\C{24}[\x01\x02\x04]\x00")
+    with tf.control_dependencies([tf.debugging.Assert(~few, ["transparent, few values"])]):
+        return _on_white(tf.io.decode_png(png, 4))
 
-    def webp():
-        image = tf.io.decode_webp(_with_webp_size(contents))[0]
-        return tf.cond(tf.shape(image)[2] == 4, lambda: _on_white(image), lambda: image)
 
-    def refuse():
-        with tf.control_dependencies([tf.debugging.Assert(False, ["an unknown format"])]):
-            return tf.zeros((1, 1, 3), tf.uint8)
+def _webp(contents: tf.Tensor) -> tf.Tensor:
+    """The image of a WebP, on white."""
+    image = tf.io.decode_webp(_with_webp_size(contents))[0]
+    return tf.cond(tf.shape(image)[2] == 4, lambda: _on_white(image), lambda: image)
 
-    readers = [
-        (begins(PLAIN_WEBP), webp),
-        (begins(GIF), gif),
-        (begins(PLAIN_BMP), lambda: tf.io.decode_bmp(contents, 3)),
-    ]
-    return tf.case(readers, default=refuse)
+
+def _gif(contents: tf.Tensor) -> tf.Tensor:
+    """The first frame of a GIF; an error of TensorFlow for one with a transparent colour."""
+    opaque = ~tf.strings.regex_full_match(contents, TRANSPARENT_GIF)
+    with tf.control_dependencies([tf.debugging.Assert(opaque, ["a transparent GIF"])]):
+        return tf.io.decode_gif(_first_frame(contents))[0]
+
+
+def _refuse() -> tf.Tensor:
+    """An error of TensorFlow for all other files."""
+    with tf.control_dependencies([tf.debugging.Assert(False, ["an unknown format"])]):
+        return tf.zeros((1, 1, 3), tf.uint8)
 
 
 def _first_frame(gif: tf.Tensor) -> tf.Tensor:
@@ -232,12 +238,12 @@ def _with_webp_size(webp: tf.Tensor) -> tf.Tensor:
     """The contents of a WebP; an error of TensorFlow where its header declares too many pixels."""
     # The sides of the canvas have 24 bits each, minus one; those of lossless images 14 bits, minus
     # one; those of lossy ones 14 bits.
-    head = tf.pad(_bytes(tf.strings.substr(webp, 0, 30)), [[0, 30]])
-    canvas = head[24:30:3] + 256 * head[25:30:3] + 65536 * head[26:30:3] + 1
-    bits = tf.reduce_sum(head[21:25] * [1, 2**8, 2**16, 0]) + 2**24 * (head[24] % 16)
-    lossless = tf.stack([bits % 2**14, bits // 2**14]) + 1
-    lossy = (head[26:30:2] + 256 * head[27:30:2]) % 2**14
-    size = tf.where(head[15] == ord("X"), canvas, tf.where(head[15] == ord("L"), lossless, lossy))
+    head = tf.pad(_bytes(tf.strings.substr(webp, 0, 30)), [[0, 30]])[:30]
+    numbers = tf.linalg.matvec(WEBP_NUMBERS, tf.cast(head, tf.int64))
+    canvas, lossy = numbers[:2] + 1, numbers[2:4] % 2**14
+    lossless = numbers[4] // [1, 2**14] % 2**14 + 1
+    kind = head[15]
+    size = tf.where(kind == ord("X"), canvas, tf.where(kind == ord("L"), lossless, lossy))
     return _with_assertion(webp, _few_pixels(size), "too many pixels")
 
 
@@ -250,16 +256,16 @@ def _on_white(image):
     return tf.cast((mixture // 256 + mixture) // 2**15, tf.uint8)
 
 
-def _exif_of_jpeg(contents):
-    """The bytes of EXIF in a JPEG, int32; none where there are none."""
-    exif, has_exif = _behind(tf.strings.substr(contents, 0, HEAD), r"Exif\x00\x00")
-    return _bytes(tf.where(has_exif, exif, ""))
-
-
-def _exif_of_png(contents):
-    """The bytes of EXIF in a PNG, in its own chunk or in ImageMagick's, int32."""
-    chunk, has_chunk = _behind(contents, "eXIf")
-    return tf.cond(has_chunk, lambda: _bytes(chunk), lambda: _raw_profile(contents))
+def _exif_and_xmp(contents: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The bytes of EXIF in a JPEG or PNG, int32, or none; and the text that may hold XMP."""
+    text = tf.strings.substr(contents, 0, tf.where(is_jpeg, HEAD, -1))
+    # In a PNG it has its own chunk, or is in ImageMagick's.
+    in_jpeg, has_block = _behind(text, r"Exif\x00\x00")
+    in_png, has_chunk = _behind(text, "eXIf")
+    is_plain = tf.where(is_jpeg, has_block, has_chunk)
+    exif = tf.where(is_plain, tf.where(is_jpeg, in_jpeg, in_png), "")
+    is_elsewhere = ~(is_plain | is_jpeg)
+    return tf.cond(is_elsewhere, lambda: _raw_profile(contents), lambda: _bytes(exif)), text
 
 
 def _raw_profile(contents):
@@ -298,22 +304,25 @@ def _bytes(text):
 
 def _orientation(exif, text):
     """The orientation of an image, 1 to 8, as Pillow finds it: in EXIF bytes, or in XMP text."""
-    exif = tf.cast(tf.pad(exif, [[0, 16]]), tf.int64)
+    exif = tf.pad(exif, [[0, 16]])
     last = tf.size(exif, tf.int64) - 1
+    is_little_endian = exif[0] == ord("I")
+    # Whole numbers of two bytes each that begin at each position.
+    pairs = tf.where(is_little_endian, exif[:-1] + 256 * exif[1:], 256 * exif[:-1] + exif[1:])
 
-    def number(places, count):
-        """Whole numbers of `count` bytes each, at some positions."""
-        places = tf.cast(places, tf.int64)[..., None] + tf.range(count, dtype=tf.int64)
-        powers = tf.constant([256**place for place in range(count)], tf.int64)
-        powers = tf.where(exif[0] == ord("I"), powers, powers[::-1])
-        return tf.reduce_sum(tf.gather(exif, tf.clip_by_value(places, 0, last)) * powers, -1)
+    def short(places: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.gather(pairs, tf.minimum(places, last - 1)), tf.int64)
 
-    first = number(4, 4)
-    entries = first + 2 + 12 * tf.range(number(first, 2))
+    def long(places: tf.Tensor) -> tf.Tensor:
+        first, second = short(places), short(places + 2)
+        return tf.where(is_little_endian, first + 65536 * second, 65536 * first + second)
+
+    first = long(tf.constant(4, tf.int64))
+    entries = first + 2 + 12 * tf.range(short(first))
     entries = entries[entries + 12 <= last - 15]
-    entries = entries[number(entries, 2) == ORIENTATION]
-    is_short = number(entries + 2, 2) == 3
-    values = tf.where(is_short, number(entries + 8, 2), number(entries + 8, 4))
+    entries = entries[short(entries) == ORIENTATION]
+    is_short = short(entries + 2) == 3
+    values = tf.where(is_short, short(entries + 8), long(entries + 8))
     in_xmp = tf.strings.regex_replace(text, XMP_ORIENTATION, r"\1", replace_global=False)
     in_xmp = tf.where(tf.strings.length(in_xmp) == 1, in_xmp, "1")
     values = tf.concat([values, [tf.strings.to_number(in_xmp, tf.int64)]], 0)
@@ -326,9 +335,14 @@ def _turned(image, orientation):
     def holds(*orientations):
         return tf.reduce_any(orientation == tf.constant(orientations, tf.int64))
 
-    image = tf.cond(holds(5, 6, 7, 8), lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
-    image = tf.cond(holds(2, 3, 6, 7), lambda: image[:, ::-1], lambda: image)
-    return tf.cond(holds(3, 4, 7, 8), lambda: image[::-1], lambda: image)
+    # Without conditions, each of which would be two functions; what changes nothing copies nothing.
+    axes = tf.where(holds(5, 6, 7, 8), [1, 0, 2], [0, 1, 2])
+    flips = tf.stack([holds(3, 4, 7, 8), holds(2, 3, 6, 7)])
+    image = tf.transpose(image, axes)
+    strides = tf.where(flips, -1, 1)
+    ends = tf.zeros(2, tf.int32)
+    image = tf.strided_slice(image, ends, ends, strides, begin_mask=3, end_mask=3)
+    return tf.ensure_shape(image, (None, None, 3))
 
 
 def _is_turned(contents):

@@ -118,6 +118,14 @@ def test_kinds_are_as_pillow_reads_them(kinds, whole):
             np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
+def test_the_graph_of_unusual_files_stays_small():
+    # TensorFlow optimizes each of its functions again for each data set of files.
+    graph = imaging._unusual.get_concrete_function().graph.as_graph_def()
+    functions = graph.library.function
+    assert len(functions) <= 20
+    assert len(graph.node) + sum(len(function.node_def) for function in functions) <= 900
+
+
 def test_every_alpha_on_white_is_that_of_pillow():
     values = np.stack(np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 2), axis=-1)
     image = values[..., [0, 0, 0, 1]]
