@@ -31,7 +31,6 @@ from ..study.figure import Figure, Paper, group, variants, with_roles
 from ..study.measure import DATA, Measurement, Measurements, MeasureModel, quantity, task
 from ..study.models import StudyModel
 from .chapters import CAUSES
-from .darcet import DARCET
 from .walmer.section4_attention import unit_distance_of
 from .walmer.section5_clusters import blocks_of
 
@@ -165,6 +164,7 @@ MICHEL = Paper("Michel et al. (2019)", "https://arxiv.org/abs/1905.10650", prefi
 BHOJANAPALLI = Paper(
     "Bhojanapalli et al. (2021)", "https://arxiv.org/abs/2103.14586", prefix="Bh.", rank=6
 )
+DARCET = Paper("Darcet et al. (2024)", "https://arxiv.org/abs/2309.16588", prefix="Da.", rank=7)
 VILAS = Paper("Vilas et al. (2023)", "https://arxiv.org/abs/2310.18969", prefix="Vi.", rank=8)
 POINT, FIVE_POINTS = 0.01, 0.05  # losses of accuracy
 

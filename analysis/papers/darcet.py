@@ -11,13 +11,11 @@ from ..flow.outliers import CLASS, POSITION, outlier_roles, outlier_tokens
 from ..plots.property_plots import plot_outlier_roles, plot_outlier_tokens
 from ..study.claims import claim
 from ..study.data import Data, first_images
-from ..study.figure import Figure, Paper, each
+from ..study.figure import Figure, each
 from ..study.measure import DATA, Measurement, statistic, task
 from ..study.models import StudyModel
+from .causes import DARCET, MOST_IMAGES
 from .chapters import CAUSES
-
-DARCET = Paper("Darcet et al. (2024)", "https://arxiv.org/abs/2309.16588", prefix="Da.", rank=7)
-MOST_IMAGES = 256  # of the user's models, unless the first batch alone is larger
 
 
 def outliers_of(model: StudyModel) -> Measurement:

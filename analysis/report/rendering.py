@@ -50,7 +50,8 @@ class Drawing:
         first = getattr(axes, "flat", [axes])[0]  # of an array of axes
         figure = axes if hasattr(axes, "savefig") else getattr(first, "figure", None)
         if not hasattr(figure, "savefig"):
-            raise ValueError(
+            # A mistake in the definition of the figure: a bug for the log.
+            raise TypeError(
                 f"Expected draw of {self.description!r} to return Matplotlib axes or a figure. "
                 f"Received: {axes!r}"
             )

@@ -190,7 +190,9 @@ class StudyModel:
 
     def find_layers(self, kind: str, detail: Detail = None, block: str = "block00") -> list[str]:
         """The layers that a measurement of a kind reads, where the model has any."""
-        names = [*self.taps, *self.computed]
+        readable = {*self.taps, *self.computed}
+        # Computed weights have their place among the taps, which `shapes` lists by depth.
+        names = [tap for tap in self.shapes if tap in readable] if self.computed else self.taps
         return layers_of(
             kind, names, self.shapes, self.structure, self.grid, detail=detail, block=block
         )
@@ -657,7 +659,7 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         tuple(shapes),
         grid,
         partial(loaded.features, grid),
-        shapes=shapes | computed,
+        shapes=by_depth(shapes | computed, described),
         image_size=size,
         given_role=loaded.role,
         supervision=loaded.supervision,
@@ -730,6 +732,16 @@ def graph_of_values(
     representations = tuple(tap for tap in graph.representations if tap in shapes)
     blocks = tuple(tap for tap in graph.blocks if tap in shapes)
     return replace(graph, representations=representations, blocks=blocks)
+
+
+def by_depth(
+    shapes: dict[str, tuple[int, ...]], described: ModelTaps | None
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of taps in the order in which a model computes them, where that is known."""
+    if described is None:
+        return shapes
+    depths = {tap: depth for depth, tap in enumerate(described.names)}
+    return dict(sorted(shapes.items(), key=lambda item: depths.get(item[0], len(depths))))
 
 
 def variation(values: np.ndarray) -> float:

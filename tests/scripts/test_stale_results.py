@@ -116,11 +116,15 @@ def test_changed_code_measures_and_draws_again(tmp_path):
     assert status == 0, text
     assert "ridge_probe_tokens.vit.nc" in changed(after)
     assert "lens_accuracy.vit.nc" not in changed(after)
-    # a plot, which returns nothing
+    # a plot, which returns nothing: it is drawn again, fails, and the rest is written
     before.update(after)
     plot = checkout / "analysis" / "plots" / "flow_plots.py"
-    change(plot, r"(def plot_lens_accuracy\([^)]*\).*:\n)", r"\1    return None\n")
+    documented = r'(def plot_lens_accuracy\(.*\n    """[^"]*"""\n)'
+    change(plot, documented, r"\1    return None\n")
     status, text, after = run()
-    error = text.splitlines()[-1]
-    assert status == 2 and "draw" in error and "head on earlier blocks" in error
+    assert status == 0, text
+    (error,) = [line for line in text.splitlines() if line.startswith("TypeError")]
+    assert "draw" in error and "head on earlier blocks" in error
+    assert "TypeError" in (out / "report.html").read_text()
+    assert "logit-lens-vit.png" not in changed(after)
     assert "ridge_probe_tokens.vit.nc" not in changed(after)

@@ -330,10 +330,15 @@ def describe_taps(model: keras.Model) -> ModelTaps:
         graph = replace(ModelGraph.of_names(source.taps), scores=source.taps[-1])
         return ModelTaps(source.taps, shapes, graph, source)
     traced = recorder.trace_taps(model)
-    shapes = {tap: shape[1:] for tap, (_, _, shape) in traced.items()}
-    for weights, (query, key) in computed_weights(model, list(traced)).items():
-        if len(shapes[query]) == 3:
-            shapes[weights] = (shapes[query][1], shapes[query][0], shapes[key][0])
+    computed = computed_weights(model, list(traced))
+    # Where a layer's weights are among its taps: after their last input, which is the key.
+    weights_after = {key: (weights, query) for weights, (query, key) in computed.items()}
+    shapes: dict[str, tuple] = {}
+    for tap, (_, _, shape) in traced.items():
+        shapes[tap] = shape[1:]
+        weights, query = weights_after.get(tap, ("", ""))
+        if weights and len(shapes[query]) == 3:
+            shapes[weights] = (shapes[query][1], shapes[query][0], shapes[tap][0])
     for term, source in residual_terms(model, traced).items():
         shapes[term] = shapes[source]
     graph = replace(graph_of_entries(_entries(model, traced)), scores=find_scores(model).tap)

@@ -62,5 +62,5 @@ def test_plots_of_other_packages_and_few_pictures_are_drawn_here(processes, tmp_
 
 def test_a_plot_that_returns_nothing_is_named():
     drawing = Drawing(lambda result: None, {"ViT": None}, True, None, "Figure 1: CKA")
-    with pytest.raises(ValueError, match="draw of 'Figure 1: CKA' to return Matplotlib axes"):
+    with pytest.raises(TypeError, match="draw of 'Figure 1: CKA' to return Matplotlib axes"):
         drawing.figure()
