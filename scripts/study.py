@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from vit_tf.analysis.study.assemble import Report
     from vit_tf.analysis.study.figure import Figure
     from vit_tf.analysis.study.models import StudyModel, UntrainedCopy
+    from vit_tf.data.source import Description
     from vit_tf.models.model import VisionModel
 
 log = logging.getLogger("vit_tf.study")
@@ -82,6 +83,11 @@ INTRODUCTION = (
     "Linear probes are fitted on {options.shots} training images per class; their penalty is "
     "selected on as many others. What the papers report for large models on large data may not "
     "replicate on small ones."
+)
+DIGITS_NOTE = (
+    " Digits of 8 x 8 pixels are enlarged, so attention and receptive fields show little of what "
+    "photographs would. The bundled models were trained on photographs: "
+    '"vit-tf explore vit-tiny-imagenet bit-tiny-imagenet PHOTO" shows how two of them process one.'
 )
 
 
@@ -172,7 +178,7 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
             elsewhere=f'"vit-tf study --data {options.data} --full" measures it.',
             progress=progress,
             title=f"{len(rows)} vision models trained on {description.name}",
-            introduction=INTRODUCTION.format(options=options, description=description),
+            introduction=introduction(options, description),
             models_table=rows,
             timings=[
                 {"step": f"training of {row['model']}", "seconds": row["training (s)"]}
@@ -180,6 +186,14 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
             ],
             provenance=report_commands.provenance(options, description),
         )
+
+
+def introduction(options: Options, description: Description) -> str:
+    """What the report says first: the data, the probes and what to expect of them."""
+    text = INTRODUCTION.format(options=options, description=description)
+    lead, _, details = text.partition("\n\n")
+    note = DIGITS_NOTE if options.data == "digits" else ""
+    return f"{lead}{note}\n\n{details}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -502,9 +502,9 @@ def num_batches(result: xr.DataArray | xr.Dataset) -> float:
 def minus(first: Estimate, second: Estimate) -> Estimate:
     """The difference of two estimates: paired where both are of the same units.
 
-    Newcombe's paired interval for truth values, Student's over differences for others. For
-    independent units Welch's for Student's intervals, else variance estimates recovery (Zou and
-    Donner 2008).
+    A paired difference has Newcombe's interval for truth values, and Student's interval over the
+    differences for other numbers. Independent estimates have Welch's interval if theirs are
+    Student's, otherwise the interval by variance estimates recovery (Zou and Donner 2008).
     """
     value = first.value - second.value
     paired = bool(first.pairing) and first.pairing == second.pairing

@@ -14,7 +14,8 @@ NO_MEMORY = (
     "It needs more memory than there is. Fewer or smaller images, or fewer layers, need less."
 )
 NO_GRADIENT = "TensorFlow has no gradient of the operation {}, which the model uses."
-UNEXPECTED = "An unexpected error; the log has its traceback ({})."
+NOT_COMPUTED = "TensorFlow cannot compute it for this model and these images ({})."
+UNEXPECTED = "It failed with an unexpected error; the log has its traceback ({})."
 # Keras puts the message of an error within a layer in bold, between the layer and its arguments.
 IN_KERAS_LAYER = re.compile(
     r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m", re.DOTALL
@@ -38,13 +39,19 @@ def describe_failure(error: Exception) -> tuple[str, str]:
     if without_gradient:
         return NO_GRADIENT.format(without_gradient[1]), ""
     if isinstance(error, ValueError) and _is_raised_on_purpose(error):
-        return message, ""
+        return as_reason(message), ""
     if isinstance(error, OSError):
         return message, ""
     if _is_of_tensorflow(error):
-        return f"TensorFlow raised {name}: {message}", ""
+        return NOT_COMPUTED.format(f"{name}: {message}"), ""
     named = f"{name}: {message}" if message else name
     return UNEXPECTED.format(named), "".join(traceback.format_exception(error))
+
+
+def as_reason(message: str) -> str:
+    """An error's "Expected A. Received: B" as a sentence for readers who called no function."""
+    found = re.fullmatch(r"Expected (.+?)\.? Received:? (.+?)\.?", message, re.DOTALL)
+    return f"It needs {found[1]}, but received {found[2]}." if found else message
 
 
 def message_of(error: BaseException) -> str:

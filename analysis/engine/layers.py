@@ -1,7 +1,7 @@
 """Which layers of a model a measurement reads, and where its tokens lie: one rule for all.
 
-The call of a measurement, the figures of papers, the page of single images and the recorder of a
-training ask `layers_of`. It knows names, shapes and the structure of a model, and no framework.
+Calls of measurements, figures of papers, the interactive page and the recorder of a training run
+all use `layers_of`. It decides by the names, shapes and structure of a model, in any framework.
 """
 
 import fnmatch

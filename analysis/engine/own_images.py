@@ -78,9 +78,9 @@ def in_common_range(
 def in_own_units(features: Features, images: tf.Tensor) -> tuple[Features, tf.Tensor, tf.Tensor]:
     """Features and images with the values that the model itself expects, and the images' levels.
 
-    Gradients are per unit of what a model expects, whoever prepares its images. The levels are
-    those of the images as files of 8 bits hold them, whole numbers in the same order of channels
-    whatever the model expects. Features that declare nothing are taken to expect [-1, 1].
+    Gradients are with respect to the values that the model expects, whether the caller or this
+    package prepares the images. Levels are the pixel values from 0 to 255 of an 8-bit file, in RGB
+    order, whatever the model expects. Features without `preprocessing` expect values in [-1, 1].
     """
     if isinstance(features, Normalised):
         return features.inner, features.prepared(images), tf.round(127.5 * (images + 1))

@@ -22,8 +22,8 @@ def as_pictures(
 ) -> tf.Tensor:
     """Images that a model takes as 8-bit RGB pictures, shrunk where a side is longer.
 
-    Values are those that the model's preprocessing undoes. Where it declares none, they are in
-    [-1, 1], or the range of each image where it exceeds that.
+    The model's preprocessing is inverted. For a model that declares none, black and white are -1
+    and 1, or the smallest and the largest value of an image that exceeds this range.
     """
     images = tf.cast(images, tf.float32)
     if longest_side is not None:

@@ -191,7 +191,8 @@ def pool(
 ) -> dict[str, tf.Tensor]:
     """Float64 (example, channel) of each layer: CLS, or the mean of spatial or of all tokens.
 
-    `tokens=None` is CLS for sequences with a prefix, the spatial tokens of others, all of a map.
+    `tokens=None` selects the CLS token of sequences that have prefix tokens, the mean of the
+    spatial tokens of other sequences, and the mean over all positions of a map.
     """
     _require_tokens(tokens)
     words = {layer: tokens or _default_tokens(x.shape.rank, grid) for layer, x in taps.items()}

@@ -190,7 +190,8 @@ def _share_below(
 ) -> Estimate:
     """Share of parts whose removal costs less accuracy than `loss`, with its interval over images.
 
-    Half a part is added at either end, as no share of few parts is exact.
+    One pseudo-part is added, half of it above and half below the threshold, so that a share of few
+    parts is never exactly 0 or 1 without an interval.
     """
     falls = -expect_variable(effects, change, dims).values.ravel()
     error = expect_variable(effects, f"{change}_stderr", dims).values.ravel()

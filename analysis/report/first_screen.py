@@ -173,7 +173,7 @@ def _untrained_values(
 
 
 def main_results(rows: Sequence[Comparison], most: int = 5) -> list[str]:
-    """The significant differences in words, the largest first; of one model its key quantities."""
+    """Significant differences as sentences, the largest first; for one model, its key numbers."""
     differing = sorted((row for row in rows if row.main), key=lambda row: -row.size)
     sentences = [row.main for row in differing[:most]]
     labels = [_decapitalized(row.label) for row in rows if row.tested and not row.differs]

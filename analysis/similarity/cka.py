@@ -271,7 +271,10 @@ def similarity(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Minibatch CKA of all pairs of layers (layer, layer), and its standard error.
 
-    From HSIC (batch, layer, layer) and the sums of squares without and with the mean (layer, 2).
+    Args:
+        hsic: HSIC of each batch, of shape (batch, layer, layer).
+        squares: sums of squares of each layer without and with its mean, of shape (layer, 2).
+        layers: names of the layers, for errors.
     """
     require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, layers)
     constant = np.array(layers)[squares[:, 0] <= 1e-12 * squares[:, 1]]

@@ -117,9 +117,10 @@ def intrinsic_dimension(
 
 
 def layer_dimensions(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """The `MEASURES` of rows (example, channel), without each group of rows, and duplicates.
+    """The `MEASURES` of a layer (example, channel), of shape (measure,).
 
-    Shapes are (measure,) and (group, measure).
+    Also the same without each group of examples, of shape (group, measure), from which errors are
+    estimated, and the number of duplicate examples.
     """
     # A power of two at the size of the activations: squares of 1e-200 and 1e+200 are finite too.
     largest = np.abs(x - x.mean(axis=0)).max()

@@ -30,11 +30,12 @@ PairFunction: TypeAlias = Callable[..., tf.Tensor]
 
 
 class Layers:
-    """The layers of one batch of n images, each part (layer, n, n) made once, when first read.
+    """The layers of one batch of n images; arrays (layer, n, n) are computed when first used.
 
-    Kernels are linear, of features that are centred over the batch, and of size 1: the mean of the
-    diagonal is 1. Values that are not finite are 0 in them, which decompositions need; scales show
-    it. `tokens` are tensors (n, token, channel), or None where no measure reads them.
+    Kernels are linear, of features that are centred over the batch, and are scaled so that the
+    mean of the diagonal is 1. Decompositions need finite values: others are 0 in the kernels, and
+    the scale of their layer is not finite. `tokens` are tensors (n, token, channel), or None where
+    no measure reads them.
     """
 
     def __init__(

@@ -257,8 +257,8 @@ def make_report(
     Args:
         models: a built Keras model, the path of one or the name of a pretrained one, or a callable
             from images to `{tap: tensor}`; a list of these, or a dict from name to each. All are
-            shown the same images, in the range that each expects: cropped and resized as the models
-            expect if they agree, otherwise whole images, bilinearly.
+            shown the same images, in the range that each expects. Images are cropped and resized
+            as the models expect if they agree; otherwise the whole image is resized bilinearly.
         images: images for all measurements, as in `vit_tf.analysis`, with labels or without:
             8-bit values or files, or floats, which are taken as what the models expect.
         folder: folder of the report, its figures and its results. Results of the same arrays and

@@ -31,7 +31,7 @@ from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, match_classes
 
 from ..engine.estimates import accuracy_of
-from ..engine.failures import explain
+from ..engine.failures import as_reason, explain
 from ..engine.features import Selected
 from ..engine.layers import (
     KINDS,
@@ -465,7 +465,8 @@ def shared_framing(
 ) -> Preprocessing:
     """How the images that all models of a report are shown are resized, whatever their order.
 
-    As the models expect where they agree; otherwise whole images, bilinearly.
+    Images are cropped and resized as all models expect if the models agree. Otherwise the whole
+    image is resized, with bilinear interpolation.
     """
     size = size or next((images.size for images in expected_images if images.size), None)
     framings = {images.framing(size) for images in expected_images}
@@ -527,7 +528,7 @@ def prepare_models(
         if accuracy:
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
         if why_not:
-            notes[OTHER_CLASSES].append(f"{source.name}: {why_not}.")
+            notes[OTHER_CLASSES].append(f"{source.name}: {why_not}")
             log.info("The accuracy of %s is not reported: %s", source.name, why_not)
         if constant:
             notes[CONSTANT_LAYERS].append(f"{source.name}: {', '.join(constant)}.")
@@ -621,7 +622,7 @@ def correct_of(
     try:
         match_classes(own, *model.shapes[tap], class_names)
     except ValueError as error:
-        return None, str(error) if own else ""
+        return None, as_reason(str(error)) if own else ""
     path = folder / f"accuracy.{model.slug}.nc"
     key = fingerprint("correct answers", base_code(), model.key, data.facts, list(class_names))
     result = load(path, key)

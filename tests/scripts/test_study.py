@@ -211,6 +211,17 @@ def test_the_bar_counts_stages_by_their_length(capsys):
         assert progress.done == 17.5 and progress.seconds == 40
 
 
+def test_the_first_paragraph_of_a_report_on_digits_names_what_shows_more(tmp_path):
+    words = {}
+    for data in ("digits", "shapes"):
+        options = study_script.parse(["--data", data, "--out", str(tmp_path)])
+        description = vit_tf.data.describe(data)
+        words[data] = study_script.introduction(options, description).split("\n\n")
+    (digits, details), (shapes, same) = words["digits"], words["shapes"]
+    assert details == same and "penalty" in details
+    assert "vit-tf explore vit-tiny-imagenet" in digits and "explore" not in shapes
+
+
 def test_list_names_every_figure(study, capsys):
     assert study.main(["--list"]) == 0
     listed = capsys.readouterr().out

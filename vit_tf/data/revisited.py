@@ -162,7 +162,7 @@ NUMBERS = re.compile(r"[<>=|]?[biuf][1248]")
 
 
 def load_plain_pickle(path):
-    """The value of a pickle of plain values, by Python 2 or 3.
+    """Reads a pickle of numbers, texts, lists and arrays that Python 2 or 3 wrote.
 
     A pickle is a program that calls what it names. Here it can name what NumPy writes for arrays
     and numbers, and these names stand for functions of this file that make nothing but numbers.

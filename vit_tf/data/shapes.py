@@ -268,7 +268,8 @@ FIRST = {"train": 0, "test": NUM_EXAMPLES["train"]}
 def open_shapes(texture_of: Callable[[int], str] | None = None) -> Source:
     """The `Source` of the shapes, 64 x 64 pixels; image number n does not depend on the others.
 
-    With a function from its number to the kind of its texture, of textured shapes.
+    `texture_of` is a function from the number of an image to the kind of its texture; without it,
+    shapes have no texture.
     """
 
     def read(split, indices):

@@ -20,16 +20,20 @@ def resample_positions(
 ) -> np.ndarray:
     """Positions of shape (..., token, channel) of one grid, interpolated on another.
 
-    `"bilinear"` lays the corner tokens of both grids on each other, as Google's models do
-    (`scipy.ndimage.zoom` of order 1 in vision_transformer and big_vision). `"bicubic"` lays the
-    corners of the image on each other, as timm does (`resample_abs_pos_embed`): the cubic of
-    Keys with a = -1/2, stretched to antialias where the grid shrinks, which is Pillow's, and that
-    of DINOv2 with registers. `"torch"` has a = -3/4, no antialiasing, and the border repeated:
-    `torch.nn.functional.interpolate`, so Hugging Face's models. `"dino"` is what the code of DINO
-    and of DINOv2 without registers does (`interpolate_pos_encoding`), and with it that behind
-    Walmer et al. 2023: as torch's, but along an axis of `m` tokens that becomes one of `n` a scale
-    of (n + 0.1) / m, so that the last tokens fall short of the edge. Prefix tokens are untouched,
-    and so is everything where the grids have the same rows and columns.
+    The methods are those of the code that published each model:
+
+    * `"bilinear"` aligns the corner tokens of both grids. It is `scipy.ndimage.zoom` of order 1 in
+      Google's vision_transformer and big_vision.
+    * `"bicubic"` aligns the corners of the image, with Keys' kernel (a = -1/2) and antialiasing
+      where the grid shrinks, as Pillow does. timm (`resample_abs_pos_embed`) and DINOv2 with
+      registers use it.
+    * `"torch"` aligns the corners of the image, with a = -3/4, no antialiasing and a repeated
+      border. It is `torch.nn.functional.interpolate` in the models of Hugging Face.
+    * `"dino"` is `"torch"` with the scale (n + 0.1) / m along an axis that is resized from `m` to
+      `n` tokens, so that the last tokens fall short of the edge. DINO, DINOv2 without registers
+      (`interpolate_pos_encoding`) and Walmer et al. 2023 use it.
+
+    Prefix tokens are kept, and all tokens where both grids have the same rows and columns.
     """
     positions = np.asarray(positions)
     if positions.shape[-2] != grid_from.num_tokens or grid_from.prefix != grid_to.prefix:

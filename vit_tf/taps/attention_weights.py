@@ -74,8 +74,8 @@ RULE = ("call", "_compute_attention", "_masked_softmax")
 def by_own_rule(model: keras.Model, names: Iterable[str], masked: Container[str]) -> list[str]:
     """Names of attention weights that their layers compute by another rule.
 
-    `names` are among those of `computed_weights`. Layers of subclasses are run once, on random
-    images, unless their paths are `masked`.
+    `names` are some of the names that `computed_weights` returns. Each layer of a subclass is
+    called once on random images, unless its path is in `masked`.
     """
     base, layers, own = keras.layers.MultiHeadAttention, attention_layers(model), {}
     for name in names:

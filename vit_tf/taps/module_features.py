@@ -111,7 +111,7 @@ class TorchFeatures:
     def after(self, layer: str, values: tf.Tensor, result: str) -> tf.Tensor:
         """The values of one layer, computed from values of another one that all of it is read from.
 
-        A ValueError where it is computed from something else as well.
+        Raises a ValueError if the layer also depends on other values.
         """
         import tensorflow as tf
 
@@ -334,9 +334,10 @@ def _before(name: str, leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Te
 def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> dict[str, str]:
     """The layers of a trace that fit patterns, and what they are called in it.
 
-    A pattern without a slash fits submodules, and only those as deep as the pattern where there are
-    such: "blocks.*" not the layers inside of blocks. The dropout of attention weights that fused
-    attention leaves out stands for the weights.
+    A pattern without a slash matches names of submodules. If some of them have as many parts as
+    the pattern, only these match: "blocks.*" matches the blocks and not the layers inside of them.
+    The name of the dropout after attention weights matches the weights of fused attention, which
+    does not call that dropout.
     """
     aliases = _aliases(model, trace)
     kinds = {path: type(module).__name__ for path, module in model.module.named_modules()}

@@ -244,7 +244,7 @@ def branches(model: StudyModel) -> list[str]:
 
 
 def fields_of(model: StudyModel) -> Measurement:
-    """Effective receptive fields of all of these taps, which others are parts of."""
+    """Effective receptive fields of all taps that the figures of this section show."""
     taps = dict.fromkeys([*model.layers("representations", "sums"), *branches(model)])
 
     def make(data: Data) -> xr.DataArray:

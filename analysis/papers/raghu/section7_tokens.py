@@ -102,7 +102,7 @@ OLDER_LOCALIZATION = "an older file, without the values without each batch of im
 
 
 def _batches_of(similarity: xr.DataArray) -> tuple[float, str, str]:
-    """The number of images of a result of `localization`, what it is measured over, and pairing."""
+    """The number of images of a `localization`, the unit of its error and the pairing."""
     examples = similarity.attrs.get("examples", np.nan)
     count = np.size(similarity.attrs.get("own_share_without_batch", ()))
     return examples, "batches", f"{count} batches of {examples} images"
@@ -270,7 +270,7 @@ SUMMARIES = {"cls": "first token", "all": "mean of all", "spatial": "mean withou
 
 
 def ridge_probe_of(model: StudyModel, tokens: str = "all") -> SharedPass:
-    """Accuracy of ridge probes on each block's output, shown `tokens` as for `ridge_probe`."""
+    """Accuracy of ridge probes that are fitted on `tokens` (see `ridge_probe`) of each block."""
     if tokens != "all":
         model.require_grid()
     # The maps of all stages of a ResNet are brought to one grid.
@@ -483,7 +483,7 @@ def gap_tokens_become_alike(mean: xr.DataArray, first_token: xr.DataArray) -> Es
     Probe accuracy on the mean of all tokens minus on the first token, mean over the lower half of
     the layers, minus the same in the last layer.
 
-    The error is binomial, as if the probes failed on different images.
+    The standard error is binomial and treats the two accuracies as independent.
     """
     require_above_chance(mean.values.max(), mean.attrs, "the ViT")
     early, late = ([_accuracy(x, part) for x in (mean, first_token)] for part in ("lower", -1))

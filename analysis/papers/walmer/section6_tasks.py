@@ -143,7 +143,7 @@ def masked_spatial_better_than_cls(probes: xr.DataArray) -> Estimate:
     Test accuracy of linear probes on the last layer without batch normalization, mean of spatial
     tokens minus CLS.
 
-    The error is binomial, as if both were measured on different images.
+    The standard error is binomial and treats the two accuracies as independent.
     """
     last = expect_array(probes, ("layer", "tokens", "batch_norm")).isel(layer=-1)
     last = last.sel(batch_norm=False)

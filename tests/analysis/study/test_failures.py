@@ -36,7 +36,11 @@ INVALID = tf.errors.InvalidArgumentError(
 )  # fmt: skip
 # What is raised, what the report says of it, and whether it is a bug, whose traceback is logged.
 ERRORS = {
-    "value": (ValueError("Expected more. Received: less"), "Expected more. Received: less", False),
+    "value": (
+        ValueError("Expected more. Received: less"),
+        "It needs more, but received less",
+        False,
+    ),
     "gradient": (NO_GRADIENT, "no gradient of the operation Bincount", False),
     "invalid": (INVALID, "InvalidArgumentError: Incompatible shapes: [1] vs. [2]", False),
     "memory": (MemoryError(), NO_MEMORY, False),
@@ -273,7 +277,7 @@ def test_a_page_of_images_shows_what_can_be_made(cnn, tmp_path, monkeypatch, cap
     page = analysis.explore(cnn, photo, tmp_path / "page.html", samples=1)
     assert {"scores", "components"} <= page.results.keys()
     reasons = {title: why for title, (why,) in page.left_out}
-    assert "Received: less" in reasons["Receptive fields"]
+    assert "It needs more, but received less." in reasons["Receptive fields"]
     assert "operation Bincount" in reasons["Grad-CAM"]
     assert "Incompatible shapes" in reasons["Norms of tokens"]
     assert "no bytes" in reasons["Input gradients"] and "input_gradients" not in page.results

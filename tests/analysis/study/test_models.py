@@ -56,7 +56,7 @@ def test_the_accuracy_is_how_often_the_largest_score_is_right(images, tmp_path):
     assert rows[0]["test accuracy (%)"] == pytest.approx(100 * right, abs=0.005)
     assert rows[1]["test accuracy (%)"] is None
     message = dict(notes)["Models of other classes than those of the data"]
-    assert len(message) == 1 and message[0].startswith("other: Expected data of the 3 classes")
+    assert len(message) == 1 and message[0].startswith("other: It needs data of the 3 classes")
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["accuracy.vit.nc"]
 
 
@@ -114,7 +114,7 @@ def test_names_of_classes_are_those_of_the_data_or_else_of_the_model(images, tmp
     data = tf.data.Dataset.from_tensor_slices(images).batch(8)
     data.class_names = ["ant", "bee", "fly"]
     report = analysis.make_report({"ViT": vit}, data, figures=["1"], folder=tmp_path / "others")
-    assert "Expected data of the 3 classes of the model" in report.path.read_text("utf-8")
+    assert "It needs data of the 3 classes of the model" in report.path.read_text("utf-8")
 
     disagree = {"ViT": vit, "other": small_vit(1, class_names=["ant", "bee", "fly"])}
     report = analysis.make_report(disagree, images, figures=["1"], folder=tmp_path / "disagree")
