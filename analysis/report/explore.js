@@ -497,7 +497,7 @@
       if (mains["patch-lens"]) {
         placePatchLens();
         const { patch_top, patch_share } = example();
-        if (!shared.pooled) words.push(`${data.patch_names[patch_top[state.patches][position()]]} ${percent(patch_share(state.patches)[position()])} by its ${short(layers.patches[state.patches])}`);
+        if (!shared.pooled) words.push(`the head predicts ${data.patch_names[patch_top[state.patches][position()]]} (${percent(patch_share(state.patches)[position()])}) from it alone at ${short(layers.patches[state.patches])}`);
       }
       return words;
     }

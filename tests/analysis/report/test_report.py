@@ -267,6 +267,17 @@ def test_figures_must_be_pngs_of_different_names(tmp_path, png):
         _write(tmp_path / "report.html", [_figure(text)])
 
 
+def test_a_report_without_tested_claims_explains_no_marks(tmp_path):
+    nan = float("nan")
+    claim = claim_result(
+        **dict.fromkeys(("value", "low", "high"), nan) | {"outcome": "not tested", "results": ()}
+    )
+    page = _write(tmp_path / "report.html", scorecard=[claim])
+    words = " ".join(page.text.split())
+    assert "No claim could be tested on these models." in words
+    assert "Each mark is" not in words and "Of 0" not in words
+
+
 def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path, png):
     nan = float("nan")
     claims = [
