@@ -134,23 +134,7 @@ def unannotated(path):
             yield function.name
 
 
-# Every signature of these has types; whoever completes another package adds it.
-ANNOTATED = [ROOT / "analysis", ROOT / "scripts"]
-ANNOTATED += [
-    ROOT / "vit_tf" / name
-    for name in (
-        "checkpoints",
-        "common",
-        "distribute",
-        "models",
-        "taps",
-        "torch_models",
-        "training",
-    )
-]
-
-
-@pytest.mark.parametrize("package", ANNOTATED, ids=lambda package: package.name)
+@pytest.mark.parametrize("package", [*PACKAGES, ROOT / "scripts"], ids=lambda package: package.name)
 def test_every_signature_has_types(package):
     without = {path.name: [*unannotated(path)] for path in package.rglob("*.py")}
     assert not {name: functions for name, functions in without.items() if functions}

@@ -1,25 +1,24 @@
 """The digits as data that are not kept in memory, each noted when it is decoded."""
 
-import dataclasses
-
 import tensorflow as tf
 
 from vit_tf.data import pipeline, reading
-from vit_tf.data.pipeline import open_digits
+from vit_tf.data.pipeline import Digits
 
 
 def count_decoding(monkeypatch):
     """Let `load("digits")` decode each image when it is wanted; the list of those decoded."""
-    decoded, digits = [], open_digits()
+    decoded = []
 
     def note(image):
         decoded.append(image.tobytes())
         return image
 
-    def decode(image):
-        return tf.ensure_shape(tf.numpy_function(note, [image], tf.float32), image.shape), ""
+    class CountedDigits(Digits):
+        def decode(self, item):
+            return tf.ensure_shape(tf.numpy_function(note, [item], tf.float32), item.shape), ""
 
-    source = dataclasses.replace(digits, decode=decode)
+    source = CountedDigits()
     monkeypatch.setattr(reading, "CACHE_BYTES", 0)
     monkeypatch.setattr(pipeline, "open_source", lambda *_: source)
     return decoded

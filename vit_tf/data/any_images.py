@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
 from vit_tf.data.batches import explained_batches, without_autotune
 from vit_tf.data.files import is_remote, require_file, require_utf8
-from vit_tf.data.folder import decode_file, open_files
+from vit_tf.data.folder import ImageFiles, decode_file
 from vit_tf.data.imaging import framing_of, pixels_of
 from vit_tf.data.pipeline import load
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing, require_levels
@@ -26,7 +26,7 @@ IMAGE_KEYS = ("image", "images", "pixel_values", "x")
 LABEL_KEYS = ("label", "labels", "y")
 
 
-def in_known_form(images):
+def in_known_form(images: Any) -> Any:
     """Tensors of PyTorch, nested lists, dicts and patterns of paths as arrays or lists of paths.
 
     Arrays whose channels come first, as processors of other libraries return them, are transposed.
@@ -72,7 +72,7 @@ def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
     sizes = zip(shape[1:], image_shape[:2], strict=True)
     if any(None not in pair and pair[0] != pair[1] for pair in sizes):
         return images
-    if not is_dataset:
+    if not isinstance(images, tf.data.Dataset):
         return images[..., None]
     names = getattr(images, "class_names", None)
     images = _as_pair(images)
@@ -85,16 +85,16 @@ def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
     return extended
 
 
-def _from_torch(values):
+def _from_torch(values: Any) -> Any:
     """A PyTorch tensor as an array, and other values as they are."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else values
 
 
-def _first_key(mapping, keys):
+def _first_key(mapping: Mapping, keys: Sequence[str]) -> str | None:
     return next((key for key in keys if key in mapping), None)
 
 
-def is_raw(images):
+def is_raw(images: Any) -> bool:
     """Whether images are files, PIL images or of 8 bits, which a model's preprocessing is for."""
     images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
@@ -152,7 +152,9 @@ def as_images(
     return _from_dataset(without_autotune(batches), preprocessing, size)
 
 
-def _from_path(path, preprocessing, batch_size):
+def _from_path(
+    path: str | os.PathLike, preprocessing: Prepares | None, batch_size: int
+) -> np.ndarray | tf.data.Dataset:
     text = os.path.expanduser(os.fspath(path))
     require_utf8(text)
     if not _is_there(text):
@@ -164,7 +166,7 @@ def _from_path(path, preprocessing, batch_size):
     return dataset
 
 
-def _is_there(path):
+def _is_there(path: str) -> bool:
     """Whether there is such a file or folder, here or at an address that TensorFlow opens."""
     if not is_remote(path):
         return os.path.exists(path)
@@ -174,11 +176,13 @@ def _is_there(path):
         return False
 
 
-def _from_list(images, preprocessing, batch_size):
+def _from_list(
+    images: list, preprocessing: Prepares | None, batch_size: int
+) -> np.ndarray | tf.data.Dataset:
     if not images:
         raise ValueError("Expected at least one image. Received: none")
     if all(isinstance(image, str | os.PathLike) for image in images):
-        _require_preprocessing(preprocessing)
+        preprocessing = _require_preprocessing(preprocessing)
         paths = [os.path.expanduser(os.fspath(path)) for path in images]
         for path in paths:
             require_utf8(path)
@@ -186,10 +190,10 @@ def _from_list(images, preprocessing, batch_size):
             if not _is_there(path):
                 raise ValueError(f"Image file not found: {without_password(path)!r}.")
         labels = np.full(len(paths), -1, np.int32)
-        source = open_files((), {"all": (np.array(paths), labels)})
-        batch_size, how = min(batch_size, len(paths)), {"preprocessing": preprocessing}
-        order = np.arange(len(paths))
-        read = read_shardable(source, "all", order, preprocessing.size, batch_size, **how)
+        source = ImageFiles((), {"all": (np.array(paths), labels)})
+        batch_size, order = min(batch_size, len(paths)), np.arange(len(paths))
+        size = preprocessing.size
+        read = read_shardable(source, "all", order, size, batch_size, preprocessing=preprocessing)
         return read.map(lambda images, _: images)
     arrays, channels = [], _num_decoded(preprocessing)
     for image in images:
@@ -207,7 +211,7 @@ def _from_list(images, preprocessing, batch_size):
 
 def _prepared(image: np.ndarray, preprocessing: Prepares | None) -> np.ndarray:
     """One 8-bit image, converted to what the model expects, or the models in one row."""
-    _require_preprocessing(preprocessing)
+    preprocessing = _require_preprocessing(preprocessing)
     image = image[..., None] if image.ndim == 2 else image
     require_levels(image)
     framing = framing_of(preprocessing, image.shape[:2])
@@ -220,16 +224,19 @@ def _num_decoded(preprocessing: Prepares | None) -> int:
     return 4 if any(part is not None and part.num_channels == 4 for part in parts) else 3
 
 
-def _require_preprocessing(preprocessing):
+def _require_preprocessing(preprocessing: Prepares | None) -> Prepares:
     if preprocessing is None:
         raise ValueError(
             "Expected float arrays, as the model does not declare its preprocessing: set "
             "model.preprocessing = vit_tf.Preprocessing(...), or prepare the images. Received: "
             "files or 8-bit images"
         )
+    return preprocessing
 
 
-def _from_dataset(dataset, preprocessing, batch_size):
+def _from_dataset(
+    dataset: tf.data.Dataset, preprocessing: Prepares | None, batch_size: int
+) -> tf.data.Dataset:
     """A data set as batches of images, or of tuples that begin with them."""
     names, dataset = getattr(dataset, "class_names", None), _as_pair(dataset)
     changed = dataset
@@ -242,7 +249,7 @@ def _from_dataset(dataset, preprocessing, batch_size):
     if preprocessing is not None and images.dtype.is_integer and images.shape.rank == 4:
         framing = framing_of(preprocessing, tuple(images.shape[1:3]))
 
-        def prepare(*batch):
+        def prepare(*batch: tf.Tensor) -> Any:
             images = framing.fit(batch[0])
             return (images, *batch[1:]) if isinstance(spec, tuple) else images
 
@@ -253,7 +260,7 @@ def _from_dataset(dataset, preprocessing, batch_size):
     return changed
 
 
-def _as_pair(dataset):
+def _as_pair(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """A data set of dicts as one of (images, labels), or of images; another as it is."""
     spec = dataset.element_spec
     if not isinstance(spec, dict):
@@ -266,16 +273,16 @@ def _as_pair(dataset):
     return dataset.map(lambda example: (example[image], example[label]))
 
 
-def _image_spec(dataset):
+def _image_spec(dataset: tf.data.Dataset) -> tf.TensorSpec:
     spec = dataset.element_spec
     return spec[0] if isinstance(spec, tuple) else spec
 
 
-def _ends_in_weights(others):
+def _ends_in_weights(others: Sequence) -> bool:
     """Whether the last of labels and others, arrays or their specs, are weights of examples."""
     last = others[-1] if len(others) > 1 else None
     return last is not None and len(last.shape) == 1 and tf.as_dtype(last.dtype).is_floating
 
 
-def _is_pillow(image):
+def _is_pillow(image: object) -> bool:
     return any(kind.__module__.startswith("PIL.") for kind in type(image).__mro__)

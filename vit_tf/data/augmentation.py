@@ -3,31 +3,36 @@
 import functools
 import math
 import os
+from collections.abc import Callable, Sequence
 from inspect import signature
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import as_sizes
-from vit_tf.data.batches import ImageMap, ResumableDataset, seeds_of_batches
+from vit_tf.data.batches import ImageMap, RandomNumbers, ResumableDataset, seeds_of_batches
 from vit_tf.data.preprocessing import Preprocessing
-from vit_tf.data.rand_augment import make_rand_augment
+from vit_tf.data.rand_augment import RandAugment, make_rand_augment
+
+# Images, labels, a seed (2,) and alpha to images and labels.
+Mixer: TypeAlias = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
 
 def augment(
-    dataset,
-    num_classes,
+    dataset: tf.data.Dataset,
+    num_classes: int,
     *,
-    rand_augment=False,
-    mixup=0.0,
-    cutmix=0.0,
-    flip=False,
-    shift=0,
-    crop=None,
-    erase=0.0,
-    layers=(),
-    seed=0,
-):
+    rand_augment: bool | float | dict = False,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    flip: bool = False,
+    shift: int = 0,
+    crop: Sequence[int] | None = None,
+    erase: float = 0.0,
+    layers: Sequence[Callable] = (),
+    seed: int = 0,
+) -> ResumableDataset:
     """Augments batches of images in [-1, 1], and turns their labels into probabilities.
 
     In this order: shift, crop, flip, RandAugment (Cubuk et al. 2019), `layers`, random erasing
@@ -99,14 +104,14 @@ def augment(
     if mixers:
         steps.append(functools.partial(mix_batch, mixers=mixers))
 
-    def apply(batch, seed):
+    def apply(batch: tuple, seed: tf.Tensor) -> tuple:
         images, labels, *weights = batch
         labels = _one_hot(labels, num_classes)
         for step in steps:
             images, labels = step(images, labels, seed)
         return images, labels, *weights
 
-    def make(dataset, draws):
+    def make(dataset: tf.data.Dataset, draws: tf.data.Dataset) -> tf.data.Dataset:
         seeded = tf.data.Dataset.zip(dataset, draws)
         # A whole batch is in the making at each of the calls. Layers work on one core.
         calls = os.cpu_count() if layers else 2
@@ -116,14 +121,14 @@ def augment(
     return ResumableDataset.from_sources(make, batches, seeds_of_batches(seed))
 
 
-def _image_map(flip, strengthen, seeds):
+def _image_map(flip: bool, strengthen: RandAugment | None, seeds: tf.data.Dataset) -> ImageMap:
     """Flip and RandAugment as an `ImageMap`, applied where images are decoded."""
 
-    def draw(count, seed):
+    def draw(count: int | tf.Tensor, seed: tf.Tensor) -> RandomNumbers:
         coins = (tf.random.stateless_uniform((count,), seed + 1) < 0.5,) if flip else ()
         return coins, strengthen.draw(count, seed + 11) if strengthen else ()
 
-    def apply(image, coins, numbers):
+    def apply(image: tf.Tensor, coins: tf.Tensor, numbers: tuple) -> tf.Tensor:
         if flip:
             image = tf.cond(*coins, lambda: tf.reverse(image, [1]), lambda: image)
         return strengthen.change(image, *numbers) if strengthen else image
@@ -137,7 +142,7 @@ OF_LABELS = ("transform_labels", "augment_label", "augment_labels")
 MIXERS = ("MixUp", "CutMix", "FourierMix", "Mosaic")
 
 
-def _check_layers(layers, has_weights):
+def _check_layers(layers: Sequence[Callable], has_weights: bool) -> None:
     mixers = [layer.name for layer in layers if type(layer).__name__ in MIXERS]
     if has_weights and mixers:
         raise ValueError(
@@ -145,7 +150,9 @@ def _check_layers(layers, has_weights):
         )
 
 
-def _apply_layers(images, labels, seed, layers):
+def _apply_layers(
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, layers: Sequence[Callable]
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Keras layers applied to images in [-1, 1] and labels of shape (example, class)."""
     shape, images = images.shape, (images + 1) * 127.5
     for layer in layers:
@@ -160,13 +167,20 @@ def _apply_layers(images, labels, seed, layers):
     return tf.ensure_shape(images, (None, *static)), tf.cast(labels, tf.float32)
 
 
-def _one_by_one(images, labels, seed, shift, crop, flip):
+def _one_by_one(
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    seed: tf.Tensor,
+    shift: int,
+    crop: Sequence[int] | None,
+    flip: bool,
+) -> tuple[tf.Tensor, tf.Tensor]:
     images = random_shift(images, shift, seed) if shift else images
     images = random_crop(images, crop, seed) if crop else images
     return random_flip(images, seed) if flip else images, labels
 
 
-def random_shift(images, pixels, seed):
+def random_shift(images: tf.Tensor, pixels: int, seed: tf.Tensor) -> tf.Tensor:
     """Moves each image by up to `pixels` up or down and left or right; uncovered pixels are black.
 
     Args:
@@ -182,7 +196,7 @@ def random_shift(images, pixels, seed):
     return _window(padded, start[:, 0], start[:, 1], (height, width))
 
 
-def random_crop(images, size, seed):
+def random_crop(images: tf.Tensor, size: tuple[int, int], seed: tf.Tensor) -> tf.Tensor:
     """Cuts (height, width) pixels out of each image at a random position, each equally likely."""
     count = tf.shape(images)[:1]
     places = [side - part + 1 for side, part in zip(images.shape[1:3], size, strict=True)]
@@ -194,7 +208,7 @@ def random_crop(images, size, seed):
     return _window(images, top, left, size)
 
 
-def _window(images, top, left, size):
+def _window(images: tf.Tensor, top: tf.Tensor, left: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
     """(height, width) pixels of each image, from row `top` and column `left` of each on."""
     rows = top[:, None] + tf.range(size[0])
     columns = left[:, None] + tf.range(size[1])
@@ -202,7 +216,7 @@ def _window(images, top, left, size):
     return tf.gather(cut, columns, axis=2, batch_dims=1)
 
 
-def random_flip(images, seed):
+def random_flip(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Mirrors half of the images, of shape (example, height, width, channel), left to right."""
     columns = tf.range(images.shape[2])
     coins = tf.random.stateless_uniform((tf.shape(images)[0], 1), seed + 1)
@@ -210,7 +224,7 @@ def random_flip(images, seed):
     return tf.gather(images, order, axis=2, batch_dims=1)
 
 
-def random_erasing(images, share, seed):
+def random_erasing(images: tf.Tensor, share: float, seed: tf.Tensor) -> tf.Tensor:
     """Makes a rectangle of a share of the images 0, as torchvision's RandomErasing chooses it."""
     # The first of 10 tries that is smaller than the image, and none if all are larger.
     size = tf.constant([float(side) for side in images.shape[1:3]])
@@ -230,7 +244,7 @@ def random_erasing(images, share, seed):
     return tf.where(inside[..., None], tf.zeros((), images.dtype), images)
 
 
-def check_labels(labels, num_classes):
+def check_labels(labels: tf.Tensor, num_classes: int) -> None:
     """Checks that labels lie in [0, num_classes).
 
     Args:
@@ -251,7 +265,7 @@ def check_labels(labels, num_classes):
         )
 
 
-def _one_hot(labels, num_classes):
+def _one_hot(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
     """Labels of shape (example,) as float32 of shape (example, class)."""
     in_range = tf.reduce_all((labels >= 0) & (labels < num_classes))
     message = f"Expected labels to be in [0, {num_classes}). Received: labels"
@@ -259,7 +273,9 @@ def _one_hot(labels, num_classes):
         return tf.one_hot(labels, num_classes)
 
 
-def _check(dataset, mixup, cutmix, shift, crop):
+def _check(
+    dataset: tf.data.Dataset, mixup: float, cutmix: float, shift: int, crop: Sequence[int] | None
+) -> None:
     spec = getattr(dataset, "element_spec", None)
     shapes = [s.shape for s in spec] if isinstance(spec, tuple) else []
     if [shape.rank for shape in shapes] not in ([4, 1], [4, 1, 1]):
@@ -294,14 +310,18 @@ def _check(dataset, mixup, cutmix, shift, crop):
         )
 
 
-def mix_batch(images, labels, seed, mixers):
+def mix_batch(
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, mixers: Sequence[Mixer]
+) -> tuple[tf.Tensor, tf.Tensor]:
     """One of the mixers, at random, applied to a batch of images and labels."""
     # Seeds that neither the steps before nor each other take.
     coin = tf.random.stateless_uniform((), seed + 4, 0, len(mixers), tf.int32)
     return tf.switch_case(coin, [lambda m=m: m(images, labels, seed + 5) for m in mixers])
 
 
-def mixup_batch(images, labels, seed, alpha):
+def mixup_batch(
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float
+) -> tuple[tf.Tensor, tf.Tensor]:
     """MixUp: each image and its label averaged with another's, by weights of its own."""
     weight, partner = _weights_and_partners(images, alpha, seed)
     share = weight[:, None, None, None]
@@ -309,7 +329,9 @@ def mixup_batch(images, labels, seed, alpha):
     return images, _average(labels, weight, partner)
 
 
-def cutmix_batch(images, labels, seed, alpha):
+def cutmix_batch(
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float
+) -> tuple[tf.Tensor, tf.Tensor]:
     """CutMix: a rectangle of each image from another, labels weighted by the visible areas."""
     height, width = images.shape[1:3]
     weight, partner = _weights_and_partners(images, alpha, seed)
@@ -321,7 +343,9 @@ def cutmix_batch(images, labels, seed, alpha):
     return images, _average(labels, own, partner)
 
 
-def _weights_and_partners(images, alpha, seed):
+def _weights_and_partners(
+    images: tf.Tensor, alpha: float, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws of Beta(alpha, alpha) and a permutation, both of shape (example,)."""
     count = tf.shape(images)[:1]
     # In float64, since both draws of a small alpha are often 0 in float32.
@@ -332,18 +356,18 @@ def _weights_and_partners(images, alpha, seed):
     return weight, tf.argsort(tf.random.stateless_uniform(count, seed + 2))
 
 
-def _average(labels, weight, partner):
+def _average(labels: tf.Tensor, weight: tf.Tensor, partner: tf.Tensor) -> tf.Tensor:
     return weight[:, None] * labels + (1.0 - weight[:, None]) * tf.gather(labels, partner)
 
 
-def _random_interval(side, pixels, seed):
+def _random_interval(side: tf.Tensor, pixels: int, seed: tf.Tensor) -> tf.Tensor:
     """Which pixels, (example, pixel), lie in an interval of a share `side` around a random one."""
     length = tf.cast(side * pixels, tf.int32)
     center = tf.random.stateless_uniform(tf.shape(side), seed, 0, pixels, tf.int32)
     return _interval(pixels, center - length // 2, length)
 
 
-def _interval(pixels, start, length):
+def _interval(pixels: int, start: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
     """Which pixels, (example, pixel), are the `length` ones from `start` on."""
     place = tf.range(pixels) - start[:, None]
     return (place >= 0) & (place < length[:, None])
@@ -353,7 +377,14 @@ LEVELS = 8
 MASKED, REPLACED = 0.8, 0.1
 
 
-def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
+def mask_patches(
+    dataset: tf.data.Dataset,
+    grid: Any,
+    *,
+    preprocessing: Preprocessing | None = None,
+    seed: int = 0,
+    fixed: bool = False,
+) -> ResumableDataset:
     """Batches for `vit_tf.MaskedPatchPrediction`: images, corrupted patches and their colours.
 
     In each image half of the patches are drawn, `num_spatial // 2`. Of these, 80 % are replaced by
@@ -396,13 +427,13 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
         )
     preprocessing = preprocessing or Preprocessing.of(tuple(shape[1:]))
 
-    def corrupt(batch, draw):
+    def corrupt(batch: tuple, draw: tf.Tensor) -> tuple:
         images = batch[0]
         sources, places = draw_corruption(tf.shape(images)[0], rows * columns, draw)
         every = colours(images, rows, columns, preprocessing)
         return (images, sources, places), tf.gather(every, places, batch_dims=1)
 
-    def make(dataset, draws):
+    def make(dataset: tf.data.Dataset, draws: tf.data.Dataset) -> tf.data.Dataset:
         seeded = tf.data.Dataset.zip(dataset, draws)
         # A whole batch is in the making at each of the calls.
         return seeded.map(corrupt, num_parallel_calls=2).prefetch(tf.data.AUTOTUNE)
@@ -410,7 +441,9 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
     return ResumableDataset.from_sources(make, dataset, seeds_of_batches(seed, fixed))
 
 
-def draw_corruption(count, num_patches, seed):
+def draw_corruption(
+    count: int | tf.Tensor, num_patches: int, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """`sources` and `places`, as in `mask_patches`, of so many images."""
     # A new seed for each draw, and none that an augmentation of the same batch may take.
     ranks, kinds, others = tf.unstack(tf.random.split(seed, 3))

@@ -5,9 +5,15 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
+
+# A number of examples, in Python or in the graph.
+Count = TypeVar("Count", int, tf.Tensor)
+# Numbers that are drawn for a batch: tensors, nested, with a row for each image.
+RandomNumbers: TypeAlias = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Shard:
         """The number of replicas of all workers."""
         return self.num_shards * self.replicas
 
-    def check(self, batch_size: int):
+    def check(self, batch_size: int) -> None:
         """Raises a `ValueError` for batches that leave a replica without an example."""
         if batch_size < self.num_replicas:
             raise ValueError(
@@ -35,39 +41,39 @@ class Shard:
                 f"Received: batch_size={batch_size}"
             )
 
-    def bounds(self, count):
+    def bounds(self, count: Count) -> list[Count]:
         """Start and end of the shard in a batch of so many examples; of ints or tensors."""
-        least = min if isinstance(count, int) else tf.minimum
+        least: Callable = min if isinstance(count, int) else tf.minimum
         each, more = count // self.num_replicas, count % self.num_replicas
         replicas = (self.index * self.replicas, (self.index + 1) * self.replicas)
         return [replica * each + least(replica, more) for replica in replicas]
 
-    def size(self, count):
+    def size(self, count: Count) -> Count:
         """Number of examples of the shard in a batch of so many examples."""
         first, last = self.bounds(count)
         return last - first
 
-    def slice_batch(self, *batch):
+    def slice_batch(self, *batch: Any) -> Any:
         """The shard of the tensors of a batch."""
-        batch = batch if len(batch) > 1 else batch[0]
+        batch = batch if len(batch) != 1 else batch[0]
         first, last = self.bounds(tf.shape(tf.nest.flatten(batch)[0])[0])
         return tf.nest.map_structure(lambda x: x[first:last], batch)
 
-    def split_replicas(self, *batch):
+    def split_replicas(self, *batch: Any) -> tf.data.Dataset:
         """A data set of the examples of each of this worker's replicas in its shard of a batch."""
         count = tf.shape(tf.nest.flatten(batch)[0])[0]
 
-        def of_replica(replica):
+        def of_replica(replica: tf.Tensor) -> Any:
             return Shard(replica, self.replicas).slice_batch(*batch)
 
         return tf.data.Dataset.range(self.replicas, output_type=count.dtype).map(of_replica)
 
-    def batch_indices(self, indices, batch_size):
+    def batch_indices(self, indices: np.ndarray, batch_size: int) -> np.ndarray:
         """The indices, of an array, that are in this shard of a batch of them."""
         batches = np.split(indices, np.arange(batch_size, len(indices), batch_size))
         return np.concatenate([batch[slice(*self.bounds(len(batch)))] for batch in batches])
 
-    def contiguous_indices(self, indices, batch_size):
+    def contiguous_indices(self, indices: np.ndarray, batch_size: int) -> np.ndarray:
         """As many contiguous indices as `batch_indices` returns, after those of earlier shards."""
         full, rest = divmod(len(indices), batch_size)
         both = zip(self.bounds(batch_size), self.bounds(rest), strict=True)
@@ -88,9 +94,15 @@ class Selection:
 class ImageMap:
     """A random function of single images, for `ResumableDataset.map_images`."""
 
-    draw: Callable  # of a number of images and a seed (2,): random numbers for each image
-    apply: Callable  # of an image (height, width, 3) in [0, 255] and these numbers: an image
+    # A number of images and a seed (2,) to random numbers for each image.
+    draw: Callable[[int | tf.Tensor, tf.Tensor], RandomNumbers]
+    # An image (height, width, 3) in [0, 255] and the numbers drawn for it to an image.
+    apply: Callable[..., tf.Tensor]
     seeds: tf.data.Dataset  # one for each batch
+
+
+# The same batches with each image mapped where it is made.
+MapImages: TypeAlias = "Callable[[ImageMap], ResumableDataset | None]"
 
 
 class ResumableDataset(tf.data.Dataset):
@@ -100,14 +112,14 @@ class ResumableDataset(tf.data.Dataset):
     # and random draws change with every pass.
     def __init__(
         self,
-        build: Callable,  # of a `Selection`: a data set; called with the default at once
-        map_images: Callable | None = None,  # of an `ImageMap`; None without single images
+        build: Callable[[Selection], tf.data.Dataset],  # it is called with the default at once
+        map_images: "MapImages | None" = None,  # None where images are not made one by one
         *,
         num_examples: int | None = None,  # of all batches
         batch_size: int | None = None,  # examples of a full batch
         shardable: bool = False,  # whether a worker can make its shard of each batch alone
         worker_shard: Shard | None = None,  # where these are the shard of one worker already
-        identify_names: Callable | None = None,  # a digest of the examples' names
+        identify_names: Callable[[], str] | None = None,  # a digest of the examples' names
     ):
         self._build, self._map_images = build, map_images
         self._input_dataset = build(Selection())
@@ -116,21 +128,23 @@ class ResumableDataset(tf.data.Dataset):
         self.identify_names = identify_names
         super().__init__(self._input_dataset._variant_tensor)
 
-    def _inputs(self):
+    def _inputs(self) -> list[tf.data.Dataset]:
         return [self._input_dataset]
 
     @property
-    def element_spec(self):
+    def element_spec(self) -> Any:
         return self._input_dataset.element_spec
 
     @property
-    def facts(self) -> dict:
+    def facts(self) -> dict[str, Any]:
         """What is inherited by a data set that is made of this one."""
         names = ("num_examples", "batch_size", "shardable", "worker_shard", "identify_names")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def from_sources(cls, make: Callable, *sources: tf.data.Dataset):
+    def from_sources(
+        cls, make: Callable[..., tf.data.Dataset], *sources: tf.data.Dataset
+    ) -> "ResumableDataset":
         """`make(*sources)`, with an element for each of theirs and the facts of the first."""
         first, *others = sources
         facts = first.facts if isinstance(first, cls) else {}
@@ -145,25 +159,30 @@ class ResumableDataset(tf.data.Dataset):
         return cls(build, **facts)
 
     @classmethod
-    def from_examples(cls, make: Callable, examples: tf.data.Dataset, batch_size: int):
+    def from_examples(
+        cls,
+        make: Callable[[tf.data.Dataset, bool], tf.data.Dataset],
+        examples: tf.data.Dataset,
+        batch_size: int,
+    ) -> "ResumableDataset":
         """`make(examples, full)`, batches of examples, `full` without a smaller last one."""
 
-        def build(selection):
+        def build(selection: Selection) -> tf.data.Dataset:
             return make(select(examples, Selection(batch_size * selection.skip)), selection.full)
 
         return cls(build, num_examples=int(examples.cardinality()), batch_size=batch_size)
 
-    def with_shards(self, make: Callable) -> "ResumableDataset":
+    def with_shards(self, make: Callable[[Shard], tf.data.Dataset]) -> "ResumableDataset":
         """The same, of which a worker can make its shard alone, by a function of a `Shard`."""
         make_shard = functools.cache(make)
 
-        def build(selection):
+        def build(selection: Selection) -> tf.data.Dataset:
             if selection.shard is None:
                 return self.select(selection)
             rest = dataclasses.replace(selection, shard=None)
             return select(make_shard(selection.shard), rest)
 
-        return type(self)(build, **self.facts | {"shardable": True})
+        return type(self)(build, **{**self.facts, "shardable": True})
 
     def select(self, selection: Selection) -> tf.data.Dataset:
         """The batches of a `Selection`."""
@@ -172,7 +191,7 @@ class ResumableDataset(tf.data.Dataset):
     def shard_batches(self, shard: Shard) -> "ResumableDataset":
         """The shard of every batch that one of several workers makes."""
 
-        def build(selection):
+        def build(selection: Selection) -> tf.data.Dataset:
             return self._build(dataclasses.replace(selection, shard=shard))
 
         return type(self)(build, worker_shard=shard)
@@ -242,7 +261,7 @@ def seeds_of_batches(seed: int, fixed: bool = False) -> ResumableDataset:
     numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=not fixed)
     seeds = numbers.batch(2, drop_remainder=True)
 
-    def build(selection):
+    def build(selection: Selection) -> tf.data.Dataset:
         rest = seeds.skip(selection.skip) if selection.skip else seeds
         if selection.shard is None or selection.shard.num_shards == 1:
             return rest
@@ -269,7 +288,7 @@ def divided_by_batch(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def map_examples(function, batch, spec):
+def map_examples(function: Callable[..., Any], batch: Any, spec: Any) -> Any:
     """The results of a function for each example of a batch, on all cores, in the graph."""
     return tf.map_fn(
         lambda example: function(*example),
@@ -279,7 +298,7 @@ def map_examples(function, batch, spec):
     )
 
 
-def require_finite_length(dataset):
+def require_finite_length(dataset: tf.data.Dataset) -> None:
     """Raises a `ValueError` for a data set that never ends."""
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise ValueError(
@@ -308,14 +327,16 @@ def explained_batches(batches: Iterable) -> Iterator:
         yield batch
 
 
-def inspect_first_batch(dataset, spec, inspect):
+def inspect_first_batch(
+    dataset: tf.data.Dataset, spec: tf.TensorSpec, inspect: Callable[[np.ndarray], None]
+) -> ResumableDataset:
     """A data set whose first batch of images is passed to a function when it is read."""
 
-    def inspect_and_return(images):
+    def inspect_and_return(images: tf.Tensor) -> tf.Tensor:
         inspect(images.numpy())
         return images
 
-    def inspect_if_first(number, batch):
+    def inspect_if_first(number: tf.Tensor, batch: Any) -> Any:
         images, *others = tf.nest.flatten(batch)
         inspected = tf.cond(
             tf.equal(number, 0),
@@ -329,7 +350,7 @@ def inspect_first_batch(dataset, spec, inspect):
     )
 
 
-def empty_batch(dataset):
+def empty_batch(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """A data set of one batch of no examples, like those of another."""
     specs = dataset.element_spec
     nothing = tf.nest.map_structure(lambda x: tf.zeros((0, *x.shape[1:]), x.dtype), specs)

@@ -3,8 +3,10 @@
 import json
 import math
 import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,23 +15,34 @@ from tqdm.auto import tqdm
 from vit_tf.common.names import file_error, format_list, unknown_name
 from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import MOST_PIXELS, decode_in_python
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.reading import read_batches
-from vit_tf.data.source import Source, check_number, checked_size, partition, sizes_differ
+from vit_tf.data.source import (
+    Decoder,
+    ImageSize,
+    Indices,
+    Item,
+    Source,
+    check_number,
+    checked_size,
+    partition,
+    sizes_differ,
+)
 
 SPLIT = "test"
 
 
 def load_coco(
-    annotations,
-    images,
+    annotations: str | os.PathLike,
+    images: str | os.PathLike,
     *,
-    image_size=None,
-    batch_size=32,
-    categories=None,
-    take=None,
-    seed=0,
-    preprocessing=None,
-):
+    image_size: ImageSize | None = None,
+    batch_size: int = 32,
+    categories: Sequence[str] | None = None,
+    take: int | None = None,
+    seed: int = 0,
+    preprocessing: Preprocessing | None = None,
+) -> tf.data.Dataset:
     """Images with the mask and the category of every object or part that COCO JSON annotates.
 
     Polygons and run lengths are decoded by pycocotools. Crowds and objects without area (such as
@@ -72,7 +85,7 @@ def load_coco(
     preprocessing = preprocessing and preprocessing.squeezed()
     content = read_annotations(annotations)
     table = annotated_images(content, images, categories)
-    source = _source(table, category_names(content))
+    source = AnnotatedImages(table, category_names(content))
     takes = {} if take is None else {SPLIT: take}
     _, indices = partition(source, (SPLIT,), 0, takes, seed)[SPLIT]
     size = size or source.image_size(SPLIT, indices)
@@ -81,7 +94,7 @@ def load_coco(
     return batches.map(annotate, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
-def coco_categories(annotations):
+def coco_categories(annotations: str | os.PathLike) -> tuple[str, ...]:
     """Names of the categories of a COCO JSON file, in the order of their ids: a tuple.
 
     Raises:
@@ -90,7 +103,7 @@ def coco_categories(annotations):
     return category_names(read_annotations(annotations))
 
 
-def union_masks(examples):
+def union_masks(examples: tf.data.Dataset) -> tf.data.Dataset:
     """The `(images, masks)` of a data set of `(images, masks, labels)`, as `load_coco` returns it.
 
     Masks are the union of an image's objects, bool of shape (example, row, column).
@@ -98,48 +111,54 @@ def union_masks(examples):
     return examples.map(lambda images, masks, labels: (images, tf.reduce_any(masks, axis=1)))
 
 
-def _source(table, class_names):
-    """The images as a `Source` of one split, each labelled with its number in the table."""
-    _, groups = np.unique([image.group for image in table], return_inverse=True)
+class AnnotatedImages(Source, Decoder):
+    """Image files of one split with their annotated sizes, each labelled by its number."""
 
-    def read(split, indices):
-        paths = [table[index].path for index in indices]
-        sizes = [table[index].size for index in indices]
-        return tf.data.Dataset.from_tensor_slices(((paths, sizes), indices))
+    def __init__(self, table: "Sequence[Annotated]", class_names: tuple[str, ...]):
+        self._table, self.class_names = table, class_names
+        self.num_examples = {SPLIT: len(table)}
 
-    def image_size(split, indices):
-        sizes = sorted({table[index].size for index in indices})
+    def labels(self, split: str) -> np.ndarray:
+        """Numbers of the supercategories, by which examples are drawn; `read` gives others."""
+        return np.unique([image.group for image in self._table], return_inverse=True)[1]
+
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        sizes = sorted({self._table[index].size for index in indices})
         if len(sizes) > 1:
             raise sizes_differ(f", images of {format_list(sizes)}")
         return sizes[0]
 
-    return Source(
-        class_names=class_names,
-        num_examples={SPLIT: len(table)},
-        labels=lambda split: groups,
-        image_size=image_size,
-        read=read,
-        decode=lambda item: decode_in_python(_decode, *item),
-    )
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        paths = [self._table[index].path for index in indices]
+        sizes = [self._table[index].size for index in indices]
+        return tf.data.Dataset.from_tensor_slices(((paths, sizes), indices))
+
+    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+        return self
+
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+        return decode_in_python(_decode, *item)
 
 
-def _decode(path, size):
+def _decode(path: bytes, size: np.ndarray) -> np.ndarray:
     """The image of a file, of the annotated size."""
-    path, size = os.fsdecode(path), tuple(size.tolist())
-    image = decode_file(path, upright=False)
-    if image.shape[:2] != size:
+    name, annotated = os.fsdecode(path), tuple(size.tolist())
+    image = decode_file(name, upright=False)
+    if image.shape[:2] != annotated:
         raise ValueError(
-            f"Expected an image of the size that is annotated, {size}. "
-            f"Received: {path} of {image.shape[:2]}"
+            f"Expected an image of the size that is annotated, {annotated}. "
+            f"Received: {name} of {image.shape[:2]}"
         )
     return image
 
 
-def _annotator(table, size):
+def _annotator(
+    table: "Sequence[Annotated]", size: tuple[int, int]
+) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
     """A function of (images, their numbers in the table) to (images, masks, labels)."""
     tools = mask_tools()
 
-    def pad(numbers):
+    def pad(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         images = [table[number] for number in numbers]
         shape = (len(images), max(len(image.labels) for image in images))
         masks, labels = np.zeros((*shape, *size), bool), np.full(shape, -1, np.int32)
@@ -149,7 +168,7 @@ def _annotator(table, size):
             labels[i, : len(image.labels)] = image.labels
         return masks, labels
 
-    def annotate(images, numbers):
+    def annotate(images: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         masks, labels = tf.numpy_function(pad, [numbers], (tf.bool, tf.int32))
         masks = tf.ensure_shape(masks, (None, None, *size))
         return images, masks, tf.ensure_shape(labels, (None, None))
@@ -157,7 +176,7 @@ def _annotator(table, size):
     return annotate
 
 
-def _nearest(wanted, given):
+def _nearest(wanted: int, given: int) -> np.ndarray:
     """Which of `given` pixels holds the centre of each of as many as are wanted, along one axis."""
     return (2 * np.arange(wanted) + 1) * given // (2 * wanted)
 
@@ -182,12 +201,12 @@ class Annotated:
     group: str
 
 
-def category_names(content):
+def category_names(content: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the categories of what `read_annotations` returns: a tuple."""
     return tuple(category["name"] for category in content["categories"])
 
 
-def read_annotations(path):
+def read_annotations(path: str | os.PathLike) -> dict[str, Any]:
     """The content of a COCO JSON file, its images and categories in the order of their ids."""
     try:
         content = json.loads(Path(path).expanduser().read_bytes())
@@ -208,7 +227,9 @@ def read_annotations(path):
     return content
 
 
-def annotated_images(content, root, wanted):
+def annotated_images(
+    content: Mapping[str, Any], root: str | os.PathLike, wanted: Sequence[str] | None
+) -> list[Annotated]:
     """The images that have objects of the wanted (super)categories: a list of `Annotated`."""
     category_ids = _kept_categories(content["categories"], wanted)
     label_of = {category["id"]: i for i, category in enumerate(content["categories"])}
@@ -245,11 +266,13 @@ def annotated_images(content, root, wanted):
     return table
 
 
-def _supercategory(category):
+def _supercategory(category: Mapping[str, Any]) -> str:
     return category.get("supercategory", category["name"])
 
 
-def _kept_categories(categories, wanted):
+def _kept_categories(
+    categories: Sequence[Mapping[str, Any]], wanted: Sequence[str] | None
+) -> set[int]:
     """Ids of the categories that are named, themselves or by their supercategory: a set."""
     if wanted is None:
         return {category["id"] for category in categories}
@@ -266,7 +289,9 @@ def _kept_categories(categories, wanted):
     return {category["id"] for category, names in pairs if names & set(wanted)}
 
 
-def _require_known(annotations, key, ids):
+def _require_known(
+    annotations: Iterable[Mapping[str, Any]], key: str, ids: Collection[int]
+) -> None:
     strangers = sorted({annotation[key] for annotation in annotations} - set(ids))
     if strangers:
         raise ValueError(
@@ -275,7 +300,7 @@ def _require_known(annotations, key, ids):
         )
 
 
-def mask_tools():
+def mask_tools() -> Any:
     """The module `pycocotools.mask`."""
     try:
         from pycocotools import mask
@@ -287,7 +312,7 @@ def mask_tools():
     return mask
 
 
-def _encode(annotation, size, tools):
+def _encode(annotation: Mapping[str, Any], size: tuple[int, int], tools: Any) -> tuple[Any, int]:
     """Compressed run lengths and area of an annotation in an image of a size."""
     try:
         mask = _run_lengths(annotation.get("segmentation") or [], size, tools)
@@ -299,7 +324,7 @@ def _encode(annotation, size, tools):
         ) from error
 
 
-def _run_lengths(segmentation, size, tools):
+def _run_lengths(segmentation: Any, size: tuple[int, int], tools: Any) -> Any:
     """Compressed run lengths of a mask of any of the forms that COCO has."""
     if isinstance(segmentation, dict):
         if tuple(segmentation["size"]) != size:
@@ -315,7 +340,7 @@ def _run_lengths(segmentation, size, tools):
     return tools.merge(tools.frPyObjects(polygons, *size) if polygons else [])
 
 
-def _decompressed(text):
+def _decompressed(text: str) -> list[int]:
     """Run lengths from their text: 5 bits a character, low ones first, of each run's difference."""
     # A run is stored as its difference from the last but one, from the fourth on. A character's
     # sixth bit continues the run, and the fifth of its last one is the sign.
@@ -331,14 +356,14 @@ def _decompressed(text):
     return counts
 
 
-def _find(root, names):
+def _find(root: str | os.PathLike, names: Sequence[str]) -> list[str]:
     """Paths of the image files of a folder; a `ValueError` names the first few that are missing."""
     root = Path(root).expanduser()
     if not root.is_dir():
         raise ValueError(f"Expected images to be a folder that exists. Received: {str(root)!r}")
     places = [(root / name, root / name.partition("_")[0] / name) for name in names]
-    paths = [next((str(p) for p in pair if p.is_file()), None) for pair in places]
-    missing = [name for name, path in zip(names, paths, strict=True) if path is None]
+    paths = [next((str(p) for p in pair if p.is_file()), "") for pair in places]
+    missing = [name for name, path in zip(names, paths, strict=True) if not path]
     if missing:
         raise ValueError(
             f"Expected the {len(names)} annotated images in {str(root)!r}. "

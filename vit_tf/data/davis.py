@@ -1,8 +1,10 @@
 """DAVIS: videos with index masks of their objects, read one at a time."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,10 +38,10 @@ class DavisVideos(Sequence):
     masks: tuple
     preprocessing: Preprocessing | None = None
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, number):
+    def __getitem__(self, number: Any) -> Any:
         """One video, or for a slice the `DavisVideos` of some.
 
         Raises:
@@ -65,7 +67,14 @@ class DavisVideos(Sequence):
         return frames, masks
 
 
-def load_davis(root, split="val", *, year="2017", resolution="480p", preprocessing=None):
+def load_davis(
+    root: str | os.PathLike,
+    split: str = "val",
+    *,
+    year: str = "2017",
+    resolution: str = "480p",
+    preprocessing: Preprocessing | None = None,
+) -> DavisVideos:
     """The videos of a split of DAVIS, in its released layout.
 
         root/ImageSets/2017/val.txt
@@ -97,7 +106,7 @@ def load_davis(root, split="val", *, year="2017", resolution="480p", preprocessi
     return DavisVideos(names, tuple(frames), tuple(masks), preprocessing)
 
 
-def read_mask(path):
+def read_mask(path: Path) -> np.ndarray:
     """The index mask of a palette PNG: uint8 (height, width); an error names a corrupt file."""
     from PIL import Image
 
@@ -112,7 +121,7 @@ def read_mask(path):
     return indices
 
 
-def _names(path):
+def _names(path: Path) -> tuple[str, ...]:
     """The names that a text file lists, one to a line: a tuple."""
     if not path.is_file():
         list_names = sorted(file.stem for file in path.parent.glob("*.txt"))
@@ -126,7 +135,7 @@ def _names(path):
     return names
 
 
-def _numbered(folder, suffix):
+def _numbered(folder: Path, suffix: str) -> tuple[Path, ...]:
     """Paths of the files of a video, in the order of their numbers: a tuple."""
     candidates = folder.glob(f"*{suffix}") if folder.is_dir() else ()
     paths = tuple(sorted(path for path in candidates if path.stem.isdecimal()))
@@ -138,7 +147,7 @@ def _numbered(folder, suffix):
     return paths
 
 
-def _check_complete(frames, masks):
+def _check_complete(frames: Sequence[Path], masks: Sequence[Path]) -> None:
     """Raises a `ValueError` that names what is missing between the first and the last number."""
     count = max(int(paths[-1].stem) for paths in (frames, masks)) + 1
     for paths in (frames, masks):

@@ -16,11 +16,11 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
 from vit_tf.common.names import without_password
@@ -37,6 +37,8 @@ PARTIAL = ".partial-"
 _LEFTOVER = re.compile(
     rf"{re.escape(PARTIAL)}([0-9a-f]{{16}}(\.\w+)?|(best|model)\.keras|epoch-\d+(-step-\d+)?\.npz)"
 )
+# Raises a `ValueError` where another process has taken a folder over.
+Check: TypeAlias = Callable[[], None]
 CHUNK = 2**24  # bytes that are copied at a time
 
 
@@ -114,7 +116,7 @@ def _remove_leftovers(folder: str) -> None:
                     os.remove(entry.path)
 
 
-def _flush(path, flags):
+def _flush(path: str | os.PathLike, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -132,14 +134,14 @@ def digest_files(paths: list, *facts: str | bytes) -> str:
     return total.hexdigest()
 
 
-def _digest_file(path):
+def _digest_file(path: str | os.PathLike) -> str | bytes:
     if is_remote(path):
         return _size_and_time(path)
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def digest_tree(root) -> str:
+def digest_tree(root: str | os.PathLike) -> str:
     """A digest, as text, of the names, sizes and times of the files in a folder, or of one file."""
     root, walk = os.fspath(root), os.walk
     if is_remote(root):
@@ -152,7 +154,7 @@ def digest_tree(root) -> str:
     return digest_files([], *(file.removeprefix(root) for file in files), *facts)
 
 
-def _size_and_time(path):
+def _size_and_time(path: str | os.PathLike) -> str:
     if is_remote(path):
         import tensorflow as tf
 
@@ -163,7 +165,7 @@ def _size_and_time(path):
 
 
 @contextlib.contextmanager
-def only_process(folder):
+def only_process(folder: str | os.PathLike) -> Iterator[Check]:
     """Lock a folder, created if missing; yields a function that raises after a takeover.
 
     The operating system releases the lock when the process ends, even if it is killed; what a
@@ -196,7 +198,7 @@ def only_process(folder):
 
 
 @contextlib.contextmanager
-def _claimed(folder):
+def _claimed(folder: str | os.PathLike) -> Iterator[Check]:
     """Note in a folder elsewhere that this process works in it."""
     folder = as_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -215,10 +217,10 @@ def _claimed(folder):
         )
     path.write_text(mine)
 
-    def holder():
+    def holder() -> str:
         return path.read_text() if path.exists() else "unknown"
 
-    def check():
+    def check() -> None:
         if (other := holder()) != mine:
             raise ValueError(
                 f"Expected no other process to use {str(folder)!r}. Received: process {other}, "
@@ -262,7 +264,7 @@ def _open_lock_file(path: str) -> tuple[int, bool]:
             return os.open(path, flags), False
 
 
-def _lock(descriptor, path, folder):
+def _lock(descriptor: int, path: str, folder: str) -> bool:
     """Lock an open file; False if it was removed by the process that had it until now."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -281,7 +283,7 @@ def require_small_table(stream: BinaryIO) -> None:
     start = stream.tell()
     for steps, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
         # The C unpickler has a table as long as the largest number that something is stored under.
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument) > 2 * steps + 256:
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > 2 * steps + 256:
             raise ValueError("a pickle with a table larger than itself")
     stream.seek(start)
 
@@ -309,7 +311,7 @@ def require_other_machine(url: str, source: str) -> None:
         return  # what has no address here is reached through a proxy, or not at all
     own_addresses = {address[0] for *_, address in own}
     for *_, address in found:
-        ip = ipaddress.ip_address(address[0].partition("%")[0])
+        ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
         ip = getattr(ip, "ipv4_mapped", None) or ip
         is_local = ip.is_loopback or ip.is_unspecified or ip.is_link_local
         if is_local or str(ip) in own_addresses:
@@ -330,41 +332,41 @@ def require_utf8(path: str | os.PathLike) -> None:
         ) from error
 
 
-def is_remote(path):
+def is_remote(path: str | os.PathLike) -> bool:
     """Whether a path is an address, such as `"gs://bucket/run"`, and not on this machine."""
     return "://" in os.fspath(path)
 
 
-def as_path(path):
+def as_path(path: str | os.PathLike) -> "Path | RemotePath":
     """A path as a `pathlib.Path`, or as a `RemotePath` where it is an address."""
     if isinstance(path, (Path, RemotePath)):
         return path
     return RemotePath(path) if is_remote(path) else Path(path)
 
 
-def write_remote(path, write):
+def write_remote(path: str | os.PathLike, write: Callable[[Path], object]) -> None:
     """Calls `write` with a path on this machine and copies what it wrote to an address.
 
     Object stores show a copy whole or not at all; other file systems may show a part of it.
     """
-    path = as_path(path)
+    target = RemotePath(path)
     with tempfile.TemporaryDirectory() as folder:
-        local = Path(folder) / path.name
+        local = Path(folder) / target.name
         write(local)
         with open(local, "rb") as source:
-            path.write_from(source)
+            target.write_from(source)
 
 
 @contextlib.contextmanager
-def local_copy(path):
+def local_copy(path: str | os.PathLike) -> Iterator[str]:
     """The path itself or, of an address, that of a copy on this machine while it is needed."""
     if not is_remote(path):
         yield os.fspath(path)
         return
-    path = as_path(path)
+    remote = RemotePath(path)
     with tempfile.TemporaryDirectory() as folder:
-        local = os.path.join(folder, path.name)
-        with path.open() as source, open(local, "wb") as target:
+        local = os.path.join(folder, remote.name)
+        with remote.open() as source, open(local, "wb") as target:
             shutil.copyfileobj(source, target, CHUNK)
         yield local
 
@@ -380,94 +382,94 @@ class RemotePath(os.PathLike):
         ValueError: for a scheme that neither knows.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike):
         scheme, _, rest = os.fspath(path).partition("://")
         self._scheme, self._rest = scheme, PurePosixPath(rest)
         self._files = _file_system(scheme, os.fspath(path))
 
-    def __fspath__(self):
+    def __fspath__(self) -> str:
         return f"{self._scheme}://{self._rest}"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return without_password(os.fspath(self))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return repr(str(self))
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, RemotePath) and os.fspath(self) == os.fspath(other)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(os.fspath(self))
 
-    def __truediv__(self, name):
+    def __truediv__(self, name: str | os.PathLike) -> "RemotePath":
         return RemotePath(f"{os.fspath(self)}/{os.fspath(name)}")
 
     @property
-    def parent(self):
+    def parent(self) -> "RemotePath":
         return RemotePath(f"{self._scheme}://{self._rest.parent}")
 
     @property
-    def name(self):
+    def name(self) -> str:
         return self._rest.name
 
     @property
-    def stem(self):
+    def stem(self) -> str:
         return self._rest.stem
 
-    def exists(self):
+    def exists(self) -> bool:
         return self._files.exists(os.fspath(self))
 
-    def is_dir(self):
+    def is_dir(self) -> bool:
         return self._files.is_dir(os.fspath(self))
 
-    def is_file(self):
+    def is_file(self) -> bool:
         return self.exists() and not self.is_dir()
 
-    def mkdir(self, parents=True, exist_ok=True):
+    def mkdir(self, parents: bool = True, exist_ok: bool = True) -> None:
         self._files.mkdir(os.fspath(self))
 
-    def iterdir(self):
+    def iterdir(self) -> "list[RemotePath]":
         return [self / name for name in self._files.names(os.fspath(self))]
 
-    def glob(self, pattern):
+    def glob(self, pattern: str) -> "list[RemotePath]":
         """The entries of this folder whose names match; none where there is no folder."""
         entries = self.iterdir() if self.is_dir() else []
         return [path for path in entries if fnmatch.fnmatchcase(path.name, pattern)]
 
-    def unlink(self, missing_ok=False):
+    def unlink(self, missing_ok: bool = False) -> None:
         if self.exists() or not missing_ok:
             self._files.remove(os.fspath(self))
 
-    def open(self):
+    def open(self) -> BinaryIO:
         """The file, opened to read bytes."""
         if not self.is_file():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
         return self._files.open(os.fspath(self))
 
-    def read_bytes(self):
+    def read_bytes(self) -> bytes:
         with self.open() as file:
             return file.read()
 
-    def read_text(self):
+    def read_text(self) -> str:
         return self.read_bytes().decode()
 
-    def write_text(self, text):
+    def write_text(self, text: str) -> None:
         self.write_from(io.BytesIO(text.encode()))
 
-    def write_from(self, source):
+    def write_from(self, source: BinaryIO) -> None:
         """Copy an open file here, instead of an older one; the folder is made."""
         self.parent.mkdir()
         self._files.write(os.fspath(self), source)
 
 
-def _tensorflow_files():
+def _tensorflow_files() -> SimpleNamespace:
     """The calls of `tf.io.gfile` that `RemotePath` makes."""
     import tensorflow as tf
 
     files = tf.io.gfile
 
-    def write(path, source):
+    def write(path: str, source: BinaryIO) -> None:
         # Not every file system of TensorFlow empties a file that is opened to be written.
         folder, _, name = path.rpartition("/")
         partial = f"{folder}/{partial_path(Path(name))}"
@@ -491,22 +493,22 @@ def _tensorflow_files():
     )
 
 
-def _fsspec_files(path):
+def _fsspec_files(path: str) -> SimpleNamespace:
     """The same of fsspec, for the host of an address."""
     from fsspec.core import url_to_fs
 
     options = {"client_kwargs": _checking_redirects()} if path.startswith("http") else {}
     system, _ = url_to_fs(path, **options)
 
-    def uncached():
+    def uncached() -> Any:
         system.invalidate_cache()
         return system
 
-    def names(path):
+    def names(path: str) -> list[str]:
         entries = (entry.rstrip("/") for entry in uncached().ls(path, detail=False))
         return sorted(PurePosixPath(entry).name for entry in entries)
 
-    def write(path, source):
+    def write(path: str, source: BinaryIO) -> None:
         with system.open(path, "wb") as target:
             shutil.copyfileobj(source, target, CHUNK)
 
@@ -534,7 +536,7 @@ def _checking_redirects() -> dict:
     return {"trace_configs": [config]}
 
 
-def _file_system(scheme, path):
+def _file_system(scheme: str, path: str) -> SimpleNamespace:
     import tensorflow as tf
 
     if scheme in tf.io.gfile.get_registered_schemes():

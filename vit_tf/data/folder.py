@@ -18,10 +18,11 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -33,59 +34,100 @@ from vit_tf.data.files import as_path, is_remote, require_file, require_utf8
 from vit_tf.data.source import (
     SPLITS,
     TEST_FRACTION,
+    Decoder,
+    FastDecoder,
+    Indices,
+    Item,
     LazyDict,
     Source,
+    Window,
     hold_out,
     sizes_differ,
     warn_once,
 )
 from vit_tf.data.tfds import prepared_in
 
+# The paths of files and their labels, int32, -1 for unknown: two arrays of shape (example,).
+Members: TypeAlias = tuple[np.ndarray, np.ndarray]
+# TensorFlow decodes files of these names; others may be animated, transparent or of rare kinds.
+TENSORFLOW_SUFFIXES = (b".png", b".jpg", b".jpeg")
 # So many images that are to share a size are measured ahead, all others when they are met.
 MEASURED = 100
 
 
-def open_folder(root):
+def open_folder(root: str | os.PathLike) -> Source:
     """The `Source` of a folder as `scan` reads it; a split is listed when it is asked for."""
     layout = scan(root)
-    return open_files(layout.class_names, layout.splits)
+    return ImageFiles(layout.class_names, layout.splits)
 
 
-def open_files(class_names, members):
-    """The `Source` of image files: of `members`, a mapping from split to (paths, int32 labels)."""
+class ImageFiles(Source):
+    """Image files: the items are their paths; `members` has (paths, int32 labels) of each split."""
 
-    def read(split, indices):
-        paths, labels = (column[indices] for column in members[split])
+    in_files = True
+
+    def __init__(self, class_names: tuple[str, ...], members: Mapping[str, Members]):
+        self.class_names, self._members = class_names, members
+        self.num_examples = LazyDict({split: partial(self._count, split) for split in members})
+
+    def _count(self, split: str) -> int:
+        return len(self._members[split][0])
+
+    def labels(self, split: str) -> np.ndarray:
+        return self._members[split][1]
+
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        return _shared_size(self._members[split][0][indices])
+
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        paths, labels = (column[indices] for column in self._members[split])
         return tf.data.Dataset.from_tensor_slices((paths, labels))
 
-    def attempt(path, window=None):
-        return imaging.decode(tf.io.read_file(path), window)
+    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+        if num_channels == 4:
+            return PillowDecoder(4)
+        paths = examples.map(lambda path, _: path).batch(2**16)
+        columns = (column.tolist() for column in paths.as_numpy_iterator())
+        is_usual = all(
+            path.lower().endswith(TENSORFLOW_SUFFIXES) for column in columns for path in column
+        )
+        return GraphDecoder() if is_usual else UsualImagesDecoder()
 
-    def decode(path):
-        name = tf.strings.regex_replace(path, *PASSWORD)
-        return imaging.decode_or_name(attempt, path, name, tf.io.read_file)
 
-    def decode_by_pillow(path, channels=3):
-        def read(path):
+class GraphDecoder(FastDecoder):
+    """Decodes files by TensorFlow alone, so that the graph can be copied to other hosts."""
+
+    def attempt(self, item: Item, window: Window | None = None) -> tf.Tensor:
+        return imaging.decode(tf.io.read_file(item), window)
+
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+        name = tf.strings.regex_replace(item, *PASSWORD)
+        return imaging.decode_or_name(self.attempt, item, name, tf.io.read_file)
+
+
+class PillowDecoder(Decoder):
+    """Decodes files of any format by Pillow, as images of so many channels."""
+
+    def __init__(self, num_channels: int):
+        self._num_channels = num_channels
+
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+        channels = self._num_channels
+
+        def read(path: bytes) -> np.ndarray:
             return decode_file(os.fsdecode(path), channels=channels)
 
-        return imaging.decode_in_python(read, path, channels=channels)
-
-    return Source(
-        class_names=class_names,
-        num_examples=LazyDict({s: lambda s=s: len(members[s][0]) for s in members}),
-        labels=lambda split: members[split][1],
-        image_size=lambda split, indices: _shared_size(members[split][0][indices]),
-        read=read,
-        decode=decode,
-        attempt=attempt,
-        decode_by_pillow=decode_by_pillow,
-        decode_with_alpha=partial(decode_by_pillow, channels=4),
-        in_files=True,
-    )
+        return imaging.decode_in_python(read, item, channels=channels)
 
 
-def check_images(folder):
+class UsualImagesDecoder(GraphDecoder):
+    """Decodes usual images by TensorFlow, and others by Pillow."""
+
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+        return PillowDecoder(3).decode(item)
+
+
+def check_images(folder: str | os.PathLike) -> int:
     """Decodes every image of a folder, and returns how many there are.
 
     Raises:
@@ -104,7 +146,7 @@ def check_images(folder):
     return len(paths)
 
 
-def _error(path):
+def _error(path: str) -> str | None:
     """What is wrong with an image file, or None."""
     try:
         decode_file(path)
@@ -119,32 +161,33 @@ def decode_file(path: str | os.PathLike, upright: bool = True, channels: int = 3
     return imaging.pixels(_readable(path), without_password(path), upright, channels)
 
 
-def _readable(path):
+def _readable(path: str | os.PathLike) -> Any:
     """What Pillow reads an image from: its path, or a file at an address that it does not know."""
     return tf.io.gfile.GFile(path, "rb") if is_remote(path) else path
 
 
-def _shared_size(paths):
+def _shared_size(paths: np.ndarray) -> tuple[int, int]:
     """The (height, width) that images share, in pixels, from the heads of some of their files."""
     sample = np.unique(np.linspace(0, len(paths) - 1, MEASURED).astype(int))
-    first = None
-    for path in paths[sample]:
+    first, *others = paths[sample]
+    shared = _size(first)
+    for path in others:
         size = _size(path)
-        first = first or (size, path)
-        if size != first[0]:
-            shown = [without_password(named) for named in (first[1], path)]
-            raise sizes_differ(f", {shown[0]!r} of {first[0]} and {shown[1]!r} of {size}")
-    return first[0]
+        if size != shared:
+            shown = [without_password(named) for named in (first, path)]
+            raise sizes_differ(f", {shown[0]!r} of {shared} and {shown[1]!r} of {size}")
+    return shared
 
 
-def _size(path):
+def _size(path: str) -> tuple[int, int]:
     from PIL import Image
 
     file = _readable(path)
     with imaging.explained(file, without_password(path)), Image.open(file) as image:
         # The orientation of a PNG may follow the image, which may be corrupt.
         sideways = image.getexif().get(0x0112, 1) >= 5
-        return image.size if sideways else image.size[::-1]
+        width, height = image.size
+        return (width, height) if sideways else (height, width)
 
 
 # In lower case; folders may be written in any.
@@ -177,7 +220,7 @@ class ImageFolder:
     members: Callable
 
 
-def scan(root):
+def scan(root: str | os.PathLike) -> Layout:
     """The `Layout` of a folder, with the classes of its train split or, without one, of all."""
     root = os.path.expanduser(os.fspath(root))
     root = root.rstrip("/") or "/"
@@ -201,11 +244,11 @@ def scan(root):
     return Layout(class_names, LazyDict(members))
 
 
-def _without_splits(root):
+def _without_splits(root: str) -> Layout:
     part = _part(root)
 
     @functools.cache
-    def cut():
+    def cut() -> list[Members]:
         paths, labels = part.members(part.class_names)
         cuts = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
         warn_once(
@@ -218,7 +261,7 @@ def _without_splits(root):
     return Layout(part.class_names, LazyDict({"train": lambda: cut()[0], "test": lambda: cut()[1]}))
 
 
-def _split_folders(root):
+def _split_folders(root: str) -> dict[str, str]:
     """Dict from the splits that are folders to these; empty where the folders are classes."""
     own = RELEASED.get(os.path.basename(root).lower())
     if own:
@@ -249,11 +292,11 @@ def _split_folders(root):
     return {split: os.path.join(root, parts[split][0]) for split in SPLITS if split in parts}
 
 
-def _quoted(names):
+def _quoted(names: Sequence[str]) -> str:
     return format_list(map(repr, names))
 
 
-def _part(folder):
+def _part(folder: str) -> ImageFolder:
     """The `ImageFolder` of a folder, by the names in it and a file of labels alone."""
     subfolders, names = entries(folder)
     files = [os.path.join(folder, name) for name in names]
@@ -264,7 +307,7 @@ def _part(folder):
     if not images and not subfolders:
         raise _holds_none(folder, "a folder of images, or of one folder of images per class")
     path, classes = find_classes(folder, images, names)
-    if classes:
+    if path is not None and classes:
         classes = named_classes(path, classes)
         return ImageFolder(
             class_names_of(classes),
@@ -276,7 +319,9 @@ def _part(folder):
     return ImageFolder(tuple(subfolders), partial(_in_class_folders, folder, subfolders))
 
 
-def _in_class_folders(folder, subfolders, class_names):
+def _in_class_folders(
+    folder: str, subfolders: Sequence[str], class_names: Sequence[str]
+) -> Members:
     """The images of the class folders in a folder: (paths, int32 labels)."""
     place = {name: index for index, name in enumerate(class_names)}
     images, others, labels = [], [], []
@@ -298,7 +343,7 @@ def _in_class_folders(folder, subfolders, class_names):
     return np.array(images), np.array(labels, np.int32)
 
 
-def _holds_none(folder, expected):
+def _holds_none(folder: str, expected: str) -> ValueError:
     """The `ValueError` for a folder that holds no images, which may be one of TFDS."""
     prepared = prepared_in(folder)
     received = f"{folder!r} without any"
@@ -319,7 +364,9 @@ MOST_OF_KIT = 2**24  # bytes of `meta.mat`, inflated; the released one has less 
 BOXES = re.compile(r"^(\S+)( -?\d+){4}.*")
 
 
-def find_classes(folder, images, files):
+def find_classes(
+    folder: str, images: Sequence[str], files: Sequence[str]
+) -> tuple[str, list[str]] | tuple[None, None]:
     """Path and content of the text file of the classes of a folder's images, or two None."""
     if not images:
         return None, None
@@ -335,7 +382,7 @@ def find_classes(folder, images, files):
     return candidates[0] if candidates else (None, None)
 
 
-def _candidates(folder, names, files):
+def _candidates(folder: str, names: Sequence[str], files: Sequence[str]) -> list[str]:
     """Paths of the files that may hold the classes of images of these names."""
     texts = [name for name in files if name.lower().endswith(TEXT_SUFFIXES)]
     paths = [os.path.join(folder, name) for name in texts]
@@ -345,7 +392,7 @@ def _candidates(folder, names, files):
     return paths + [path for path in siblings if tf.io.gfile.exists(path)]
 
 
-def _classes(path, names):
+def _classes(path: str, names: Sequence[str]) -> list[str] | None:
     """The class of each image, in their order, or None for a file with other contents."""
     rows = _rows(path)
     place = {name: index for index, name in enumerate(names)}
@@ -364,7 +411,7 @@ def _classes(path, names):
     return [class_by_index[index] for index in range(len(names))]
 
 
-def _rows(path):
+def _rows(path: str) -> list[list[str]]:
     """The fields of each line that holds any: commas part those of a CSV file, else blanks."""
     # A file of any other encoding differs from a list of images in its words.
     lines = as_path(path).read_bytes().decode("utf-8-sig", "replace").splitlines()
@@ -374,7 +421,7 @@ def _rows(path):
     return [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
 
 
-def named_classes(path, classes):
+def named_classes(path: str, classes: list[str]) -> list[str]:
     """The classes of a file by name where they are the numbers of ImageNet's development kit."""
     if not all(text.isdecimal() for text in classes):
         return classes
@@ -391,7 +438,7 @@ def named_classes(path, classes):
     return classes
 
 
-def _kit_names(path):
+def _kit_names(path: str) -> dict[int, str]:
     """Dict from a number of ImageNet's development kit to the class' WordNet number."""
     from scipy.io import loadmat
 
@@ -419,14 +466,14 @@ def _require_small_mat(path: str, content: bytes) -> None:
         place += 8 + size
 
 
-def class_names_of(classes):
+def class_names_of(classes: Sequence[str]) -> tuple[str, ...]:
     """Sorted names of the classes; of numbers all from 0 to the largest."""
     if all(text.isdecimal() for text in classes):
         return tuple(str(number) for number in range(max(map(int, classes)) + 1))
     return tuple(sorted(set(classes)))
 
 
-def labels_of(path, classes, class_names):
+def labels_of(path: str, classes: Sequence[str], class_names: Sequence[str]) -> np.ndarray:
     """The index of each class, a name or a number, in the class names: int32 array (example,)."""
     place = {name: index for index, name in enumerate(class_names)}
     if not set(classes) <= set(place) and all(text.isdecimal() for text in classes):
@@ -443,16 +490,16 @@ def labels_of(path, classes, class_names):
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
-def is_image(name):
+def is_image(name: str) -> bool:
     """Whether a file's name is that of an image."""
     return name.lower().endswith(SUFFIXES)
 
 
-def entries(folder):
+def entries(folder: str) -> tuple[list[str], list[str]]:
     """Sorted names of the subfolders and of the files in a folder, without hidden ones."""
     if is_remote(folder):
         # Each question is a message to a server, so names that show what they are are not queried.
-        def is_folder(name):
+        def is_folder(name: str) -> bool:
             path = os.path.join(folder, name)
             return name.endswith("/") or (not is_image(name) and tf.io.gfile.isdir(path))
 
@@ -482,7 +529,7 @@ def _is_folder(entry: os.DirEntry) -> bool:
         ) from error
 
 
-def files_below(folder, above=()):
+def files_below(folder: str, above: tuple[str, ...] = ()) -> list[str]:
     """Sorted paths of the files in a folder and its subfolders; an error for a link to itself."""
     place = folder if is_remote(folder) else os.path.realpath(folder)
     if place in above:
@@ -497,7 +544,7 @@ def files_below(folder, above=()):
     return sorted(paths)
 
 
-def warn_of_others(folder, files):
+def warn_of_others(folder: str, files: Sequence[str]) -> None:
     """Logs once how many files of a folder are images of formats that are not read, and which."""
     kinds = {file: mimetypes.guess_type(file)[0] or "" for file in files if not is_image(file)}
     others = [os.path.basename(file) for file in kinds if kinds[file].startswith("image/")]

@@ -8,16 +8,19 @@ Python's lock.
 import contextlib
 import io
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import file_error
+from vit_tf.data.batches import ImageMap, RandomNumbers
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 from vit_tf.data.resizing import resize_image, scale_values
+from vit_tf.data.source import Window
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -64,7 +67,7 @@ XMP_ORIENTATION = r"\A\C*?tiff:Orientation(?:=\"|>)([0-9])\C*\z"
 
 
 @tf.autograph.experimental.do_not_convert  # which would take seconds, for conditions of Python
-def decode(contents, window=None, upright=True):
+def decode(contents: tf.Tensor, window: Window | None = None, upright: bool = True) -> tf.Tensor:
     """The image of `pixels`, or a window of it, in the graph, which raises where it cannot."""
     # Bit for bit but for JPEG in CMYK, which is within one of 255 levels. `window` is a function of
     # height and width to (top, left, height, width).
@@ -103,7 +106,12 @@ def _with_declared_size(png: tf.Tensor) -> tf.Tensor:
     return _with_assertion(png, _few_pixels(size), "too many pixels")
 
 
-def decode_or_name(decode, item, name, read=None):
+def decode_or_name(
+    decode: Callable[[tf.Tensor], tf.Tensor],
+    item: tf.Tensor,
+    name: str | tf.Tensor,
+    read: Callable[[tf.Tensor], tf.Tensor] | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
     """The image that `decode` returns and no words; or a black pixel and an error with the name."""
     expected = "Expected an image file that can be decoded. Received: undecodable "
     start, black = tf.strings.join([expected, name]), tf.zeros((1, 1, 3), tf.uint8)
@@ -124,7 +132,7 @@ def decode_or_name(decode, item, name, read=None):
     autograph=False,
     experimental_attributes={"_noinline": True},
 )
-def _unusual(contents, upright):
+def _unusual(contents: tf.Tensor, upright: tf.Tensor) -> tf.Tensor:
     """The image of a file that is no usual JPEG or PNG; traced once for all graphs."""
     # TensorFlow optimizes each function of a graph anew in each data set that holds it, and each
     # branch is a function. So there are few branches, side by side.
@@ -247,7 +255,7 @@ def _with_webp_size(webp: tf.Tensor) -> tf.Tensor:
     return _with_assertion(webp, _few_pixels(size), "too many pixels")
 
 
-def _on_white(image):
+def _on_white(image: tf.Tensor) -> tf.Tensor:
     """8-bit images with an alpha channel on white, in Pillow's integers of `alpha_composite`."""
     image = tf.cast(tf.ensure_shape(image, (*image.shape[:-1], 4)), tf.int32)
     color, alpha = image[..., :3], image[..., 3:]
@@ -268,12 +276,12 @@ def _exif_and_xmp(contents: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, t
     return tf.cond(is_elsewhere, lambda: _raw_profile(contents), lambda: _bytes(exif)), text
 
 
-def _raw_profile(contents):
+def _raw_profile(contents: tf.Tensor) -> tf.Tensor:
     """The bytes of EXIF in ImageMagick's text chunk of a PNG, which is hexadecimal."""
     zipped, is_zipped = _behind(contents, r"zTXtRaw profile type exif\x00\x00")
     plain, is_plain = _behind(contents, r"tEXtRaw profile type exif\x00")
 
-    def unzip():
+    def unzip() -> tf.Tensor:
         start = tf.strings.length(contents) - tf.strings.length(zipped)
         # The chunk's length stands before its name (4), the keyword (21) and two zeros.
         length = tf.strings.substr(contents, start - 31, 4)
@@ -292,17 +300,17 @@ def _raw_profile(contents):
     return pairs[6:, 0] * 16 + pairs[6:, 1]
 
 
-def _behind(text, name):
+def _behind(text: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
     """What follows a pattern in a text, and whether it is there."""
     rest = tf.strings.regex_replace(text, rf"\A\C*?{name}", "", replace_global=False)
     return rest, tf.strings.length(rest) < tf.strings.length(text)
 
 
-def _bytes(text):
+def _bytes(text: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int32)
 
 
-def _orientation(exif, text):
+def _orientation(exif: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
     """The orientation of an image, 1 to 8, as Pillow finds it: in EXIF bytes, or in XMP text."""
     exif = tf.pad(exif, [[0, 16]])
     last = tf.size(exif, tf.int64) - 1
@@ -329,10 +337,10 @@ def _orientation(exif, text):
     return tf.where((values[0] >= 1) & (values[0] <= 8), values[0], 1)
 
 
-def _turned(image, orientation):
+def _turned(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     """An image in the upright position of its EXIF orientation."""
 
-    def holds(*orientations):
+    def holds(*orientations: int) -> tf.Tensor:
         return tf.reduce_any(orientation == tf.constant(orientations, tf.int64))
 
     # Without conditions, each of which would be two functions; what changes nothing copies nothing.
@@ -345,29 +353,29 @@ def _turned(image, orientation):
     return tf.ensure_shape(image, (None, None, 3))
 
 
-def _is_turned(contents):
+def _is_turned(contents: tf.Tensor) -> tf.Tensor:
     """Whether the EXIF or XMP of a JPEG asks for it to be turned."""
     head = tf.strings.substr(contents, 0, HEAD)
 
-    def holds(name):
+    def holds(name: str) -> tf.Tensor:
         # To replace a word takes a tenth of the time of a match: it is found by its first letter.
         rest = tf.strings.regex_replace(head, name, "", replace_global=False)
         return tf.strings.length(rest) < tf.strings.length(head)
 
-    def matches():
+    def matches() -> tf.Tensor:
         return tf.strings.regex_full_match(head, TURNED)
 
     return tf.cond(holds(NAMES[0]) | holds(NAMES[1]), matches, lambda: False)
 
 
-def _is_plain_png(contents):
+def _is_plain_png(contents: tf.Tensor) -> tf.Tensor:
     """Whether an image is a PNG that TensorFlow decodes as Pillow does."""
     plain = tf.strings.regex_full_match(tf.strings.substr(contents, 0, 26), PLAIN_PNG)
     usual = lambda: ~tf.strings.regex_full_match(contents, UNUSUAL)  # noqa: E731
     return tf.cond(plain, usual, lambda: False)
 
 
-def cut(image, window):
+def cut(image: tf.Tensor, window: Window | None) -> tf.Tensor:
     """The part of an image that a window, as of `decode`, names."""
     if window is None:
         return image
@@ -376,7 +384,7 @@ def cut(image, window):
     return image[top : top + height, left : left + width]
 
 
-def _jpeg(contents, shape, window):
+def _jpeg(contents: tf.Tensor, shape: tf.Tensor, window: Window | None) -> tf.Tensor:
     if window is None:
         return tf.io.decode_jpeg(contents, 3, **EXACT)
     start, size = tf.split(window(shape[0], shape[1]), 2)
@@ -394,7 +402,7 @@ def decode_in_python(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The image that `read` returns and no words, or a black pixel and its `ValueError`'s words."""
 
-    def attempt(*arguments):
+    def attempt(*arguments: np.ndarray | bytes) -> tuple[np.ndarray, str]:
         try:
             return read(*arguments), ""
         except ValueError as error:
@@ -405,7 +413,7 @@ def decode_in_python(
 
 
 def pixels(
-    file: object, name: str = "an image", upright: bool = True, channels: int = 3
+    file: Any, name: str = "an image", upright: bool = True, channels: int = 3
 ) -> np.ndarray:
     """The image of a path, an open file or bytes, by Pillow, as `pixels_of` returns it."""
     from PIL import Image
@@ -417,7 +425,9 @@ def pixels(
 
 
 @contextlib.contextmanager
-def explained(file, name, expected="an image file"):
+def explained(
+    file: object, name: str | os.PathLike, expected: str = "an image file"
+) -> Iterator[None]:
     """Turns whatever Pillow raises for a corrupt file into a `ValueError` with its name."""
     try:
         yield
@@ -458,9 +468,9 @@ AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 class Framing:
     """The size, values and random crop (range of the area or None) that decoded images get."""
 
-    size: tuple
+    size: tuple[int, int]
     preprocessing: Preprocessing
-    area: tuple | None = None
+    area: tuple[float, float] | None = None
 
     @property
     def num_channels(self) -> int:
@@ -468,22 +478,24 @@ class Framing:
         return self.preprocessing.num_channels
 
     @property
-    def spec(self):
+    def spec(self) -> tf.TensorSpec:
         """The result of `fit` for an image."""
         return tf.TensorSpec((*self.size, self.preprocessing.num_channels), tf.float32)
 
-    def draw(self, count, seed):
+    def draw(self, count: int | tf.Tensor, seed: tf.Tensor) -> RandomNumbers:
         """What `window` needs for `count` images."""
         # Another seed than those of the augmentations of the same batch.
         return draw_sides(count, self.area, seed + 31)
 
-    def window(self, drawn):
+    def window(self, drawn: tuple) -> Window | None:
         """The window of `decode`, by what was drawn for an image; None for all of it."""
         if not self.area:
             return None
         return lambda height, width: random_window(height, width, *drawn[0])
 
-    def fit(self, images, image_map=None, drawn=()):
+    def fit(
+        self, images: tf.Tensor, image_map: ImageMap | None = None, drawn: tuple = ()
+    ) -> tf.Tensor:
         """Images of rank 3 or 4 with values in [0, 255], as a model expects them."""
         channels = self.preprocessing.num_channels
         images = reduce_channels(images, channels)
@@ -499,7 +511,7 @@ class Framing:
 class JointFraming:
     """The framings of several models: each image becomes one row, theirs flattened in order."""
 
-    framings: tuple[Framing, ...]
+    framings: tuple["Framing | JointFraming", ...]
     area = None  # of random crops, which only training makes
 
     @property
@@ -517,7 +529,9 @@ class JointFraming:
         """The window of `decode`: all of the image."""
         return None  # AutoGraph cannot read a function without a statement
 
-    def fit(self, images: tf.Tensor, image_map: None = None, drawn: tuple = ()) -> tf.Tensor:
+    def fit(
+        self, images: tf.Tensor, image_map: ImageMap | None = None, drawn: tuple = ()
+    ) -> tf.Tensor:
         """Images of rank 3 or 4 as rows of the numbers that the models expect."""
         is_batch = images.shape.rank == 4
         batch = images if is_batch else images[None]
@@ -530,12 +544,15 @@ class JointFraming:
 
 
 def framing_of(
-    preprocessing: Preprocessing | JointPreprocessing, size: tuple, area: tuple | None = None
+    preprocessing: Preprocessing | JointPreprocessing,
+    size: tuple[int, int],
+    area: tuple[float, float] | None = None,
 ) -> Framing | JointFraming:
     """The framing of a preprocessing; `size` is that of images where it leaves them theirs."""
     if isinstance(preprocessing, JointPreprocessing):
         return JointFraming(tuple(framing_of(part, size) for part in preprocessing.parts))
-    return Framing(tuple(preprocessing.size or size), preprocessing, area)
+    height, width = preprocessing.size or size
+    return Framing((height, width), preprocessing, area)
 
 
 # Red, green and blue in Pillow's mode "L" (ITU-R 601-2 luma), in parts of 2**16.
@@ -569,7 +586,9 @@ def add_channels(images: tf.Tensor, num_channels: int) -> tf.Tensor:
     return images
 
 
-def draw_sides(count, area, seed):
+def draw_sides(
+    count: int | tf.Tensor, area: tuple[float, float], seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """For `random_window`: sides over the root of the area, (example, 2, try); positions."""
     shape = (count, TRIES)
     shares = tf.random.stateless_uniform(shape, seed, *area)
@@ -579,7 +598,9 @@ def draw_sides(count, area, seed):
     return sides, tf.random.stateless_uniform((count, 2), seed + 2)
 
 
-def random_window(height, width, sides, place):
+def random_window(
+    height: tf.Tensor, width: tf.Tensor, sides: tf.Tensor, place: tf.Tensor
+) -> tf.Tensor:
     """A random part of an image, (top, left, height, width), as torchvision's RandomResizedCrop."""
     # The first of the tries that fits, at a random position; if none does, the largest part of an
     # aspect ratio in `ASPECT`, in the centre.

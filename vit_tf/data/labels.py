@@ -20,7 +20,7 @@ def require_label_type(
     if kind == "text":
         hint = ": np.unique(labels, return_inverse=True)[1] numbers them"
     elif rank == 2:
-        column = shape[1] == 1
+        column = labels.shape[1] == 1
         hint = ": np.argmax(labels, axis=1) are the classes of one-hot rows"
         hint = ": labels[:, 0] are those of a column" if column else hint
     _refuse(num_classes, f"{subset} labels of shape {shape} and type {kind}{hint}")

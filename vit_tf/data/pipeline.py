@@ -1,7 +1,9 @@
 """Data sets by name as batches of images and labels: whole, or a few images of each class."""
 
 import os
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,12 +15,17 @@ from vit_tf.data.batches import Shard, as_shard
 from vit_tf.data.files import is_remote
 from vit_tf.data.folder import open_folder
 from vit_tf.data.imaging import AREA
+from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 from vit_tf.data.reading import read_batches, read_shardable
-from vit_tf.data.shapes import open_shapes, own_kind
+from vit_tf.data.shapes import Shapes, own_kind
 from vit_tf.data.source import (
     SPLITS,
     TEST_FRACTION,
+    Decoder,
     Description,
+    ImageSize,
+    Indices,
+    Item,
     Source,
     check_number,
     check_splits,
@@ -36,22 +43,22 @@ from vit_tf.data.tfds import is_tfds_name, open_tfds
 
 
 def load(
-    name,
+    name: str | os.PathLike,
     *,
-    image_size=None,
-    batch_size=128,
-    splits=("train", "test"),
-    take=None,
-    validation=0.1,
-    seed=0,
-    data_dir=None,
-    drop_remainder=False,
-    preprocessing=None,
-    classes=None,
-    random_resized_crop=None,
-    shard=None,
-    repeats=1,
-):
+    image_size: ImageSize | None = None,
+    batch_size: int = 128,
+    splits: Sequence[str] = ("train", "test"),
+    take: int | dict[str, int] | None = None,
+    validation: float = 0.1,
+    seed: int = 0,
+    data_dir: str | os.PathLike | None = None,
+    drop_remainder: bool = False,
+    preprocessing: Preprocessing | JointPreprocessing | None = None,
+    classes: Sequence[str] | None = None,
+    random_resized_crop: bool | Sequence[float] | None = None,
+    shard: tuple[int, int] | None = None,
+    repeats: int = 1,
+) -> tuple[tf.data.Dataset, ...]:
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
 
     The train split is shuffled anew in each epoch, in an order that depends on the seed alone; the
@@ -127,7 +134,7 @@ def load(
     source = with_all(select_classes(open_source(name, data_dir), classes))
     selection = partition(source, splits, validation, take, seed)
     if shard is not None:
-        contiguous = source.read_shuffled is not None
+        contiguous = source.shuffles_files
         selection = {
             split: (name, shard_indices(indices, shard, contiguous))
             for split, (name, indices) in selection.items()
@@ -162,7 +169,11 @@ def load(
     return tuple(loaded)
 
 
-def describe(name, data_dir=None, classes=None):
+def describe(
+    name: str | os.PathLike,
+    data_dir: str | os.PathLike | None = None,
+    classes: Sequence[str] | None = None,
+) -> Description:
     """The classes and splits of a data set as `load` finds them, optionally for some `classes`.
 
     Counts files and reads metadata, but no images; a TFDS data set that is not on disk is
@@ -180,7 +191,7 @@ def describe(name, data_dir=None, classes=None):
     )
 
 
-def open_source(name, data_dir):
+def open_source(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> Source:
     """The `Source` of a name."""
     leave_gpus_to_jax()
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
@@ -190,17 +201,17 @@ def open_source(name, data_dir):
             f"Received: name={name!r}"
         )
     if name == "digits":
-        return open_digits()
+        return Digits()
     if name == "shapes":
-        return open_shapes()
+        return Shapes()
     if name == "textured-shapes":
-        return open_shapes(own_kind)
+        return Shapes(own_kind)
     if _is_path(name):
         return open_folder(name)
-    return open_tfds(name, data_dir)
+    return open_tfds(os.fspath(name), data_dir)
 
 
-def _is_path(name):
+def _is_path(name: str | os.PathLike) -> bool:
     """Whether a name means a folder, be it there or not, rather than a TFDS data set."""
     if isinstance(name, os.PathLike) or is_remote(name):
         return True
@@ -210,7 +221,7 @@ def _is_path(name):
     return os.path.isdir(place) and not is_tfds_name(name)
 
 
-def _checked_area(area):
+def _checked_area(area: bool | Sequence[float] | None) -> tuple[float, float] | None:
     """The range of a random crop's share of an image's area, or None."""
     if area is None or area is False:
         return None
@@ -223,7 +234,7 @@ def _checked_area(area):
     return float(least), float(most)
 
 
-def _checked_take(take, splits):
+def _checked_take(take: int | dict[str, int] | None, splits: Sequence[str]) -> dict[str, int]:
     """`take` as a dict from split to number of examples."""
     if take is None:
         return {}
@@ -235,46 +246,55 @@ def _checked_take(take, splits):
     return take
 
 
-def open_digits():
+class Digits(Source, Decoder):
     """The digits, with grey values 0..16 stretched to [0, 255] and a fixed fifth as test split."""
-    from sklearn.datasets import load_digits
 
-    digits = load_digits()
-    images = (digits.images[..., None] * (255 / 16)).astype(np.float32)
-    labels = digits.target.astype(np.int32)
-    train, test = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
-    members = {"train": train, "test": test}
+    def __init__(self) -> None:
+        from sklearn.datasets import load_digits
 
-    def read(split, indices):
-        selected = members[split][indices]
-        return tf.data.Dataset.from_tensor_slices((images[selected], labels[selected]))
+        digits: Any = load_digits()
+        self._images = (digits.images[..., None] * (255 / 16)).astype(np.float32)
+        self._labels = digits.target.astype(np.int32)
+        train, test = hold_out(self._labels, TEST_FRACTION, np.random.default_rng(0))
+        self._members = {"train": train, "test": test}
+        self.class_names = tuple(str(name) for name in digits.target_names)
+        self.num_examples = {split: len(members) for split, members in self._members.items()}
 
-    return Source(
-        class_names=tuple(str(name) for name in digits.target_names),
-        num_examples={split: len(selected) for split, selected in members.items()},
-        labels=lambda split: labels[members[split]],
-        image_size=lambda split, indices: images.shape[1:3],
-        read=read,
-        decode=lambda image: (image, ""),
-        version=lambda: "digits",
-    )
+    def labels(self, split: str) -> np.ndarray:
+        return self._labels[self._members[split]]
+
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        return self._images.shape[1:3]
+
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        members = self._members[split][indices]
+        return tf.data.Dataset.from_tensor_slices((self._images[members], self._labels[members]))
+
+    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+        return self
+
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+        return item, ""
+
+    def version(self) -> str:
+        return "digits"
 
 
 BLOCK = 10_000
 
 
 def few_shot(
-    name,
-    shots,
+    name: str | os.PathLike,
+    shots: int,
     *,
-    seed=0,
-    image_size=None,
-    batch_size=128,
-    held_out=0,
-    data_dir=None,
-    preprocessing=None,
-    classes=None,
-):
+    seed: int = 0,
+    image_size: ImageSize | None = None,
+    batch_size: int = 128,
+    held_out: int = 0,
+    data_dir: str | os.PathLike | None = None,
+    preprocessing: Preprocessing | None = None,
+    classes: Sequence[str] | None = None,
+) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """Loads `shots` images of every class, and held-out images to select settings such as `l2`.
 
     Both come from the train split, so the test split that `load` returns remains unseen; the
@@ -340,7 +360,7 @@ class TooFewImages(ValueError):
         self.class_name, self.count = class_name, count
 
 
-def class_rank(labels):
+def class_rank(labels: np.ndarray) -> np.ndarray:
     """How many earlier examples have the same label: int array of shape (example,)."""
     order = np.argsort(labels, kind="stable")
     grouped = labels[order]
@@ -349,7 +369,9 @@ def class_rank(labels):
     return rank
 
 
-def _in_random_order(source, split, indices, least, seed):
+def _in_random_order(
+    source: Source, split: str, indices: Indices, least: int, seed: int
+) -> tuple[Indices, np.ndarray]:
     """Examples of a split in an order that depends on the seed alone: (indices, labels)."""
     # Labels that are not known ahead are read from a random position on, until there are `least`
     # examples of each class or all have been read.

@@ -4,9 +4,10 @@ import contextlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class Preprocessing:
     antialias: bool = True
     aspect: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("size", "mean", "std"):  # lists, as JSON has them, and arrays
             values = getattr(self, name)
             if values is not None or name != "size":
@@ -90,13 +91,20 @@ class Preprocessing:
         lookup("crop_rounding", self.crop_rounding, dict.fromkeys(ROUNDINGS))
 
     @classmethod
-    def of(cls, image_shape):
+    def of(cls, image_shape: Sequence[int]) -> "Preprocessing":
         """Default preprocessing for images of (height, width, channels): values in [-1, 1]."""
         *size, channels = image_shape
         return cls(size, (0.5,) * channels, (0.5,) * channels)
 
     @classmethod
-    def from_range(cls, size, low, high, num_channels: int = 3, **others):
+    def from_range(
+        cls,
+        size: Sequence[int] | None,
+        low: float | Sequence[float],
+        high: float | Sequence[float],
+        num_channels: int = 3,
+        **others: Any,
+    ) -> "Preprocessing":
         """Preprocessing that maps black to `low` and white to `high`.
 
         Args:
@@ -117,11 +125,11 @@ class Preprocessing:
         return cls(size, -low / (high - low), 1 / (high - low), **others)
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: "dict | Preprocessing") -> "Preprocessing":
         """Preprocessing from a dict of `to_config`; a `Preprocessing` is returned as it is."""
         return config if isinstance(config, cls) else cls(**config)
 
-    def to_config(self):
+    def to_config(self) -> dict[str, Any]:
         """The fields as a JSON-serializable dict; newer fields only if they are not the default."""
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         later = ("channel_order", "crop", "crop_rounding", "antialias", "aspect")
@@ -142,12 +150,12 @@ class Preprocessing:
         return len(self.mean)
 
     @property
-    def value_range(self):
+    def value_range(self) -> tuple[np.ndarray, np.ndarray]:
         """The smallest and the largest value of each channel: two float64 arrays."""
         mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
         return -mean / std, (1 - mean) / std
 
-    def describe(self):
+    def describe(self) -> str:
         """The values it produces, in words: `"8 x 8 pixels, values in [-1, 1]"`."""
         size = "any size" if self.size is None else f"{self.size[0]} x {self.size[1]} pixels"
         order = "" if self.channel_order == "rgb" else ", blue first"
@@ -155,7 +163,7 @@ class Preprocessing:
         aspects = {None: "", "crop": ", cropped to fit", "pad": ", padded to fit"}
         return f"{size}{aspects[self.aspect]}{crop}, values in {interval(*self.value_range)}{order}"
 
-    def __call__(self, images):
+    def __call__(self, images: Any) -> np.ndarray:
         """An image or a batch of images as the model expects it.
 
         Args:
@@ -204,7 +212,7 @@ class JointPreprocessing:
         return [(*part.size, part.num_channels) for part in self.parts]
 
 
-def interval(low, high):
+def interval(low: Any, high: Any) -> str:
     """A range of values as text: `"[0, 255]"`, and of channels that differ the widest."""
     return f"[{np.min(low):.4g}, {np.max(high):.4g}]"
 
@@ -216,13 +224,13 @@ LOOKED_AT = 128  # images of an array
 NARROW = 0.55  # share of the expected range that a half of it does not exceed
 
 
-def check_dtype(features: Callable, dtype: str):
+def check_dtype(features: Callable, dtype: str) -> None:
     """Raises a ValueError for integer images unless features declare or expect such."""
     if words := _wrong_dtype(innermost_features(features), dtype):
         raise ValueError(words)
 
 
-def _wrong_dtype(features, dtype):
+def _wrong_dtype(features: Any, dtype: str) -> str | None:
     """What is wrong about integer images that features do not declare, or None."""
     if "int" not in dtype or _takes_integers(features):
         return None
@@ -235,7 +243,7 @@ def _wrong_dtype(features, dtype):
     )
 
 
-def check_values(features: Callable, images):
+def check_values(features: Callable, images: Any) -> None:
     """Warns of values outside or in a small part of the expected range; an error far beyond it."""
     words, far = _wrong_values(innermost_features(features), np.asarray(images))
     if far:
@@ -244,7 +252,7 @@ def check_values(features: Callable, images):
         warnings.warn(words, stacklevel=2)
 
 
-def _wrong_values(features, images):
+def _wrong_values(features: Any, images: np.ndarray) -> tuple[str | None, bool]:
     """What is wrong about the values of images, or None, and whether they are far off."""
     expected = value_range(features)
     if expected is None or not images.size:
@@ -263,7 +271,7 @@ def _wrong_values(features, images):
     return None, False
 
 
-def far_values(features):
+def far_values(features: Any) -> tuple[float, float] | None:
     """The range beyond which `check_values` refuses values: (low, high), or None."""
     expected = value_range(features)
     if expected is None:
@@ -273,10 +281,10 @@ def far_values(features):
     return float(middle - half), float(middle + half)
 
 
-def watch_images(model, data):
+def watch_images(model: Any, data: Any) -> Any:
     """Data whose images have the model's shape, and that warn once of unexpected values."""
 
-    def look(images):
+    def look(images: Any) -> None:
         if not model.has_seen_images:
             model.has_seen_images = True
             images = np.asarray(images)
@@ -298,7 +306,7 @@ def watch_images(model, data):
     return data
 
 
-def require_levels(images: np.ndarray):
+def require_levels(images: np.ndarray) -> None:
     """Raises a ValueError for images with values outside [0, 255]."""
     if images.dtype == np.uint8:
         return
@@ -310,7 +318,7 @@ def require_levels(images: np.ndarray):
         )
 
 
-def require_finite(images, first: int = 0):
+def require_finite(images: Any, first: int = 0) -> None:
     """Raises a ValueError that names the first image with a value that is not finite."""
     images = np.asarray(images)
     if not np.issubdtype(images.dtype, np.floating) or np.isfinite(np.sum(images)):
@@ -325,19 +333,19 @@ def require_finite(images, first: int = 0):
         )
 
 
-def innermost_features(features):
+def innermost_features(features: Any) -> Any:
     """The features that others are made of."""
     while callable(getattr(features, "features", None)):
         features = features.features
     return features
 
 
-def value_range(features):
+def value_range(features: Any) -> tuple[np.ndarray, np.ndarray] | None:
     """The smallest and the largest value of each channel, or None if unknown."""
     return getattr(getattr(features, "preprocessing", None), "value_range", None)
 
 
-def _takes_integers(features):
+def _takes_integers(features: Any) -> bool:
     inputs = getattr(features, "inputs", None)
     expected = value_range(features)
     return (
@@ -353,7 +361,7 @@ _WRONG = re.compile(
 )
 
 
-def require_images(received: Iterable, expected: Iterable):
+def require_images(received: Iterable, expected: Iterable) -> None:
     """Raises a ValueError unless a shape of images is one that a model takes; None is any size."""
     received, expected = tuple(received), tuple(expected)
     if len(expected) == 3 and received[3:] == (1,):
@@ -375,7 +383,7 @@ def require_images(received: Iterable, expected: Iterable):
     raise ValueError(f"Expected images of shape {expected}. Received: shape {received}{hint}")
 
 
-def fix_image_shape(images, expected: tuple):
+def fix_image_shape(images: Any, expected: tuple) -> Any:
     """Images with the static shape of a model's; a size not known yet is checked when it is."""
     if getattr(images.shape, "rank", len(expected)) is not None:
         require_images(images.shape, expected)
@@ -393,7 +401,7 @@ def fix_image_shape(images, expected: tuple):
 
 
 @contextlib.contextmanager
-def explained_images():
+def explained_images() -> Iterator[None]:
     """Makes a `ValueError` of the error that `fix_image_shape` raises when a graph runs."""
     try:
         yield
@@ -412,7 +420,7 @@ def explained_images():
         raise
 
 
-def spec_of_images(model, spec):
+def spec_of_images(model: Any, spec: Any) -> Any:
     """The `TensorSpec` of images, with the sizes that it leaves open where a model fixes them."""
     shape, rank = _shape_of(model), spec.shape.rank
     if shape is None or rank not in (None, 4):
@@ -422,13 +430,13 @@ def spec_of_images(model, spec):
     return type(spec)(sizes, spec.dtype, spec.name)
 
 
-def _shape_of(model):
+def _shape_of(model: Any) -> tuple[int | None, ...] | None:
     """Shape of the batches of images that a model takes, or None where it does not declare it."""
     shape = getattr(model, "accepted_shape", None) or getattr(model, "input_shape", None)
     return shape if isinstance(shape, tuple) and len(shape) == 4 else None
 
 
-def require_images_of(model, images, any_size: bool = False):
+def require_images_of(model: Any, images: Any, any_size: bool = False) -> None:
     """Raises a ValueError unless images, or their spec, have a model's shape, or its channels."""
     shape = _shape_of(model)
     if shape is None or getattr(images.shape, "rank", 4) is None:

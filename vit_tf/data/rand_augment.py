@@ -6,6 +6,7 @@ step for all images of a batch.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 
@@ -30,7 +31,7 @@ class RandAugment:
     # What moves in is black with the 14 of "torchvision", grey with the 16 of "tpu".
     operations: str = "torchvision"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         lookup("operations", self.operations, OPERATIONS)
         shares = 0 <= self.magnitude <= self.largest and 0 <= self.rate <= 1
         count = self.augmentations_per_image
@@ -38,11 +39,11 @@ class RandAugment:
             raise _unusable(asdict(self))
 
     @property
-    def largest(self):
+    def largest(self) -> float:
         """The largest magnitude."""
         return 3.0 if self.operations == "tpu" else 1.0
 
-    def draw(self, count, seed):
+    def draw(self, count: int | tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Operations (-1 for none), magnitudes, signs and centres: (example, operation[, 2])."""
         shape = (count, self.augmentations_per_image)
         done = tf.random.stateless_uniform(shape, seed) < self.rate
@@ -54,7 +55,14 @@ class RandAugment:
         centres = tf.random.stateless_uniform((*shape, 2), seed + 20)
         return tf.where(done, numbers, -1), magnitudes, signs, centres
 
-    def change(self, image, numbers, magnitudes, signs, centres):
+    def change(
+        self,
+        image: tf.Tensor,
+        numbers: tf.Tensor,
+        magnitudes: tf.Tensor,
+        signs: tf.Tensor,
+        centres: tf.Tensor,
+    ) -> tf.Tensor:
         """An image in [0, 255], of shape (height, width, 3), after the operations drawn for it."""
         steps = OPERATIONS[self.operations]
         if self.operations == "tpu":
@@ -70,17 +78,17 @@ class RandAugment:
             image = tf.ensure_shape(changed, image.shape)
         return image
 
-    def augment(self, images, seed):
+    def augment(self, images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Images in [-1, 1], of shape (example, height, width, 3), each after steps of its own."""
 
-        def change(image, *numbers):
+        def change(image: tf.Tensor, *numbers: tf.Tensor) -> tf.Tensor:
             return self.change((image + 1.0) * 127.5, *numbers) / 127.5 - 1.0
 
         drawn = self.draw(tf.shape(images)[0], seed)
         return map_examples(change, (images, *drawn), tf.TensorSpec(images.shape[1:], images.dtype))
 
 
-def make_rand_augment(settings):
+def make_rand_augment(settings: bool | float | dict) -> RandAugment:
     """The `RandAugment` of settings: True, a magnitude in [0, 1], or a dict of its attributes."""
     if not isinstance(settings, dict):
         settings = {} if settings is True else {"magnitude": settings}
@@ -89,7 +97,7 @@ def make_rand_augment(settings):
     return RandAugment(**settings)
 
 
-def _unusable(settings):
+def _unusable(settings: object) -> ValueError:
     return ValueError(
         "Expected rand_augment to be True, a magnitude in [0, 1] or a dict of magnitude and "
         "rate in [0, 1], magnitude_stddev >= 0, augmentations_per_image >= 1 and operations, "
@@ -98,27 +106,27 @@ def _unusable(settings):
     )
 
 
-def _rows(image):
+def _rows(image: tf.Tensor) -> tf.Tensor:
     """An image as rows of shape (height, width * 3), which TensorFlow computes with faster."""
     return tf.reshape(image, (image.shape[0], -1))
 
 
-def _over_pixels(reduce, image):
+def _over_pixels(reduce: Callable[..., tf.Tensor], image: tf.Tensor) -> tf.Tensor:
     """A reduction of each channel to shape (3,)."""
     return reduce(tf.reshape(reduce(_rows(image), axis=0), (-1, 3)), axis=0)
 
 
-def _each_channel(image, scale, offset):
+def _each_channel(image: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
     """`scale * image + offset`, of numbers for each channel, within [0, 255]."""
     scale, offset = (tf.tile(numbers, image.shape[1:2]) for numbers in (scale, offset))
     return _within(tf.reshape(scale * _rows(image) + offset, image.shape))
 
 
-def _within(image):
+def _within(image: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(image, 0.0, 255.0)
 
 
-def autocontrast(image, magnitude, sign):
+def autocontrast(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Each channel stretched so that its darkest value is 0 and its brightest 255."""
     low, high = (_over_pixels(reduce, image) for reduce in (tf.reduce_min, tf.reduce_max))
     flat = high <= low
@@ -126,7 +134,7 @@ def autocontrast(image, magnitude, sign):
     return _each_channel(image, scale, tf.where(flat, 0.0, -low * scale))
 
 
-def equalize(image, magnitude, sign):
+def equalize(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Each channel with as many pixels of every value as can be, as Pillow's `equalize`."""
     channels = tf.tile(tf.range(3), image.shape[1:2])
     values = tf.cast(tf.round(_rows(image)), tf.int32) + 256 * channels
@@ -144,37 +152,37 @@ def equalize(image, magnitude, sign):
     return tf.reshape(tf.gather(level, values), image.shape)
 
 
-def solarize(image, magnitude, sign):
+def solarize(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Values from a threshold on, 255 less as the magnitude grows, turned over."""
     return tf.where(image < 255.0 * (1.0 - magnitude), image, 255.0 - image)
 
 
-def posterize(image, magnitude, sign):
+def posterize(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Values without their last bits, of which there are up to 4."""
     step = tf.pow(2.0, tf.round(4.0 * magnitude))
     return tf.floor(tf.round(image) / step) * step
 
 
-def color(image, magnitude, sign):
+def color(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Nearer to grey, or further from it."""
     factor = 1.0 + 0.9 * magnitude * sign
     mixture = factor * tf.eye(3) + (1.0 - factor) * tf.constant(LUMA)[:, None]
     return _within(tf.reshape(tf.reshape(image, (-1, 3)) @ mixture, image.shape))
 
 
-def contrast(image, magnitude, sign):
+def contrast(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Nearer to the mean brightness, or further from it."""
     factor = 1.0 + 0.9 * magnitude * sign
     mean = tf.round(tf.tensordot(_over_pixels(tf.reduce_mean, image), tf.constant(LUMA), 1))
     return _within(factor * image + (1.0 - factor) * mean)
 
 
-def brightness(image, magnitude, sign):
+def brightness(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Darker or brighter."""
     return _within(image * (1.0 + 0.9 * magnitude * sign))
 
 
-def sharpness(image, magnitude, sign):
+def sharpness(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Nearer to a smooth image, or further from it; the border stays as it is."""
     rows = _rows(image)
     inner = rows[1:-1, 3:-3]
@@ -185,7 +193,7 @@ def sharpness(image, magnitude, sign):
     return _within(image + tf.reshape(tf.pad(change, ((1, 1), (3, 3))), image.shape))
 
 
-def _rotation(image, magnitude, sign):
+def _rotation(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> list[tf.Tensor]:
     """Coefficients of a turn about the centre by up to 30 degrees."""
     angle = magnitude * sign * math.radians(30)
     cos, sin = tf.cos(angle), tf.sin(angle)
@@ -194,7 +202,9 @@ def _rotation(image, magnitude, sign):
     return [cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y]
 
 
-def _project(image, coefficients, interpolation):
+def _project(
+    image: tf.Tensor, coefficients: Sequence[float | tf.Tensor], interpolation: str
+) -> tf.Tensor:
     """Transformed; what moves in is 0."""
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=image[None],
@@ -206,12 +216,12 @@ def _project(image, coefficients, interpolation):
     )[0]
 
 
-def rotate(image, magnitude, sign):
+def rotate(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Turned about the centre by up to 30 degrees, bilinear."""
     return _project(image, _rotation(image, magnitude, sign), "BILINEAR")
 
 
-def shear_x(image, magnitude, sign):
+def shear_x(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Rows moved sideways by up to 0.3 of their index, bilinear."""
     height, width = image.shape[:2]
     # Pixels' centres lie at halves.
@@ -226,7 +236,7 @@ def shear_x(image, magnitude, sign):
     return tf.reshape(moved[:, :-3] * (1.0 - part) + moved[:, 3:] * part, image.shape)
 
 
-def shear_y(image, magnitude, sign):
+def shear_y(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Columns moved up or down by up to 0.3 of their index, bilinear."""
     height, width = image.shape[:2]
     shift = 0.3 * magnitude * sign * (tf.range(float(width)) + 0.5)
@@ -239,13 +249,13 @@ def shear_y(image, magnitude, sign):
     return tf.reshape(moved[:-1] * (1.0 - part) + moved[1:] * part, image.shape)
 
 
-def _gaps(size, magnitude, sign):
+def _gaps(size: int, magnitude: tf.Tensor, sign: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Of up to 150 of 331 parts of a side, in whole pixels: before what is moved, and behind it."""
     by = tf.cast(150 / 331 * size * magnitude, tf.int32) * tf.cast(sign, tf.int32)
     return tf.maximum(by, 0), tf.maximum(-by, 0)
 
 
-def translate_x(image, magnitude, sign):
+def translate_x(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Moved sideways by up to 150 of 331 parts of the width, in whole pixels."""
     width = image.shape[1]
     before, behind = _gaps(width, magnitude, sign)
@@ -253,7 +263,7 @@ def translate_x(image, magnitude, sign):
     return tf.reshape(tf.pad(moved, ((0, 0), (3 * before, 3 * behind))), image.shape)
 
 
-def translate_y(image, magnitude, sign):
+def translate_y(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Moved up or down by up to 150 of 331 parts of the height, in whole pixels."""
     height = image.shape[0]
     before, behind = _gaps(height, magnitude, sign)
@@ -261,45 +271,45 @@ def translate_y(image, magnitude, sign):
     return tf.reshape(tf.pad(moved, ((before, behind), (0, 0))), image.shape)
 
 
-def _truncate(image):
+def _truncate(image: tf.Tensor) -> tf.Tensor:
     """Whole values in [0, 255], as a cast to 8 bits makes them."""
     return tf.floor(_within(image))
 
 
-def _keep_bits(image, magnitude, sign):
+def _keep_bits(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Posterized to the first `4 * magnitude` bits, to at least one."""
     step = tf.pow(2.0, tf.clip_by_value(8.0 - tf.floor(4.0 * magnitude), 0.0, 7.0))
     return tf.floor(image / step) * step
 
 
-def _solarize(image, magnitude, sign):
+def _solarize(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Solarized from a threshold on that an 8-bit constant holds: 256 is 0, and 384 is 128."""
     threshold = tf.math.floormod(tf.floor(256.0 * magnitude), 256.0)
     return tf.where(image < threshold, image, 255.0 - image)
 
 
-def _solarize_add(image, magnitude, sign):
+def _solarize_add(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Values below 128 raised by `110 * magnitude`."""
     return tf.where(image < 128.0, _within(image + tf.floor(110.0 * magnitude)), image)
 
 
-def _blend(other, image, magnitude):
+def _blend(other: float | tf.Tensor, image: tf.Tensor, magnitude: tf.Tensor) -> tf.Tensor:
     """`other + f (image - other)` of the factor of a magnitude."""
     factor = tf.cast(tf.cast(magnitude, tf.float64) * 1.8 + 0.1, tf.float32)
     return _truncate(other + factor * (image - other))
 
 
-def _blend_grey(image, magnitude, sign):
+def _blend_grey(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     grey = tf.image.rgb_to_grayscale(tf.cast(image, tf.uint8))
     return _blend(tf.cast(grey, tf.float32), image, magnitude)
 
 
-def _blend_constant(image, magnitude, sign):
+def _blend_constant(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Contrast, whose mean is the number of pixels over 256 there, whatever the image."""
     return _blend(tf.floor(tf.minimum(math.prod(image.shape[:2]) / 256, 255.0)), image, magnitude)
 
 
-def _blend_smooth(image, magnitude, sign):
+def _blend_smooth(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     kernel = tf.constant([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]])[:, :, None, None] / 13
     kernel = tf.tile(kernel, (1, 1, 3, 1))
     smooth = tf.nn.depthwise_conv2d(image[None], kernel, (1, 1, 1, 1), "VALID")
@@ -308,17 +318,17 @@ def _blend_smooth(image, magnitude, sign):
     return _blend(image + smooth, image, magnitude)
 
 
-def _nearest(image, *coefficients):
+def _nearest(image: tf.Tensor, *coefficients: float | tf.Tensor) -> tf.Tensor:
     """Transformed by the nearest pixel; what moves in is grey."""
     moved = _project(image + 1.0, coefficients, "NEAREST")
     return tf.where(moved == 0.0, 128.0, moved - 1.0)
 
 
-def cutout(image, magnitude, sign, centre):
+def cutout(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor, centre: tf.Tensor) -> tf.Tensor:
     """A grey square around a centre, given in shares of the sides; `80 * magnitude` pixels wide."""
     half = tf.floor(40.0 * magnitude)
 
-    def inside(axis):
+    def inside(axis: int) -> tf.Tensor:
         place = tf.range(float(image.shape[axis]))
         middle = tf.floor(centre[axis] * image.shape[axis])
         return (place >= middle - half) & (place < middle + half)

@@ -5,14 +5,16 @@ call of the graph, image by image on all cores. The graph of JPEG and PNG files 
 holds no Python function, so that TensorFlow can copy it to other hosts, as those of a TPU pod.
 """
 
-import dataclasses
 import os
+from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.batches import (
+    ImageMap,
     ResumableDataset,
     Shard,
     as_shard,
@@ -22,35 +24,38 @@ from vit_tf.data.batches import (
     seeds_of_batches,
     without_autotune,
 )
-from vit_tf.data.imaging import cut, framing_of
-from vit_tf.data.preprocessing import Preprocessing
-from vit_tf.data.source import is_contiguous
+from vit_tf.data.imaging import Framing, JointFraming, cut, framing_of
+from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
+from vit_tf.data.source import Decoder, FastDecoder, Indices, Item, Source, is_contiguous
 
 CACHE_BYTES = 2**30
 # A shuffled data set is decoded whole before its first batch, so its cache is limited by count too.
 CACHE_EXAMPLES = 100_000
 CPUS = os.cpu_count()
-# TensorFlow decodes files of these names; others may be animated, transparent or of rare kinds.
-TENSORFLOW_SUFFIXES = (b".png", b".jpg", b".jpeg")
 BLOCK = 64  # examples that are decoded together on their way into the cache
 
 
+# A batch as it is stored, what was drawn for it and an `ImageMap` or None, to images, labels and
+# problems.
+DecodeBatch: TypeAlias = Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
+
+
 def read_batches(
-    source,
-    split,
-    indices,
-    size,
-    batch_size,
+    source: Source,
+    split: str,
+    indices: Indices,
+    size: tuple[int, int] | None,
+    batch_size: int,
     *,
-    seed=None,
-    drop_remainder=False,
-    preprocessing=None,
-    area=None,
+    seed: int | None = None,
+    drop_remainder: bool = False,
+    preprocessing: Preprocessing | JointPreprocessing | None = None,
+    area: tuple[float, float] | None = None,
     worker: Shard | None = None,
     cut_batches: bool = False,
-    keep=True,
-    repeats=1,
-):
+    keep: bool = True,
+    repeats: int = 1,
+) -> ResumableDataset:
     """Batches of (images, labels) of some examples of a split, as `load` returns them.
 
     A `worker` makes random draws of its own. The examples are its own, unless `cut_batches`: then
@@ -60,14 +65,12 @@ def read_batches(
     # drops that example for good.
     native_size = source.image_size(split, indices) if size is None else None
     framing = framing_of(preprocessing or Preprocessing(None), size or native_size, area)
-    if source.decode_with_alpha is not None and framing.num_channels == 4:
-        source = dataclasses.replace(source, decode=source.decode_with_alpha, attempt=None)
-    elif _needs_pillow(source, split, indices):
-        source = dataclasses.replace(source, decode=source.decode_by_pillow)
     items = _items(source, split, indices, seed)
+    decoder = source.decoder(items, framing.num_channels)
     may_cache = keep and (seed is None or len(indices) <= CACHE_EXAMPLES)
     examples, decoders, can_map_images = _plan(
         source,
+        decoder,
         items,
         len(indices),
         native_size,
@@ -79,7 +82,7 @@ def read_batches(
     if cut_batches and not worker.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
 
-    def gather(items, full):
+    def gather(items: tf.data.Dataset, full: bool) -> tf.data.Dataset:
         batches = items.batch(batch_size, drop_remainder=drop_remainder or full)
         return batches.map(worker.slice_batch) if cut_batches else batches
 
@@ -87,16 +90,16 @@ def read_batches(
     batches = ResumableDataset.from_examples(gather, examples, batch_size)
     batches = batches if worker is None else as_shard(batches, worker)
 
-    def build(image_map):
+    def build(image_map: ImageMap | None) -> ResumableDataset:
         random = [(framing.draw, seeds_of_batches(seed))] if area else []
         random += [(image_map.draw, image_map.seeds)] if image_map else []
 
-        def finish(prepare, batch, *seeds):
+        def finish(prepare: DecodeBatch, batch: tuple, *seeds: tf.Tensor) -> tuple:
             count = tf.size(batch[1])
             drawn = tuple(draw(count, seed) for (draw, _), seed in zip(random, seeds, strict=True))
             return prepare(*batch, drawn, image_map)
 
-        def make(batches, *seeds):
+        def make(batches: tf.data.Dataset, *seeds: tf.data.Dataset) -> tf.data.Dataset:
             drawn = tf.data.Dataset.zip((batches, *seeds))
             tried = _tried(drawn, [partial(finish, decoder) for decoder in decoders], batch_size)
             finished = tried.map(_raise_problems)
@@ -107,27 +110,36 @@ def read_batches(
     return _mappable(build) if can_map_images else build(None)
 
 
-def _mappable(build):
+def _mappable(build: Callable[[ImageMap | None], ResumableDataset]) -> ResumableDataset:
     """The data set of `build(None)`, with `build` of an `ImageMap` for `map_images`."""
     dataset = build(None)
     return ResumableDataset(dataset.select, map_images=build, **dataset.facts)
 
 
-def read_shardable(source, split, indices, size, batch_size, *, seed=None, **settings):
+def read_shardable(
+    source: Source,
+    split: str,
+    indices: Indices,
+    size: tuple[int, int] | None,
+    batch_size: int,
+    *,
+    seed: int | None = None,
+    **settings: Any,
+) -> ResumableDataset:
     """Batches of `read_batches`, of which each of several workers can make its shard alone."""
     # Shards are cut out of each batch before it is decoded, so that together they are the batches
     # of one process. Only where TFDS shuffles files, a worker reads a contiguous range of its own.
     rest = 0 if settings.get("drop_remainder") else len(indices) % batch_size
     used = indices[: len(indices) // batch_size * batch_size + rest]
 
-    def read(indices, batch_size, **how):
+    def read(indices: Indices, batch_size: int, **how: Any) -> ResumableDataset:
         return read_batches(source, split, indices, size, batch_size, seed=seed, **settings, **how)
 
-    def read_shard(shard, image_map):
+    def read_shard(shard: Shard, image_map: ImageMap | None) -> tf.data.Dataset:
         shard.check(batch_size)
         if len(used) < batch_size and not shard.size(rest):
             return empty_batch(batches)
-        if seed is not None and source.read_shuffled is None:
+        if seed is not None and not source.shuffles_files:
             # It is another shard in each epoch: none of it is kept.
             of_worker = read(indices, batch_size, worker=shard, cut_batches=True, keep=False)
         else:
@@ -143,29 +155,29 @@ def read_shardable(source, split, indices, size, batch_size, *, seed=None, **set
 
     batches = read(indices, batch_size)
 
-    def build(image_map):
+    def build(image_map: ImageMap | None) -> ResumableDataset:
         made = batches.map_images(image_map) if image_map else batches
         return made.with_shards(lambda shard: read_shard(shard, image_map))
 
     return _mappable(build) if batches.can_map_images else build(None)
 
 
-def _repeated(examples, count, repeats):
+def _repeated(examples: tf.data.Dataset, count: int, repeats: int) -> tf.data.Dataset:
     """So many examples, the first of a data set, of which each follows itself."""
     if repeats == 1:
         return examples
 
-    def repeat(*example):
+    def repeat(*example: tf.Tensor) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensors(example).repeat(repeats)
 
     repeated = examples.take(-(-count // repeats)).flat_map(repeat).take(count)
     return repeated.apply(tf.data.experimental.assert_cardinality(count))
 
 
-def _one_of_neighbours(items, size, seed):
+def _one_of_neighbours(items: tf.data.Dataset, size: int, seed: int) -> tf.data.Dataset:
     """A random one of each `size` neighbours, another one in each pass."""
 
-    def choose(neighbours, number):
+    def choose(neighbours: tuple, number: tf.Tensor) -> tuple:
         labels = neighbours[1]
         place = number % tf.shape(labels, number.dtype)[0]
         return tf.nest.map_structure(lambda column: column[place], neighbours)
@@ -174,60 +186,68 @@ def _one_of_neighbours(items, size, seed):
     return tf.data.Dataset.zip(items.batch(size), numbers).map(choose)
 
 
-def _needs_pillow(source, split, indices):
-    """Whether some of the files are, by their names, of formats that only Pillow may read."""
-    if source.decode_by_pillow is None:
-        return False
-    paths = source.read(split, indices).map(lambda path, _: path).batch(2**16)
-    columns = (column.tolist() for column in paths.as_numpy_iterator())
-    return not all(
-        path.lower().endswith(TENSORFLOW_SUFFIXES) for column in columns for path in column
-    )
-
-
-def _items(source, split, indices, seed):
+def _items(source: Source, split: str, indices: Indices, seed: int | None) -> tf.data.Dataset:
     """The items of a split, from several files at once where they are to be shuffled anyhow."""
-    if seed is None or not is_contiguous(indices) or source.read_shuffled is None:
+    if seed is None or not is_contiguous(indices) or not source.shuffles_files:
         return source.read(split, indices)
     return source.read_shuffled(split, indices, seed)
 
 
-def _plan(source, items, count, native_size, framing, seed, cache_bytes, repeats):
+def _plan(
+    source: Source,
+    decoder: Decoder,
+    items: tf.data.Dataset,
+    count: int,
+    native_size: tuple[int, int] | None,
+    framing: Framing | JointFraming,
+    seed: int | None,
+    cache_bytes: int,
+    repeats: int,
+) -> tuple[tf.data.Dataset, list[DecodeBatch], bool]:
     """What is kept in memory, up to `cache_bytes`, and what is left to do with a batch of it."""
     # Shuffled examples; functions for `_tried` of a batch of them, of what was drawn and of an
     # `ImageMap` or None; and whether these make the images one by one, so that they can map them.
-    spec = _shared_spec(source, items, native_size)
+    spec = _shared_spec(decoder, items, native_size)
     resized = framing.spec.shape.num_elements() * tf.float32.size
     cost = np.prod(spec.shape) * spec.dtype.size if spec else np.inf
     # Larger images than those asked for are kept only where they are cropped anew in each epoch.
     as_they_are = framing.area or cost <= resized or count * resized > cache_bytes
 
-    def shuffle(examples, buffer):
+    def shuffle(examples: tf.data.Dataset, buffer: int) -> tf.data.Dataset:
         examples = examples if seed is None else examples.shuffle(buffer, seed=seed)
         return _repeated(examples, count, repeats)
 
     if as_they_are and count * cost <= cache_bytes:
 
-        def frame(images, labels, problems, drawn, image_map):
+        def frame(
+            images: tf.Tensor,
+            labels: tf.Tensor,
+            problems: tf.Tensor,
+            drawn: tuple,
+            image_map: ImageMap | None,
+        ) -> tuple:
             return _framed(images, drawn, framing, image_map), labels, problems
 
-        cached = _cached(items, _decoders(source, None, spec), count)
+        cached = _cached(items, _decoders(decoder, None, spec), count)
         return shuffle(cached, count), [frame], bool(framing.area)
     if not framing.area and count * resized <= cache_bytes:
-        cached = _cached(items, _decoders(source, framing), count)
+        cached = _cached(items, _decoders(decoder, framing), count)
         return shuffle(cached, count), [lambda *example: example[:3]], False
-    decoders = _decoders(source, framing, spec if native_size and not framing.area else None)
+    decoders = _decoders(decoder, framing, spec if native_size and not framing.area else None)
     if repeats > 1 and source.shuffle_buffer < count:
         # The first of a stream that is shuffled in part would be nearly the same in every epoch.
         items = _one_of_neighbours(items, repeats, seed)
     return shuffle(items, min(count, source.shuffle_buffer)), decoders, True
 
 
-def _shared_spec(source, items, native_size):
+def _shared_spec(
+    decoder: Decoder, items: tf.data.Dataset, native_size: tuple[int, int] | None
+) -> tf.TensorSpec | None:
     """The `tf.TensorSpec` that the decoded images share, or None if they share no shape."""
 
-    def decode(item, label):
-        return source.attempt(item, None) if source.attempt else source.decode(item)[0]
+    def decode(item: Item, label: tf.Tensor) -> tf.Tensor:
+        is_fast = isinstance(decoder, FastDecoder)
+        return decoder.attempt(item, None) if is_fast else decoder.decode(item)[0]
 
     image = items.map(decode).element_spec
     shape = tuple(image.shape)
@@ -236,7 +256,7 @@ def _shared_spec(source, items, native_size):
     return None if None in shape else tf.TensorSpec(shape, image.dtype)
 
 
-def _tried(batches, decoders, size):
+def _tried(batches: tf.data.Dataset, decoders: list[DecodeBatch], size: int) -> tf.data.Dataset:
     """Results, batch by batch, of the first of one or two functions that does not raise."""
     # Errors are caught in a data set that `interleave` reads: `get_single_element` would optimize
     # the functions anew for each batch.
@@ -245,7 +265,7 @@ def _tried(batches, decoders, size):
     if len(decoders) == 1:
         return batches.map(*decoders, num_parallel_calls=calls)
 
-    def try_each(*batch):
+    def try_each(*batch: tf.Tensor) -> tf.data.Dataset:
         single = tf.data.Dataset.from_tensors(batch)
         first, second = map(single.map, decoders)
         return first.ignore_errors().concatenate(second).take(1)
@@ -256,43 +276,51 @@ def _tried(batches, decoders, size):
     return made.apply(tf.data.experimental.assert_cardinality(batches.cardinality()))
 
 
-def _cached(items, decoders, count):
+def _cached(items: tf.data.Dataset, decoders: list[DecodeBatch], count: int) -> tf.data.Dataset:
     """Decoded examples, (image, label, problem), kept in memory once they have been seen."""
     examples = _tried(items.batch(BLOCK), decoders, BLOCK).unbatch()
     return examples.apply(tf.data.experimental.assert_cardinality(count)).cache()
 
 
-def _decoders(source, framing, spec=None):
+def _decoders(
+    decoder: Decoder, framing: Framing | JointFraming | None, spec: tf.TensorSpec | None = None
+) -> list[DecodeBatch]:
     """For `_tried`: a fast function that may raise, if any, and one that returns problems."""
     shape = spec and tuple(spec.shape)
     spec = framing.spec if framing else spec
 
-    def fit(image, drawn, image_map):
+    def fit(image: tf.Tensor, drawn: tuple, image_map: ImageMap | None) -> tf.Tensor:
         return framing.fit(image, image_map, drawn) if framing else image
 
-    def attempt(item, drawn, image_map):
-        image = source.attempt(item, framing.window(drawn) if framing else None)
+    def attempt(item: Item, drawn: tuple, image_map: ImageMap | None) -> tf.Tensor:
+        image = decoder.attempt(item, framing.window(drawn) if framing else None)
         return fit(tf.ensure_shape(image, shape) if shape else image, drawn, image_map)
 
-    def decode(item, drawn, image_map):
-        image, problem = source.decode(item)
+    def decode(item: Item, drawn: tuple, image_map: ImageMap | None) -> tuple[tf.Tensor, tf.Tensor]:
+        image, problem = decoder.decode(item)
         image = cut(image, framing.window(drawn) if framing else None)
         image, problem = _of_one_shape(image, shape, problem) if shape else (image, problem)
         return fit(image, drawn, image_map), problem
 
-    def fast(items, labels, drawn=(), image_map=None):
+    def fast(
+        items: Item, labels: tf.Tensor, drawn: tuple = (), image_map: ImageMap | None = None
+    ) -> tuple:
         images = map_examples(partial(attempt, image_map=image_map), (items, drawn), spec)
         return _of_batch(images, labels), tf.cast(labels, tf.int32), tf.fill(tf.shape(labels), "")
 
-    def sure(items, labels, drawn=(), image_map=None):
+    def sure(
+        items: Item, labels: tf.Tensor, drawn: tuple = (), image_map: ImageMap | None = None
+    ) -> tuple:
         specs = (spec, tf.TensorSpec((), tf.string))
         images, problems = map_examples(partial(decode, image_map=image_map), (items, drawn), specs)
         return _of_batch(images, labels), tf.cast(labels, tf.int32), _of_batch(problems, labels)
 
-    return [fast, sure] if source.attempt else [sure]
+    return [fast, sure] if isinstance(decoder, FastDecoder) else [sure]
 
 
-def _of_one_shape(image, shape, problem):
+def _of_one_shape(
+    image: tf.Tensor, shape: tuple[int, ...], problem: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """The image, or a black one and what is wrong if it is of another shape."""
     received = tf.strings.reduce_join(tf.strings.as_string(tf.shape(image)), separator=", ")
     message = tf.strings.join(
@@ -309,23 +337,27 @@ def _of_one_shape(image, shape, problem):
     return tf.ensure_shape(image, shape), problem
 
 
-def _framed(images, drawn, framing, image_map):
+def _framed(
+    images: tf.Tensor, drawn: tuple, framing: Framing | JointFraming, image_map: ImageMap | None
+) -> tf.Tensor:
     """Decoded images of shape (example, height, width, channel), framed."""
     if not drawn:
         return framing.fit(images)
 
-    def frame(image, drawn):
+    def frame(image: tf.Tensor, drawn: tuple) -> tf.Tensor:
         return framing.fit(cut(image, framing.window(drawn)), image_map, drawn)
 
     return map_examples(frame, (images, drawn), framing.spec)
 
 
-def _of_batch(images, other):
+def _of_batch(images: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Images of whose number as much is known as of another tensor's."""
     return tf.ensure_shape(images, (other.shape[0], *images.shape[1:]))
 
 
-def _raise_problems(images, labels, problems):
+def _raise_problems(
+    images: tf.Tensor, labels: tf.Tensor, problems: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """(images, labels), with an error where there is a problem."""
     words = tf.strings.strip(tf.strings.reduce_join(problems, separator=" "))
     with tf.control_dependencies([tf.debugging.Assert(words == "", [words])]):

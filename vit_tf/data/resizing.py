@@ -1,7 +1,7 @@
 """Images in another size and range of values, as a `Preprocessing` says."""
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -62,7 +62,7 @@ def resize_image(image: tf.Tensor, size: tuple, preprocessing: Resizing) -> tf.T
     return resized if image.shape.rank == 4 else tf.squeeze(resized, 0)
 
 
-def _in_aspect(images, size, aspect):
+def _in_aspect(images: tf.Tensor, size: tuple[int, int], aspect: str) -> tf.Tensor:
     """Images cut or padded to the aspect ratio of a size, in the integers of Keras' `Resizing`."""
     own = tf.shape(images)[1:3]
     # What is divided here gives the height that fits the width, and the width that fits the height.
@@ -78,14 +78,14 @@ def _in_aspect(images, size, aspect):
     return tf.pad(images, margins)
 
 
-def _squeeze(images, size, preprocessing):
+def _squeeze(images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing) -> tf.Tensor:
     own, method = tf.shape(images)[1:3], preprocessing.interpolation
 
-    def by_kernel():
+    def by_kernel() -> tf.Tensor:
         scale = tf.constant(size, tf.float32) / tf.cast(own, tf.float32)
         return _scale_and_translate(images, size, preprocessing, scale, tf.zeros(2))
 
-    def interpolated():
+    def interpolated() -> tf.Tensor:
         resized = PLAIN_KERNELS[method](images=images, size=size, half_pixel_centers=True)
         resized = tf.cast(resized, tf.float32)
         return tf.clip_by_value(resized, 0.0, 255.0) if method == "bicubic" else resized
@@ -137,7 +137,7 @@ def _scale_and_translate(
     return tf.raw_ops.ClipByValue(t=resized, clip_value_min=0.0, clip_value_max=255.0)
 
 
-def _centre(images, size, preprocessing):
+def _centre(images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing) -> tf.Tensor:
     """The centre of images whose shorter side becomes `floor(size / crop)`, as torchvision's."""
     own = tf.shape(images)[1:3]
     least = tf.constant([math.floor(side / preprocessing.crop) for side in size])
@@ -164,7 +164,7 @@ def _centre(images, size, preprocessing):
     return _scale_and_translate(images, size, preprocessing, scale, -start)
 
 
-def scale_values(images, preprocessing=None):
+def scale_values(images: Any, preprocessing: Resizing | None = None) -> Any:
     """`image / (255 std) - mean / std` of values in [0, 255], float32; by default to [-1, 1]."""
     if preprocessing and preprocessing.channel_order == "bgr":
         images = images[..., ::-1]

@@ -4,7 +4,9 @@ import io
 import os
 import pickle
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -13,8 +15,9 @@ from vit_tf.common.names import file_error, lookup
 from vit_tf.data.files import require_small_table
 from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import decode_in_python
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.reading import read_batches
-from vit_tf.data.source import Source, check_number, checked_size
+from vit_tf.data.source import Decoder, ImageSize, Indices, Item, Source, check_number, checked_size
 
 NAMES = ("roxford5k", "rparis6k")
 RELEVANCE = ("easy", "hard", "junk")
@@ -22,8 +25,14 @@ EVERYTHING = (0, 0, np.inf, np.inf)
 
 
 def load_revisited(
-    root, name, *, image_size=None, batch_size=128, preprocessing=None, crop_queries=True
-):
+    root: str | os.PathLike,
+    name: str,
+    *,
+    image_size: ImageSize | None = None,
+    batch_size: int = 128,
+    preprocessing: Preprocessing | None = None,
+    crop_queries: bool = True,
+) -> tuple[tf.data.Dataset, tf.data.Dataset, list[dict[str, Any]]]:
     """Queries and database of revisited Oxford or Paris, from the released files.
 
         root/roxford5k/gnd_roxford5k.pkl
@@ -77,7 +86,7 @@ def load_revisited(
     return queries, database, truth
 
 
-def read_truth(path):
+def read_truth(path: str | os.PathLike) -> tuple[list[str], list[str], list[dict[str, Any]]]:
     """Names of queries and database, and dicts of name, bbx, easy, hard and junk of queries."""
     content = load_plain_pickle(path)
     try:
@@ -96,7 +105,7 @@ def read_truth(path):
     return query_names, database_names, truth
 
 
-def _entry(name, entry, count):
+def _entry(name: str, entry: Any, count: int) -> dict[str, Any]:
     """What is known of a query, checked."""
     box = np.asarray(entry["bbx"], float)
     if box.shape != (4,) or not np.isfinite(box).all():
@@ -111,7 +120,7 @@ def _entry(name, entry, count):
     return query
 
 
-def _paths(folder, names):
+def _paths(folder: str | os.PathLike, names: Sequence[str]) -> list[str]:
     paths = [os.path.join(folder, f"{name}.jpg") for name in names]
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
@@ -122,27 +131,51 @@ def _paths(folder, names):
     return paths
 
 
-def _batches(paths, boxes, size, batch_size, preprocessing):
+class CroppedFiles(Source, Decoder):
+    """Image files of one split, each cropped to its box and labelled by its number."""
+
+    class_names = ()
+
+    def __init__(self, paths: list[str], boxes: np.ndarray, size: tuple[int, int]):
+        self._paths, self._boxes, self._size = paths, boxes, size
+        self.num_examples = {"test": len(paths)}
+
+    def labels(self, split: str) -> None:
+        return None
+
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        return self._size
+
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(((self._paths, self._boxes), indices))
+
+    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+        return self
+
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+        return decode_in_python(_decode, *item)
+
+
+def _decode(path: bytes, box: np.ndarray) -> np.ndarray:
+    """The part of an image file in a box."""
+    name = os.fsdecode(path)
+    return crop(decode_file(name, upright=False), box, name)
+
+
+def _batches(
+    paths: list[str],
+    boxes: Sequence,
+    size: tuple[int, int],
+    batch_size: int,
+    preprocessing: Preprocessing | None,
+) -> tf.data.Dataset:
     """Batches of (images, numbers) of image files, each cropped to its box."""
-    boxes = np.array(boxes, float)
-
-    def decode(path, box):
-        path = os.fsdecode(path)
-        return crop(decode_file(path, upright=False), box, path)
-
-    source = Source(
-        class_names=(),
-        num_examples={"test": len(paths)},
-        labels=lambda split: None,
-        image_size=lambda split, indices: size,
-        read=lambda split, indices: tf.data.Dataset.from_tensor_slices(((paths, boxes), indices)),
-        decode=lambda item: decode_in_python(decode, *item),
-    )
+    source = CroppedFiles(paths, np.array(boxes, float), size)
     numbers = np.arange(len(paths), dtype=np.int32)
     return read_batches(source, "test", numbers, size, batch_size, preprocessing=preprocessing)
 
 
-def crop(image, box, path):
+def crop(image: np.ndarray, box: np.ndarray, path: str) -> np.ndarray:
     """The pixels of an image in a box (left, top, right, bottom), rounded as Pillow does."""
     height, width = image.shape[:2]
     limits = np.clip(np.round(box), 0, (width, height, width, height))
@@ -161,7 +194,7 @@ MOST_VALUES = 2**26
 NUMBERS = re.compile(r"[<>=|]?[biuf][1248]")
 
 
-def load_plain_pickle(path):
+def load_plain_pickle(path: str | os.PathLike) -> Any:
     """Reads a pickle of numbers, texts, lists and arrays that Python 2 or 3 wrote.
 
     A pickle is a program that calls what it names. Here it can name what NumPy writes for arrays
@@ -181,7 +214,7 @@ def load_plain_pickle(path):
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module, name):
+    def find_class(self, module: str, name: str) -> "_Name":
         """A stand-in for what NumPy writes for arrays and numbers; an error for other names."""
         # NumPy 2 renamed the package that older files name.
         qualified_name = f"{module.replace('numpy._core.', 'numpy.core.')}.{name}"
@@ -193,25 +226,25 @@ class _Unpickler(pickle.Unpickler):
 class _Name:
     """A function that a pickle can call, and can do nothing else with."""
 
-    def __init__(self, function):
+    def __init__(self, function: Callable):
         self.function = function
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: Any) -> NoReturn:
         raise pickle.UnpicklingError("it sets the state of a function")
 
 
 class _Dtype:
     """What NumPy's `dtype("i8", ...)` with its state `(3, "<", ...)` stands for."""
 
-    def __init__(self, code, *flags):
+    def __init__(self, code: object, *flags: object):
         if not isinstance(code, str) or not NUMBERS.fullmatch(code):
             raise pickle.UnpicklingError(f"it has an array of dtype {code!r}")
         self.dtype = np.dtype(code)
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: Any) -> None:
         if state[1] not in ("<", ">", "|", "="):
             raise pickle.UnpicklingError(f"it has an array of byte order {state[1]!r}")
         self.dtype = self.dtype.newbyteorder(state[1])
@@ -220,40 +253,40 @@ class _Dtype:
 class _Array:
     """What NumPy's `_reconstruct(ndarray, (0,), b"b")` with its state stands for."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments: object):
         self.values = None
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: Any) -> None:
         _, shape, dtype, columns_first, data = state
         values = np.frombuffer(_encode(data, "latin1"), dtype.dtype)
         self.values = values.reshape(shape, order="F" if columns_first else "C").copy()
 
 
-def _from_buffer(data, dtype, shape, order):
+def _from_buffer(data: Any, dtype: "_Dtype", shape: Any, order: Any) -> np.ndarray:
     """An array, as protocol 5 writes it."""
     return np.frombuffer(data, dtype.dtype).reshape(shape, order=order).copy()
 
 
-def _scalar(dtype, data):
+def _scalar(dtype: "_Dtype", data: Any) -> int | float | bool:
     """A number, from its bytes."""
     return np.frombuffer(_encode(data, "latin1"), dtype.dtype, count=1)[0].item()
 
 
-def _encode(text, encoding):
+def _encode(text: str | bytes, encoding: str) -> bytes:
     """The bytes that protocol 2 holds as text; bytes as they are."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
     return text if isinstance(text, bytes) else text.encode("latin1")
 
 
-def _no_bytes(*arguments):
+def _no_bytes(*arguments: object) -> bytes:
     """No bytes, which protocols below 3 hold as a call of `bytes()`, as in arrays of nothing."""
     if arguments:
         raise pickle.UnpicklingError("it calls bytes")
     return b""
 
 
-def _refuse(*arguments):
+def _refuse(*arguments: object) -> NoReturn:
     raise pickle.UnpicklingError("it calls numpy.ndarray")
 
 

@@ -6,16 +6,27 @@ of its own, (u, v) with u to its right and v to its back, in which it fits into 
 
 import colorsys
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.backend import leave_gpus_to_jax
+from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.reading import read_batches
 from vit_tf.data.resizing import scale_values
-from vit_tf.data.source import Source, check_number, checked_size, partition
+from vit_tf.data.source import (
+    Decoder,
+    ImageSize,
+    Indices,
+    Item,
+    Source,
+    check_number,
+    checked_size,
+    partition,
+)
 
 SUBPIXELS = 2
 # The front half shows the colour in full, the back half only so much of it.
@@ -30,7 +41,7 @@ KEYPOINTS = ("front", "back", "left", "right")
 PARTS = ("front", "back")
 
 
-def _in_star(u, v):
+def _in_star(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     """A star of five points: each is a triangle from the tip down to the notches next to it."""
     sector = 2 * math.pi / 5
     angle = np.arctan2(u, -v)
@@ -41,7 +52,7 @@ def _in_star(u, v):
     return (1 - along) * notch[1] >= across * (1 - notch[0])
 
 
-def _in_arrow(u, v):
+def _in_arrow(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     head = (v >= -1) & (v <= 0) & (np.abs(u) <= 0.8 * (v + 1))
     return head | ((v >= 0) & (v <= 0.95) & (np.abs(u) <= 0.3))
 
@@ -87,28 +98,28 @@ class Shape:
     colour: tuple
     stripes: tuple | None = None  # darker ones, how many per image down and across
 
-    def own_frame(self, points):
+    def own_frame(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(u, v) of points of shape (..., 2)."""
         down, right = np.moveaxis((points - np.asarray(self.centre)) / self.radius, -1, 0)
         cos, sin = math.cos(self.angle), math.sin(self.angle)
         return cos * right + sin * down, cos * down - sin * right
 
-    def covers(self, points):
+    def covers(self, points: np.ndarray) -> np.ndarray:
         """Whether points of shape (..., 2) lie on the shape: bool of shape (...)."""
         return KINDS[self.kind][0](*self.own_frame(points))
 
-    def part(self, points):
+    def part(self, points: np.ndarray) -> np.ndarray:
         """The part that points on the shape belong to: 1 in front of its centre and 2 behind."""
         return np.where(self.own_frame(points)[1] < 0, 1, 2)
 
-    def colours(self, points):
+    def colours(self, points: np.ndarray) -> np.ndarray:
         """Colours at points of shape (point, 2) on the shape: (point, 3)."""
         tone = np.where(self.part(points) == 1, 1.0, BACK_TONE)
         if self.stripes is not None:
             tone *= np.where(points @ np.asarray(self.stripes) % 1 < 0.5, 1.0, STRIPE_TONE)
         return tone[:, None] * np.asarray(self.colour)
 
-    def keypoints(self):
+    def keypoints(self) -> np.ndarray:
         """Positions of `KEYPOINTS`: float array of shape (keypoint, 2)."""
         u, v = np.array(KINDS[self.kind][1], float).T
         cos, sin = math.cos(self.angle), math.sin(self.angle)
@@ -127,15 +138,17 @@ class Scene:
     grain: int = 0  # seed of the noise, of a standard deviation of `GRAIN`
     light: float = 1.0  # factor of all colours, which the noise is added to
 
-    def index(self, size):
+    def index(self, size: tuple[int, int]) -> np.ndarray:
         """Which shape is seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
         return self._seen_at_centres(size, lambda number, shape, points: number)
 
-    def parts(self, size):
+    def parts(self, size: tuple[int, int]) -> np.ndarray:
         """The part seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
         return self._seen_at_centres(size, lambda number, shape, points: shape.part(points))
 
-    def _seen_at_centres(self, size, value):
+    def _seen_at_centres(
+        self, size: tuple[int, int], value: Callable[[int, Shape, np.ndarray], int | np.ndarray]
+    ) -> np.ndarray:
         points = pixel_centres(size)
         values = np.zeros(points.shape[:-1], np.uint8)
         for number, shape in enumerate(self.shapes, start=1):
@@ -143,9 +156,9 @@ class Scene:
             values[on] = value(number, shape, points[on])
         return values
 
-    def draw(self, size):
+    def draw(self, size: tuple[int, int]) -> np.ndarray:
         """The picture, uint8 of shape (height, width, 3), as the mean colour within each pixel."""
-        points = pixel_centres([pixels * SUBPIXELS for pixels in size])
+        points = pixel_centres((size[0] * SUBPIXELS, size[1] * SUBPIXELS))
         colours = self._waves(size).repeat(SUBPIXELS, axis=0).repeat(SUBPIXELS, axis=1)
         self._draw_bars(colours, points)
         for shape in self.shapes:
@@ -155,7 +168,7 @@ class Scene:
         noise = np.random.default_rng(self.grain).normal(0, GRAIN, colours.shape)
         return np.clip(np.round(colours * self.light + noise), 0, 255).astype(np.uint8)
 
-    def _waves(self, size):
+    def _waves(self, size: tuple[int, int]) -> np.ndarray:
         """The ground at the centre of each pixel: waves are too long to change within one."""
         points = pixel_centres(size)
         colours = np.tile(np.asarray(self.colour, float), (*size, 1))
@@ -164,7 +177,7 @@ class Scene:
             colours += wave[..., None] * np.asarray(amplitude)
         return colours
 
-    def _draw_bars(self, colours, points):
+    def _draw_bars(self, colours: np.ndarray, points: np.ndarray) -> None:
         """Draws into `colours` of shape (row, column, 3), at points of shape (row, column, 2)."""
         for centre, length, width, angle, colour in self.bars:
             down, right = np.moveaxis(points - np.asarray(centre), -1, 0)
@@ -173,14 +186,14 @@ class Scene:
             colours[(np.abs(along) <= length) & (np.abs(across) <= width)] = colour
 
 
-def pixel_centres(size):
+def pixel_centres(size: tuple[int, int]) -> np.ndarray:
     """Centres of the pixels of an image of `size` (height, width): (height, width, 2)."""
     height, width = size
     rows, columns = (np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width
     return np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1)
 
 
-def random_scene(kind, rng):
+def random_scene(kind: str, rng: np.random.Generator) -> Scene:
     """One shape of a kind, of random size, turn, colour and light, which may cross the border."""
     shape = Shape(
         kind,
@@ -192,7 +205,7 @@ def random_scene(kind, rng):
     return Scene((shape,), *_random_ground(rng), rng.uniform(DIMMEST, 1))
 
 
-def random_motion(num_frames, rng):
+def random_motion(num_frames: int, rng: np.random.Generator) -> list[Scene]:
     """Scenes of two or three shapes of one colour that drift and turn on a still ground."""
     count = rng.integers(2, 4)
     kinds = rng.choice(list(KINDS), count, replace=False)
@@ -214,7 +227,7 @@ def random_motion(num_frames, rng):
     return scenes
 
 
-def _random_ground(rng):
+def _random_ground(rng: np.random.Generator) -> tuple:
     """Colour, waves, bars and grain of a `Scene`, all darker than its shapes' front halves."""
     waves = [
         (rng.uniform(-6, 6, 2), rng.uniform(0, 2 * math.pi), rng.uniform(-20, 20, 3))
@@ -233,9 +246,10 @@ def _random_ground(rng):
     return rng.uniform(40, 140, 3), waves, bars, int(rng.integers(2**31))
 
 
-def _bright_colour(rng):
+def _bright_colour(rng: np.random.Generator) -> tuple[float, float, float]:
     hue, saturation, value = rng.uniform((0, 0.4, 0.85), (1, 1, 1))
-    return tuple(255 * channel for channel in colorsys.hsv_to_rgb(hue, saturation, value))
+    red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
+    return 255 * red, 255 * green, 255 * blue
 
 
 def with_texture(scene: Scene, kind: str) -> Scene:
@@ -265,34 +279,45 @@ SEED = 0
 FIRST = {"train": 0, "test": NUM_EXAMPLES["train"]}
 
 
-def open_shapes(texture_of: Callable[[int], str] | None = None) -> Source:
-    """The `Source` of the shapes, 64 x 64 pixels; image number n does not depend on the others.
+class Shapes(Source, Decoder):
+    """The shapes, 64 x 64 pixels; the items are numbers, and no image depends on the others.
 
     `texture_of` is a function from the number of an image to the kind of its texture; without it,
     shapes have no texture.
     """
 
-    def read(split, indices):
-        return tf.data.Dataset.from_tensor_slices((FIRST[split] + indices, _labels(split)[indices]))
+    class_names = tuple(KINDS)
+    num_examples = NUM_EXAMPLES
 
-    def decode(number):
+    def __init__(self, texture_of: Callable[[int], str] | None = None):
+        self._texture_of = texture_of
+
+    def labels(self, split: str) -> np.ndarray:
+        numbers = FIRST[split] + np.arange(NUM_EXAMPLES[split])
+        return (numbers % len(KINDS)).astype(np.int32)
+
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        return SIDE, SIDE
+
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        columns = (FIRST[split] + indices, self.labels(split)[indices])
+        return tf.data.Dataset.from_tensor_slices(columns)
+
+    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+        return self
+
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+        texture_of = self._texture_of
         image = tf.numpy_function(
-            lambda n: numbered_scene(n, texture_of).draw((SIDE, SIDE)),
-            [number],
+            lambda number: numbered_scene(number, texture_of).draw((SIDE, SIDE)),
+            [item],
             tf.uint8,
             stateful=False,
         )
         return tf.ensure_shape(image, (SIDE, SIDE, 3)), ""
 
-    return Source(
-        class_names=tuple(KINDS),
-        num_examples=dict(NUM_EXAMPLES),
-        labels=_labels,
-        image_size=lambda split, indices: (SIDE, SIDE),
-        read=read,
-        decode=decode,
-        version=lambda: "shapes" if texture_of is None else f"shapes, {texture_of.__name__}",
-    )
+    def version(self) -> str:
+        return "shapes" if self._texture_of is None else f"shapes, {self._texture_of.__name__}"
 
 
 def numbered_scene(number: int, texture_of: Callable[[int], str] | None = None) -> Scene:
@@ -312,18 +337,20 @@ def other_kind(number: int) -> str:
     return list(KINDS)[(number + 1 + number // count % (count - 1)) % count]
 
 
-def _labels(split):
-    numbers = FIRST[split] + np.arange(NUM_EXAMPLES[split])
-    return (numbers % len(KINDS)).astype(np.int32)
-
-
 BATCH_SIZE = 128
 # Apart from the seed of the still images, `SEED`.
 VIDEO_SEED = 1
 PAIR_SEED = 2
 
 
-def load_shapes(split="test", *, image_size=None, take=None, seed=0, preprocessing=None):
+def load_shapes(
+    split: str = "test",
+    *,
+    image_size: ImageSize | None = None,
+    take: int | None = None,
+    seed: int = 0,
+    preprocessing: Preprocessing | None = None,
+) -> dict[str, np.ndarray]:
     """The images of `load("shapes")` with their masks, parts and keypoints.
 
     Masks and parts are exact at the centre of each pixel of the requested size.
@@ -348,7 +375,7 @@ def load_shapes(split="test", *, image_size=None, take=None, seed=0, preprocessi
     if take is not None:
         check_number("take", take, 1)
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
-    source = open_shapes()
+    source = Shapes()
     selection = partition(source, (split,), 0, {} if take is None else {split: take}, seed)[split]
     images, labels = _read(source, *selection, size, preprocessing)
     scenes = [numbered_scene(number) for number in FIRST[split] + selection[1]]
@@ -363,25 +390,33 @@ def load_shapes(split="test", *, image_size=None, take=None, seed=0, preprocessi
     }
 
 
-def shape_masks(shapes, batch_size):
+def shape_masks(shapes: Mapping[str, np.ndarray], batch_size: int) -> tf.data.Dataset:
     """Batches (images, masks, kinds of shape) of `load_shapes`, as `load_coco` gives them."""
     return _masked(shapes, shapes["mask"][:, None], shapes["label"][:, None], batch_size)
 
 
-def half_masks(shapes, batch_size):
+def half_masks(shapes: Mapping[str, np.ndarray], batch_size: int) -> tf.data.Dataset:
     """The same of the front (label 2 * kind) and back (2 * kind + 1) halves of each shape."""
     parts, kinds = shapes["parts"], shapes["label"]
     masks = np.stack([parts == 1, parts == 2], axis=1)
     return _masked(shapes, masks, np.stack([2 * kinds, 2 * kinds + 1], axis=1), batch_size)
 
 
-def _masked(shapes, masks, labels, batch_size):
+def _masked(
+    shapes: Mapping[str, np.ndarray], masks: np.ndarray, labels: np.ndarray, batch_size: int
+) -> tf.data.Dataset:
     """Batches of (images, masks, labels)."""
     arrays = shapes["image"], masks, labels.astype(np.int32)
     return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
 
 
-def _read(source, split, indices, size, preprocessing):
+def _read(
+    source: Source,
+    split: str,
+    indices: Indices,
+    size: tuple[int, int],
+    preprocessing: Preprocessing | None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Images and labels, as `load` gives them, of examples at sorted indices of a split."""
     leave_gpus_to_jax()
     plain = preprocessing and preprocessing.squeezed()
@@ -390,12 +425,17 @@ def _read(source, split, indices, size, preprocessing):
     return np.concatenate(images), np.concatenate(labels)
 
 
-def _seen(places):
+def _seen(places: np.ndarray) -> np.ndarray:
     """Whether positions on the unit square, of shape (..., 2), lie on it: bool of shape (...)."""
-    return ((places >= 0) & (places < 1)).all(axis=-1)
+    return np.all((places >= 0) & (places < 1), axis=-1)
 
 
-def load_cue_conflict(count=448, *, image_size=None, preprocessing=None):
+def load_cue_conflict(
+    count: int = 448,
+    *,
+    image_size: ImageSize | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Images whose shape is of one class and whose colour and stripes are of another.
 
     Models trained on `load("textured-shapes")`, where both are of one class, can classify by either
@@ -419,13 +459,19 @@ def load_cue_conflict(count=448, *, image_size=None, preprocessing=None):
         raise ValueError(f"Expected count to be at most {NUM_EXAMPLES['test']}. Received: {count}")
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
     indices = np.arange(count)
-    images, labels = _read(open_shapes(other_kind), "test", indices, size, preprocessing)
+    images, labels = _read(Shapes(other_kind), "test", indices, size, preprocessing)
     kinds = list(KINDS)
-    textures = [kinds.index(other_kind(FIRST["test"] + index)) for index in indices]
+    textures = [kinds.index(other_kind(FIRST["test"] + index)) for index in range(count)]
     return images, np.stack([labels, np.array(textures, np.int32)], axis=1)
 
 
-def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
+def load_shape_pairs(
+    count: int = 64,
+    *,
+    image_size: ImageSize | None = None,
+    seed: int = 0,
+    preprocessing: Preprocessing | None = None,
+) -> list[dict[str, Any]]:
     """Pairs of test images of the same kind of shape, with the keypoints visible in both.
 
     Args:
@@ -444,7 +490,7 @@ def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
     check_number("count", count, 1)
     check_number("seed", seed, 0)
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
-    source = open_shapes()
+    source = Shapes()
     labels = source.labels("test")
     scenes = [numbered_scene(FIRST["test"] + index) for index in range(len(labels))]
     places = np.stack([scene.shapes[0].keypoints() for scene in scenes])
@@ -471,14 +517,16 @@ def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
     return pairs
 
 
-def _box(scene):
+def _box(scene: Scene) -> np.ndarray:
     """(top, left, bottom, right) of what is seen of the shapes, on the unit square."""
     mask = scene.index((SIDE, SIDE)) > 0
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     return np.array([rows[0], columns[0], rows[-1] + 1, columns[-1] + 1]) / SIDE
 
 
-def load_shape_videos(count=8, *, num_frames=12, image_size=SIDE, seed=0):
+def load_shape_videos(
+    count: int = 8, *, num_frames: int = 12, image_size: int | Sequence[int] = SIDE, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Videos of two or three shapes of one colour that drift and turn, with the exact mask of each.
 
     Light and noise change from frame to frame; the background does not move.

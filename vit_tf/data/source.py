@@ -3,10 +3,11 @@
 import logging
 import numbers
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial, reduce
-from typing import TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial, reduce
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -27,21 +28,21 @@ CHANNELS = (1, 3, 4)  # of images: grey, RGB, and either with an alpha channel
 class LazyDict(Mapping):
     """A mapping from keys to the results of functions, called when first asked for."""
 
-    def __init__(self, functions):
+    def __init__(self, functions: Mapping[str, Callable[[], Any]]):
         self._functions, self._values = dict(functions), {}
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> Any:
         if key not in self._values:
             self._values[key] = self._functions[key]()
         return self._values[key]
 
-    def __contains__(self, key):
+    def __contains__(self, key: object) -> bool:
         return key in self._functions
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._functions)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._functions)
 
 
@@ -55,54 +56,85 @@ class Description:
     num_examples: dict
 
 
-# What the functions of a `Source` take and return. An item is an image that is not yet decoded.
+# A number of pixels, or (height, width).
+ImageSize: TypeAlias = int | Sequence[int]
+# A split of a source and positions of examples in it.
+Selected: TypeAlias = "tuple[str, Indices]"
+# Positions of examples in a split: sorted integers of shape (example,).
 Indices: TypeAlias = np.ndarray
+# An image that is not yet decoded.
 Item: TypeAlias = tf.Tensor
+# The height and the width of an image to (top, left, height, width) of a part of it.
 Window: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-# A split's labels, int array (example,), -1 for unknown; None if images would have to be read.
-Labels: TypeAlias = Callable[[str], np.ndarray | None]
-# The (height, width) that images share; it raises a `ValueError` if they share none.
-SharedSize: TypeAlias = Callable[[str, Indices], tuple[int, int]]
-# A data set of (item, label) for sorted indices, in their order.
-ReadItems: TypeAlias = Callable[[str, Indices], tf.data.Dataset]
-# The same for an integer more, the seed of another order in each pass.
-ReadShuffled: TypeAlias = Callable[[str, Indices, int], tf.data.Dataset]
-# An image, uint8 or float (height, width, 1 or 3) in [0, 255], and what is wrong with it, a string
-# tensor that is empty if nothing is.
-Decode: TypeAlias = Callable[[Item], tuple[tf.Tensor, tf.Tensor]]
-# A part of an image, faster than by `Decode`; the graph raises where it cannot.
-Attempt: TypeAlias = Callable[[Item, Window | None], tf.Tensor]
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where examples come from."""
+class Decoder(ABC):
+    """Makes images of items, in the graph."""
 
-    class_names: tuple[str, ...]  # a label is a position in them; empty for images without labels
-    num_examples: Mapping[str, int]  # of each split
-    labels: Labels
-    image_size: SharedSize
-    read: ReadItems
-    decode: Decode
-    attempt: Attempt | None = None
-    decode_by_pillow: Decode | None = None  # for files that the graph may not decode
-    decode_with_alpha: Decode | None = None  # the same, with an alpha channel
-    read_shuffled: ReadShuffled | None = None
-    shuffle_buffer: int = 2**24  # items that may wait in memory to be shuffled
-    in_files: bool = False  # whether an item is the path of a file
-    version: Callable[[], str] | None = None  # a text that changes with what is stored
+    @abstractmethod
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+        """An image, uint8 or float (height, width, 1 or 3) in [0, 255], and what is wrong with it.
+
+        The latter is a string tensor that is empty if nothing is.
+        """
 
 
-def identify(source, split, indices):
+class FastDecoder(Decoder):
+    """A decoder that can make most images, and parts of images, in less time."""
+
+    @abstractmethod
+    def attempt(self, item: Item, window: Window | None) -> tf.Tensor:
+        """An image or a part of it; the graph raises where only `decode` can make it."""
+
+
+class Source(ABC):
+    """Where examples come from: splits of items with labels, and how these are decoded."""
+
+    # A label is a position in these names; there are none for images without labels.
+    class_names: tuple[str, ...]
+    # The number of examples of each split.
+    num_examples: Mapping[str, int]
+    # How many items may wait in memory to be shuffled.
+    shuffle_buffer: int = 2**24
+    # Whether an item is the path of a file.
+    in_files: bool = False
+    # Whether `read_shuffled` can read several files at once.
+    shuffles_files: bool = False
+
+    @abstractmethod
+    def labels(self, split: str) -> np.ndarray | None:
+        """Labels, int (example,), -1 for unknown; None if images would have to be read."""
+
+    @abstractmethod
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        """The (height, width) that images share; a `ValueError` if they share none."""
+
+    @abstractmethod
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        """A data set of (item, label), in the order of the indices."""
+
+    def read_shuffled(self, split: str, indices: Indices, seed: int) -> tf.data.Dataset:
+        """The same for contiguous indices, in another order in each pass."""
+        raise NotImplementedError(f"{type(self).__name__} has shuffles_files = False")
+
+    @abstractmethod
+    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+        """What decodes the items of `read`, for a model that takes so many channels."""
+
+    def version(self) -> str:
+        """A text that changes with what is stored; it is used where items are not in files."""
+        return ""
+
+
+def identify(source: Source, split: str, indices: Indices) -> str:
     """A digest, as text, of files, labels and order; else of the source's version and indices."""
     if not source.in_files:
-        version = source.version() if source.version else ""
-        return digest_files([], version, split, np.asarray(indices, "int64").tobytes())
+        return digest_files([], source.version(), split, np.asarray(indices, "int64").tobytes())
     paths, labels = _paths_and_labels(source, split, indices)
     return digest_files(map(os.fsdecode, paths), labels.astype("int64").tobytes())
 
 
-def identify_names(source, split, indices):
+def identify_names(source: Source, split: str, indices: Indices) -> str:
     """A digest, as text, of the names of files and folders, and labels; no file is read."""
     if not source.in_files:
         return digest_files([], split, np.asarray(indices, "int64").tobytes())
@@ -111,58 +143,84 @@ def identify_names(source, split, indices):
     return digest_files([], b"\n".join(names), labels.astype("int64").tobytes())
 
 
-def _paths_and_labels(source, split, indices):
+def _paths_and_labels(source: Source, split: str, indices: Indices) -> list[np.ndarray]:
     """The paths, as bytes, and the labels of some files: two arrays."""
     items = source.read(split, indices).batch(4096).as_numpy_iterator()
     return [np.concatenate(column) for column in zip(*items, strict=True)]
 
 
-def with_all(source):
-    """The `Source` with one more split, `"all"`: the examples of the others, in order."""
-    splits = [split for split in SPLITS if split in source.num_examples]
+class _Derived(Source):
+    """Some examples of another source, which decodes them."""
 
-    @cache
-    def ends():
-        return np.cumsum([source.num_examples[split] for split in splits])
+    def __init__(self, source: Source):
+        self._source = source
+        self.class_names, self.num_examples = source.class_names, source.num_examples
+        self.shuffle_buffer, self.in_files = source.shuffle_buffer, source.in_files
 
-    def parts(indices):
-        """(split, indices into it) of each split that has some of the examples."""
-        owner = np.searchsorted(ends(), indices, side="right")
-        for number in np.unique(owner):
-            first = ends()[number] - source.num_examples[splits[number]]
-            yield splits[number], indices[owner == number] - first
+    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+        return self._source.decoder(examples, num_channels)
 
-    def labels(split):
+    def version(self) -> str:
+        return self._source.version()
+
+
+class _WithAll(_Derived):
+    """A source with one more split, `"all"`: the examples of the others, in order."""
+
+    def __init__(self, source: Source):
+        super().__init__(source)
+        self.shuffles_files = source.shuffles_files
+        self._splits = [split for split in SPLITS if split in source.num_examples]
+        sizes = {split: partial(source.num_examples.__getitem__, split) for split in self._splits}
+        self.num_examples = LazyDict(sizes | {ALL: lambda: int(self._ends[-1])})
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Where each split ends in the order of all examples."""
+        return np.cumsum([self._source.num_examples[split] for split in self._splits])
+
+    def _by_split(self, split: str, indices: Indices) -> Iterator[tuple[str, Indices]]:
+        """(split, indices into it) of each split of the source that has some of the examples."""
         if split != ALL:
-            return source.labels(split)
-        label_arrays = [source.labels(name) for name in splits]
-        return None if any(name is None for name in label_arrays) else np.concatenate(label_arrays)
+            yield split, indices
+            return
+        owners = np.searchsorted(self._ends, indices, side="right")
+        for number in np.unique(owners):
+            name = self._splits[number]
+            first = self._ends[number] - self._source.num_examples[name]
+            yield name, indices[owners == number] - first
 
-    def image_size(split, indices):
+    def labels(self, split: str) -> np.ndarray | None:
         if split != ALL:
-            return source.image_size(split, indices)
-        sizes = {name: tuple(source.image_size(name, inner)) for name, inner in parts(indices)}
+            return self._source.labels(split)
+        label_arrays = [self._source.labels(name) for name in self._splits]
+        known = [labels for labels in label_arrays if labels is not None]
+        return np.concatenate(known) if len(known) == len(label_arrays) else None
+
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        if split != ALL:
+            return self._source.image_size(split, indices)
+        parts = self._by_split(split, indices)
+        sizes = {name: self._source.image_size(name, inner) for name, inner in parts}
         if len(set(sizes.values())) > 1:
             raise sizes_differ(f", {sizes}")
         return next(iter(sizes.values()))
 
-    def read(split, indices):
-        if split != ALL:
-            return source.read(split, indices)
-        first, *others = (source.read(name, inner) for name, inner in parts(indices))
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        parts = self._by_split(split, indices)
+        first, *others = (self._source.read(name, inner) for name, inner in parts)
         return reduce(lambda joined, other: joined.concatenate(other), others, first)
 
-    sizes = {split: partial(source.num_examples.__getitem__, split) for split in splits}
-    return replace(
-        source,
-        num_examples=LazyDict(sizes | {ALL: lambda: int(ends()[-1])}),
-        labels=labels,
-        image_size=image_size,
-        read=read,
-    )
+    def read_shuffled(self, split: str, indices: Indices, seed: int) -> tf.data.Dataset:
+        return self._source.read_shuffled(split, indices, seed)
 
 
-def sizes_differ(received=""):
+def with_all(source: Source) -> Source:
+    """The source with one more split, `"all"`: the examples of the others, in order."""
+    return _WithAll(source)
+
+
+def sizes_differ(received: str = "") -> ValueError:
     """The `ValueError` for images that differ in size where none is requested."""
     return ValueError(
         "Expected image_size to be given, for images that differ in size, as a number of pixels or "
@@ -170,7 +228,7 @@ def sizes_differ(received=""):
     )
 
 
-def require_labels(source, received="images without labels"):
+def require_labels(source: "Source | Description", received: str = "images without labels") -> None:
     """Raises a `ValueError` for a `Source` or a `Description` of images without labels."""
     if not source.class_names:
         raise ValueError(
@@ -179,12 +237,12 @@ def require_labels(source, received="images without labels"):
         )
 
 
-def is_contiguous(indices):
+def is_contiguous(indices: Indices) -> bool:
     """Whether sorted indices leave out none between the first and the last."""
     return len(indices) == indices[-1] + 1 - indices[0]
 
 
-def shard_indices(indices, shard, contiguous):
+def shard_indices(indices: Indices, shard: tuple[int, int], contiguous: bool) -> Indices:
     """Sorted indices of one of several processes, (index, number); sizes differ by at most one."""
     index, num_shards = shard
     if not 0 <= index < num_shards <= len(indices):
@@ -195,7 +253,13 @@ def shard_indices(indices, shard, contiguous):
     return np.array_split(indices, num_shards)[index] if contiguous else indices[index::num_shards]
 
 
-def stratified_sample(labels, count, size, rng, balanced=False):
+def stratified_sample(
+    labels: np.ndarray | None,
+    count: int,
+    size: int,
+    rng: np.random.Generator,
+    balanced: bool = False,
+) -> Indices:
     """Sorted positions of `size` out of `count` examples: in proportion to classes, or balanced."""
     if labels is None:  # neighbours are read from few files
         start = rng.integers(count - size + 1)
@@ -209,7 +273,9 @@ def stratified_sample(labels, count, size, rng, balanced=False):
     return np.sort(shuffled[np.argsort(place, kind="stable")[:size]])
 
 
-def hold_out(labels, fraction, rng):
+def hold_out(
+    labels: np.ndarray, fraction: float, rng: np.random.Generator
+) -> tuple[Indices, Indices]:
     """Cuts examples in two, class by class: (positions kept, positions held out); keeps one."""
     count = len(labels)
     size = min(int(np.ceil(fraction * count)), count - 1)
@@ -217,7 +283,9 @@ def hold_out(labels, fraction, rng):
     return np.setdiff1d(np.arange(count), held), held
 
 
-def partition(source, splits, validation, take, seed):
+def partition(
+    source: Source, splits: Sequence[str], validation: float, take: Mapping[str, int], seed: int
+) -> dict[str, Selected]:
     """Dict from each split to (split of the source, sorted indices into it)."""
     selection = {name: _whole(source, name) for name in splits if name in source.num_examples}
     if "test" in splits and lacks_test(source.num_examples):
@@ -245,7 +313,7 @@ def partition(source, splits, validation, take, seed):
     return {name: selection[name] for name in splits}
 
 
-def check_splits(splits):
+def check_splits(splits: Sequence[str]) -> None:
     """Raises a `ValueError` for anything but a tuple of different names of splits."""
     if isinstance(splits, str) or not splits or len(set(splits)) < len(tuple(splits)):
         raise ValueError(
@@ -257,22 +325,22 @@ def check_splits(splits):
             raise unknown_name("split", split, NAMES)
 
 
-def lacks_test(splits):
+def lacks_test(splits: Collection[str]) -> bool:
     """Whether the validation split is the test split where one is wanted, as in `partition`."""
     return "test" not in splits and {"train", "validation"} <= set(splits)
 
 
 @cache
-def warn_once(message):
+def warn_once(message: str) -> None:
     """Logs a warning, once in a process."""
     log.warning("%s", message)
 
 
-def _whole(source, split):
+def _whole(source: Source, split: str) -> Selected:
     return split, np.arange(source.num_examples[split])
 
 
-def _carve(source, fraction, seed):
+def _carve(source: Source, fraction: float, seed: int) -> tuple[Selected, Indices]:
     """The train split without its validation part, and that part, as in `partition`."""
     count = source.num_examples["train"]
     size = round(fraction * count)
@@ -291,7 +359,9 @@ def _carve(source, fraction, seed):
     return ("train", np.setdiff1d(np.arange(count), held)), held
 
 
-def _take(source, name, split, indices, size, seed):
+def _take(
+    source: Source, name: str, split: str, indices: Indices, size: int, seed: int
+) -> Selected:
     """A class-balanced part of a split, as in `partition`."""
     if size > len(indices):
         raise ValueError(
@@ -338,12 +408,12 @@ def checked_size(
     return preprocessing.size or size
 
 
-def check_number(name, value, least):
+def check_number(name: str, value: object, least: int) -> None:
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"Expected {name} to be an integer >= {least}. Received: {name}={value!r}")
 
 
-def read_class_list(path):
+def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
     """Class names in a text file, such as `imagenet_50.txt`: a tuple.
 
     There is one class per line, of which only the first word is used, as in `n01601694 Dipper`.
@@ -364,7 +434,7 @@ def read_class_list(path):
     return names
 
 
-def select_classes(source, classes):
+def select_classes(source: Source, classes: Sequence[str] | None) -> Source:
     """The `Source` of the examples of some classes, in the same splits, labelled anew."""
     if classes is None:
         return source
@@ -376,31 +446,46 @@ def select_classes(source, classes):
     for name in classes:
         if name not in source.class_names:
             raise unknown_name("class", name, source.class_names)
-    new_label = np.full(len(source.class_names), -1, np.int32)
-    new_label[[source.class_names.index(name) for name in classes]] = np.arange(len(classes))
+    return _OfClasses(source, tuple(classes))
 
-    @cache
-    def part(split):
+
+class _OfClasses(_Derived):
+    """The examples of some classes, in the same splits, labelled by their order in `classes`."""
+
+    def __init__(self, source: Source, classes: tuple[str, ...]):
+        super().__init__(source)
+        self.class_names = classes
+        self._new_label = np.full(len(source.class_names), -1, np.int32)
+        positions = [source.class_names.index(name) for name in classes]
+        self._new_label[positions] = np.arange(len(classes))
+        self._selections: dict[str, tuple[Indices, np.ndarray]] = {}
+        self.num_examples = LazyDict(
+            {split: partial(self._count, split) for split in source.num_examples}
+        )
+
+    def _select(self, split: str) -> tuple[Indices, np.ndarray]:
         """Where the examples of these classes are in a split, and their labels."""
-        given = source.labels(split)
-        if given is None:
-            raise ValueError(
-                "Expected classes of a data set whose labels are known without reading its images. "
-                f"Received: classes={tuple(classes)!r} of one whose {split} split is too large"
-            )
-        places = np.flatnonzero(new_label[given] >= 0)
-        return places, new_label[given[places]]
+        if split not in self._selections:
+            given = self._source.labels(split)
+            if given is None:
+                raise ValueError(
+                    "Expected classes of a data set whose labels are known without reading its "
+                    f"images. Received: classes={self.class_names!r} of one whose {split} split is "
+                    "too large"
+                )
+            indices = np.flatnonzero(self._new_label[given] >= 0)
+            self._selections[split] = indices, self._new_label[given[indices]]
+        return self._selections[split]
 
-    def read(split, indices):
-        examples = source.read(split, part(split)[0][indices])
-        return examples.map(lambda item, label: (item, tf.gather(new_label, label)))
+    def _count(self, split: str) -> int:
+        return len(self._select(split)[0])
 
-    return replace(
-        source,
-        class_names=tuple(classes),
-        num_examples=LazyDict({s: lambda s=s: len(part(s)[0]) for s in source.num_examples}),
-        labels=lambda split: part(split)[1],
-        image_size=lambda split, indices: source.image_size(split, part(split)[0][indices]),
-        read=read,
-        read_shuffled=None,
-    )
+    def labels(self, split: str) -> np.ndarray:
+        return self._select(split)[1]
+
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        return self._source.image_size(split, self._select(split)[0][indices])
+
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        examples = self._source.read(split, self._select(split)[0][indices])
+        return examples.map(lambda item, label: (item, tf.gather(self._new_label, label)))

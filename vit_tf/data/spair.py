@@ -1,8 +1,10 @@
 """SPair-71k: pairs of images of one kind of object, with the keypoints that are seen in both."""
 
 import json
+import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from vit_tf.data.files import require_file
 from vit_tf.data.folder import decode_file
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.resizing import resize_image, scale_values
-from vit_tf.data.source import check_number, checked_size
+from vit_tf.data.source import ImageSize, check_number, checked_size
 
 SPLITS = ("trn", "val", "test")
 SIZES = ("large", "small")
@@ -21,15 +23,15 @@ CENTRE = 0.5
 
 
 def load_spair(
-    root,
-    split="test",
+    root: str | os.PathLike,
+    split: str = "test",
     *,
-    size="large",
-    pairs_per_category=20,
-    seed=0,
-    image_size=None,
-    preprocessing=None,
-):
+    size: str = "large",
+    pairs_per_category: int | None = 20,
+    seed: int = 0,
+    image_size: ImageSize | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> list[dict[str, Any]]:
     """Pairs of images of SPair-71k with their keypoints, from its released layout.
 
         root/Layout/large/test.txt
@@ -97,7 +99,7 @@ def load_spair(
     return pairs
 
 
-def _lines(path):
+def _lines(path: Path) -> list[str]:
     """The pairs that a text file lists, `number-source-target:category`, one to a line."""
     if not path.is_file():
         raise ValueError(f"Expected a list of pairs. Received: {str(path)!r}, no such file")
@@ -111,7 +113,7 @@ def _lines(path):
     return lines
 
 
-def _draw(lines, count, seed):
+def _draw(lines: list[str], count: int | None, seed: int) -> list[str]:
     """So many lines of each category, or all it has, in their order; all if `count` is None."""
     if count is None:
         return lines
@@ -130,7 +132,7 @@ def _draw(lines, count, seed):
     return [lines[place] for place in sorted(selected)]
 
 
-def _annotation(path):
+def _annotation(path: Path) -> dict[str, Any]:
     """What the JSON file of a pair says: a dict, with keypoints as arrays of shape (point, 2)."""
     try:
         require_file(path)
@@ -152,7 +154,7 @@ def _annotation(path):
         ) from error
 
 
-def _box(key, given):
+def _box(key: str, given: Any) -> np.ndarray:
     """The centres of the corners that (left, top, right, bottom) number, as an array (2, 2)."""
     box = np.array(given, float)
     if box.shape != (4,) or not (box[2:] > box[:2]).all():
@@ -160,7 +162,9 @@ def _box(key, given):
     return box.reshape(2, 2)[:, ::-1] + CENTRE
 
 
-def _read(path, longer, preprocessing):
+def _read(
+    path: Path, longer: int | None, preprocessing: Preprocessing | None
+) -> tuple[np.ndarray, tuple[int, int]]:
     """An image, resized and normalised, and the (height, width) of its file."""
     image = decode_file(path, upright=False)
     given = image.shape[:2]
@@ -171,9 +175,10 @@ def _read(path, longer, preprocessing):
     return scale_values(image, preprocessing), given
 
 
-def _measured(line, pair):
+def _measured(line: str, pair: dict[str, Any]) -> dict[str, Any]:
     """The pair as it is returned, without its name."""
-    images, points, boxes, within = {}, {}, {}, True
+    images, points, boxes = {}, {}, {}
+    within = np.array(True)
     for side, short in SIDES.items():
         images[side], given = pair[side]
         scale = np.divide(images[side].shape[:2], given)

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -11,7 +12,16 @@ import tensorflow as tf
 from vit_tf.common.names import format_list, unknown_name
 from vit_tf.data import imaging
 from vit_tf.data.files import digest_tree
-from vit_tf.data.source import Source, is_contiguous, sizes_differ
+from vit_tf.data.source import (
+    Decoder,
+    FastDecoder,
+    Indices,
+    Item,
+    Source,
+    Window,
+    is_contiguous,
+    sizes_differ,
+)
 
 LABELS_AT_MOST = 200_000
 SHUFFLE_BUFFER = 10_000
@@ -23,14 +33,14 @@ INFO = "dataset_info.json"
 HOSTS, SECONDS = 3, 5
 
 
-def is_tfds_name(name):
+def is_tfds_name(name: str) -> bool:
     """Whether a name, without its configuration and version, is one that TFDS knows."""
     import tensorflow_datasets as tfds
 
     return name.split("/")[0].split(":")[0] in tfds.list_builders()
 
 
-def open_tfds(name, data_dir=None):
+def open_tfds(name: str, data_dir: str | os.PathLike | None = None) -> Source:
     """The `Source` of a TFDS data set of images with one label each, downloaded if necessary."""
     builder = _builder(name, data_dir)
     if not builder.is_prepared():
@@ -40,41 +50,43 @@ def open_tfds(name, data_dir=None):
         except Exception as error:  # downloads fail in as many ways as there are data sets
             where = f", neither found nor downloaded to {builder.data_dir}"
             raise _unusable(name, error, where) from error
-    records = _Records(builder, name)
-    info, feature = records.builder.info, records.builder.info.features[records.image_key]
-
-    def image_size(split, indices):
-        if None in feature.shape[:2]:
-            raise sizes_differ(f" for {name}")
-        return feature.shape[:2]
-
-    return Source(
-        class_names=tuple(info.features[records.label_key].names),
-        num_examples={split: part.num_examples for split, part in info.splits.items()},
-        labels=records.labels,
-        image_size=image_size,
-        read=records.read,
-        shuffle_buffer=SHUFFLE_BUFFER,
-        read_shuffled=records.read_shuffled,
-        version=lambda: f"{info.full_name} {digest_tree(records.builder.data_dir)}",
-        **_decoders(feature, name),
-    )
+    return TfdsSource(builder, name)
 
 
-class _Records:
-    """The undecoded examples and the labels of a prepared data set."""
+class TfdsSource(Source):
+    """The examples of a prepared data set of TFDS; the items are encoded images."""
 
-    def __init__(self, builder, name):
+    shuffle_buffer = SHUFFLE_BUFFER
+    shuffles_files = True
+
+    def __init__(self, builder: Any, name: str):
         import tensorflow_datasets as tfds
 
-        self.builder = builder
+        self.builder, self._name = builder, name
         self.image_key, self.label_key = _keys(builder, name)
         self._in_records = builder.info.file_format is tfds.core.FileFormat.TFRECORD
         # One file after the other, so that a position in the stream is an index into the split.
         self._config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         self._decoders = {self.image_key: tfds.decode.SkipDecoding()}
+        self._feature = builder.info.features[self.image_key]
+        self.class_names = tuple(builder.info.features[self.label_key].names)
+        self.num_examples = {
+            split: facts.num_examples for split, facts in builder.info.splits.items()
+        }
 
-    def labels(self, split):
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        if None in self._feature.shape[:2]:
+            raise sizes_differ(f" for {self._name}")
+        return self._feature.shape[:2]
+
+    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+        is_rgb = _is_rgb(self._feature)
+        return RgbDecoder(self._feature, self._name) if is_rgb else FeatureDecoder(self._feature)
+
+    def version(self) -> str:
+        return f"{self.builder.info.full_name} {digest_tree(self.builder.data_dir)}"
+
+    def labels(self, split: str) -> np.ndarray | None:
         """The labels of a split, read once in a process; None for a large one."""
         info = self.builder.info
         if info.splits[split].num_examples > LABELS_AT_MOST:
@@ -85,7 +97,7 @@ class _Records:
             _labels[key] = np.concatenate(list(self._label_batches(split).as_numpy_iterator()))
         return _labels[key]
 
-    def _label_batches(self, split):
+    def _label_batches(self, split: str) -> tf.data.Dataset:
         import tensorflow_datasets as tfds
 
         if self._in_records:
@@ -96,7 +108,7 @@ class _Records:
         examples = self.builder.as_dataset(split=split, decoders=only, read_config=self._config)
         return examples.map(lambda example: example[self.label_key]).batch(BLOCK)
 
-    def read(self, split, indices):
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
         """(image, label) of sorted indices."""
         contiguous = is_contiguous(indices)
         if contiguous or not self._in_records:
@@ -107,7 +119,7 @@ class _Records:
         # Most of the time goes into parsing: only what is kept is parsed.
         return _keep(self._stored(split), indices).map(parse).map(self._pair)
 
-    def read_shuffled(self, split, indices, seed):
+    def read_shuffled(self, split: str, indices: Indices, seed: int) -> tf.data.Dataset:
         """(image, label) of neighbours, from several files at once, in another order each time."""
         import tensorflow_datasets as tfds
 
@@ -117,10 +129,10 @@ class _Records:
         shuffled.options.deterministic = True
         return self._range(split, indices, shuffled, shuffle_files=True)
 
-    def _stored(self, split):
+    def _stored(self, split: str) -> tf.data.Dataset:
         return tf.data.TFRecordDataset(self.builder.info.splits[split].filepaths)
 
-    def _range(self, split, indices, config, **settings):
+    def _range(self, split: str, indices: Indices, config: Any, **settings: Any) -> tf.data.Dataset:
         """(image, label) from the first of the indices to the last."""
         part = f"{split}[{int(indices[0])}:{int(indices[-1]) + 1}]"
         examples = self.builder.as_dataset(
@@ -128,38 +140,47 @@ class _Records:
         )
         return examples.map(self._pair)
 
-    def _pair(self, example):
+    def _pair(self, example: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         return example[self.image_key], example[self.label_key]
 
 
-def _decoders(feature, name):
-    """The arguments `decode` and `attempt` of a `Source` for an Image feature."""
-    if not _is_rgb(feature):
-        return {"decode": lambda encoded: (_rgb_or_grey(decode_image(feature, encoded)), "")}
+class FeatureDecoder(Decoder):
+    """Decodes images as TFDS does, of any number of channels and bits."""
 
-    def read(encoded):
-        return imaging.decode(encoded, upright=False)
+    def __init__(self, feature: Any):
+        self._feature = feature
 
-    def decode(encoded):
-        image, problem = imaging.decode_or_name(read, encoded, f"image of {name}")
-        if None in feature.shape:
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+        return _rgb_or_grey(decode_image(self._feature, item)), ""
+
+
+class RgbDecoder(FastDecoder):
+    """Decodes 8-bit RGB images by TensorFlow alone, as Pillow does."""
+
+    def __init__(self, feature: Any, name: str):
+        self._shape, self._name = feature.shape, name
+
+    def attempt(self, item: Item, window: Window | None) -> tf.Tensor:
+        image = imaging.decode(item, window, upright=False)
+        return image if window else tf.ensure_shape(image, self._shape)
+
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+        def read(encoded: tf.Tensor) -> tf.Tensor:
+            return imaging.decode(encoded, upright=False)
+
+        image, problem = imaging.decode_or_name(read, item, f"image of {self._name}")
+        if None in self._shape:
             return tf.ensure_shape(image, (None, None, 3)), problem
-        black = tf.zeros(feature.shape, tf.uint8)
+        black = tf.zeros(self._shape, tf.uint8)
         image = tf.cond(problem == "", lambda: image, lambda: black)
-        return tf.ensure_shape(image, feature.shape), problem
-
-    def attempt(encoded, window):
-        image = imaging.decode(encoded, window, upright=False)
-        return image if window else tf.ensure_shape(image, feature.shape)
-
-    return {"decode": decode, "attempt": attempt}
+        return tf.ensure_shape(image, self._shape), problem
 
 
-def _is_rgb(feature):
+def _is_rgb(feature: Any) -> bool:
     return feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[-1] == 3
 
 
-def _builder(name, data_dir):
+def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
     """The TFDS builder of a name; TFDS lists all its names in its error, this the near ones."""
     import tensorflow_datasets as tfds
 
@@ -174,7 +195,7 @@ def _builder(name, data_dir):
     )
 
 
-def prepared_in(folder):
+def prepared_in(folder: str | os.PathLike) -> tuple[str, str] | None:
     """What TFDS has prepared in a folder or 3 levels below, (name, its data_dir), or None."""
     for depth in range(4):
         pattern = os.path.join(folder, *"*" * depth, INFO)
@@ -187,7 +208,7 @@ def prepared_in(folder):
     return None
 
 
-def _check_downloadable(builder, name):
+def _check_downloadable(builder: Any, name: str) -> None:
     """Raises a `ValueError` for the wrong folder, and without files if no host answers."""
     root = builder.data_dir_root
     prepared = prepared_in(root) if root.is_dir() else None
@@ -209,7 +230,7 @@ def _check_downloadable(builder, name):
         raise _unusable(name, error, where) from error
 
 
-def _unreachable(builder):
+def _unreachable(builder: Any) -> tuple[str | None, Exception | None]:
     """A host that a data set comes from and why it does not answer; (None, None) if one does."""
     import requests
 
@@ -227,7 +248,7 @@ def _unreachable(builder):
     return failed
 
 
-def _unusable(name, error, where=""):
+def _unusable(name: str, error: BaseException, where: str = "") -> ValueError:
     # Where a host does not answer, requests wraps what is wrong in words about the attempts.
     inner = getattr(error.args[0], "reason", error) if error.args else error
     reason = " ".join(str(inner).split())[:300]
@@ -237,7 +258,7 @@ def _unusable(name, error, where=""):
     )
 
 
-def _keys(builder, name):
+def _keys(builder: Any, name: str) -> tuple[str, str]:
     """The names of the image and of the label among the features."""
     import tensorflow_datasets as tfds
 
@@ -251,20 +272,20 @@ def _keys(builder, name):
     return keys
 
 
-def _keep(examples, places):
+def _keep(examples: tf.data.Dataset, places: np.ndarray) -> tf.data.Dataset:
     """The examples at some positions of a stream."""
     wanted = np.zeros(places[-1] + 1, bool)
     wanted[places] = True
     marked = tf.data.Dataset.zip(examples, tf.data.Dataset.from_tensor_slices(wanted))
 
-    def keep(block, mask):
+    def keep(block: tuple, mask: tf.Tensor) -> tuple:
         return tf.nest.map_structure(lambda x: tf.boolean_mask(x, mask), block)
 
     kept = marked.batch(BLOCK).map(keep).unbatch()  # a block costs little more than one example
     return kept.apply(tf.data.experimental.assert_cardinality(len(places)))
 
 
-def decode_image(feature, encoded):
+def decode_image(feature: Any, encoded: tf.Tensor) -> tf.Tensor:
     """The image of a file as an Image feature decodes it, but JPEG exactly, as Pillow does."""
     if _is_rgb(feature):
         return tf.ensure_shape(imaging.decode(encoded, upright=False), feature.shape)
@@ -278,7 +299,7 @@ def decode_image(feature, encoded):
     return tf.ensure_shape(image, feature.shape)
 
 
-def _rgb_or_grey(image):
+def _rgb_or_grey(image: tf.Tensor) -> tf.Tensor:
     """An image of 1 to 4 channels and up to 16 bits as one of 1 or 3 channels in [0, 255]."""
     if image.dtype == tf.uint16:
         image = tf.cast(image, tf.float32) / 257

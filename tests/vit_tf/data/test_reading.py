@@ -1,6 +1,5 @@
 """What is read, decoded and kept: random resized crops, caches, and nothing ahead of its time."""
 
-import dataclasses
 import functools
 import io
 
@@ -297,8 +296,7 @@ def test_shards_of_one_file_are_contiguous():
 def test_repeated_images_are_other_ones_in_each_epoch_of_a_long_stream(monkeypatch):
     """Also of a stream in a fixed order that is shuffled in small parts."""
     count_decoding(monkeypatch)
-    source = dataclasses.replace(pipeline.open_source(), shuffle_buffer=10)
-    monkeypatch.setattr(pipeline, "open_source", lambda *_: source)
+    pipeline.open_source().shuffle_buffer = 10
     dataset = train("digits", take=92, repeats=3, batch_size=92)
     every = {image.tobytes() for image in arrays(train("digits", take=92))[0]}
     epochs = [[image.tobytes() for image in arrays(dataset)[0]] for _ in range(30)]

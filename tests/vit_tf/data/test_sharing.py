@@ -1,5 +1,7 @@
 """Parts of workers: together they are the batches of one process, and nothing is decoded twice."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +11,7 @@ from counted_digits import count_decoding
 from vit_tf import data
 from vit_tf.data import pipeline
 from vit_tf.data.batches import Shard, skip_batches
-from vit_tf.data.source import Source
+from vit_tf.data.source import Decoder, Source
 
 TAKE = {"train": 49, "validation": 33, "test": 22}
 
@@ -103,18 +105,30 @@ def equal_images(monkeypatch):
     """Makes `load` read 40 images of the same pixels, which differ by what is drawn alone."""
     image = np.random.default_rng(0).uniform(0, 255, (12, 12, 3)).astype("float32")
     images, labels = np.repeat(image[None], 40, axis=0), np.zeros(40, np.int32)
-    source = Source(
-        class_names=("one",),
-        num_examples={"train": 40},
-        labels=lambda split: labels,
-        image_size=lambda split, indices: image.shape[:2],
-        read=lambda split, indices: tf.data.Dataset.from_tensor_slices(
-            (images[indices], labels[indices])
-        ),
-        decode=lambda image: (image, ""),
-        version=lambda: "equal",
-    )
-    monkeypatch.setattr(pipeline, "open_source", lambda *_: source)
+
+    class EqualImages(Source, Decoder):
+        class_names = ("one",)
+        num_examples = MappingProxyType({"train": 40})
+
+        def labels(self, split):
+            return labels
+
+        def image_size(self, split, indices):
+            return image.shape[:2]
+
+        def read(self, split, indices):
+            return tf.data.Dataset.from_tensor_slices((images[indices], labels[indices]))
+
+        def decoder(self, examples, num_channels):
+            return self
+
+        def decode(self, item):
+            return item, ""
+
+        def version(self):
+            return "equal"
+
+    monkeypatch.setattr(pipeline, "open_source", lambda *_: EqualImages())
 
 
 # Arguments of `load` and `augment`, and how many of 20 images two workers may share by chance. The
