@@ -204,6 +204,8 @@ RANGES = {
 
 def range_of(unit: str) -> Limits:
     """The least and the largest possible value of a unit such as "difference in share of heads"."""
+    if unit.startswith("absolute difference in "):
+        return 0.0, range_of(unit.removeprefix("absolute "))[1]
     if unit.startswith("difference in "):
         low, high = range_of(unit.removeprefix("difference in "))
         return low - high, high - low

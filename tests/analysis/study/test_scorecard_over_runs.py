@@ -130,6 +130,14 @@ def test_an_interval_ends_where_the_quantity_does(quantity, values, ends):
         assert end is None or abs(without) > abs(end)
 
 
+def test_an_absolute_difference_is_not_negative():
+    """Its interval ends at 0, and that of a signed difference does not."""
+    runs = [Estimate(value, value - 0.1, value + 0.1, "") for value in (0.07, 0.02, 0.02)]
+    bounded = over_trainings(runs, range_of("absolute difference in accuracy"))
+    signed = over_trainings(runs, range_of("difference in accuracy"))
+    assert bounded.low == 0 and signed.low < 0 and bounded.high == signed.high
+
+
 def test_an_interval_within_a_range_covers_what_the_free_one_does(rng):
     """Ends at the limits of the possible values cost no coverage: no truth lies beyond them."""
     unit = "difference in share"
