@@ -51,6 +51,7 @@ class Measured(NamedTuple):
 
 
 REPORTS = {
+    "probes": Measured(MAIN_ARMS, "5,6,11,13", 300, False),
     "seed": Measured(MAIN_ARMS | OTHER_ARMS, "1,2,H.1,3,7,8,9,12,W.3,W.4,W.23,V.3", 500, True),
     "tokens": Measured(MAIN_ARMS, "9", 800, False),
 }
