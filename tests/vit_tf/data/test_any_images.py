@@ -41,23 +41,33 @@ def converted(given_mode, channels):
 
 @pytest.mark.parametrize("channels", MODES)
 @pytest.mark.parametrize("mode", MODES.values())
-def test_images_have_the_channels_of_the_model_as_pillow_converts_them(channels, mode, tmp_path):
+def test_images_have_the_channels_of_the_model_as_pillow_converts_them(channels, mode):
     expected, preprocessing = converted(mode, channels), levels(channels)
     images = [Image.fromarray(array).convert(mode) for array in RGBA]
     arrays = np.stack([np.asarray(image).reshape(12, 10, -1) for image in images])
-    for number, image in enumerate(images):
-        image.save(tmp_path / f"{number}.png")
     forms = {
         "PIL images": images,
         "arrays": arrays,
         "a data set": tf.data.Dataset.from_tensor_slices(arrays).batch(4),
-        "a folder": tmp_path,
-        "paths": sorted(tmp_path.iterdir()),
     }
     for name, form in forms.items():
         result = as_array(as_images(form, preprocessing))
-        # A folder has splits of its own, one after the other.
         np.testing.assert_allclose(in_order(result), in_order(expected), atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("channels", MODES)
+def test_files_have_the_channels_of_the_model_as_pillow_converts_them(channels, tmp_path):
+    """Files of all modes in one folder."""
+    for mode in MODES.values():
+        for number, array in enumerate(RGBA):
+            Image.fromarray(array).convert(mode).save(tmp_path / f"{mode}-{number}.png")
+    expected = np.concatenate([converted(mode, channels) for mode in MODES.values()])
+    paths = sorted(tmp_path.iterdir())
+    of_paths = as_array(as_images(paths, levels(channels)))  # in the order L, RGB, RGBA
+    np.testing.assert_allclose(of_paths, expected, atol=1e-4)
+    # A folder has splits of its own, one after the other.
+    of_folder = as_array(as_images(tmp_path, levels(channels)))
+    np.testing.assert_allclose(in_order(of_folder), in_order(expected), atol=1e-4)
 
 
 def in_order(images):
