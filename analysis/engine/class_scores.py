@@ -147,13 +147,11 @@ def scores_of_function(features: Features, images: Images, scores: str) -> tuple
 
     made = Derived(features, compute, getattr(features, "token_grid", None))
     if hasattr(features, "class_names"):
-        made.class_names = features.class_names
+        vars(made)["class_names"] = features.class_names
     return made, tap
 
 
-def class_positions(
-    features: Features, images: Images, classes: Classes | None, scores: str
-) -> list[int]:
+def class_positions(features: Features, images: Images, classes: Classes, scores: str) -> list[int]:
     """Positions of classes given by name or number; by default those predicted for the images."""
     names = getattr(features, "class_names", None) or ()
     if classes is None:

@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ from .features import features_for_measurement, features_from_arrays, name_model
 from .layers import KINDS, Detail
 from .own_images import with_own_images
 from .pooling import on_grid
-from .roles import Features, Roles, roles_of
+from .roles import Features, LabelledImages, Roles, roles_of
 from .stream import Statistic, evaluate
 from .traces import reusable
 
@@ -157,14 +157,15 @@ def one_pass_measurement(
         statistic = _statistic_maker(make, roles, num_tokens)
         text = description or make.__name__.replace("_", " ")
 
-        def evaluate_statistic(*args: Any, **options: Any) -> Result:
+        def evaluate_statistic(*args: Any, **options: Any) -> Any:
             try:
                 given = inspect.signature(make).bind(*args, **options).arguments
             except TypeError:
                 return make(*args, **options)  # which raises it in its own name
             images = given.pop(images_name, None)
             models = [given[name] for name in roles.models if given.get(name) is not None]
-            models += given.get(roles.several_models, {}).values()
+            if roles.several_models:
+                models += given.get(roles.several_models, {}).values()
             return evaluate(statistic(**given), images, *models, description=text)
 
         measure = _front(make, declaration, evaluate_statistic)
@@ -214,9 +215,10 @@ def _front(
         _prepare(given.arguments, declaration, layers, detail)
         return run(*given.args, **given.kwargs)
 
-    measure.__signature__ = _with_layer_arguments(inspect.signature(function))
-    measure.kind, measure.declaration = declaration.kind, declaration
-    return measure
+    front = cast(Any, measure)  # a function may have attributes, of which its type knows nothing
+    front.__signature__ = _with_layer_arguments(inspect.signature(function))
+    front.kind, front.declaration = declaration.kind, declaration
+    return front
 
 
 def _statistic_maker(
@@ -226,21 +228,23 @@ def _statistic_maker(
 ) -> Callable[..., Statistic[Result]]:
     """The function that makes a `Statistic` of all arguments but the images."""
     (images_name,) = roles.images
-    first_model = (*roles.models, roles.several_models)[0]
+    first_model = roles.models[0] if roles.models else roles.several_models
 
     @functools.wraps(make)
     def statistic(*args: Any, **options: Any) -> Statistic[Result]:
         given = _without(inspect.signature(make), images_name).bind(*args, **options)
         arguments = given.arguments | {images_name: None}
-        if num_tokens is None:
+        if num_tokens is None or roles.grid is None or first_model is None:
             return make(**arguments)
+        grid_name = roles.grid
 
         def made_on(grid: TokenGrid) -> Statistic[Result]:
-            return make(**arguments | {roles.grid: grid})
+            return make(**arguments | {grid_name: grid})
 
-        return on_grid(arguments[first_model], arguments.get(roles.grid), made_on, num_tokens)
+        features = cast(Features, arguments[first_model])
+        return on_grid(features, arguments.get(grid_name), made_on, num_tokens)
 
-    statistic.__signature__ = _without(inspect.signature(make), images_name)
+    cast(Any, statistic).__signature__ = _without(inspect.signature(make), images_name)
     return reusable(statistic)
 
 
@@ -353,7 +357,7 @@ def _prepare_images(
     """Makes images what the models expect; the models, which may each expect other images."""
     roles = declaration.roles
     data = {name: given[name] for name in roles.images if name in given}
-    expected = None
+    expected: Any = None
     if any(is_raw(images) for images in data.values()):
         models, expected = with_own_images(models, data.values())
     if declaration.any_size and expected:
@@ -366,7 +370,8 @@ def _prepare_images(
         whole = expected.squeezed() if expected and name in roles.masked else expected
         given[name] = as_images(images, whole)
         if name in roles.labelled:
-            require_labelled(name, given[name], given.get(roles.num_classes))
+            num_classes = given.get(roles.num_classes) if roles.num_classes else None
+            require_labelled(name, given[name], num_classes)
     return models
 
 
@@ -376,7 +381,7 @@ def _complete(given: Arguments, scored: str | None, first: Features | None, role
         given[roles.num_classes] = _num_classes(first, [given.get(n) for n in roles.labelled])
     images = next((given[name] for name in roles.images if name in given), None)
     # The features of the model whose scores are read.
-    features = first if scored is None else given[scored]
+    features: Any = first if scored is None else given[scored]
     if roles.scores and hasattr(features, "run_interventions"):  # of a PyTorch module
         given[roles.scores] = given.get(roles.scores) or features.scores
     elif roles.scores and images is not None and not hasattr(features, "segments"):
@@ -387,9 +392,7 @@ def _complete(given: Arguments, scored: str | None, first: Features | None, role
         given[roles.classes] = class_positions(features, images, given.get(roles.classes), scores)
 
 
-def require_labelled(
-    name: str, images: tuple | tf.data.Dataset | np.ndarray, num_classes: int | None = None
-) -> None:
+def require_labelled(name: str, images: LabelledImages, num_classes: int | None = None) -> None:
     """Raises a `ValueError` for images without labels, or with what are no labels."""
     if isinstance(images, tf.data.Dataset):
         spec = images.element_spec
@@ -437,7 +440,7 @@ def _num_classes(features: Features | None, datasets: Sequence[Any]) -> int:
         if names := getattr(dataset, "class_names", None):
             require_classes(len(names))
             return len(names)
-    if getattr(features, "num_classes", None):
-        return features.num_classes
+    if num_classes := getattr(features, "num_classes", None):
+        return num_classes
     labels = [np.asarray(batch[1]) for dataset in datasets for batch in explained_batches(dataset)]
     return count_classes(np.concatenate(labels))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import xarray as xr
@@ -20,6 +20,7 @@ LEAST_PAIRS = 5  # for the interval of a rank correlation
 
 
 Limits: TypeAlias = tuple[float, float]  # both ends of an interval
+Real: TypeAlias = float | np.floating | np.ndarray  # one number, as NumPy returns it
 Number = TypeVar("Number", float, np.ndarray)
 
 
@@ -145,7 +146,7 @@ def pseudo_values(value: float, leave_one_out: np.ndarray) -> np.ndarray:
     return count * value - (count - 1) * np.asarray(leave_one_out)
 
 
-def log_variances(values: np.ndarray) -> tuple[float, float]:
+def log_variances(values: np.ndarray) -> tuple[float, np.ndarray]:
     """The logarithm of the variance of values (unit,), and its pseudo-values (Miller 1968)."""
     log_variance = np.log(np.var(values, ddof=1))
     rest = [np.log(np.var(np.delete(values, at), ddof=1)) for at in range(len(values))]
@@ -177,7 +178,7 @@ def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> np.ndarray:
     The i-th smallest of m p-values is compared with `alpha / (m - i)`, i from 0, and from the first
     that is larger on, all with its level.
     """
-    p_values = np.asarray(p_values, float)
+    p_values = np.asarray(p_values, float).tolist()
     order = np.argsort(p_values)[: np.isfinite(p_values).sum()]
     levels = np.full(len(p_values), alpha)
     for rank, at in enumerate(order):
@@ -229,7 +230,7 @@ class Estimate:
     low: float
     high: float
     how: str
-    limits: Callable[[float], Limits] | None = field(default=None, compare=False, repr=False)
+    limits: Callable[[float], Any] | None = field(default=None, compare=False, repr=False)
     error: tuple[float, float] | None = field(default=None, compare=False, repr=False)
     units: np.ndarray | None = field(default=None, compare=False, repr=False)
     pairing: str = field(default="", compare=False, repr=False)
@@ -246,13 +247,15 @@ class Estimate:
         )
 
 
-def estimate(value: float, limits: Callable[[float], Limits], how: str, **more: Any) -> Estimate:
+def estimate(
+    value: Real, limits: Callable[[float], Sequence[Real]], how: str, **more: Any
+) -> Estimate:
     """The `Estimate` whose ends are `limits(0.05)`."""
     low, high = map(float, limits(ALPHA))
     return Estimate(float(value), low, high, how, limits, **more)
 
 
-def descriptive(value: float, why: str) -> Estimate:
+def descriptive(value: Real, why: str) -> Estimate:
     """An `Estimate` without an interval, and why it has none: "a maximum over heads"."""
     return Estimate(float(value), np.nan, np.nan, f"no interval: {why}")
 
@@ -265,7 +268,7 @@ def require_estimate(value: object, source: str) -> None:
         )
 
 
-def with_error(value: float, stderr: float, df: float, how: str, **more: Any) -> Estimate:
+def with_error(value: Real, stderr: Real, df: float, how: str, **more: Any) -> Estimate:
     """The `Estimate` with Student's interval; normal where `df` is infinite.
 
     Equal values show nothing of their variance: they are descriptive, without an interval.
@@ -409,8 +412,9 @@ def within(inner: Estimate, bounds: Limits) -> Estimate:
         return inner
     least, largest = min(bounds[0], inner.value), max(bounds[1], inner.value)
 
-    def limits(alpha: float) -> tuple[float, ...]:
-        return tuple(float(end) for end in np.clip(inner.at(alpha), least, largest))
+    def limits(alpha: float) -> Limits:
+        lower, upper = np.clip(inner.at(alpha), least, largest).tolist()
+        return lower, upper
 
     low, high = np.clip([inner.low, inner.high], least, largest).tolist()
     return replace(inner, low=low, high=high, limits=limits)
@@ -420,17 +424,18 @@ def transformed(inner: Estimate, function: Callable[[float], float]) -> Estimate
     """An increasing function of an `Estimate`, such as the exponential of a mean of logarithms."""
     value, low, high = (float(function(x)) for x in (inner.value, inner.low, inner.high))
 
-    def limits(alpha: float) -> tuple[float, ...]:
-        return tuple(float(function(end)) for end in inner.at(alpha))
+    def limits(alpha: float) -> Limits:
+        lower, upper = inner.at(alpha)
+        return float(function(lower)), float(function(upper))
 
     return Estimate(value, low, high, inner.how, limits)
 
 
-def jackknifed(value: float, leave_one_out: np.ndarray, over: str, pairing: str = "") -> Estimate:
+def jackknifed(value: Real, leave_one_out: np.ndarray, over: str, pairing: str = "") -> Estimate:
     """A statistic of all units, with the jackknife's interval from it without each (unit,)."""
     if len(leave_one_out) < 2 or not np.isfinite(leave_one_out).all():
         return descriptive(value, f"needs at least two {over}")
-    units = pseudo_values(value, leave_one_out)
+    units = pseudo_values(float(value), leave_one_out)
     how = f"jackknife over {len(units)} {over}, Student's t"
     return with_error(value, *mean_error(units), how, units=units, pairing=pairing)
 
@@ -509,14 +514,13 @@ def minus(first: Estimate, second: Estimate) -> Estimate:
     Student's, otherwise the interval by variance estimates recovery (Zou and Donner 2008).
     """
     value = first.value - second.value
-    paired = bool(first.pairing) and first.pairing == second.pairing
-    paired = paired and first.units is not None and second.units is not None
-    if paired and first.units.dtype == bool:
-        how = f"Newcombe's paired interval over the same {first.pairing}"
-        return estimate(
-            value, partial(newcombe_paired, *pair_counts(first.units, second.units)), how
-        )
-    if paired:
+    are_paired = bool(first.pairing) and first.pairing == second.pairing
+    if are_paired and first.units is not None and second.units is not None:
+        if first.units.dtype == bool:
+            how = f"Newcombe's paired interval over the same {first.pairing}"
+            return estimate(
+                value, partial(newcombe_paired, *pair_counts(first.units, second.units)), how
+            )
         units = first.units - second.units
         how = f"paired over the same {first.pairing}, Student's t"
         return with_error(value, *mean_error(units), how, units=units, pairing=first.pairing)
@@ -583,8 +587,8 @@ def over_trainings(estimates: Sequence[Estimate], bounds: Limits = UNBOUNDED) ->
     )
     if not low + high:
         return descriptive(mean, f"all {len(values)} runs are equal")
-    error = tuple(map(float, mean_error(values)))
-    shared = float(own_reaches.mean())
+    stderr, df = mean_error(values)
+    error, shared = (float(stderr), float(df)), float(own_reaches.mean())
     return within(Estimate(mean, mean - low, mean + high, how, error=error, shared=shared), bounds)
 
 
@@ -652,6 +656,7 @@ def images_needed(
         )
     deviation = _standard_error(pilot) * np.sqrt(count)
     if power is None:
+        half_width = cast(float, half_width)
         if not half_width > 0:
             raise ValueError(f"Expected half_width above 0. Received: {half_width}")
         _require_runs_to_suffice(pilot, half_width)
@@ -732,9 +737,10 @@ def _pilot(result: "Estimate | xr.DataArray | xr.Dataset") -> Estimate:
     if isinstance(result, Estimate):
         return result
     if "leave_one_out" in result and "cka" in result:
-        return of_cka(np.mean, result)
+        return of_cka(np.mean, cast(xr.Dataset, result))
     if "correct" in getattr(result, "coords", ()):
-        last = result.isel(layer=-1, **{dim: 0 for dim in result.dims if dim != "layer"})
+        last = cast(xr.DataArray, result)
+        last = last.isel({dim: -1 if dim == "layer" else 0 for dim in last.dims})
         return accuracy_of(last.item(), result.attrs["examples"])
     raise ValueError(
         "Expected an Estimate, accuracies with what is classified correctly, or a result of cka. "

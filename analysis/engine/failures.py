@@ -5,6 +5,7 @@ import logging
 import re
 import traceback
 from types import TracebackType
+from typing import Any, cast
 
 from vit_tf.common.names import without_password
 
@@ -58,7 +59,7 @@ def message_of(error: BaseException) -> str:
     """The message of an error on one line, without the graph that TensorFlow adds to it."""
     text = str(error)
     if _is_of_tensorflow(error):
-        text = error.message
+        text = cast(Any, error).message
         asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", text, re.DOTALL)
         text = asserted[1] if asserted else text.split("available>")[-1].split("[[")[0]
         text = re.sub(r"\{\{\w+ \S*\}\}", "", text)

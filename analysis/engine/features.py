@@ -98,7 +98,8 @@ def _features_of_model(
     """The features of a whole Keras model, as `features_of` describes them."""
     described, what = describe_taps(model), KINDS[kind]
     scores = [find_scores(model).tap] if what.with_scores else []
-    size, own = recorder.input_spec(model)[0][1:3], getattr(model, "token_grid", None)
+    height, width = recorder.input_spec(model)[0][1:3]
+    size, own = (height, width), getattr(model, "token_grid", None)
     if patterns:
         features = vit_tf.submodel(described.source, *patterns, *scores)
         shapes = {tap: tuple(x.shape[1:]) for tap, x in features.output.items()}
@@ -127,7 +128,8 @@ def _features_of_module(
     from vit_tf.taps.module_taps import describe_module, pooled_tokens
 
     described, what = describe_module(module), KINDS[kind]
-    shapes, graph, size = described.shapes, described.graph, described.image_shape[:2]
+    height, width = described.image_shape[:2]
+    shapes, graph, size = described.shapes, described.graph, (height, width)
     scores = [graph.scores] if what.with_scores and graph.scores else []
     patch_size = described.patch_size  # of all tokens, not of those that a model merges
     grid = grid_of_shapes(graph.representations, shapes, size, patch_size=patch_size)
@@ -197,7 +199,7 @@ def own_name(model: Model) -> str:
     return model_name(model)
 
 
-def features_from_arrays(*activations: Mapping[str, np.ndarray]) -> list:
+def features_from_arrays(*activations: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
     """Rows (example, number) of given activations, and a callable to the columns of each."""
     columns, features = [], []
     for layers in activations:

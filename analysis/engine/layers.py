@@ -8,7 +8,7 @@ import fnmatch
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from vit_tf.common.names import unknown_name
 from vit_tf.taps.structure import ModelGraph, has_tap_grammar, spread
@@ -171,7 +171,7 @@ def attended(weights: Mapping[str, Shape], grid: TokenGrid | None) -> tuple[list
         return [], ""
     over = grid and (grid.num_tokens,) * 2
     fit = [name for name, shape in weights.items() if not grid or shape[1:] == over]
-    if not fit:
+    if grid and not fit:
         name, (_, queries, keys) = next(iter(weights.items()))
         counts = f"{name} has {queries} queries and {keys} keys"
         return [], f"attention over the {grid.num_tokens} tokens of its grid: {counts}"
@@ -349,13 +349,13 @@ def infer_grid(
     tokens; where there are no sequences, the positions of the last map. `patch_size` and `prefix`
     are known from elsewhere, or None.
     """
-    shapes = [shape for shape in shapes if None not in shape]
+    known_shapes = [cast(tuple[int, ...], shape) for shape in shapes if None not in shape]
     if len(image_size) != 2 or None in image_size:  # of a model of vectors, or of any size
         return None
-    height, width = image_size
-    counts = [shape[0] for shape in shapes if len(shape) == 2]
+    height, width = cast(tuple[int, int], image_size)
+    counts = [shape[0] for shape in known_shapes if len(shape) == 2]
     if patch_size and counts:
-        grid = TokenGrid.of_patches(image_size, patch_size)
+        grid = TokenGrid.of_patches((height, width), patch_size)
         count = ([count for count in counts if count >= grid.num_spatial] or counts)[-1]
         extra = count - grid.num_spatial if prefix is None else prefix
         if extra < 0 or extra + grid.num_spatial != count:
@@ -363,9 +363,9 @@ def infer_grid(
                 f"Expected a patch size and a prefix that give the {count} tokens of the layers. "
                 f"Received: {max(extra, 0)} + {grid.rows} x {grid.columns}"
             )
-        return TokenGrid.of_patches(image_size, patch_size, extra)
+        return TokenGrid.of_patches((height, width), patch_size, extra)
     if not counts:
-        maps = [shape for shape in shapes if len(shape) == 3 and shape[0] * shape[1] > 1]
+        maps = [shape for shape in known_shapes if len(shape) == 3 and shape[0] * shape[1] > 1]
         if not maps:
             return None
         rows, columns = maps[-1][:2]

@@ -55,7 +55,7 @@ def with_own_images(
 
 def _own_size(images: Images) -> tuple[int, int]:
     """The (height, width) that raw images share; a `ValueError` if they share none."""
-    unchanged = as_images(images, Preprocessing(None))
+    unchanged: Any = as_images(images, Preprocessing(None))
     spec = unchanged.element_spec if isinstance(unchanged, tf.data.Dataset) else unchanged
     return tuple((spec[0] if isinstance(spec, tuple) else spec).shape[1:3])
 
@@ -63,7 +63,7 @@ def _own_size(images: Images) -> tuple[int, int]:
 def _scale_and_shift(preprocessing: Preprocessing) -> tuple[np.ndarray, np.ndarray]:
     """The factor and the summand of each channel, from values in [-1, 1] to a model's own."""
     mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
-    return np.float32(0.5 / std), np.float32((0.5 - mean) / std)
+    return (0.5 / std).astype(np.float32), ((0.5 - mean) / std).astype(np.float32)
 
 
 def in_common_range(

@@ -23,7 +23,7 @@ _NOT_TOKENS = ("weights", "heads")
 PartialGrid: TypeAlias = TokenGrid | tuple[int, int] | None
 
 
-def as_tokens(tap: str, values: np.ndarray) -> tf.Tensor:
+def as_tokens(tap: str, values: tf.Tensor) -> tf.Tensor:
     """Float32 tokens (example, token, channel): a map's row by row, a vector is one token."""
     rank = values.shape.rank
     if rank not in (2, 3, 4) or tap.rpartition("/")[2] in _NOT_TOKENS:
@@ -42,7 +42,7 @@ def as_tokens(tap: str, values: np.ndarray) -> tf.Tensor:
     return tf.ensure_shape(flat, (values.shape[0], static, values.shape[-1]))
 
 
-def tokens_of(tap: str, values: np.ndarray, which: str, grid: TokenGrid | None) -> tf.Tensor:
+def tokens_of(tap: str, values: tf.Tensor, which: str, grid: TokenGrid | None) -> tf.Tensor:
     """The tokens of a tap that a word names, of shape (example, token, channel).
 
     `"cls"` is the first prefix token; `"spatial"` those with a position, in a map all; `"all"` and
@@ -79,19 +79,29 @@ def pooled_tokens(own: Sequence[int] | None, grid: TokenGrid) -> tuple[int, ...]
     return tuple(own or (range(1) if grid.prefix else range(grid.num_tokens)))
 
 
-def grid_of(features: Features, grid: Grid | None) -> PartialGrid:
+def own_grid(features: Features) -> TokenGrid | None:
+    """The grid that features have; None where they have none, or do not know it."""
+    return getattr(features, "token_grid", None)
+
+
+def grid_of(features: Features, grid: Grid) -> PartialGrid:
     """The grid as far as it is known before the first batch: `TokenGrid`, (rows, columns), None."""
-    own = getattr(features, "token_grid", None)
+    of_features = own_grid(features)
     if grid is None:
-        return own
+        return of_features
     given = grid if isinstance(grid, TokenGrid) else as_pair(grid)
-    if own is None:
+    if of_features is None:
         return given
-    is_map = isinstance(given, TokenGrid) and not given.prefix
-    of_another_map = is_map and given.num_spatial != own.num_tokens  # at another depth
-    if given not in (own, (own.rows, own.columns)) and not of_another_map:
-        raise_contradiction(own, grid)
-    return given if isinstance(grid, TokenGrid) else own
+    # A map at another depth has another grid.
+    is_another_map = (
+        isinstance(given, TokenGrid)
+        and not given.prefix
+        and given.num_spatial != of_features.num_tokens
+    )
+    is_same = given in (of_features, (of_features.rows, of_features.columns))
+    if not is_same and not is_another_map:
+        raise_contradiction(of_features, grid)
+    return given if isinstance(given, TokenGrid) else of_features
 
 
 def raise_contradiction(own: TokenGrid, grid: Grid) -> NoReturn:
@@ -101,7 +111,7 @@ def raise_contradiction(own: TokenGrid, grid: Grid) -> NoReturn:
     )
 
 
-def require_grid(features: Features, grid: Grid | None) -> TokenGrid:
+def require_grid(features: Features, grid: Grid) -> TokenGrid:
     """As `grid_of`, where the whole `TokenGrid` must be known in advance."""
     token_grid = grid_of(features, grid)
     if not isinstance(token_grid, TokenGrid):
@@ -114,7 +124,7 @@ def require_grid(features: Features, grid: Grid | None) -> TokenGrid:
 
 def on_grid(
     features: Features,
-    grid: Grid | None,
+    grid: Grid,
     make: Callable[[TokenGrid], Statistic],
     num_tokens: Callable[..., int],
 ) -> Statistic:
@@ -140,7 +150,7 @@ def shared_grid(
     size = height, width = tuple(image_shape[1:3])
     grids = {tap: _grid_of_tap(tap, values, grid, size) for tap, values in taps.items()}
     shared = next(iter(grids.values()))
-    if given:
+    if given and grid is not None:
         grids["grid"] = as_grid(grid, shared.num_tokens, size)
     if len(set(grids.values())) > 1:
         raise ValueError(f"Expected taps on one grid. Received: {grids}")
@@ -153,20 +163,20 @@ def shared_grid(
 
 
 def _grid_of_tap(
-    tap: str, values: np.ndarray, own: PartialGrid, size: tuple[int, int]
+    tap: str, values: tf.Tensor, grid: PartialGrid, size: tuple[int, int]
 ) -> TokenGrid:
-    """The grid of one tap: a map's own, or what is known of that of tokens."""
+    """The grid of one tap: that of a map, or what is known of that of tokens."""
     if values.shape.rank == 4:
         rows, columns = values.shape[1:3]
         return TokenGrid(rows, columns, 0, max(1, (size[0] or 0) // rows))
-    fits = own is not None and values.shape.rank == 3
-    grid = as_grid(own, values.shape[1], size) if fits else own
-    if not fits or values.shape[1] != grid.num_tokens:
-        raise ValueError(
-            f"Expected maps, or tokens of shape (example, token, channel) on a grid ({grid}). "
-            f"Received: {tap!r} of shape {tuple(values.shape)}"
-        )
-    return grid
+    if grid is not None and values.shape.rank == 3:
+        grid = as_grid(grid, values.shape[1], size)
+        if values.shape[1] == grid.num_tokens:
+            return grid
+    raise ValueError(
+        f"Expected maps, or tokens of shape (example, token, channel) on a grid ({grid}). "
+        f"Received: {tap!r} of shape {tuple(values.shape)}"
+    )
 
 
 @dataclass(frozen=True)
@@ -242,7 +252,7 @@ def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -
 @reusable
 def pooled_statistic_of(features: Features, tokens: str | None) -> Statistic[Pooled]:
     """`pooled_statistic` on the features' own grid, whose graph is kept with the features."""
-    return pooled_statistic(tokens, grid_of(features, None))
+    return pooled_statistic(tokens, own_grid(features))
 
 
 def as_maps(taps: Taps, grid: TokenGrid | tuple[int, int] | None) -> dict[str, tf.Tensor]:

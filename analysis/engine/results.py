@@ -1,11 +1,12 @@
 """Labelled results: their attributes, the words of their coordinates, and checks of them."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from vit_tf.common.names import format_list, near_names
 from vit_tf.taps.tokens import prefix_names
@@ -13,6 +14,7 @@ from vit_tf.taps.tokens import prefix_names
 from . import accessors  # noqa: F401
 
 Result: TypeAlias = xr.DataArray | xr.Dataset
+Dims: TypeAlias = str | tuple[Hashable, ...]
 Results: TypeAlias = Mapping[str, Result]  # by name, or by the label in a plot
 Labelled = TypeVar("Labelled", xr.DataArray, xr.Dataset)
 
@@ -63,8 +65,8 @@ def _numbered(result: Labelled) -> Labelled:
 
 
 def variable(
-    dims: str | tuple[str, ...], values: np.ndarray, long_name: str, units: str = "1"
-) -> tuple[str | tuple[str, ...], np.ndarray, dict[str, str]]:
+    dims: Dims, values: ArrayLike, long_name: str, units: str = "1"
+) -> tuple[Dims, ArrayLike, dict[str, str]]:
     """A variable of a Dataset, with what its values are and their units."""
     return dims, values, {"long_name": long_name, "units": units}
 
@@ -75,7 +77,7 @@ def model_name(features: object) -> str:
     return name.removesuffix("_taps")
 
 
-def require_finite(what: str, values: Iterable[np.ndarray], layers: Iterable[str]) -> None:
+def require_finite(what: str, values: Iterable[ArrayLike], layers: Iterable[str]) -> None:
     """Raises a `ValueError` that names the layers whose `values` (layer, ...) are not finite."""
     bad = [
         layer for layer, value in zip(layers, values, strict=True) if not np.isfinite(value).all()
@@ -181,7 +183,7 @@ def select_layers(result: Labelled, layers: str | Iterable[str] | None) -> Label
 def select_labels(result: Labelled, **wanted: Any) -> Labelled:
     """The part of a result at these values of its coordinates; an error lists near matches."""
     for dim, value in wanted.items():
-        values = result[dim].values.tolist()
+        values = cast(xr.DataArray, result[dim]).values.tolist()
         if value not in values:
             hint = did_you_mean(value, values)
             raise ValueError(f"Expected {dim} among {values}. Received: {dim}={value!r}.{hint}")
@@ -217,11 +219,12 @@ def require_word(word: Any, choices: Sequence[str], name: str = "tokens") -> str
 def current_words(result: Labelled) -> Labelled:
     """A result with the current words for tokens, also if it was saved with earlier ones."""
     if "tokens" in result.dims and "tokens" in result.coords:
-        words = [str(word) for word in result["tokens"].values]
+        words = [str(word) for word in result.coords["tokens"].values]
         result = result.assign_coords(tokens=[CURRENT.get(word, word) for word in words])
     word = result.attrs.get("tokens")
-    is_former = isinstance(word, str) and word in CURRENT
-    return result.assign_attrs(tokens=CURRENT[word]) if is_former else result
+    if isinstance(word, str) and word in CURRENT:
+        return result.assign_attrs(tokens=CURRENT[word])
+    return result
 
 
 def token_name(position: int, prefix: int) -> str:

@@ -34,35 +34,55 @@ Path: TypeAlias = str | os.PathLike
 AnyModel: TypeAlias = keras.Model | Path | Callable | Mapping[str, np.ndarray]
 AnyImages: TypeAlias = np.ndarray | tf.Tensor | tf.data.Dataset | Path | Sequence
 
-# A model, its path or bundled name, a function from images to layers, or activations by layer.
-Model: TypeAlias = Annotated[AnyModel, Role.MODEL]
-# Several models by name, or in a list, whose own names they get.
-Models: TypeAlias = Annotated[Mapping[str, AnyModel] | Sequence[AnyModel] | AnyModel, Role.MODELS]
-# An array, paths, PIL images or a list of these, a folder, or a data set.
-Images: TypeAlias = Annotated[AnyImages, Role.IMAGES]
-# A data set, a tuple of arrays, or a folder of class folders.
-LabelledImages: TypeAlias = Annotated[tf.data.Dataset | tuple | Path, Role.LABELLED_IMAGES]
-# A data set or a tuple of images and masks of their objects: images are resized and not cropped, as
-# masks, which are measured in shares of the image, would then belong to another part of it.
-MaskedImages: TypeAlias = Annotated[tf.data.Dataset | tuple | AnyImages, Role.MASKED_IMAGES]
-# A data set or a tuple of images and of numbers that belong to each.
-AnnotatedImages: TypeAlias = Annotated[tf.data.Dataset | tuple | AnyImages, Role.IMAGES]
-# Two images for each example, in a data set or a tuple, as the model takes them.
-ImagePairs: TypeAlias = tf.data.Dataset | tuple
-# The tap that holds the scores of the classes.
-Scores: TypeAlias = Annotated[str, Role.SCORES]
-# Classes by name or position; by default those that are predicted.
-Classes: TypeAlias = Annotated[int | str | Sequence[int | str], Role.CLASSES]
-# The number of classes; by default that of the labels, of the data set or of the model.
-NumClasses: TypeAlias = Annotated[int, Role.NUM_CLASSES]
-# The name of the block that the kind `"block_heads"` reads.
-Block: TypeAlias = Annotated[str, Role.BLOCK]
-# Where the tokens lie; by default the grid of the model.
-Grid: TypeAlias = Annotated[TokenGrid | tuple[int, int], Role.GRID]
+if typing.TYPE_CHECKING:
+    # The front of a measurement opens, decodes and completes what a user passes, under the same
+    # names: a user may pass a path, where the function itself sees features. A type checker knows
+    # one type for both, so it takes such an argument for anything.
+    Model: TypeAlias = Any
+    Models: TypeAlias = Any
+    Images: TypeAlias = Any
+    LabelledImages: TypeAlias = Any
+    MaskedImages: TypeAlias = Any
+    AnnotatedImages: TypeAlias = Any
+    ImagePairs: TypeAlias = Any
+    Scores: TypeAlias = str
+    Classes: TypeAlias = Any
+    NumClasses: TypeAlias = Any
+    Block: TypeAlias = str
+    Grid: TypeAlias = Any
+else:
+    # A model, its path or bundled name, a function from images to layers, or activations by layer.
+    Model: TypeAlias = Annotated[AnyModel, Role.MODEL]
+    # Several models by name, or in a list, whose own names they get.
+    Models: TypeAlias = Annotated[
+        Mapping[str, AnyModel] | Sequence[AnyModel] | AnyModel, Role.MODELS
+    ]
+    # An array, paths, PIL images or a list of these, a folder, or a data set.
+    Images: TypeAlias = Annotated[AnyImages, Role.IMAGES]
+    # A data set, a tuple of arrays, or a folder of class folders.
+    LabelledImages: TypeAlias = Annotated[tf.data.Dataset | tuple | Path, Role.LABELLED_IMAGES]
+    # A data set or a tuple of images and masks of their objects: images are resized and not
+    # cropped, as masks, which are measured in shares of the image, would then belong to another
+    # part of it.
+    MaskedImages: TypeAlias = Annotated[tf.data.Dataset | tuple | AnyImages, Role.MASKED_IMAGES]
+    # A data set or a tuple of images and of numbers that belong to each.
+    AnnotatedImages: TypeAlias = Annotated[tf.data.Dataset | tuple | AnyImages, Role.IMAGES]
+    # Two images for each example, in a data set or a tuple, as the model takes them.
+    ImagePairs: TypeAlias = tf.data.Dataset | tuple
+    # The tap that holds the scores of the classes.
+    Scores: TypeAlias = Annotated[str, Role.SCORES]
+    # Classes by name or position; those that are predicted for None.
+    Classes: TypeAlias = Annotated[int | str | Sequence[int | str] | None, Role.CLASSES]
+    # The number of classes; that of the labels, of the data set or of the model for None.
+    NumClasses: TypeAlias = Annotated[int | None, Role.NUM_CLASSES]
+    # The name of the block that the kind `"block_heads"` reads.
+    Block: TypeAlias = Annotated[str, Role.BLOCK]
+    # Where the tokens lie; the grid of the model for None.
+    Grid: TypeAlias = Annotated[TokenGrid | tuple[int, int] | None, Role.GRID]
 
 # The tensors of layers by their names, of one batch.
 Taps: TypeAlias = Mapping[str, tf.Tensor]
-# From images to the tensors of layers.
+# From images to the tensors of layers; with more facts of a model where `engine.features` made it.
 Features: TypeAlias = Callable[[tf.Tensor], Taps]
 
 
@@ -85,7 +105,7 @@ class Roles:
 
     def value(self, name: str | None, given: Mapping[str, Any]) -> Any:
         """The scores or the block that is given, or the default; None without such a parameter."""
-        return given.get(name, dict(self.defaults).get(name))
+        return None if name is None else given.get(name, dict(self.defaults).get(name))
 
 
 def roles_of(function: Callable) -> Roles:

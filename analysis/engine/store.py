@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -70,7 +70,7 @@ def _as_json(value: Any, identified_by: str) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value, key=repr)
     if isinstance(value, Sequence | MappingView):
-        return list(value)
+        return list(cast(Iterable, value))
     if value is Ellipsis or isinstance(value, complex | slice | inspect.Signature):
         return repr(value)
     raise TypeError(f"Expected facts of a type that a key supports. Received: {value!r}")
@@ -160,7 +160,7 @@ def _read_module(name: str) -> tuple[str, Sequence[str]]:
 def _absolute(node: ast.ImportFrom, package: str) -> str:
     """The name of the module that a `from ... import` of a package's module names."""
     if not node.level:
-        return node.module
+        return node.module or ""
     parts = package.split(".")
     parts = parts[: len(parts) - node.level + 1]
     return ".".join([*parts, node.module] if node.module else parts)

@@ -48,8 +48,12 @@ def rows_of_workers(
     strategy: tf.distribute.Strategy, rows: Sequence[Any], numbers: Sequence[int]
 ) -> list[Any]:
     """The rows of all workers in the order of the batches' `numbers`; that of -1 is left out."""
-    numbers = np.asarray(strategy.gather(tf.constant(numbers, tf.int64), axis=0))
-    order = [place for place in np.argsort(numbers, kind="stable") if numbers[place] >= 0]
+    gathered_numbers = np.asarray(strategy.gather(tf.constant(numbers, tf.int64), axis=0))
+    order = [
+        place
+        for place in np.argsort(gathered_numbers, kind="stable")
+        if gathered_numbers[place] >= 0
+    ]
 
     def gathered(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The rows of all batches, one array each, from those of this worker."""
@@ -235,7 +239,10 @@ class _Totals:
 
     def __init__(self, requests: dict[str, tuple]) -> None:
         self._requests = requests
-        self._sums, self._rows, self._merged, self._numbers = None, [], {}, []
+        self._sums: Any = None  # of no batch yet
+        self._rows: list[dict[str, Any]] = []
+        self._merged: dict[str, Any] = {}
+        self._numbers: list[int] = []
 
     def add(self, number: int, size: int, result: dict[str, Any]) -> None:
         """Adds the result of a batch, its number and size given."""

@@ -81,9 +81,9 @@ def keep(
         (Same(model), None if MADE_OF_MODEL in vars(model) else state_of(model))
         for model in (owner, *others)
     )
-    made = stores[bool(others)].get((key, states), make)
+    made: Any = stores[bool(others)].get((key, states), make)
     if isinstance(made, keras.Model):
-        vars(made)[MADE_OF_MODEL] = True
+        made.__dict__[MADE_OF_MODEL] = True
     return made
 
 
@@ -318,8 +318,8 @@ def with_substitutes(function: ConcreteFunction, substitutes: Substitutes) -> Co
     """A traced function with other tensors in the place of those that it captured."""
     if not substitutes:
         return function
-    other = copy.copy(function)
-    other.set_external_captures([substitutes.get(id(x), x) for x in function.captured_inputs])
+    other: Any = copy.copy(function)
+    other.set_external_captures([substitutes.get(id(x), x) for x in other.captured_inputs])
     return other
 
 

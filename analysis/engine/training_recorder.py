@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import keras
 import numpy as np
@@ -73,14 +73,14 @@ class Recorder(keras.callbacks.Callback):
         self._log_dir = None if log_dir is None else os.fspath(log_dir)
         self._recorded: dict[str, dict[int, xr.DataArray | xr.Dataset]] = {}
         self._last: int | None = None
-        self._writer: tf.summary.SummaryWriter | None = None
+        self._writer: Any = None  # a `tf.summary.SummaryWriter` from the first writing on
 
     @property
     def results(self) -> dict[str, xr.DataArray | xr.Dataset]:
         """Each measurement over the epochs, by name."""
         return {
             name: xr.concat(
-                list(of_epochs.values()),
+                cast(list[xr.Dataset], list(of_epochs.values())),
                 xr.DataArray(list(of_epochs), dims="epoch", name="epoch"),
                 combine_attrs="override",
             )
@@ -153,7 +153,7 @@ class Recorder(keras.callbacks.Callback):
 
     def _is_writer(self) -> bool:
         """Whether this process writes: the first of several workers does."""
-        return this_worker(self.model.distribute_strategy)[0] == 0
+        return this_worker(cast(keras.Model, self.model).distribute_strategy)[0] == 0
 
 
 def _measures_by_name(measurements: Any) -> dict[str, Measure]:

@@ -80,8 +80,7 @@ def effects(
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 
     def step(batch: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
-        is_function = callable(interventions)
-        runs = partial(interventions, images=batch) if is_function else interventions
+        runs = partial(interventions, images=batch) if callable(interventions) else interventions
         taps, edited_scores = edits.run_interventions(
             features, runs, scores, batch, TOGETHER // size
         )
@@ -264,7 +263,7 @@ def token_ablation(
     scores: Scores = "logits",
     replacement: str = ZERO,
     shares: Sequence[float] = SHARES,
-    grid: Grid | None = None,
+    grid: Grid = None,
     seed: int = 0,
 ) -> xr.Dataset:
     """Change of a model's predictions when the prefix, or a share of the other tokens, is removed.
@@ -312,7 +311,7 @@ def token_ablation(
     if grid is not None and tokens:
         grid = as_grid(grid, layers[tokens[0]].shape[1])
     fits = grid is not None and tokens and layers[tokens[0]].shape[1] == grid.num_tokens
-    if len(tokens) != 1 or len(weights) > 1 or not fits:
+    if grid is None or len(tokens) != 1 or len(weights) > 1 or not fits:
         raise ValueError(
             "Expected one tap of tokens (example, token, channel) of a known grid, one of "
             "attention weights at most, and the scores. Received: "
@@ -556,14 +555,14 @@ def activation_patching(
         measurements/flow/activation-patching.md.
     """
     layers = require_submodel(features, scores)
-    counts = {tap: x.shape[1] if len(x.shape) == 3 else None for tap, x in layers.items()}
-    if len(set(counts.values())) > 1 or None in counts.values():
+    counts = {tap: x.shape[1] for tap, x in layers.items() if len(x.shape) == 3}
+    if len(set(counts.values())) > 1 or None in counts.values() or len(counts) < len(layers):
         raise ValueError(
             "Expected layers of equally many tokens, of shape (example, token, channel). "
             f"Received: { {tap: tuple(x.shape) for tap, x in layers.items()} }"
         )
-    source = features if source is None else source
-    if missing := [tap for tap in features.taps if tap not in require_taps(source)]:
+    other_model: Any = features if source is None else source
+    if missing := [tap for tap in features.taps if tap not in require_taps(other_model)]:
         raise ValueError(
             f"Expected a source with the same taps. Received: no {format_list(missing)}"
         )
@@ -579,7 +578,7 @@ def activation_patching(
     size = max(TOGETHER // (len(cells) + 1), 1)
 
     def step(images: tf.Tensor, others: tf.Tensor) -> dict[str, tf.Tensor]:
-        other = source(tf.cast(others, tf.float32))
+        other = other_model(tf.cast(others, tf.float32))
         runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
         taps, patched = edits.run_interventions(features, runs, scores, images, TOGETHER // size)
         require_scores(taps, scores, [0])
@@ -624,7 +623,9 @@ def activation_patching(
     )
     statistic = Statistic(step, finish, with_labels=True)
     data = in_batches(pairs, size)
-    return evaluate(statistic, data, description="activation patching", checked=(features, source))
+    return evaluate(
+        statistic, data, description="activation patching", checked=(features, other_model)
+    )
 
 
 def require_taps(source: Any) -> tuple[str, ...]:

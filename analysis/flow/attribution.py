@@ -23,7 +23,7 @@ PIXELS_AT_ONCE = 2**18  # of noisy images that share a batch
 def input_gradients(
     features: Model,
     images: Images,
-    classes: Classes | None = None,
+    classes: Classes = None,
     samples: int = 25,
     noise: float = 0.1,
     seed: int = 0,
@@ -121,7 +121,7 @@ def require_samples(samples: int, noise: float) -> None:
 
 @measurement("class_maps")
 def grad_cam(
-    features: Model, images: Images, classes: Classes | None = None, scores: Scores = "logits"
+    features: Model, images: Images, classes: Classes = None, scores: Scores = "logits"
 ) -> xr.DataArray:
     """Grad-CAM of every feature map: gradient-weighted class activation, enlarged to the image.
 

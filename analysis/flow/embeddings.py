@@ -63,8 +63,8 @@ def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.Da
         )
     kernel = np.asarray(kernel, "float64")
     filters = kernel.reshape(-1, kernel.shape[-1]).T
-    most = min(filters.shape[1], filters.shape[0] - 1)
-    count = min(MOST_COMPONENTS, most) if count is None else count
+    most = int(min(filters.shape[1], filters.shape[0] - 1))
+    count = int(min(MOST_COMPONENTS, most)) if count is None else count
     if not 1 <= count <= most:
         raise ValueError(
             f"Expected count from 1 to {most}, which a kernel of shape {kernel.shape} has. "
@@ -91,7 +91,7 @@ def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.Da
     )
 
 
-def position_similarity(positions: Model | np.ndarray, grid: Grid | None = None) -> xr.DataArray:
+def position_similarity(positions: Model | np.ndarray, grid: Grid = None) -> xr.DataArray:
     """Cosine similarity of the position embeddings of all pairs of patches (figure 7, centre).
 
     Args:

@@ -32,7 +32,7 @@ def equivariance_error(
     features: Model,
     images: Images,
     shifts: Sequence[Shift] | None = None,
-    grid: Grid | None = None,
+    grid: Grid = None,
 ) -> Statistic[xr.Dataset]:
     """Error of a layer's map of a moved image against the moved map of the image.
 
@@ -151,7 +151,7 @@ def equivariance_error(
     return Statistic(step, finish)
 
 
-def with_positions(taps: Taps, grid: Grid | None) -> dict[str, tf.Tensor]:
+def with_positions(taps: Taps, grid: Grid) -> dict[str, tf.Tensor]:
     """Maps (example, row, column, channel) of the taps; a vector is a map of one position."""
     vectors = {tap: x for tap, x in taps.items() if x.shape.rank == 2}
     others = {tap: x for tap, x in taps.items() if x.shape.rank != 2}
@@ -167,7 +167,10 @@ def common_shift(maps: Taps, size: tuple[int, int]) -> Shift:
         for x in maps.values()
         if tuple(x.shape[1:3]) != (1, 1)
     ]
-    shift = tuple(math.lcm(*lengths) for lengths in zip(*strides, strict=True)) or (1, 1)
+    down, right = (
+        (math.lcm(*lengths) for lengths in zip(*strides, strict=True)) if strides else (1, 1)
+    )
+    shift = down, right
     if all(pixels % length == 0 for pixels, length in zip(shift, size, strict=True)):
         raise ValueError(
             f"Expected layers that all move by whole positions with a shift smaller than the "

@@ -19,7 +19,7 @@ FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest frequency
 
 @one_pass_measurement(description="frequencies")
 def frequency_amplitude(
-    features: Model, images: Images, grid: Grid | None = None
+    features: Model, images: Images, grid: Grid = None
 ) -> Statistic[xr.Dataset]:
     """Log amplitude of every layer at higher spatial frequencies, minus that at frequency 0.
 
@@ -129,7 +129,7 @@ def relative_amplitude(maps: tf.Tensor) -> tf.Tensor:
         np.exp(-1j * np.outer(w, np.arange(length)))
         for w, length in zip(angular_frequencies((rows, columns)).T, (rows, columns), strict=True)
     ]
-    parts = [tf.constant(np.stack([w.real, w.imag]), tf.float32) for w in waves]
+    parts = [tf.constant(np.stack([np.real(w), np.imag(w)]), tf.float32) for w in waves]
     along_rows = tf.einsum("pfr,nrcd->pfncd", parts[0], maps)
     both = tf.einsum("pfncd,qfc->pqfnd", along_rows, parts[1])
     real, imaginary = both[0, 0] - both[1, 1], both[0, 1] + both[1, 0]

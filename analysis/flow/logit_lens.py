@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -180,24 +181,25 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
 
 
 def _split(
-    features: Features, images: tf.Tensor, scores: str
+    features: Any, images: tf.Tensor, scores: str
 ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
     """All taps of images, and the function from the last layer before the scores to these."""
     if hasattr(features, "after"):
         taps = features(images)
         names = [tap for tap in taps if tap != scores]
         return taps, lambda layer: features.after(names[-1], layer, scores)
-    *before, last = features.segments() if hasattr(features, "segments") else [None]
-    taps, x = {}, images
-    for segment in before:
+    segments = features.segments() if hasattr(features, "segments") else []
+    taps, ends, x = {}, [], images
+    for segment in segments[:-1]:
         segment_taps, x = segment(x)
         taps |= segment_taps
-    ends = [tap for tap, value in segment_taps.items() if value is x] if before else []
+        ends = [tap for tap, value in segment_taps.items() if value is x]
     if not ends:
         raise ValueError(
             "Expected a submodel whose scores depend on its last layer only. Received: "
             f"{getattr(features, 'name', 'features')!r}, which cannot be cut there"
         )
+    last = segments[-1]
     segment_taps, _ = last(x)
     if list(segment_taps) != [scores]:
         raise ValueError(

@@ -51,7 +51,7 @@ ByToken: TypeAlias = dict[str, tf.Tensor]
 
 @one_pass_measurement("outliers", description="outlier tokens")
 def outlier_tokens(
-    features: Model, images: Images | None = None, grid: Grid | None = None, level: float = 0.01
+    features: Model, images: Images | None = None, grid: Grid = None, level: float = 0.01
 ) -> Statistic[xr.Dataset]:
     """Tokens of every layer whose norm is outside of a gap, and the attention that they receive.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import tensorflow as tf
@@ -86,13 +86,13 @@ def _find_sums(taps: Taps, before: Taps) -> dict[str, tuple[str, str]]:
     """Taps that the graph adds up of two taps of their shape: dict from sum to (branch, skip)."""
     if tf.executing_eagerly():
         return {}  # there is no graph that shows them
-    every, sums = before | taps, {}
+    every, sums = {**before, **taps}, {}
     names = {value.ref(): tap for tap, value in every.items()}
     for tap, value in taps.items():
         terms = list(value.op.inputs) if value.op.type in ("AddV2", "Add") else []
         added = [names.get(term.ref()) for term in terms]
         if terms and None not in added and len({tuple(x.shape) for x in (value, *terms)}) == 1:
-            skip, branch = sorted(added, key=[*every].index)
+            skip, branch = sorted(cast(list[str], added), key=[*every].index)
             sums[tap] = branch, skip
     return sums
 
@@ -117,7 +117,7 @@ def propagated(pieces: Sequence[Piece]) -> list[Propagated]:
     for piece in pieces:
         for tap in piece.taps:
             branch, skip = piece.sums.get(tap, (None, None))
-            if skip and skip == running and rows[-1].tap == branch:
+            if branch and skip == running and rows[-1].tap == branch:
                 rows[-1], running = Propagated(branch, ADDS, tap), tap
             elif tap in skips:
                 rows, running = [*rows, Propagated(tap, STARTS)], tap
@@ -269,7 +269,7 @@ def _at_images(
         fields = fields.write(place, tf.stack([reduce(each) for each in both]))
         return place + 1, fields, tf.ensure_shape(running, piece.source.shape)
 
-    state = 0, tf.TensorArray(tf.float32, len(rows)), tf.zeros_like(piece.source)
+    state: Any = 0, tf.TensorArray(tf.float32, len(rows)), tf.zeros_like(piece.source)
     for row in inner:
         with tf.control_dependencies(state[2:]):
             gradient = from_tap(piece, row, piece.source)
@@ -277,8 +277,8 @@ def _at_images(
     if stack:
         state = tf.while_loop(
             lambda place, *_: place < len(rows),
-            lambda place, *rest: write(
-                place, *rest, through(piece, place, stack[0][place - len(inner)])
+            lambda place, fields, running: write(
+                place, fields, running, through(piece, place, stack[0][place - len(inner)])
             ),
             state,
             parallel_iterations=1,
@@ -303,7 +303,7 @@ def receptive_field(
     features: Model,
     images: Images,
     channels: str | int = "sum",
-    grid: Grid | None = None,
+    grid: Grid = None,
     seed: int = 0,
     token: str = "centre",
 ) -> xr.DataArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,7 @@ from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
-from ..engine.pooling import as_tokens, grid_of, on_grid, raise_contradiction
+from ..engine.pooling import as_tokens, grid_of, on_grid, own_grid, raise_contradiction
 from ..engine.results import (
     EACH_IMAGE,
     dataset_of,
@@ -27,7 +27,7 @@ from ..engine.stream import Statistic, Totals
 
 
 @one_pass_measurement("skips", description="skip ratios")
-def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> Statistic[xr.Dataset]:
+def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
     """Norm ratio and cosine similarity of the skip and the branch of every residual sum, by token.
 
         norm_ratio = mean over examples of |skip| / |branch|
@@ -68,11 +68,11 @@ def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> Sta
         measurements/flow/skip-ratio.md.
     """
 
-    given_grid, own = grid_of(features, grid), grid_of(features, None)
+    given_grid, model_grid = grid_of(features, grid), own_grid(features)
     if given_grid is None:
         return _statistic(features, None)
-    if own is not None and given_grid.prefix != own.prefix:
-        raise_contradiction(own, grid)
+    if model_grid is not None and cast(TokenGrid, given_grid).prefix != model_grid.prefix:
+        raise_contradiction(model_grid, grid)
     return on_grid(features, grid, lambda grid: _statistic(features, grid), _num_tokens)
 
 
@@ -134,7 +134,7 @@ def _num_tokens(taps: Taps) -> int:
     return as_tokens(f"{site}/skip", skip).shape[1]
 
 
-def _statistic(features: Features, grid: Grid | None) -> Statistic[xr.Dataset]:
+def _statistic(features: Features, grid: Grid) -> Statistic[xr.Dataset]:
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         return {
             "ratios": {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()},

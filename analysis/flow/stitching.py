@@ -148,8 +148,8 @@ def parts_of(taps: Taps, own_grid: TokenGrid | None, grid: TokenGrid) -> Parts:
         spatial = tf.reshape(x, (-1, grid.num_spatial, x.shape[-1]))
         parts[layer] = {SPATIAL: spatial}
         if grid.prefix:
-            is_sequence = taps[layer].shape.rank == 3 and own_grid is not None
-            if is_sequence and own_grid.prefix == grid.prefix:
+            is_sequence = taps[layer].shape.rank == 3
+            if is_sequence and own_grid is not None and own_grid.prefix == grid.prefix:
                 prefix = tf.cast(taps[layer][:, : grid.prefix], tf.float32)
             else:
                 prefix = tf.repeat(tf.reduce_mean(spatial, 1, keepdims=True), grid.prefix, axis=1)

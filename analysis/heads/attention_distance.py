@@ -41,7 +41,7 @@ def num_attended(*rest: Any) -> int:
 
 @one_pass_measurement("attention", num_tokens=num_attended)
 def attention_distance(
-    features: Model, images: Images, grid: Grid | None = None
+    features: Model, images: Images, grid: Grid = None
 ) -> Statistic[xr.DataArray]:
     """Mean distance in pixels between a query and the keys that each head attends to.
 
@@ -157,9 +157,7 @@ MASS = ("prefix", "itself", "others")  # the parts that the attention of a query
 
 
 @one_pass_measurement("attention", num_tokens=num_attended)
-def attention_rows(
-    features: Model, images: Images, grid: Grid | None = None
-) -> Statistic[xr.Dataset]:
+def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
     """The attention of every query of every image, its distance, and where its mass goes.
 
         distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)

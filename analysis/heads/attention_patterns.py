@@ -22,9 +22,7 @@ FLAT = 1e-5
 
 
 @one_pass_measurement("attention", num_tokens=num_attended)
-def attention_patterns(
-    features: Model, images: Images, grid: Grid | None = None
-) -> Statistic[xr.Dataset]:
+def attention_patterns(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
     """How much attention heads repeat one sparse pattern across layers, within each image.
 
     For the attention map p of a head over the T spatial keys, and the maps p_i and p_j of two
@@ -127,7 +125,7 @@ def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
     maps = tf.constant(np.nan_to_num(np.stack(maps)))
     terms = {name: x.numpy() for name, x in pattern_terms(maps).items()}
     attrs = mean.attrs | {"estimator": "mean over pairs of heads, of the mean over examples"}
-    return _patterns_of(terms, 1, names, mean["layer"].values, attrs)
+    return _patterns_of(terms, 1, names, mean["layer"].values.tolist(), attrs)
 
 
 def pattern_terms(maps: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -27,7 +27,7 @@ from .attention_distance import attention_weights, num_attended
 
 @one_pass_measurement("attention", num_tokens=num_attended)
 def attention(
-    features: Model, images: Images, query: str | int | None = None, grid: Grid | None = None
+    features: Model, images: Images, query: str | int | None = None, grid: Grid = None
 ) -> Statistic[xr.Dataset]:
     """Attention maps of every head of every layer for single images, with the images below them.
 

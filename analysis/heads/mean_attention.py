@@ -29,9 +29,7 @@ from .attention_distance import DIMS, LEFT_OUT, attention_weights, num_attended,
 
 
 @one_pass_measurement("attention", num_tokens=num_attended)
-def mean_attention(
-    features: Model, images: Images, grid: Grid | None = None
-) -> Statistic[xr.Dataset]:
+def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
     """Attention weights averaged over examples, raw and renormalised over the spatial keys.
 
         raw(q, k)     = mean over examples of a(q, k)

@@ -31,7 +31,7 @@ ESTIMATOR = "product through the layers of (mean over heads + identity) / 2"
 
 @one_pass_measurement("rollout", num_tokens=num_attended)
 def attention_rollout(
-    features: Model, images: Images, grid: Grid | None = None
+    features: Model, images: Images, grid: Grid = None
 ) -> Statistic[xr.DataArray]:
     """Attention rollout from each layer to the input tokens, averaged over examples.
 
@@ -91,7 +91,7 @@ def attention_rollout(
 
 @one_pass_measurement("rollout", num_tokens=num_attended)
 def rollout_of_images(
-    features: Model, images: Images, grid: Grid | None = None
+    features: Model, images: Images, grid: Grid = None
 ) -> Statistic[xr.DataArray]:
     """Attention rollout through all layers for each image; use it for a few images.
 
@@ -184,8 +184,8 @@ def _require_unchanged(changes: dict[str, float], examples: int) -> None:
 def gradient_attention(
     features: Model,
     images: Images,
-    classes: Classes | None = None,
-    grid: Grid | None = None,
+    classes: Classes = None,
+    grid: Grid = None,
     scores: Scores = "logits",
 ) -> xr.DataArray:
     """Relevance of tokens for a class: attention weighted by its gradient, through the layers.

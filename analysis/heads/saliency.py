@@ -22,7 +22,7 @@ ROUNDING = 1e-6
 
 @one_pass_measurement("attention", num_tokens=num_attended)
 def attention_saliency(
-    features: Model, images_and_masks: MaskedImages, grid: Grid | None = None, mass: float = 0.6
+    features: Model, images_and_masks: MaskedImages, grid: Grid = None, mass: float = 0.6
 ) -> Statistic[xr.Dataset]:
     """Overlap of the most attended tokens of each image with a mask of its object.
 

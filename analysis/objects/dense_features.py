@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -87,9 +88,7 @@ def _along(length: int, size: int, patch: int) -> list[tuple[int, int]]:
 
 
 @measurement("tokens", any_size=True)
-def dense_features(
-    features: Model, images: Images, grid: Grid | None = None
-) -> dict[str, np.ndarray]:
+def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[str, np.ndarray]:
     """Tokens of images at twice the input size, cut into windows that the model takes.
 
     The images are resized (bilinear, antialiased) to `dense_size`, and the windows are those of
@@ -124,7 +123,7 @@ def dense_features(
     def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
         if None in tuple(batch.shape[1:3]):
             raise ValueError(f"Expected images of one size. Received: shape {batch.shape}")
-        height, width = dense_size(*batch.shape[1:3], size, grid.stride)
+        height, width = dense_size(batch.shape[1], batch.shape[2], size, grid.stride)
         large = tf.image.resize(tf.cast(batch, tf.float32), (height, width), antialias=True)
         windows = plan_windows(height, width, size, grid.stride)
         cut = [large[:, w.top : w.top + size, w.left : w.left + size] for w in windows]
@@ -132,12 +131,12 @@ def dense_features(
         return {layer: _fill(tf.split(x, len(windows)), windows) for layer, x in maps.items()}
 
     # The values of the images are checked, not their size, which is that of several windows.
-    checked = (SimpleNamespace(features=features),)
+    checked: Any = (SimpleNamespace(features=features),)
     step, _ = reuse(features, ("dense_features", grid), step)
     return collect(step, as_dataset(images, BATCH_SIZE), description="dense", checked=checked)
 
 
-def require_square(features: Features, grid: Grid | None) -> TokenGrid:
+def require_square(features: Features, grid: Grid) -> TokenGrid:
     """As `require_grid`, of a grid with as many rows as columns, or raises a `ValueError`."""
     grid = require_grid(features, grid)
     if grid.rows != grid.columns:

@@ -26,13 +26,14 @@ Pairs: TypeAlias = Sequence[Mapping[str, Any]]  # as `keypoint_correspondence` t
 def square_layout(height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """The (height, width) and (top, left) of an image that is centred in a square, in pixels."""
     longer = max(height, width)
-    inner = tuple(max(1, round(side * size / longer)) for side in (height, width))
-    return inner, tuple((size - side) // 2 for side in inner)
+    rows, columns = (max(1, round(side * size / longer)) for side in (height, width))
+    return (rows, columns), ((size - rows) // 2, (size - columns) // 2)
 
 
 def square_image(image: np.ndarray, size: int) -> np.ndarray:
     """An image (height, width, channel), resized bilinearly and zero-padded to a square."""
-    inner, (top, left) = square_layout(*np.shape(image)[:2], size)
+    height, width = np.shape(image)[:2]
+    inner, (top, left) = square_layout(height, width, size)
     resized = tf.image.resize(image, inner, antialias=True)
     return tf.image.pad_to_bounding_box(resized, top, left, size, size).numpy()
 
@@ -60,22 +61,22 @@ def square_pairs(pairs: Pairs, size: int) -> np.ndarray:
                     f"image. Received: pair {number} with {name} points {places.tolist()} in an "
                     f"image of {shape}"
                 )
-            points[number, side, :count] = square_points(places, *shape, size)
+            points[number, side, :count] = square_points(places, shape[0], shape[1], size)
     return points
 
 
 def square_boxes(pairs: Pairs, size: int) -> np.ndarray:
     """Boxes of the objects of targets in squares: float64 (pair, 4)."""
-    missing = [n for n, pair in enumerate(pairs) if np.shape(pair.get("target_box")) != (4,)]
+    missing = [n for n, pair in enumerate(pairs) if np.shape(pair.get("target_box", ())) != (4,)]
     if missing:
         raise ValueError(
             "Expected a target_box (top, left, bottom, right) of each pair for threshold='box'. "
             f"Received: pair {missing[0]} without"
         )
-    corners = [
-        square_points(np.reshape(pair["target_box"], (2, 2)), *np.shape(pair["target"])[:2], size)
-        for pair in pairs
-    ]
+    corners = []
+    for pair in pairs:
+        height, width = np.shape(pair["target"])[:2]
+        corners.append(square_points(np.reshape(pair["target_box"], (2, 2)), height, width, size))
     return np.reshape(corners, (-1, 4))
 
 
@@ -163,7 +164,7 @@ def correct_keypoints(
     See also:
         `keypoint_correspondence`; page measurements/objects/keypoints.md.
     """
-    distances, categories = np.asarray(distances, float), np.asarray(categories)
+    distances, names = np.asarray(distances, float), np.asarray(categories)
     lookup("threshold", threshold, dict.fromkeys(THRESHOLDS))
     if (threshold == "box") != (boxes is not None):
         given = "none" if boxes is None else "boxes"
@@ -171,11 +172,10 @@ def correct_keypoints(
             "Expected boxes with threshold='box', and only then. "
             f"Received: threshold={threshold!r} with {given}"
         )
-    if threshold == "box":
-        reach = reach * _longer_sides(boxes, len(distances))[:, None]
-    correct = (distances <= reach).sum(axis=1)
+    sides = 1.0 if boxes is None else _longer_sides(boxes, len(distances))[:, None]
+    correct = (distances <= reach * sides).sum(axis=1)
     points = np.isfinite(distances).sum(axis=1)
-    pairs_by_category = {str(name): categories == name for name in np.unique(categories)}
+    pairs_by_category = {str(name): names == name for name in np.unique(names)}
     return {
         name: (correct[pairs].sum() / points[pairs].sum(), (correct[pairs] / points[pairs]).mean())
         for name, pairs in pairs_by_category.items()
@@ -200,7 +200,7 @@ def _longer_sides(boxes: np.ndarray, count: int) -> np.ndarray:
 def keypoint_correspondence(
     features: Model,
     pairs: Pairs,
-    grid: Grid | None = None,
+    grid: Grid = None,
     thresholds: Sequence[float] = (0.1, 0.05, 0.01),
     threshold: str = "image",
     similarity: str = "cosine",
@@ -334,7 +334,7 @@ def _labelled(
 
 
 @measurement("tokens")
-def token_similarity(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
+def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.DataArray:
     """Cosine similarity between all spatial tokens, within and between images.
 
         cosine(t, u) = <x_t, x_u> / (|x_t| |x_u|)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -162,7 +163,7 @@ def write_masks(folder: str | os.PathLike, masks: np.ndarray) -> None:
             f"Received: {masks.dtype} of shape {masks.shape}"
         )
     greys = [(grey,) * 3 for grey in range(len(PALETTE), 256)]
-    palette = np.uint8([*PALETTE, *greys]).tobytes()
+    palette = np.array([*PALETTE, *greys], np.uint8).tobytes()
     for number, mask in enumerate(masks.astype(np.uint8)):
         image = Image.fromarray(mask)
         image.putpalette(palette)
@@ -260,7 +261,7 @@ def _best_mean(cosines: np.ndarray, values: np.ndarray, top: int, temperature: f
     return np.einsum("ik,ikl->il", weights, values[best])
 
 
-def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: float) -> np.ndarray:
+def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: Any) -> np.ndarray:
     """Index masks of all frames of a video, from that of the first.
 
     As in DINO's protocol, the first mask is sampled at the centre of each token, propagated labels
@@ -327,9 +328,9 @@ def follow_masks(
     features: Model,
     frames: np.ndarray,
     first: np.ndarray,
-    grid: Grid | None = None,
+    grid: Grid = None,
     dense: bool = True,
-    **options: float,
+    **options: Any,
 ) -> dict[str, np.ndarray]:
     """Masks that each layer propagates through a video from the first frame.
 
@@ -366,7 +367,7 @@ def _follow(
     features: Features,
     frames: np.ndarray,
     first: np.ndarray,
-    grid: Grid | None,
+    grid: Grid,
     dense: bool,
     options: dict[str, float],
 ) -> Iterator[tuple[str, np.ndarray]]:
@@ -382,9 +383,9 @@ def _follow(
 def label_propagation(
     features: Model,
     videos: Iterable[tuple[np.ndarray, np.ndarray]],
-    grid: Grid | None = None,
+    grid: Grid = None,
     dense: bool = True,
-    **options: float,
+    **options: Any,
 ) -> xr.Dataset:
     """Accuracy of the masks that each layer propagates through videos from the first frame.
 
@@ -427,7 +428,7 @@ def label_propagation(
     scores, video_of, examples = {}, [], 0
     for number, (frames, masks) in enumerate(videos):
         masks = _checked_masks(frames, masks)
-        objects = np.unique(masks[0][masks[0] > 0])
+        objects = np.unique(masks[0][masks[0] > 0]).tolist()
         found = dict(_follow(features, frames, masks[0], grid, dense, options))
         for layer, layer_masks in (found | {None: np.repeat(masks[:1], len(masks), 0)}).items():
             scored = layer_masks[1:-1], masks[1:-1], objects
@@ -438,7 +439,7 @@ def label_propagation(
         video_of += [number] * len(objects)
     if not video_of:
         raise ValueError("Expected at least one video. Received none")
-    settings = propagate.__kwdefaults__ | options
+    settings = (propagate.__kwdefaults__ or {}) | options
     facts = provenance(features, examples, number + 1, dense=dense, **settings)
     in_place = np.concatenate(scores.pop(None), axis=1)
     region, boundary = np.stack([np.concatenate(s, axis=1) for s in scores.values()], axis=1)

@@ -18,7 +18,7 @@ from vit_tf.data.labels import require_classes, require_labels
 from vit_tf.taps.tokens import as_grid
 
 from ..engine.declaration import one_pass_measurement
-from ..engine.pooling import Pooled, as_tokens, grid_of, pooled_statistic
+from ..engine.pooling import Pooled, as_tokens, own_grid, pooled_statistic
 from ..engine.results import DEFAULT, provenance, require_finite, variable
 from ..engine.roles import Grid, LabelledImages, MaskedImages, Model, Taps
 from ..engine.stream import Statistic, Totals
@@ -71,7 +71,7 @@ def clustering(
         measurements/probes/clustering.md.
     """
 
-    rows = pooled_statistic(tokens, grid_of(features, None))
+    rows = pooled_statistic(tokens, own_grid(features))
 
     def finish(totals: Totals) -> xr.Dataset:
         return cluster_scores(features, rows.finish(totals), num_clusters, seed, starts)
@@ -89,7 +89,7 @@ def object_clustering(
     features: Model,
     images: MaskedImages,
     num_clusters: int | None = None,
-    grid: Grid | None = None,
+    grid: Grid = None,
     seed: int = 0,
     starts: int = STARTS,
 ) -> Statistic[xr.Dataset]:
@@ -241,7 +241,8 @@ def cluster_scores(
             )
 
     def fit(x: np.ndarray) -> np.ndarray:
-        return KMeans(num_clusters, n_init=starts, random_state=seed).fit_predict(x)
+        n_init: Any = starts  # a number, or "auto", as scikit-learn's types say
+        return KMeans(num_clusters, n_init=n_init, random_state=seed).fit_predict(x)
 
     # One layer to a core: each is small for several.
     with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:

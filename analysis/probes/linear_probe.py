@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ from vit_tf.data.batches import without_autotune
 from vit_tf.data.labels import require_labels
 
 from ..engine.declaration import measurement
-from ..engine.pooling import Pooled, grid_of, pooled_statistic
+from ..engine.pooling import Pooled, own_grid, pooled_statistic
 from ..engine.results import ALL, CLS, SPATIAL, provenance
 from ..engine.roles import AnyImages, Features, LabelledImages, Model, NumClasses
 from ..engine.stream import one_pass
@@ -45,16 +45,19 @@ def fit_probes(
     size = min(batch_size, len(labels))
     steps = len(labels) // size
     model = _make_model(x, num_classes, batch_norm)
-    rates = keras.optimizers.schedules.CosineDecay(learning_rate * batch_size / 256, epochs * steps)
+    rates: Any = keras.optimizers.schedules.CosineDecay(
+        learning_rate * batch_size / 256, epochs * steps
+    )
     # Compiling by XLA takes longer than it saves on one product of matrices.
-    model.compile(keras.optimizers.SGD(rates, momentum=MOMENTUM), _loss, jit_compile=False)
+    how: dict[str, Any] = {"jit_compile": False}
+    model.compile(keras.optimizers.SGD(rates, momentum=MOMENTUM), _loss, **how)
     batches = _batches(stacked(x), labels, size, steps, epochs, seed)
     with tqdm(
         total=epochs, desc="linear probes: epochs", delay=2, disable=None, leave=False
     ) as bar:
         progress = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: bar.update())
-        how = {"epochs": epochs, "steps_per_epoch": steps, "callbacks": [progress]}
-        model.fit(batches, verbose=0, shuffle=False, **how)
+        how = {"epochs": epochs, "steps_per_epoch": steps, "callbacks": [progress], "verbose": 0}
+        model.fit(batches, shuffle=False, **how)
     return model
 
 
@@ -75,12 +78,12 @@ def score(
     model: keras.Model, x: FeaturesByKey, labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Accuracy and mean cross-entropy of trained probes: two arrays of shape (probe,)."""
-    inputs, hits, loss = stacked(x), 0.0, 0.0
+    inputs, hits, loss = stacked(x), np.zeros(()), np.zeros(())
     for start in range(0, len(labels), SCORED):
         part = slice(start, start + SCORED)
         logits = model({name: rows[part] for name, rows in inputs.items()}, training=False)
-        hits += (np.argmax(logits, axis=-1) == labels[part, None]).sum(axis=0)
-        loss += np.asarray(_cross_entropy(labels[part], logits), np.float64).sum(axis=0)
+        hits = hits + (np.argmax(logits, axis=-1) == labels[part, None]).sum(axis=0)
+        loss = loss + np.asarray(_cross_entropy(labels[part], logits), np.float64).sum(axis=0)
     return hits / len(labels), loss / len(labels)
 
 
@@ -95,7 +98,7 @@ class Probes(keras.layers.Layer):
 
     def build(self, shape: tuple[int | None, ...]) -> None:
         _, probes, channels = shape
-        start = {"initializer": "zeros"}  # the loss is convex
+        start: dict[str, Any] = {"initializer": "zeros"}  # the loss is convex
         self.kernel = self.add_weight((probes, channels, self.num_classes), name="kernel", **start)
         self.bias = self.add_weight((probes, self.num_classes), name="bias", **start)
 
@@ -124,7 +127,7 @@ def _make_model(x: FeaturesByKey, num_classes: int, batch_norm: Sequence[bool]) 
 def _normalised(rows: keras.KerasTensor, x: Sequence[np.ndarray]) -> keras.KerasTensor:
     """Symbolic rows (example, key, channel) after batch normalisation, given all examples."""
     # A momentum of 1 keeps the statistics of all examples, which are assigned below.
-    layer = keras.layers.BatchNormalization(
+    layer: Any = keras.layers.BatchNormalization(
         momentum=1.0, epsilon=EPSILON, center=False, scale=False, dtype="float32"
     )
     normalised = layer(keras.layers.Reshape((-1,), dtype="float32")(rows))
@@ -154,7 +157,7 @@ def _groups(x: FeaturesByKey) -> dict[str, list[Key]]:
 
 def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Cross-entropy of logits (example, probe, class): tensor of shape (example, probe)."""
-    labels = ops.broadcast_to(ops.reshape(labels, (-1, 1)), ops.shape(logits)[:2])
+    labels = ops.broadcast_to(ops.reshape(labels, (-1, 1)), cast(tuple, ops.shape(logits))[:2])
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
@@ -187,7 +190,7 @@ def linear_probe(
     features: Model,
     train: LabelledImages,
     test: LabelledImages,
-    num_classes: NumClasses | None = None,
+    num_classes: NumClasses = None,
     *,
     tokens: str | Sequence[str] | None = None,
     batch_norm: bool | Sequence[bool] = (False, True),
@@ -250,13 +253,14 @@ def linear_probe(
         received = ", ".join(f"{name}={value}" for name, value in wrong.items())
         raise ValueError(f"Expected {', '.join(wrong)} above 0. Received: {received}")
     if tokens is None:
-        grid = grid_of(features, None)
+        grid = own_grid(features)
         tokens = (CLS, SPATIAL) if grid is not None and getattr(grid, "prefix", 0) else ALL
-    tokens, batch_norm = (np.atleast_1d(choice).tolist() for choice in (tokens, batch_norm))
-    fitted = _pooled(features, train, tokens, num_classes, "training")
-    tested = _pooled(features, test, tokens, num_classes, "test")
+    words: list[str] = np.atleast_1d(tokens).tolist()
+    norms: list[bool] = np.atleast_1d(batch_norm).tolist()
+    fitted = _pooled(features, train, words, num_classes, "training")
+    tested = _pooled(features, test, words, num_classes, "test")
     return fit_linear_probe(
-        features, fitted, tested, num_classes, batch_norm=batch_norm, **settings, seed=seed
+        features, fitted, tested, num_classes, batch_norm=norms, **settings, seed=seed
     )
 
 
@@ -301,10 +305,10 @@ def fit_linear_probe(
 
 
 def _pooled(
-    features: Features, data: AnyImages, tokens: Sequence[str | None], num_classes: int, subset: str
+    features: Features, data: AnyImages, tokens: Sequence[str], num_classes: int, subset: str
 ) -> list[Pooled]:
     """The `Pooled` features of each choice of tokens, from one pass."""
-    grid = grid_of(features, None)
+    grid = own_grid(features)
     requests = {choice: (pooled_statistic(choice, grid), features) for choice in tokens}
     totals = one_pass(requests, data, f"linear probes: {subset} images")
     pooled = [requests[name][0].finish(total) for name, total in totals.items()]

@@ -10,7 +10,7 @@ import xarray as xr
 
 from ..engine.declaration import measurement
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
-from ..engine.pooling import grid_of, pool
+from ..engine.pooling import own_grid, pool
 from ..engine.results import (
     DEFAULT,
     dataset_of,
@@ -64,7 +64,7 @@ def neighbours(
     """
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
-    grid = grid_of(features, None)
+    grid = own_grid(features)
 
     def query_step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         pictures = as_pictures(images, features, THUMBNAIL)

@@ -115,7 +115,7 @@ def _principal_components(x: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndar
 def _umap(x: np.ndarray, seed: int) -> tuple[np.ndarray, None]:
     """UMAP of rows (example, channel) in two dimensions."""
     try:
-        import umap
+        import umap  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ValueError(
             "UMAP needs the package umap-learn: pip install umap-learn. method='pca' needs none."

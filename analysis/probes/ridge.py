@@ -20,7 +20,7 @@ from vit_tf.data.labels import batch_labels, require_counted, require_labels
 
 from ..engine.declaration import measurement, statistic_of
 from ..engine.feature_taps import choose, select, taps_of
-from ..engine.pooling import as_tokens, grid_of, pool, tokens_of
+from ..engine.pooling import as_tokens, own_grid, pool, tokens_of
 from ..engine.results import (
     ALL,
     EACH,
@@ -42,10 +42,10 @@ LabelledRows: TypeAlias = tuple[dict[str, np.ndarray], np.ndarray]  # by layer, 
 def ridge_weights(
     l2: np.ndarray,
     *,
-    xx: np.ndarray | None = None,
-    xy: np.ndarray | None = None,
-    rows: np.ndarray | None = None,
-    targets: np.ndarray | None = None,
+    xx: Any = None,
+    xy: Any = None,
+    rows: Any = None,
+    targets: Any = None,
 ) -> np.ndarray:
     """Weights (token, l2, channel, class) of regularised least squares without an intercept.
 
@@ -106,7 +106,7 @@ def ridge_probe(
     features: Model,
     train: LabelledImages,
     test: LabelledImages,
-    num_classes: NumClasses | None = None,
+    num_classes: NumClasses = None,
     l2: Sequence[float] = L2,
     tokens: str = ALL,
 ) -> xr.DataArray:
@@ -155,7 +155,7 @@ def ridge_probe(
 def fit_ridge_probe(
     features: Model,
     train: LabelledImages,
-    num_classes: NumClasses | None = None,
+    num_classes: NumClasses = None,
     l2: Sequence[float] = L2,
     tokens: str = ALL,
 ) -> Callable[[LabelledImages], xr.DataArray]:
@@ -181,7 +181,7 @@ def fit_ridge_probe(
         statistic = probe_statistic(read, train, num_classes, l2, tokens)
         probes.append(evaluate(statistic, train, read, description="ridge probes: train"))
     weights = {layer: fitted for probe in probes for layer, fitted in probe.weights.items()}
-    positions = _positions({len(fitted) for fitted, _ in weights.values()}, grid_of(features, None))
+    positions = _positions({len(fitted) for fitted, _ in weights.values()}, own_grid(features))
     statistic = score_statistic(features, replace(probes[0], weights=weights, positions=positions))
     expects = getattr(features, "preprocessing", None)
     return lambda data: evaluate(
@@ -220,7 +220,7 @@ def _layers_of_passes(
 def probe_statistic(
     features: Features,
     train: AnyImages,
-    num_classes: int | None,
+    num_classes: int,
     l2: Sequence[float] = L2,
     tokens: str = ALL,
 ) -> Statistic[Probe]:
@@ -234,27 +234,26 @@ def probe_statistic(
         those of `ridge_probe`.
     """
     require_word(tokens, PROBED)
-    l2 = np.atleast_1d(np.asarray(l2, np.float64))
-    if not l2.size or not (l2 > 0).all():
-        raise ValueError(f"Expected every l2 to be above 0. Received: l2={l2.tolist()}")
-    cardinality, grid = int(as_dataset(train).cardinality()), grid_of(features, None)
+    strengths: list[float] = np.atleast_1d(np.asarray(l2, np.float64)).tolist()
+    if not strengths or not all(strength > 0 for strength in strengths):
+        raise ValueError(f"Expected every l2 to be above 0. Received: l2={strengths}")
+    cardinality, grid = int(as_dataset(train).cardinality()), own_grid(features)
     # The largest number of examples that the data set can hold.
     limit = cardinality * len(first_batch(train)) if cardinality >= 0 else np.inf
-    num_classes = num_classes if num_classes is None else int(num_classes)
-    return _probe_statistic(features, limit, num_classes, tuple(l2.tolist()), tokens, grid)
+    return _probe_statistic(features, limit, int(num_classes), tuple(strengths), tokens, grid)
 
 
 @reusable
 def _probe_statistic(
     features: Features,
     limit: float,
-    num_classes: int | None,
-    l2: tuple[float, ...],
+    num_classes: int,
+    strengths: tuple[float, ...],
     tokens: str,
     grid: TokenGrid | None,
 ) -> Statistic[Probe]:
     """`probe_statistic` of at most `limit` examples."""
-    l2 = np.array(l2)
+    l2 = np.array(strengths)
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         labels, outside = batch_labels(labels, num_classes, "training")
@@ -289,7 +288,7 @@ def _probe_statistic(
 def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]:
     """`Statistic` over images and labels whose result is the accuracy of a fitted `Probe`."""
     num_l2, num_classes = len(probe.l2), probe.num_classes
-    grid = grid_of(features, None)
+    grid = own_grid(features)
     flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
@@ -455,7 +454,7 @@ def few_shot(
     features: Model,
     draws: Sequence[tuple],
     test: LabelledImages,
-    num_classes: NumClasses | None = None,
+    num_classes: NumClasses = None,
     shots: Sequence[int] = SHOTS,
     l2: Sequence[float] = FEW_SHOT_L2,
 ) -> xr.Dataset:

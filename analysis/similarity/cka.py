@@ -553,7 +553,8 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
         }
         del facts["model"]  # there are many
         coords = {"model_x": names, "model_y": names, "part": list(PARTS)}
-        return with_errors(*result, coords).assign_attrs(facts)
+        value, stderr = result
+        return with_errors(value, stderr, coords).assign_attrs(facts)
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 

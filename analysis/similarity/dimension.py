@@ -11,7 +11,7 @@ import xarray as xr
 from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
-from ..engine.pooling import grid_of, pool
+from ..engine.pooling import own_grid, pool
 from ..engine.results import DEFAULT, dataset_of, facts_of, require_finite, variable
 from ..engine.roles import Images, Model, Taps
 from ..engine.stream import Statistic, Totals
@@ -72,7 +72,7 @@ def intrinsic_dimension(
         measurements/similarity/intrinsic-dimension.md.
     """
 
-    grid = grid_of(features, None)
+    grid = own_grid(features)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         rows = pool(taps, tokens, grid)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import keras
 import numpy as np
@@ -195,6 +195,7 @@ class FormationRecorder(Recorder):
             raise ValueError(f"{wanted}. Received: {self._sizes.tolist()}")
         self._probes = probes and _read_probes(*probes)
         self._records: dict[int, Record] = {}  # of the last two epochs
+        self._layers: list[str] = []  # known from the first call of the model on
 
     @property
     def result(self) -> xr.Dataset:
@@ -213,7 +214,8 @@ class FormationRecorder(Recorder):
     def on_train_begin(self, logs: Mapping | None = None) -> None:
         """Compiles what is measured, and reads what a killed run has recorded."""
         super().on_train_begin(logs)
-        features = _features_of(self._features, self.model, self._images[0][:1])
+        model = cast(keras.Model, self.model)
+        features = _features_of(self._features, model, self._images[0][:1])
         self._name = model_name(features)
         for batch in self._images:
             check_dtype(features, batch.dtype.name)
@@ -250,14 +252,17 @@ class FormationRecorder(Recorder):
                 f"are. Received: a run from epoch {epoch}; use a new recorder and folder"
             )
         self._records = earlier
-        rows = earlier[max(earlier)].result if earlier else None
-        epochs = [] if rows is None else rows["epoch"].values.tolist()
-        self._recorded = {"formation": {done: rows.sel(epoch=done, drop=True) for done in epochs}}
+        self._recorded = {"formation": {}}
+        if earlier:
+            rows = earlier[max(earlier)].result
+            for done in rows["epoch"].values.tolist():
+                self._recorded["formation"][done] = rows.sel(epoch=done, drop=True)
         return not earlier
 
     def _formation(self, model: keras.Model, images: list[np.ndarray]) -> xr.Dataset:
         """The result (layer,) of the model as it is, which is compared with earlier records."""
-        epoch, last = self._last, self._records.get(max(self._records, default=None))
+        epoch = cast(int, self._last)
+        last = self._records[max(self._records)] if self._records else None
         now, layers = self._kernels_now(), self._layers
         nothing = np.full((2, len(layers)), np.nan)
         if last is not None and list(last.result["layer"].values) != layers:
@@ -295,12 +300,12 @@ class FormationRecorder(Recorder):
 
     def _accuracy(self) -> np.ndarray:
         """Accuracy of a ridge classifier on each layer: array of shape (layer,)."""
-        (train, labels), (test, wanted), num_classes = self._probes
-        train, test = self._pooled(train), self._pooled(test)
+        (train, labels), (test, wanted), num_classes = cast(tuple, self._probes)
+        train_rows, test_rows = self._pooled(train), self._pooled(test)
         accuracies = []
-        for layer, x in train.items():
+        for layer, x in train_rows.items():
             classifier = fit_classifier(x, labels, num_classes, [self._l2])
-            accuracies.append((classify(test[layer], *classifier)[0] == wanted).mean())
+            accuracies.append((classify(test_rows[layer], *classifier)[0] == wanted).mean())
         return np.array(accuracies)
 
     def _pooled(self, batches: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -325,7 +330,7 @@ class FormationRecorder(Recorder):
         """What identifies these images."""
         digest = hashlib.sha256()
         for batch in tf.nest.flatten([self._images, self._probes and self._probes[:2]]):
-            digest.update(b"" if batch is None else np.ascontiguousarray(batch))
+            digest.update(b"" if batch is None else np.ascontiguousarray(batch).tobytes())
         return digest.hexdigest()[:16]
 
 
@@ -348,7 +353,7 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
             attempts.append(f"of {argument_name} raises {type(error).__name__}: {reason}")
             continue
         if argument is model and callable(made):
-            return made
+            return cast(Features, made)
         if argument is images and isinstance(made, Mapping):
             return features
         attempts.append(f"of {argument_name} gives a {type(made).__name__}")

@@ -45,7 +45,7 @@ def head_similarity(
     features_vit: Model,
     features_other: Model,
     images: Images,
-    grid: Grid | None = None,
+    grid: Grid = None,
     block: Block = "block00",
 ) -> Statistic[xr.Dataset]:
     """CKA between subsets of a ViT block's heads and the layers of another model.
@@ -109,9 +109,10 @@ def head_similarity(
         parts = similarity_of_subsets(hsic, squares, members, tap, layers)
         count = np.arange(1, len(distance) + 1)
         shape = len(ORDERS), len(count)
-        parts = (part.reshape(*shape, len(layers)) for part in parts)
+        value, stderr = (part.reshape(*shape, len(layers)) for part in parts)
         coords = {"order": list(ORDERS), "subset": count, "layer": layers}
-        result = labelled_similarity(*parts, coords, (features_vit, features_other), totals)
+        models = features_vit, features_other
+        result = labelled_similarity(value, stderr, coords, models, totals)
         of_subsets = (members @ distance).reshape(shape) / count
         words = "mean attention distance of the heads", "pixels"
         result["distance"] = variable(("order", "subset"), of_subsets, *words)

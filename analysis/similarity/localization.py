@@ -26,7 +26,7 @@ NEGLIGIBLE = 1e-10
 
 @one_pass_measurement("output_tokens")
 def localization(
-    features: Model, images: Images, grid: Grid | None = None, tokens: Sequence[int] | None = None
+    features: Model, images: Images, grid: Grid = None, tokens: Sequence[int] | None = None
 ) -> Statistic[xr.DataArray]:
     """Minibatch CKA between single tokens and the patches of the input image.
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial, wraps
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import tensorflow as tf
@@ -145,7 +145,7 @@ def over_pairs(function: PairFunction, pairs: Sequence[Pair], *stacks: tf.Tensor
     """`function` of the matrices of `pairs` of layers, a few at a time: float64 (pair,)."""
     missing = -len(pairs) % min(PAIRS, len(pairs))
     chunks = tf.reshape(
-        tf.constant([*pairs, *pairs[:1] * missing]), (-1, min(PAIRS, len(pairs)), 2)
+        tf.constant([*pairs, *[pairs[0]] * missing]), (-1, min(PAIRS, len(pairs)), 2)
     )
 
     def one(chunk: tf.Tensor) -> tf.Tensor:
@@ -349,7 +349,7 @@ def token_cka() -> Measure:
 
 def _token_hsic(layers: Layers) -> tf.Tensor:
     """HSIC (layer, layer) summed over tokens; NaN for layers of other numbers of tokens."""
-    tokens = layers.tokens
+    tokens = cast(Sequence[tf.Tensor], layers.tokens)  # this measure asks for them
     counts = [layer_tokens.shape[1] for layer_tokens in tokens]
     result = tf.fill((len(tokens), len(tokens)), tf.constant(np.nan, tf.float64))
     for count in dict.fromkeys(counts):

@@ -14,7 +14,7 @@ from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES, ranks
-from ..engine.pooling import as_tokens, grid_of, pool
+from ..engine.pooling import as_tokens, own_grid, pool
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
 from ..engine.roles import Images, Model, Taps
 from ..engine.stream import Statistic, Totals
@@ -110,7 +110,7 @@ def similarities(
 
     selected = _chosen(measures, tokens)
     models = (features_x,) if features_y is None else (features_x, features_y)
-    grids = [grid_of(features, None) for features in models]
+    grids = [own_grid(features) for features in models]
     layers = []  # of each model, which show in its taps
     names = [measure.name for measure in selected]
 
@@ -119,9 +119,10 @@ def similarities(
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         layers[:] = map(list, taps)
+        values_of_models = list(taps)
         if tokens is not None:
-            taps = [pool(x, tokens, grid) for x, grid in zip(taps, grids, strict=True)]
-        pairs = [pair for model_taps in taps for pair in model_taps.items()]
+            values_of_models = [pool(x, tokens, grid) for x, grid in zip(taps, grids, strict=True)]
+        pairs = [pair for values in values_of_models for pair in values.items()]
         single = [as_tokens(*pair) for pair in pairs] if "token_cka" in names else None
         batch, every = Layers([values for _, values in pairs], single), places()
         each = {measure.name: measure.terms(batch, every) for measure in selected}
@@ -153,7 +154,10 @@ def similarities(
             "disagreement": variable(dims[1:], disagreement(value), "disagreement of the measures"),
             "invariant": ("measure", [measure.invariant for measure in selected]),
         }
-        facts = {"model_x": model_name(models[0]), "model_y": model_name(models[-1])}
+        facts: dict[str, Any] = {
+            "model_x": model_name(models[0]),
+            "model_y": model_name(models[-1]),
+        }
         facts |= {"estimator": "of the images of each batch; jackknife over batches", "units": "1"}
         facts["settings"] = [
             f"{measure.name}: {name}={value:g}"

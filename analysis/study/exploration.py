@@ -129,7 +129,7 @@ def explore(
     taps: Sequence[str] = (),
     patch_size: int | None = None,
     prefix: int | None = None,
-    classes: Classes | None = None,
+    classes: Classes = None,
     samples: int = 6,
     noise: float = 0.1,
     seed: int = 0,

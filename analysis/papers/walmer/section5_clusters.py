@@ -23,7 +23,7 @@ from ...engine.estimates import (
     upper,
 )
 from ...engine.noise import gaussian_like
-from ...engine.pooling import Pooled, grid_of, pooled_statistic
+from ...engine.pooling import Pooled, own_grid, pooled_statistic
 from ...engine.results import KEPT, POOLED, Results, expect_variable, layer_names
 from ...engine.roles import Features
 from ...engine.stream import Statistic
@@ -66,7 +66,7 @@ def pooled_of(model: StudyModel, tokens: str, reads: str = "test") -> SharedPass
         f"pooled_{tokens}_{reads}",
         model,
         taps,
-        lambda features: pooled_statistic("all" if is_noise else tokens, grid_of(features, None)),
+        lambda features: pooled_statistic("all" if is_noise else tokens, own_grid(features)),
         reads=reads,
         saved=False,
         labelled=True,
