@@ -97,8 +97,8 @@ def __getattr__(name: str) -> object:
             raise
         from vit_tf.analysis import engine, plots
 
-        places = {other: f"engine.{other}" for other in engine.__all__}
-        places |= {other: f"plots.{other}" for other in plots.__all__}
+        places = {other: f"engine.{other}" for other in vars(engine)["__all__"]}
+        places |= {other: f"plots.{other}" for other in vars(plots)["__all__"]}
         places |= {other: other for other in __all__}
         near = [name] if name in places else near_names(name, places)
         hint = GUESSES.get(name) or " or ".join(places[other] for other in near[:3])

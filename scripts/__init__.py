@@ -5,6 +5,7 @@ command prints, unless `TF_CPP_MIN_LOG_LEVEL` or Python's `-W` asks for them.
 """
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -32,7 +33,7 @@ class _QuietImport:
             return None
         sys.meta_path.remove(self)
         spec = find_spec(name)
-        if spec is not None:
+        if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
             spec.loader.exec_module = lambda module: _execute_quietly(execute, module)
         return spec
@@ -77,7 +78,7 @@ def open_standard_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -35,7 +35,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -144,6 +144,7 @@ def analyze(figures: Sequence[Figure], options: Options) -> Report | None:
         split = options.split or ("test" if description.num_classes else "all")
         options.sizes = report_commands.measured_sizes(options, description, split)
         data = report_commands.read_data(options, description, split, preprocessing=images)
+        size = cast(tuple[int, int], images.size)  # as all models are compared on one
         data.facts["images"] = images.to_config()
         models, rows, notes = prepare_models(
             opened,
@@ -175,14 +176,14 @@ def analyze(figures: Sequence[Figure], options: Options) -> Report | None:
                 tested=options.sizes["test"],
                 split="" if split == "all" else f"{split} ",
                 data=description.name,
-                size="{} x {}".format(*images.size),
+                size="{} x {}".format(*size),
                 fitted=fitted,
             ),
             models_table=rows,
             provenance=report_commands.provenance(options, description),
             sources={model.name: without_password(model.source) for model in opened},
             setup=report_commands.example_setup(
-                options, split, images.size, fitted=data.train is not None
+                options, split, size, fitted=data.train is not None
             ),
         )
 
@@ -223,7 +224,7 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
                 name,
                 model,
                 expects,
-                model.digest() if hasattr(model, "digest") else digest(source),
+                cast(Any, model).digest() if hasattr(model, "digest") else digest(source),
                 source,
                 tuple(options.taps or ()),
                 options.patch_size,
@@ -280,7 +281,8 @@ def input_shape(opened: LoadedModel) -> tuple[int | None, ...]:
         shape = opened.model.input_shape or ()
         size = opened.expects.size
         # A PyTorch module that takes images of any size gets those that it was made for.
-        return (shape[0], *size, shape[3]) if None in shape[1:3] and size else shape
+        examples, *_, channels = shape or (None, None)
+        return (examples, *size, channels) if None in shape[1:3] and size else shape
     if hasattr(opened.model, "image_shape") and not opened.is_foreign:
         return (None, *opened.model.image_shape)
     return tuple(opened.model.input_shape)
@@ -288,7 +290,7 @@ def input_shape(opened: LoadedModel) -> tuple[int | None, ...]:
 
 def common_size(opened: Sequence[LoadedModel], image_size: int | None) -> tuple[int, int]:
     """(height, width) of the images on which all models are compared."""
-    sizes = {model.name: tuple(input_shape(model)[1:3]) for model in opened}
+    sizes: dict[str, Any] = {model.name: tuple(input_shape(model)[1:3]) for model in opened}
     sizes = {name: size for name, size in sizes.items() if None not in size}
     if image_size:
         sizes["--image-size"] = (image_size, image_size)

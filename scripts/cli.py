@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
+from pathlib import Path
 
 import vit_tf
 from vit_tf.common.names import unknown_name
@@ -67,5 +67,5 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def summary_of(name: str) -> str:
     """The first line of a command's docstring, read without importing the module."""
-    source = find_spec(f"vit_tf.scripts.{name}").loader.get_source(f"vit_tf.scripts.{name}")
-    return ast.get_docstring(ast.parse(source)).splitlines()[0]
+    source = Path(__file__).with_name(f"{name}.py").read_text("utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]

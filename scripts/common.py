@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 # Here and in every command, what needs TensorFlow is imported where it is used: options are parsed
 # first, so that --help and errors in the options are immediate.
@@ -102,7 +102,7 @@ class _HelpAll(argparse.Action):
     def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show all options")
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+    def __call__(self, parser: Any, *_: Any) -> None:
         parser.main_options = None
         parser.print_help()
         parser.exit()
@@ -194,7 +194,7 @@ def make_parser(
     name: str, docstring: str | None, main_options: Sequence[str] | None = None, more: str = ""
 ) -> Parser:
     """The parser of a command, whose help is the module's docstring, which ends in `Examples:`."""
-    description, _, examples = docstring.partition("\nExamples:\n")
+    description, _, examples = (docstring or "").partition("\nExamples:\n")
     epilog = f"{STATUS.format(more=more)}\n\nexamples:\n{examples}"
     program = name if " " in name else f"vit-tf {name}"
     return Parser(main_options, prog=program, description=description, epilog=epilog.rstrip())
@@ -418,8 +418,9 @@ def one_line(error: Exception) -> str:
     """The message of an error on one line, without the graph that TensorFlow adds to it."""
     text = str(error) or ("not enough memory" if isinstance(error, MemoryError) else "")
     if not isinstance(error, (ValueError, OSError, MemoryError)):
-        asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", error.message, re.DOTALL)
-        text = asserted[1] if asserted else error.message.split("available>")[-1].split("[[")[0]
+        message = cast(Any, error).message
+        asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", message, re.DOTALL)
+        text = asserted[1] if asserted else message.split("available>")[-1].split("[[")[0]
         # The names of the function and of the operation that failed.
         text = re.sub(r"\{\{[^{}]*\}\}|\[Op:\w+\]( name:)?", "", text)
     return without_password(" ".join(text.split()))
@@ -561,7 +562,7 @@ def open_features(source: str) -> OpenedModel:
 
         features = study_features(module)
         features.token_grid = vit_tf.analysis.features_of(module).token_grid
-        return features
+        return cast("ModuleTaps", features)
     return (vit_tf.load_features if is_saved_model(source) else open_model)(source)
 
 
@@ -595,8 +596,8 @@ def expected_images(
         inferred, origin = find_preprocessing(model)
     else:
         inferred, origin = getattr(model, "preprocessing", None), "set in its folder"
-    shape = [None] * 4 if is_keras else model.input_shape or [None] * 4
-    size = inferred.size if inferred else input_size(model) if is_keras else tuple(shape[1:3])
+    shape = [None] * 4 if is_keras else cast(Any, model).input_shape or [None] * 4
+    size: Any = inferred.size if inferred else input_size(model) if is_keras else tuple(shape[1:3])
     size = None if size is None or None in size else size
     specified = given_preprocessing(options, size)
     if specified and (override or inferred is None or not origin.startswith("set ")):
@@ -800,7 +801,8 @@ def fit_and_score(
     saving["callbacks"] = callbacks
     history = vit_tf.train(model, recipe, train, validation, options.out, description, **saving)
     test = vit_tf.distribute.divide_batches(test, vit_tf.distribute.strategy_of(model))
-    return history, model.evaluate(test, return_dict=True, verbose=0)
+    quiet: dict[str, Any] = {"return_dict": True, "verbose": 0}
+    return history, model.evaluate(test, **quiet)
 
 
 def write_result(

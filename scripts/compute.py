@@ -218,6 +218,7 @@ def run(options: Options) -> None:
     if options.batch_size is not None and options.batch_size < 1:
         raise ValueError(f"Expected --batch-size above 0. Received: {options.batch_size}")
     from vit_tf.analysis.plots import plot_compute
+    from vit_tf.analysis.plots.style import figure_of
     from vit_tf.data.files import write_whole
 
     paths = options.out / "compute.csv", options.out / "compute.png"
@@ -227,7 +228,7 @@ def run(options: Options) -> None:
     write_whole(paths[0], lambda partial: write_csv(table, partial))
     if table["test_accuracy"].isnull().all():
         raise ValueError("Expected at least one finished run to plot. Received: none")
-    figure = plot_compute(table).figure
+    figure = figure_of(plot_compute(table))
     write_whole(paths[1], lambda partial: figure.savefig(partial, dpi=150))
 
 

@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -125,7 +126,8 @@ def run(options: Options) -> None:
         classes = class_numbers(options.explain, find_class_names(model))
         models[name] = model, settings | {"classes": classes}
     page = explore_models(models, options.images, options.out)
-    for name, left_out in page.left_out.items():
+    left_out_by_model: Any = page.left_out  # by model, as several were passed
+    for name, left_out in left_out_by_model.items():
         for title, reasons in left_out:
             print(f"{name}, not shown: {title}. {' '.join(reasons)}")
     if options.results:

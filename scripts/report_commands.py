@@ -13,7 +13,7 @@ from datetime import date
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -301,7 +301,7 @@ def _annotated_shapes(
     shapes = cache(partial(vit_tf.data.load_shapes, "test", **seed, **tested, **shaped))
 
     def videos() -> list[tuple[Any, Any]]:
-        made = vit_tf.data.load_shape_videos(SHAPE_VIDEOS, image_size=size, **seed)
+        made = vit_tf.data.load_shape_videos(SHAPE_VIDEOS, image_size=cast(Any, size), **seed)
         return list(zip(made["image"], made["index"], strict=True))
 
     loaders = {

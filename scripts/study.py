@@ -530,7 +530,7 @@ def train_plan(
     checkpointing.write_on_chief(
         note, lambda partial: partial.write_text(text, encoding="utf-8"), own_folders=1
     )
-    return load_facts(plan, options)
+    return cast(ModelFacts, load_facts(plan, options))
 
 
 def _train_model(

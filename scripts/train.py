@@ -212,10 +212,11 @@ def draw_formation(result: xr.Dataset, path: Path) -> None:
     import matplotlib
 
     from vit_tf.analysis.plots import plot_formation
+    from vit_tf.analysis.plots.style import figure_of
     from vit_tf.data.files import write_whole
 
     matplotlib.use("agg")
-    figure = plot_formation(result).figure
+    figure = figure_of(plot_formation(result))
     write_whole(path, lambda partial: figure.savefig(partial, dpi=150))
 
 

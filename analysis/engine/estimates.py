@@ -248,7 +248,7 @@ class Estimate:
 
 
 def estimate(
-    value: Real, limits: Callable[[float], Sequence[Real]], how: str, **more: Any
+    value: Real, limits: Callable[[float], Sequence[Real] | np.ndarray], how: str, **more: Any
 ) -> Estimate:
     """The `Estimate` whose ends are `limits(0.05)`."""
     low, high = map(float, limits(ALPHA))

@@ -162,9 +162,9 @@ def describe(result: object) -> str:
     return type(result).__name__
 
 
-def layer_names(result: xr.DataArray | xr.Dataset, dim: str = "layer") -> list[str]:
+def layer_names(result: xr.DataArray | xr.Dataset, dim: Hashable = "layer") -> list[str]:
     """Names along a dim of layers; their indices where it has no coordinate."""
-    return [str(name) for name in result[dim].values]
+    return [str(name) for name in cast(xr.DataArray, result[dim]).values]
 
 
 def select_layers(result: Labelled, layers: str | Iterable[str] | None) -> Labelled:

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import keras
 import numpy as np
@@ -81,10 +81,10 @@ def keep(
         (Same(model), None if MADE_OF_MODEL in vars(model) else state_of(model))
         for model in (owner, *others)
     )
-    made: Any = stores[bool(others)].get((key, states), make)
+    made = stores[bool(others)].get((key, states), make)
     if isinstance(made, keras.Model):
-        made.__dict__[MADE_OF_MODEL] = True
-    return made
+        cast(Any, made).__dict__[MADE_OF_MODEL] = True
+    return cast(Made, made)
 
 
 def _is_plain(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """Interventions: which heads, blocks and tokens does the output depend on?"""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
@@ -135,7 +136,7 @@ def _gain_of(model: StudyModel, intact: StudyModel) -> tuple[float, float]:
     if model.correct is not None and intact.correct is not None:
         gains = np.subtract(model.correct, intact.correct, dtype=float)
         return gains.mean(), mean_error(gains)[0]
-    (without, count), (before, _) = model.accuracy, intact.accuracy
+    (without, count), (before, _) = cast(tuple, model.accuracy), cast(tuple, intact.accuracy)
     return without - before, np.sqrt((without * (1 - without) + before * (1 - before)) / count)
 
 
@@ -180,7 +181,7 @@ def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
     1/2, most. The interval is over images, for all heads of this model: its lower end counts heads
     whose interval is below the margin, its upper end those whose interval is not above it.
     """
-    require_above_chance(effects["accuracy"], effects.attrs, "the ViT")
+    require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     dims = ("layer", "head")
     return _share_below(POINT, effects, "accuracy_change", dims, "heads")
 
@@ -234,7 +235,7 @@ def vits_survive_layers(effects: xr.Dataset) -> Estimate:
     The margin of five points is this package's. Threshold 1/2, most. The interval is as that of
     `heads_are_dispensable`.
     """
-    require_above_chance(effects["accuracy"], effects.attrs, "the ViT")
+    require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     of_branches = effects.sel(path=["branch"])
     return _share_below(FIVE_POINTS, of_branches, "accuracy_change", ("layer", "path"), "blocks")
 

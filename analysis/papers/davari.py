@@ -1,5 +1,8 @@
 """Davari et al. 2022: "Reliability of CKA as a Similarity Measure in Deep Learning"."""
 
+from collections.abc import Iterable
+from typing import cast
+
 import numpy as np
 import xarray as xr
 
@@ -57,7 +60,7 @@ def reading_of(models: list[StudyModel], results: Results) -> str:
         [
             "The first panel is the CKA of pairs of layers; the others are the CKA without a part "
             "of the representations, whose title states the part's share of HSIC.",
-            *map(changed_readings, results.values()),
+            *map(changed_readings, cast(Iterable[xr.Dataset], results.values())),
         ]
     )
 

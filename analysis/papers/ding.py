@@ -32,7 +32,7 @@ def measures_of(model: StudyModel) -> SharedPass | None:
     if model.role == "seed":
         if model.detail != 1:  # one picture of each model, for any number of seeds
             return None
-        model = model.base
+        model = model.original
     taps = model.layers("representations", "blocks")
     model.require(len(taps) >= LEAST_LAYERS, f"{LEAST_LAYERS} blocks to compare")
     return statistic(similarities, model, taps, detail="blocks", options={"measures": MEASURES})

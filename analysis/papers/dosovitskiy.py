@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import xarray as xr
@@ -37,17 +37,17 @@ Accuracy: TypeAlias = tuple[float, int] | tuple[float, int, np.ndarray | None, i
 
 def filters_of(model: StudyModel) -> Measurement:
     """The principal components of the patch embedding's filters."""
-    model.require(model.patch_kernel is not None, "known patch embedding")
+    patch_kernel = model.require(model.patch_kernel, "known patch embedding")
 
-    return task("patch_filters", model, lambda: patch_filters(model.patch_kernel()), reads="")
+    return task("patch_filters", model, lambda: patch_filters(patch_kernel()), reads="")
 
 
 def positions_of(model: StudyModel) -> Measurement:
     """The similarity of every position embedding to every other."""
-    model.require(model.position_embedding is not None, "known position embedding")
+    position_embedding = model.require(model.position_embedding, "known position embedding")
 
     def make() -> xr.DataArray:
-        return position_similarity(model.position_embedding(), model.grid)
+        return position_similarity(position_embedding(), model.grid)
 
     return task("position_similarity", model, make, reads="")
 
@@ -58,17 +58,19 @@ def accuracy_by_data_of(models: list[StudyModel]) -> Measurements | None:
     for model in with_roles(models, "vit", "resnet"):
         trained = [each for each in variants(models, model, "fraction") if each.accuracy]
         if trained and model.accuracy:
-            trained = [*sorted(trained, key=lambda each: each.detail), model]
+            trained = [*sorted(trained, key=lambda variant: cast(float, variant.detail)), model]
             make = partial(
                 accuracy_table,
-                fractions=[*(each.detail for each in trained[:-1]), 1.0],
+                fractions=[*(cast(float, variant.detail) for variant in trained[:-1]), 1.0],
                 accuracies=[each.accuracy for each in trained],
             )
             measurements[model.name] = task("accuracy_by_data", tuple(trained), make, reads="")
     return measurements or None
 
 
-def accuracy_table(fractions: Sequence[float], accuracies: Sequence[Accuracy]) -> xr.Dataset:
+def accuracy_table(
+    fractions: Sequence[float], accuracies: Sequence[tuple[float, int]]
+) -> xr.Dataset:
     """Accuracies, pairs with the number of test images, with Wilson's intervals, by fraction."""
     estimates = [accuracy_of(*accuracy) for accuracy in accuracies]
     columns = {"accuracy": "value", "low": "low", "high": "high"}
@@ -86,8 +88,8 @@ def accuracy_by_compute_of(models: list[StudyModel]) -> Measurement | None:
         return None
 
     def make() -> xr.Dataset:
-        flops = [float(model.training_flops()) for model in known]
-        accuracies = [model.accuracy[0] for model in known]
+        flops = [float(model.training_flops()) for model in known if model.training_flops]
+        accuracies = [model.accuracy[0] for model in known if model.accuracy]
         families = [FAMILIES.get(model.role, "ViT") for model in known]
         return compute_table([model.name for model in known], flops, accuracies, families)
 
@@ -186,12 +188,25 @@ def masked_pretraining_helps(tuned: Accuracy, vit: Accuracy) -> Estimate:
 
 
 def _gap(first: Accuracy, second: Accuracy) -> Estimate:
-    """Difference in test accuracy, of accuracy, number of images and, where known, answers."""
-    (*first, num_classes), (*second, _) = ((*pair, None, None)[:4] for pair in (first, second))
+    """Difference in test accuracy, of models the better of which is above chance."""
+    return accuracy_gap(first, second, "the better model", of_first=False)
+
+
+def accuracy_gap(first: Accuracy, second: Accuracy, named: str, *, of_first: bool) -> Estimate:
+    """Difference in test accuracy, of models of which one is above chance where this is known.
+
+    Args:
+        named: that model, in words.
+        of_first: whether that is the first model, instead of the better one of both.
+    """
+    value, examples, correct, num_classes = cast(tuple[Any, ...], (*first, None, None)[:4])
+    other, other_examples, other_correct, _ = cast(tuple[Any, ...], (*second, None, None)[:4])
     if num_classes:
-        facts = {"examples": first[1], "num_classes": num_classes}
-        require_above_chance(max(first[0], second[0]), facts, "the better model")
-    return minus(accuracy_of(*first), accuracy_of(*second))
+        facts = {"examples": examples, "num_classes": num_classes}
+        require_above_chance(value if of_first else max(value, other), facts, named)
+    return minus(
+        accuracy_of(value, examples, correct), accuracy_of(other, other_examples, other_correct)
+    )
 
 
 @claim("position_similarity.{vit}", "4.5", "7", "rank correlation", below=0, least=0.2)

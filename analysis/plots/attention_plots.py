@@ -1,7 +1,7 @@
 """Attention: distances, maps, offsets, types of heads, patterns, rollout, and single queries."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xarray as xr
@@ -106,8 +106,8 @@ def _sorted_heads(ax: "Axes", result: xr.DataArray) -> "Axes":
     for name, colour, heads in zip(names, colours, result.values, strict=True):
         ax.plot(ranks, np.sort(heads), marker="o", markersize=3.5, color=colour, label=name)
     unit = result.attrs.get("units", "pixels")
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    labels = {"ylabel": f"mean attention distance ({unit})", "ylim": (0, None)}
+    cast(Any, ax.xaxis.get_major_locator()).set_params(integer=True)
+    labels: dict[str, Any] = {"ylabel": f"mean attention distance ({unit})", "ylim": (0, None)}
     style.tidy(ax, xlabel="head, sorted by distance within its layer", **labels)
     if len(names) <= LARGEST_LEGEND:
         style.legend(ax, title=layer_label(cut))
@@ -115,7 +115,7 @@ def _sorted_heads(ax: "Axes", result: xr.DataArray) -> "Axes":
     steps = ScalarMappable(Normalize(-0.5, len(names) - 0.5), ListedColormap(colours))
     bar = ax.figure.colorbar(steps, ax=ax, label=layer_label(cut), pad=0.02)
     every = slice(None, None, 1 + len(names) // LARGEST_LEGEND)
-    bar.set_ticks(np.arange(len(names))[every], labels=names[every], fontsize=8)
+    bar.set_ticks(range(len(names))[every], labels=names[every], fontsize=8)
     bar.ax.tick_params(length=0)
     return ax
 
@@ -139,7 +139,9 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None") -> "Axes":
         raise ValueError(f"Expected distances of one unit. Received: {sorted(units)}")
     heads = {(label, ""): result for label, result in distances.items()}
     means = {key: result.mean("head", skipna=False) for key, result in heads.items()}
-    labels = {"title": style.titled("Attention distance by layer (points: heads)", results)}
+    labels: dict[str, Any] = {
+        "title": style.titled("Attention distance by layer (points: heads)", results)
+    }
     labels["ylabel"] = f"attention distance ({units.pop() or 'no unit'})"
     labels["ylim"] = 0, 1.06 * max(result.values.max() for result in distances.values())
     return draw_lines(means, {"": "mean over heads"}, ax, points=heads, **labels)
@@ -281,7 +283,11 @@ def _draw_heads(
         heads = [
             f"{head} {TIMES}{peak:.2g}".strip() for head, peak in zip(above, peaks, strict=True)
         ]
-    look = {"cmap": "viridis", "bar": "attention / panel maximum", "label": layer_label(cut)}
+    look: dict[str, Any] = {
+        "cmap": "viridis",
+        "bar": "attention / panel maximum",
+        "label": layer_label(cut),
+    }
     look |= {"shape": result.shape[:2], "inches": (width, width * tall), "size": 8, "pad": 3}
     title = "\n".join(filter(None, [title, SCALED, note]))
     ax, _ = draw_maps(ax, maps, heads, title, **look, **options)
@@ -341,13 +347,13 @@ def plot_head_classes(
     if unknown:
         raise ValueError(f"Expected kinds among {kinds}. Received: {unknown}")
     codes = kind.copy(data=np.vectorize(kinds.index, otypes=[int])(kind.values))
-    look = {"cmap": ListedColormap(list(KIND_COLOURS.values())), "vmin": -0.5}
+    look: dict[str, Any] = {"cmap": ListedColormap(list(KIND_COLOURS.values())), "vmin": -0.5}
     look |= {"vmax": len(kinds) - 0.5, "height": max(1.6, 0.22 * kind.sizes["head"])}
     title = style.titled("Attention head types", result)
     ax, _ = draw_matrix(codes, ax, title=title, size="large", **look)
     for (row, column), name in np.ndenumerate(kind.values.T):
         tone = "white" if name in _ON_DARK else "black"
-        sign = _SIGNS[direction.values[column, row]]
+        sign = _SIGNS[str(direction.values[column, row])]
         ax.text(column, row, sign, color=tone, ha="center", va="center", fontsize=9)
     handles = [
         Patch(facecolor=c, edgecolor="0.6", label=f"{KIND_LABELS[k]}: {np.sum(kind.values == k)}")
@@ -378,7 +384,7 @@ def one_kind(results: Mapping[str, xr.Dataset]) -> str | None:
     see="plot_attention_maps",
 )
 def plot_attention_saliency(
-    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+    results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Overlap of attention with objects by layer (Figures 5 and 16 of Walmer et al. 2023).
 
@@ -386,9 +392,9 @@ def plot_attention_saliency(
     """
     heads = style.split(style.labelled(results, "iou"), "query")
     best = {key: iou.max("head") for key, iou in heads.items()}
-    kinds = {query: QUERIES.get(query, query) for _, query in heads}
+    kinds = {query: QUERIES.get(query) or query for _, query in heads}
     words = "Overlap of attention and object (line: best head, points: all heads)"
-    labels = {"ylabel": "IoU of attention and mask", "ylim": (0, None)}
+    labels: dict[str, Any] = {"ylabel": "IoU of attention and mask", "ylim": (0, None)}
     ax = draw_lines(best, kinds, ax, baselines, points=heads, **labels)
     ax.set_title(style.titled(words, results), fontsize=11)
     return ax
@@ -416,7 +422,7 @@ def plot_attention_patterns(
     values = select_labels(result["repetition"], query=query)
     gaps = "\n(grey: a single head)" if np.isnan(values.values).any() else ""
     ends = [np.nanmin(values.values, initial=0.0), np.nanmax(values.values, initial=LEAST_PATTERN)]
-    look = {"cmap": style.colours("magma"), "vmin": ends[0], "vmax": ends[1]}
+    look: dict[str, Any] = {"cmap": style.colours("magma"), "vmin": ends[0], "vmax": ends[1]}
     look["bar"] = f"repetition, {QUERIES[query]}{gaps}"
     title = style.titled("Repetition of attention patterns", result)
     return draw_matrix(values, ax, title=title, **look)[0]
@@ -453,7 +459,10 @@ def plot_attention_rollout(
     names = shorten(names)[0] if first == "layer" else [f"example {name}" for name in names]
     title = f"{style.titled(f'Attention rollout of {query_name}', result)}\n{SCALED}"
     maps = values[:, prefix:].reshape(-1, *shape)
-    look = {"bar": "rollout / panel maximum", "axis_unit": None if image is not None else "token"}
+    look: dict[str, Any] = {
+        "bar": "rollout / panel maximum",
+        "axis_unit": None if image is not None else "token",
+    }
     images = image if isinstance(image, list) or image is None else [image] * len(maps)
     return draw_maps(ax, maps, names, title, images=images, **look)[0]
 
@@ -499,7 +508,7 @@ def plot_attention_rows(
     cell = divmod(query - prefix, columns) if query >= prefix else None
     names = [f"head {head}" for head in attention["head"].values]
     words = f"Attention of {token_name(query, prefix)} in {layer}"
-    look = {"image": image, "frames": [cell] * len(names)}
+    look: dict[str, Any] = {"image": image, "frames": [cell] * len(names)}
     maps = values.reshape(-1, rows, columns)
     return draw_maps(ax, maps, names, style.titled(words, result), **look)[0]
 

@@ -55,7 +55,7 @@ def plot_receptive_field(
 
     result = select_layers(result, layers)
     title = f"{style.titled('Effective receptive fields', result)}\n{SCALED}"
-    look = {"norm": PowerNorm(0.5, vmin=0, vmax=1), "axis_unit": "pixel"}
+    look: dict[str, Any] = {"norm": PowerNorm(0.5, vmin=0, vmax=1), "axis_unit": "pixel"}
     label = "|gradient| / panel maximum (√ scale)"
     names = layer_names(result)
     ax, bar = draw_maps(ax, result.values, names, title, bar=label, **look)
@@ -89,13 +89,16 @@ def plot_skip_ratio(
     name = SKIP_LABELS[variable]
     title = style.titled(f"{name[0].upper()}{name[1:]}, {part} tokens", results)
     gaps = "\n(grey: no such token)" if np.isnan(shown.values).any() else ""
-    look = {"cmap": style.colours("PuOr"), "norm": _skip_norm(variable, shown.values)}
+    look: dict[str, Any] = {
+        "cmap": style.colours("PuOr"),
+        "norm": _skip_norm(variable, shown.values),
+    }
     ax, bar = draw_matrix(shown, ax, height=3, title=title, bar=name + gaps, **look)
     prefix, num_shown = results.attrs.get("prefix", 0), shown.sizes["token"]
     rows = np.arange(0, num_shown, 2 ** int(np.ceil(np.log2(max(1, num_shown / 24)))))
     labels = [f"{row} ({'prefix' if row else 'CLS'})" if row < prefix else str(row) for row in rows]
     ax.set_yticks(rows, labels, fontsize=FONT_SIZE)
-    if variable == "norm_ratio":
+    if variable == "norm_ratio" and bar is not None:
         style.plain_log(bar.ax.yaxis)
     return ax
 
@@ -156,7 +159,7 @@ def plot_skip_ratio_lines(
     return ax
 
 
-def _token_means(result: xr.DataArray, variable: str) -> list[tuple[str, xr.DataArray]]:
+def _token_means(result: xr.Dataset, variable: str) -> list[tuple[str, xr.DataArray]]:
     """List of (kind of token, mean over its tokens of dims (layer,)), NaN left out."""
     values = result[variable]
     if "prefix" not in result.attrs:
@@ -184,7 +187,11 @@ def _plot_sites(
     sites = np.array(["" if re.search(r"\d", name) else name for name in last])
     for order, site in enumerate(dict.fromkeys(sites)):
         here = sites == site
-        look = {"color": colour, "markersize": 4.5, "linestyle": style.line_style(order)}
+        look: dict[str, Any] = {
+            "color": colour,
+            "markersize": 4.5,
+            "linestyle": style.line_style(order),
+        }
         look |= {"marker": style.marker(order), "markerfacecolor": "white" if order else colour}
         ax.plot(depth[here], values[here], label=f"{label}, {site}" if site else label, **look)
 
@@ -197,7 +204,7 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0
     """
     norms = {name: select_labels(result[name], example=example) for name in ("skip", "branch")}
     lines = {(name, ""): norm.mean("token") for name, norm in norms.items()}
-    labels = {"title": style.titled("Skip and branch norms", result)}
+    labels: dict[str, Any] = {"title": style.titled("Skip and branch norms", result)}
     labels["ylabel"] = "Euclidean norm (band: token range)"
     ax = draw_lines(lines, {"": ""}, ax, **labels)
     for line, norm in zip(list(ax.lines)[-2:], norms.values(), strict=True):
@@ -261,7 +268,11 @@ def plot_position_similarity(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     inches = float(np.clip(0.5 * max(rows, columns), 3.5, 7)) / max(rows, columns)
     size = inches * columns + 2, inches * rows + 1
     target = style.new_axes(*size, "compressed") if ax is None else ax
-    look = {"cmap": style.colours("viridis").with_extremes(bad="white"), "vmin": -1, "vmax": 1}
+    look: dict[str, Any] = {
+        "cmap": style.colours("viridis").with_extremes(bad="white"),
+        "vmin": -1,
+        "vmax": 1,
+    }
     image = target.imshow(mosaic, interpolation="nearest", **look)
     for axis, count, step, dim in (
         (target.xaxis, columns, widths, "other_column"),
@@ -292,10 +303,10 @@ def plot_logit_lens(
             scores at the last layer if None.
     """
     scores = select_labels(result, example=example)
-    if classes is None:
-        classes = scores["class"].values[np.argsort(-scores.values[-1], kind="stable")[:5]]
-    lines = {(f"class {name}", ""): select_labels(scores, **{"class": name}) for name in classes}
-    labels = {"title": style.titled("Logit lens", result), "ylabel": "class score"}
+    best = np.argsort(-scores.values[-1], kind="stable")[:5]
+    shown = scores["class"].values[best].tolist() if classes is None else classes
+    lines = {(f"class {name}", ""): select_labels(scores, **{"class": name}) for name in shown}
+    labels: dict[str, Any] = {"title": style.titled("Logit lens", result), "ylabel": "class score"}
     return draw_lines(lines, {"": "score"}, ax, **labels)
 
 
@@ -321,7 +332,10 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None") -> "Axes":
         }
         for ending in ("", "_stderr")
     )
-    labels = {"title": style.titled("Logit-lens accuracy", results), "ylim": (0, 1.03)}
+    labels: dict[str, Any] = {
+        "title": style.titled("Logit-lens accuracy", results),
+        "ylim": (0, 1.03),
+    }
     return draw_lines(lines, LENS_LINES, ax, errors=errors, ylabel="fraction of images", **labels)
 
 
@@ -366,7 +380,7 @@ def plot_activation_patching(result: xr.Dataset, ax: "Axes | None") -> "Axes":
 def _draw_cells(values: xr.DataArray, ax: "Axes | None", title: str, label: str) -> "Axes":
     """A matrix of an array (layer, unit), in colours centred on 0."""
     limit = float(np.nanmax(np.abs(values.values), initial=0)) or 1.0
-    look = {"cmap": style.colours("RdBu"), "vmin": -limit, "vmax": limit}
+    look: dict[str, Any] = {"cmap": style.colours("RdBu"), "vmin": -limit, "vmax": limit}
     return draw_matrix(values, ax, height=3, title=title, size="large", bar=label, **look)[0]
 
 
@@ -486,7 +500,7 @@ def _orders(results: Iterable[xr.Dataset]) -> dict[str, dict[str, Any]]:
 
 
 def _draw_orders(
-    ax: "Axes", result: xr.DataArray, change: str, orders: dict[str, dict[str, Any]]
+    ax: "Axes", result: xr.Dataset, change: str, orders: dict[str, dict[str, Any]]
 ) -> None:
     """A line for each order of tokens, without a legend."""
     values = expect_variable(result, _effect(change), ("tokens", "share"))
@@ -565,10 +579,10 @@ def plot_input_gradients(
 
     Every panel is scaled to its own maximum.
     """
-    maps = np.abs(select_labels(result, example=example)).sum("channel")
+    maps = abs(select_labels(result, example=example)).sum("channel")
     names = [f"class {name}" for name in result["class"].values]
     title = style.titled("Input gradients", result)
-    return draw_maps(ax, maps, names, title, image=image)[0]
+    return draw_maps(ax, maps.values, names, title, image=image)[0]
 
 
 @draws("example class layer row column", panels="(layer,)", see="plot_input_gradients")
@@ -588,7 +602,7 @@ def plot_grad_cam(
     label = result["class"].values[0] if class_label is None else class_label
     maps = select_labels(result, **{"example": example, "class": label})
     title = style.titled(f"Grad-CAM of class {label}", result)
-    return draw_maps(ax, maps, layer_names(result), title, image=image)[0]
+    return draw_maps(ax, maps.values, layer_names(result), title, image=image)[0]
 
 
 @draws("example layer place row column", panels="(layer,)", see="plot_receptive_field")
@@ -610,7 +624,7 @@ def plot_position_attribution(
     place = result["place"].values[result.sizes["place"] // 2] if place is None else place
     maps = np.sqrt(select_labels(result, example=example, place=place))
     title = style.titled(f"Effective receptive field at position {place}", result)
-    look = {"bar": "√ of the fraction of maximum", "image": image}
+    look: dict[str, Any] = {"bar": "√ of the fraction of maximum", "image": image}
     return draw_maps(ax, maps, layer_names(result), title, **look)[0]
 
 
@@ -647,6 +661,9 @@ def plot_token_similarity(
     best = [token if other == example else int(row.argmax()) for other, row in enumerate(values)]
     names = ["same image" if other == example else f"image {other}" for other in range(len(best))]
     title = style.titled(f"Similarity to token {token} of {layer}", result)
-    look = {"frames": [divmod(cell, columns) for cell in best], "bar": "cosine similarity"}
+    look: dict[str, Any] = {
+        "frames": [divmod(cell, columns) for cell in best],
+        "bar": "cosine similarity",
+    }
     look |= {"images": images, "scaled": False, "norm": Normalize(low, max(1, low + 1e-6))}
     return draw_maps(ax, values.reshape(-1, rows, columns), names, title, **look)[0]

@@ -56,7 +56,7 @@ def distance_lines(result: xr.DataArray) -> InteractiveFigure:
     short, _ = shorten(names)
     heads = [f"head {head}" for head in distance["head"].values]
     series = []
-    colours = style.as_hex(style.depth_colours(len(names)))
+    colours = style.as_hex(map(tuple, style.depth_colours(len(names))))
     for name, brief, colour, row in zip(names, short, colours, distance.values, strict=True):
         order = np.argsort(row, kind="stable")
         line = {"values": _numbers(row[order]), "labels": [heads[index] for index in order]}

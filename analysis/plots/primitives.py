@@ -5,7 +5,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import xarray as xr
@@ -20,8 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from matplotlib.typing import ColorType
 
-# Lines of dims (layer,), by their label in the legend and what they show.
-Lines: TypeAlias = Mapping[tuple[str, str], xr.DataArray]
+    class AxesWithPanels(Axes):
+        """Axes in whose place panels stand."""
+
+        panels: np.ndarray  # of axes
+
+
+# Lines of dims (layer,), by their label in the legend and the key of what they show.
+Lines: TypeAlias = Mapping[tuple[str, Any], xr.DataArray]
 Group: TypeAlias = tuple[str, int, int]  # name of a run of layers, and where it starts and stops
 FONT_SIZE = 7.5
 LONGEST = 26  # letters of a name
@@ -178,7 +184,7 @@ def wrap(name: str, width: int = 22) -> str:
 
 def draw_lines(
     lines: Lines,
-    kinds: Mapping[str, str],
+    kinds: Mapping[Any, str],
     ax: "Axes | None" = None,
     baselines: Sequence[str] = (),
     errors: Lines | None = None,
@@ -195,7 +201,11 @@ def draw_lines(
         order = list(kinds).index(kind)
         name = ": ".join(filter(None, [label, kinds[kind] if len(kinds) > 1 or not label else ""]))
         colour = colours[keys[label, kind]]
-        look = {"linestyle": style.line_style(order), "label": name, "color": colour}
+        look: dict[str, Any] = {
+            "linestyle": style.line_style(order),
+            "label": name,
+            "color": colour,
+        }
         look |= {"marker": style.marker(order), "markersize": 4.5}
         if label in baselines:
             look |= {"linewidth": 1.1, "markersize": 3, "zorder": 1.5}
@@ -238,7 +248,7 @@ def panels(
     size: float = FONT_SIZE,
     pad: float | None = None,
     label: str = "",
-) -> tuple["Axes", np.ndarray]:
+) -> tuple["AxesWithPanels", np.ndarray]:
     """Lay out titled panels in place of axes, and return these, with `ax.panels`, and the panels.
 
     `shape` is their number or (rows, columns), `cells` the (row, column) of each, `inches` the size
@@ -251,42 +261,44 @@ def panels(
         most = max(3, min(7, math.ceil(math.sqrt(1.6 * count))))  # rows about 1.6 times as long
         columns = columns or (shape[1] if len(shape) == 2 else most)
         cells = [divmod(index, min(columns, count)) for index in range(count)]
-    rows, columns = (1 + max(numbers) for numbers in zip(*cells, strict=True))
+    num_rows, num_columns = (1 + max(numbers) for numbers in zip(*cells, strict=True))
     host_size = 11
     if ax is not None:
         width = ax.bbox.width / ax.figure.dpi
         (title,), host_size = _fit([title], 1.2 * width, host_size)
-        names, size = _fit(names, LEFT_BY_LAYOUT * width / columns, size)
+        names, size = _fit(names, LEFT_BY_LAYOUT * width / num_columns, size)
     lines = 1 + max((name.count("\n") for name in names), default=0)
     if ax is None:
-        panels_width = columns * (inches[0] + 0.1)
+        panels_width = num_columns * (inches[0] + 0.1)
         # The title is centred over the panels, which the colour bar moves to the left.
         title_width = TITLE_LETTER * max(map(len, title.split("\n"))) + BAR_WIDTH
         width = max(panels_width + 1.5 + 0.3 * bool(label), title_width, 3.2)
-        height = rows * (inches[1] + 0.17 * lines + 0.1) + 0.2 * (2 + title.count("\n")) + 0.3
+        height = num_rows * (inches[1] + 0.17 * lines + 0.1) + 0.2 * (2 + title.count("\n")) + 0.3
         height = max(height, 2.6)
         ax = style.new_axes(width, height, "compressed")
     if spec := ax.get_subplotspec():
-        grid = spec.subgridspec(rows, columns)
+        grid = spec.subgridspec(num_rows, num_columns)
     else:  # of `Figure.add_axes`
         box = ax.get_position(original=True)
         edges = {"left": box.x0, "right": box.x1, "bottom": box.y0, "top": box.y1}
-        grid = ax.figure.add_gridspec(rows, columns, **edges)
+        grid = ax.figure.add_gridspec(num_rows, num_columns, **edges)
     ax.set_subplotspec(grid[:, :])
     ax.set(xticks=[], yticks=[], facecolor="none")
     ax.spines[:].set_visible(False)
     ax.set_title(title, fontsize=host_size, pad=6 + 13 * lines)
     ax.set_ylabel(label, fontsize=9, labelpad=16)
     flat = np.array([ax.figure.add_subplot(grid[row, column]) for row, column in cells])
-    ax.panels = flat.reshape(shape)
     for panel, name in zip(flat, names, strict=False):
         panel.set_title(name, fontsize=size, pad=pad)
-    return ax, flat
+    host = cast("AxesWithPanels", ax)
+    host.panels = flat.reshape(shape)
+    return host, flat
 
 
 def entitle(ax: "Axes", title: str) -> None:
     """Replace the title of axes, in lines that are little wider than the axes."""
-    letters = 1.2 * ax.bbox.width / ax.figure.dpi * 72 / (LETTER * ax.title.get_fontsize())
+    points = float(ax.title.get_fontsize())
+    letters = 1.2 * ax.bbox.width / ax.figure.dpi * 72 / (LETTER * points)
     ax.title.set_text("\n".join(_broken(title, int(letters))))
 
 
@@ -325,7 +337,7 @@ def draw_maps(
     shape: int | tuple[int, ...] | None = None,
     extent: tuple[float, float, float, float] | None = None,
     **layout: Any,
-) -> tuple["Axes", "Colorbar"]:
+) -> tuple["AxesWithPanels", "Colorbar"]:
     """Maps (panel, row, column) in panels with one colour bar, whose label is `bar`; axes and bar.
 
     `images`, or one `image`, lie below the maps, `frames` are the (row, column) of the cell to
@@ -342,7 +354,7 @@ def draw_maps(
     layout = {"inches": inches, "pad": 4} | layout
     ax, flat = panels(ax, len(maps) if shape is None else shape, title, names, **layout)
     images = images if image is None else [image] * len(maps)
-    look = {"cmap": style.colours(cmap), "norm": norm or Normalize(0, 1)}
+    look: dict[str, Any] = {"cmap": style.colours(cmap), "norm": norm or Normalize(0, 1)}
     for index, (panel, values) in enumerate(zip(flat, maps, strict=True)):
         if scaled and (peak := np.nanmax(values, initial=0)):
             values = values / peak
@@ -354,8 +366,9 @@ def draw_maps(
         panel.set(xticks=[], yticks=[])
         if axis_unit:
             name_positions(panel, values.shape, axis_unit)
-        if frames and frames[index] is not None:
-            style.frame_cell(panel, *frames[index])
+        frame = frames[index] if frames else None
+        if frame is not None:
+            style.frame_cell(panel, *frame)
     return ax, style.colour_bar(flat, drawn, bar)
 
 
@@ -407,7 +420,7 @@ def draw_matrix(
     is the label of the colour bar, None for none; cells are `square` by default where both axes
     show the same layers of one model.
     """
-    dims = values.dims
+    dims = [str(dim) for dim in values.dims]
     layers = [layer_names(values, dim) for dim in dims]
     upwards = dims[1].startswith("layer")
     if square is None:
@@ -418,7 +431,10 @@ def draw_matrix(
         letters = 0.07 * max(map(len, shorten(layers[0])[0]))
         figure_size = inches[0] + (2.6 if upwards else 2), inches[1] + 1 + min(letters, 1.8) + above
         ax = style.new_axes(*figure_size, "compressed" if square else "constrained")
-    look = {"interpolation": "nearest", "origin": "lower" if upwards else "upper"} | look
+    look = {
+        "interpolation": "nearest",
+        "origin": "lower" if upwards else "upper",
+    } | look
     image = ax.imshow(values.values.T, aspect="equal" if square else "auto", **look)
     for which, names, model, length in zip("xy", layers, models, inches, strict=True):
         if which == "y" and not upwards:
@@ -428,7 +444,7 @@ def draw_matrix(
         else:
             label_layers(ax, which, names, model, length if new else None)
     ax.set_title(title, fontsize=size, pad=pad)
-    return ax, bar and style.colour_bar(ax, image, bar)
+    return ax, style.colour_bar(ax, image, bar) if bar else None
 
 
 def label_layers(

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xarray as xr
@@ -100,7 +100,12 @@ def plot_probe_map(
     if prefix:
         names = [f"{name}\nCLS: {x:.1f} %" for name, x in zip(names, first, strict=True)]
     low, high = maps.min(), maps.max()
-    look = {"cmap": "viridis", "norm": Normalize(low, high), "scaled": False, "size": 8}
+    look: dict[str, Any] = {
+        "cmap": "viridis",
+        "norm": Normalize(low, high),
+        "scaled": False,
+        "size": 8,
+    }
     look |= {"inches": (1.6, 1.6 * shape[0] / shape[1]), "axis_unit": "token", "pad": None}
     look["bar"] = f"{ACCURACY}\nfrom {low:.1f} to {high:.1f}"
     title = style.titled("Ridge-probe accuracy by token", result)
@@ -133,14 +138,14 @@ def plot_ridge_probe(
     if isinstance(results, dict):
         for name, result in results.items():
             ax = plot_ridge_probe(result, ax, label=name)
-        return ax
+        return cast("Axes", ax)
     result = results
     if "l2" not in result.dims:
         result = result.drop_vars("l2", errors="ignore").expand_dims(l2=[0.0])
     result = expect_array(result, ("layer", "l2"), optional=("token", "seed"))
     label = result.attrs.get("model", "") if label is None else label
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
-    lines = [line for line in ax.get_lines() if line.get_marker() in style.MARKERS]
+    lines = [line for line in ax.get_lines() if str(line.get_marker()) in style.MARKERS]
     order = len({(line.get_color(), line.get_marker()) for line in lines})  # without error bars
     names = layer_names(result)
     depth = np.linspace(0, 1, len(names))
@@ -176,7 +181,7 @@ def _deviation(line: xr.DataArray) -> xr.DataArray:
     """Standard deviation over seeds, NaN where fewer than two have a value."""
     count = line.count("seed")
     squares = ((line - line.mean("seed")) ** 2).sum("seed")
-    return np.sqrt(squares / (count - 1).where(count > 1))
+    return (squares / (count - 1).where(count > 1)) ** 0.5
 
 
 def _finish_accuracies(ax: "Axes", title: str) -> "Axes":
@@ -237,7 +242,7 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     for depth, (label, line) in zip(depths, lines.items(), strict=True):
         model, _, variant = label.partition(": ")
         order = variants.index(variant)
-        look = {"linestyle": style.line_style(order), "label": label or "accuracy"}
+        look: dict[str, Any] = {"linestyle": style.line_style(order), "label": label or "accuracy"}
         look |= {"marker": style.marker(order), "markerfacecolor": "white" if order else None}
         _plot_probe(ax, depth, line, {"color": colours[model], **look})
     return _finish_accuracies(ax, "Ridge-probe accuracy by token pooling")
@@ -274,7 +279,7 @@ def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     Args:
         results: further seeds of a model are labelled "MODEL: seed 1".
     """
-    seeds = {}
+    seeds: dict[str, list[xr.DataArray]] = {}
     for label, result in style.by_label(results).items():
         seeds.setdefault(label.partition(": seed ")[0], []).append(result)
     models = {
@@ -322,7 +327,7 @@ def plot_accuracy_by_data(results: style.Datasets, ax: "Axes | None") -> "Axes":
     by_name_only=True,
 )
 def plot_best_layers(
-    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+    results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Score and number of the best layer of each model (Tables 1 and 5 of Walmer et al. 2023)."""
     results = style.by_label(results)
@@ -354,7 +359,7 @@ def plot_best_layers(
     see="plot_linear_probe",
 )
 def plot_knn_accuracy(
-    results: style.Arrays, ax: "Axes | None", *, top: int = 1, baselines: list[str] = ()
+    results: style.Arrays, ax: "Axes | None", *, top: int = 1, baselines: Sequence[str] = ()
 ) -> "Axes":
     """k-NN accuracy by layer (Figures 9 and 28 of Walmer et al. 2023).
 
@@ -378,7 +383,7 @@ def plot_knn_accuracy(
     see="plot_ridge_probe",
 )
 def plot_linear_probe(
-    results: style.Arrays, ax: "Axes | None", *, baselines: list[str] = ()
+    results: style.Arrays, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Accuracy by layer of linear probes trained by gradient descent (Table 6 of Walmer et al.).
 
@@ -406,7 +411,7 @@ def plot_linear_probe(
     see="plot_knn_accuracy",
 )
 def plot_retrieval(
-    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+    results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Mean average precision of image retrieval by layer (Figures 9 and 29 of Walmer et al.).
 
@@ -416,7 +421,10 @@ def plot_retrieval(
     lines = style.split(scores, "difficulty")
     kinds = {difficulty: difficulty for _, difficulty in lines}
     words = ", ".join(["Image retrieval", *kinds]) if len(kinds) == 1 else "Image retrieval"
-    labels = {"title": style.titled(words, results), "ylabel": "mean average precision (%)"}
+    labels: dict[str, Any] = {
+        "title": style.titled(words, results),
+        "ylabel": "mean average precision (%)",
+    }
     return draw_lines(lines, kinds, ax, baselines, **labels)
 
 
@@ -427,7 +435,11 @@ def plot_retrieval(
     example="analysis.clustering(model, (images, labels))",
 )
 def plot_clustering(
-    results: style.Datasets, ax: "Axes | None", *, score: str = "purity", baselines: list[str] = ()
+    results: style.Datasets,
+    ax: "Axes | None",
+    *,
+    score: str = "purity",
+    baselines: Sequence[str] = (),
 ) -> "Axes":
     """Agreement of clusters with labels by layer (Figures 7, 8 and 24 to 27 of Walmer et al.).
 
@@ -442,7 +454,7 @@ def plot_clustering(
     counts = {result.attrs.get("clusters") for result in style.by_label(results).values()}
     (number,) = counts if len(counts) == 1 else [None]
     words = f"Agreement of {number} clusters with labels" if number else "Cluster agreement"
-    labels = {"title": style.titled(words, results), "ylabel": SCORES[score]}
+    labels: dict[str, Any] = {"title": style.titled(words, results), "ylabel": SCORES[score]}
     ax = draw_lines(lines, {score: SCORES[score]}, ax, baselines, **labels)
     pixels = [x.attrs.get("purity_raw_pixels") for x in style.by_label(results).values()]
     known = [purity for purity in pixels if purity is not None]
@@ -468,7 +480,7 @@ def plot_clustering(
     see="plot_keypoint_correspondence",
 )
 def plot_label_propagation(
-    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+    results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Quality of object masks propagated through videos, by layer (Figures 10 and 30 of Walmer).
 
@@ -492,7 +504,7 @@ def plot_keypoint_correspondence(
     *,
     threshold: float = 0.1,
     average: str = "image",
-    baselines: list[str] = (),
+    baselines: Sequence[str] = (),
 ) -> "Axes":
     """Percentage of correct keypoints (PCK) by layer (Figures 10 and 31 of Walmer et al. 2023).
 
@@ -515,7 +527,7 @@ def plot_keypoint_correspondence(
             f"{' and of the '.join(sorted(sides))}"
         )
     box = " of the object's box" if sides == {"box"} else ""
-    labels = {"ylabel": f"PCK@{threshold:g}{box} (%)"}
+    labels: dict[str, Any] = {"ylabel": f"PCK@{threshold:g}{box} (%)"}
     labels["title"] = style.titled("Keypoint correspondence", results)
     return draw_lines(lines, {"pck": "PCK"}, ax, baselines, **labels)
 

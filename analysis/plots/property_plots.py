@@ -1,6 +1,7 @@
 """Properties of layers and of predictions: dimension, frequencies, equivariance, robustness."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -26,7 +27,7 @@ def plot_intrinsic_dimension(
     ax: "Axes | None",
     *,
     measure: str | None = None,
-    baselines: list[str] = (),
+    baselines: Sequence[str] = (),
 ) -> "Axes":
     """Intrinsic dimension, participation ratio and effective rank by layer, on a log scale.
 
@@ -44,7 +45,7 @@ def plot_intrinsic_dimension(
     lines = {(label, name): values[label].sel(measure=name) for label, name in pairs}
     bands = {(label, name): errors[label].sel(measure=name) for label, name in pairs}
     kinds = {name: DIMENSIONS[name] for name in measures}
-    labels = {"title": style.titled("Dimension of representations", results)}
+    labels: dict[str, Any] = {"title": style.titled("Dimension of representations", results)}
     labels |= {"ylabel": kinds[measure] if measure else "number of dimensions"}
     ax = draw_lines(lines, kinds, ax, baselines, errors=bands, **labels)
     ax.set_yscale("log")
@@ -58,7 +59,7 @@ def plot_frequency_amplitude(
     ax: "Axes | None",
     *,
     frequency: float = 1.0,
-    baselines: list[str] = (),
+    baselines: Sequence[str] = (),
 ) -> "Axes":
     """Log amplitude at a high frequency by layer (Figure 2 of Park and Kim 2022).
 
@@ -76,13 +77,16 @@ def plot_frequency_amplitude(
         for name in ("amplitude", "stderr")
     )
     share = "the highest frequency" if frequency == 1 else f"{frequency:g} of the highest frequency"
-    labels = {"title": style.titled(f"Amplitude at {share}", results), "ylabel": words}
+    labels: dict[str, Any] = {
+        "title": style.titled(f"Amplitude at {share}", results),
+        "ylabel": words,
+    }
     return draw_lines(lines, {words: words}, ax, baselines, errors=errors, **labels)
 
 
 @draws(dict.fromkeys(("error", "stderr"), "transform layer"), several=True)
 def plot_equivariance_error(
-    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+    results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Equivariance error by layer and transform.
 
@@ -92,7 +96,7 @@ def plot_equivariance_error(
     lines = style.split(style.labelled(results, "error"), "transform")
     errors = style.split(style.labelled(results, "stderr"), "transform")
     kinds = {name: name for _, name in lines}
-    labels = {"title": style.titled("Equivariance error of layers", results)}
+    labels: dict[str, Any] = {"title": style.titled("Equivariance error of layers", results)}
     labels |= {"ylabel": "equivariance error\n(0: moves along, 1: another image)"}
     return draw_lines(lines, kinds, ax, baselines, errors=errors, **labels)
 
@@ -107,7 +111,7 @@ def plot_equivariance_error(
     example="analysis.robustness(model, (images, labels))",
 )
 def plot_robustness(
-    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+    results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Accuracy over the strength of every perturbation (Figures 3 and 8 of Naseer et al. 2021).
 
@@ -126,7 +130,7 @@ def plot_robustness(
             strength = np.append(0.0, part["strength"].values)
             accuracy = np.append(result["intact_accuracy"].item(), part["accuracy"].values)
             errors = np.append(0.0, part["accuracy_change_stderr"].values)
-            look = {"color": colours[label], "marker": "o", "markersize": 3}
+            look: dict[str, Any] = {"color": colours[label], "marker": "o", "markersize": 3}
             panel.plot(strength, accuracy, label=label or "accuracy", **look)
             draw_band(panel, strength, accuracy, 1.96 * errors, colours[label])
         style.tidy(panel, ylim=(0, 1))
@@ -161,7 +165,12 @@ def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss
     require_word(change, tuple(STITCHED), "change")
     models = style.models(result)
     cmap = style.colours("magma" if change == "accuracy_change" else "magma_r")
-    look = {"models": models, "cmap": cmap, "bar": STITCHED[change], **style.span(result[change])}
+    look: dict[str, Any] = {
+        "models": models,
+        "cmap": cmap,
+        "bar": STITCHED[change],
+        **style.span(result[change].values),
+    }
     return draw_matrix(result[change], ax, title="Predictions behind stitched layers", **look)[0]
 
 
@@ -174,7 +183,7 @@ def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss
     panels="(3,)",
 )
 def plot_outlier_tokens(
-    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+    results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Share of outlier tokens by layer, their norm, and the attention that tokens receive.
 
@@ -190,7 +199,7 @@ def plot_outlier_tokens(
     for panel in flat:
         depths = depth_axis(panel, [layer_names(result) for result in named.values()])
         for depth, (label, result) in zip(depths, named.items(), strict=True):
-            look = {"color": colours[label], "marker": "o", "markersize": 3}
+            look: dict[str, Any] = {"color": colours[label], "marker": "o", "markersize": 3}
             if panel is share:
                 panel.plot(depth, result["share"].values, label=label or "outliers", **look)
                 band = 1.96 * result["stderr"].values
@@ -245,12 +254,17 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     colours = style.line_colours(kinds)
 
     def draw(
-        panel: "Axes", depth: np.ndarray, name: str, tokens: str, line: str, **where: str
+        panel: "Axes", depth: np.ndarray, name: str, tokens: str, line: Any, **where: str
     ) -> None:
         values = select_labels(result[name], tokens=tokens, **where).values
         errors = select_labels(result[f"{name}_stderr"], tokens=tokens, **where).values
         label = ": ".join([tokens, *where.values()][: 1 if name == "probe_accuracy" else 2])
-        look = {"linestyle": line, "marker": "o", "markersize": 3, "color": colours[tokens]}
+        look: dict[str, Any] = {
+            "linestyle": line,
+            "marker": "o",
+            "markersize": 3,
+            "color": colours[tokens],
+        }
         panel.plot(depth, values, label=label, **look)
         draw_band(panel, depth, values, 1.96 * errors, colours[tokens])
 
@@ -283,7 +297,7 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     example="analysis.shape_bias(model, (images, labels))",
 )
 def plot_shape_bias(
-    results: style.Datasets, ax: "Axes | None", *, baselines: list[str] = ()
+    results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Shape bias of each class and of all (Figure 4 of Geirhos et al. 2019).
 
@@ -297,13 +311,17 @@ def plot_shape_bias(
         value, *ends = (result[f"class_{name}"].values for name in ("shape_bias", "low", "high"))
         y = np.arange(len(value)) + 0.18 * (order - (len(named) - 1) / 2)
         widths = np.abs(np.stack(ends) - value)
-        look = {"color": colours[label], "marker": style.marker(order), "markersize": 4.5}
+        look: dict[str, Any] = {
+            "color": colours[label],
+            "marker": style.marker(order),
+            "markersize": 4.5,
+        }
         name = f"{result['shape_bias'].item():.2f} ({label or 'all classes'})"
         ax.errorbar(value, y, xerr=widths, linestyle="", linewidth=1, **look)
         ax.axvline(result["shape_bias"].item(), color=colours[label], linewidth=1.2, label=name)
         low, high = result["low"].item(), result["high"].item()
         ax.axvspan(low, high, color=colours[label], alpha=0.15, linewidth=0)
-    labels = {"title": style.titled("Shape bias", results), "xlim": (-0.03, 1.03)}
+    labels: dict[str, Any] = {"title": style.titled("Shape bias", results), "xlim": (-0.03, 1.03)}
     style.tidy(
         ax, xlabel="shape bias (0: texture, 1: shape)", ylabel="class of the shape", **labels
     )

@@ -5,7 +5,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from ..engine.results import describe, expect_array, expect_results, expect_variable
 from .primitives import entitle
@@ -96,18 +96,18 @@ def draws(
                     f"{name} draws one result at a time. Received: {len(result)} results; draw "
                     "each with its own ax="
                 )
-            drawn = function(result, ax, **options)
+            drawn = cast(Any, function)(result, ax, **options)
             if title is not None:
                 entitle(drawn, title)
             return drawn
 
-        draw.__signature__ = _signature(function)
+        cast(Any, draw).__signature__ = _signature(function)
         measurements = of.split(", ") if of else [name.removeprefix("plot_")]
         call = example or f"analysis.{measurements[0]}(model, images)"
         draw.__doc__ = _documentation(function, shapes, measurements, several, panels, call, see)
         if not by_name_only:
             PLOTS[name.removeprefix("plot_")] = draw, shapes
-        return draw
+        return cast("PlotFunction[R, P]", draw)
 
     return decorate
 
@@ -158,7 +158,7 @@ def find_plot(result: Result) -> Callable[..., Any]:
             fitting[draw] = (name == getattr(result, "name", None), num_variables)
     if not fitting:
         raise ValueError(f"Expected a result of a measurement. Received: {describe(result)}")
-    return max(fitting, key=fitting.get)
+    return max(fitting, key=lambda draw: fitting[draw])
 
 
 def _documentation(
@@ -171,7 +171,7 @@ def _documentation(
     see: str,
 ) -> str:
     """The docstring of a plot: its own, and the sections that are the same for all plots."""
-    summary, *sections = SECTION.split(inspect.getdoc(function))
+    summary, *sections = SECTION.split(inspect.getdoc(function) or "")
     own = dict(zip(sections[::2], sections[1::2], strict=True))
     pieces = ARGUMENT.split(own.get("Args", ""))
     texts = SHARED | dict(zip(pieces[1::2], pieces[2::2], strict=True))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -65,7 +65,7 @@ def plot_cka(
     bar = f"CKA{_error_bound(by_label.values())}"
     if isinstance(results, dict):
         return _draw_panels(cka, "CKA between layers", models, ax, bar)
-    look = {"title": _naming("CKA between layers", models[0]), "models": models[0]}
+    look: dict[str, Any] = {"title": _naming("CKA between layers", models[0]), "models": models[0]}
     look |= {"bar": bar, "cmap": style.colours("magma"), **FIXED}
     return draw_matrix(cka[""], ax, **look)[0]
 
@@ -105,7 +105,7 @@ def _draw_panels(
     ]
     for index, (panel, value) in enumerate(zip(flat, values, strict=True)):
         is_apart = last_bar and index == len(maps) - 1
-        look = {"cmap": style.colours("cividis" if is_apart else "magma"), **FIXED}
+        look: dict[str, Any] = {"cmap": style.colours("cividis" if is_apart else "magma"), **FIXED}
         look |= {"origin": "lower", "interpolation": "nearest"}
         image = panel.imshow(value.values.T, aspect=value.shape[0] / value.shape[1], **look)
         panel.set(xticks=[], yticks=[])
@@ -208,7 +208,7 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         differing = sorted(set(names) ^ set(other)) or "another order"
         raise ValueError(f"Expected the same layers along both dims. Received: {differing}")
     models, bar = style.models(result), f"CKA{_error_bound([result])}"
-    look = {"title": _naming("Best matching layers", models), "bar": bar}
+    look: dict[str, Any] = {"title": _naming("Best matching layers", models), "bar": bar}
     look |= {"pad": 54, "above": 0.7}
     look |= {"models": models, "square": True, "cmap": style.colours("magma"), **FIXED}
     ax, _ = draw_matrix(cka, ax, **look)
@@ -223,7 +223,7 @@ def _mark_matches(ax: "Axes", cka: np.ndarray) -> None:
     own = best == columns
     ends = (-0.5, len(cka) - 0.5)
     ax.plot(ends, ends, color="0.6", linewidth=0.8, label="corresponding layers")
-    look = {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 0.5}
+    look: dict[str, Any] = {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 0.5}
     look["markersize"] = float(np.clip(54 * 3.2 / len(cka), 3, 7))
     for label, rows, marker, colour in (
         ("best match: corresponding layer", own, "o", "white"),
@@ -266,8 +266,8 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axe
         ax.plot(depths[index], line.values, markersize=4.5, clip_on=False, **options)
         if "stderr" in results[label]:
             error = results[label]["stderr"].values
-            half_width = t_interval(0, error, num_batches(results[label]) - 1)[1]
-            draw_band(ax, depths[index], line.values, half_width, colours[index])
+            half_width = t_interval(np.zeros_like(error), error, num_batches(results[label]) - 1)[1]
+            draw_band(ax, depths[index], line.values, half_width, tuple(colours[index]))
     low = min(line.min().item() for line in lines.values())
     high = max(line.max().item() for line in lines.values())
     ax.set_ylim(low - 0.03 if low < 0 else 0, high + 0.03 if high > 1 else 1)
@@ -368,7 +368,8 @@ def plot_localization(
     if missing:
         raise ValueError(f"Expected the coordinates {sorted(missing)}. Received: none of these")
     single = layer is None or isinstance(layer, str)
-    names = [layer_names(result)[-1] if layer is None else layer] if single else layer
+    names = [layer_names(result)[-1]] if layer is None else layer
+    names = [names] if isinstance(names, str) else names
     drawn = select_layers(result, names)
     drawn = _spaced(drawn, single) if tokens is None else _named(drawn, tokens)
     names, shape = layer_names(drawn), drawn.shape[:2]
@@ -384,9 +385,12 @@ def plot_localization(
         titles.append(f"token {token}{separator}{position}")
         frames.append(None if is_prefix else (row, column))
     gaps = " (grey: patch is constant)" if np.isnan(drawn.values).any() else ""
-    look = {"shape": shape[1:], "cells": _cells(drawn)} if single else {"shape": shape}
+    look: dict[str, Any] = (
+        {"shape": shape[1:], "cells": _cells(drawn)} if single else {"shape": shape}
+    )
     look |= {"inches": (width, width * tall), "frames": frames * shape[0], "size": 8, "pad": 3}
-    look |= {"scaled": False, "norm": Normalize(**style.span(drawn.values))}
+    colour_span = style.span(drawn.values)
+    look |= {"scaled": False, "norm": Normalize(colour_span["vmin"], colour_span["vmax"])}
     # Panels of a report share colours where their labels are equal: each model keeps its own range.
     ends = [np.nanmin(drawn.values, initial=np.inf), np.nanmax(drawn.values, initial=-np.inf)]
     spanned = (
@@ -613,7 +617,7 @@ def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     ax = style.new_axes(7.5, 4.6) if ax is None else ax
     for index, (kind, colour) in enumerate(style.line_colours(families.tolist()).items()):
         members = families == kind
-        look = {"color": colour, "marker": style.marker(index), "linestyle": "none"}
+        look: dict[str, Any] = {"color": colour, "marker": style.marker(index), "linestyle": "none"}
         ax.plot(flops[members] / unit, percent[members], label=kind, **look)
     ax.set(xscale="log", xlabel=f"training compute ({UNITS[unit]}FLOPs)")
     ax.margins(0.15, 0.12)
@@ -621,7 +625,7 @@ def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     title = style.titled("Test accuracy versus training compute", result)
     style.tidy(ax, title=title, ylabel="test accuracy (%)")
     style.legend(ax, "family")
-    _name_points(ax, flops / unit, percent, names)
+    _name_points(ax, flops / unit, percent, names.tolist())
     return ax
 
 
@@ -629,11 +633,15 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
     """Writes the name of each point next to it, at the first free one of `PLACES`."""
     from matplotlib.transforms import Bbox
 
-    ax.figure.draw_without_rendering()
+    style.figure_of(ax).draw_without_rendering()
     centres = ax.transData.transform(np.column_stack([x, y]))
-    taken = [Bbox.from_bounds(*(centre - 4), 8, 8) for centre in centres]
+    taken = [Bbox.from_bounds(left - 4, bottom - 4, 8, 8) for left, bottom in centres]
     for point, name in zip(zip(x, y, strict=True), names, strict=True):
-        look = {"xytext": (0, 0), "textcoords": "offset points", "fontsize": FONT_SIZE}
+        look: dict[str, Any] = {
+            "xytext": (0, 0),
+            "textcoords": "offset points",
+            "fontsize": FONT_SIZE,
+        }
         text = ax.annotate(str(name), point, **look)
         for offset, horizontal, vertical in PLACES:
             text.set(position=offset, ha=horizontal, va=vertical)

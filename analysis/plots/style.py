@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import xarray as xr
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.colorbar import Colorbar
     from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
     from matplotlib.legend import Legend
     from matplotlib.typing import ColorType
@@ -144,7 +145,7 @@ def marker(index: int) -> str:
     return MARKERS[(index + index // 10) % len(MARKERS)]
 
 
-def line_style(index: int) -> str:
+def line_style(index: int) -> "str | tuple[int, tuple[int, ...]]":
     """Line style of the line of this number."""
     return LINE_STYLES[index % len(LINE_STYLES)]
 
@@ -162,14 +163,21 @@ def colour_bar(
     axes: "Axes | np.ndarray", image: "AxesImage", label: str, values: np.ndarray | None = None
 ) -> "Colorbar":
     """One colour bar of one or several axes, with an arrow at each end that values lie beyond."""
-    values = image.get_array() if values is None else values
-    low, high = (values < image.norm.vmin).any(), (values > image.norm.vmax).any()
+    values = cast(np.ndarray, image.get_array() if values is None else values)
+    norm: Any = image.norm
+    low, high = (values < norm.vmin).any(), (values > norm.vmax).any()
     extend = ("both" if high else "min") if low else ("max" if high else "neither")
-    size = {"pad": 0.02} if np.ndim(axes) else {"fraction": 0.046, "pad": 0.03}
+    are_several = np.ndim(cast(Any, axes)) > 0
+    size: dict[str, Any] = {"pad": 0.02} if are_several else {"fraction": 0.046, "pad": 0.03}
     bar = image.axes.figure.colorbar(image, ax=axes, extend=extend, aspect=30, **size)
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return bar
+
+
+def figure_of(ax: "Axes") -> "Figure":
+    """The whole figure of axes, which Matplotlib's types know as a figure or a part of one."""
+    return cast("Figure", ax.figure)
 
 
 def frame_cell(ax: "Axes", row: int, column: int) -> None:
@@ -179,11 +187,13 @@ def frame_cell(ax: "Axes", row: int, column: int) -> None:
 
     image = ax.images[-1]
     left, right, bottom, top = image.get_extent()
-    size = np.array([right - left, bottom - top]) / image.get_array().shape[1::-1]
+    rows, columns = cast(np.ndarray, image.get_array()).shape[:2]
+    size = np.array([(right - left) / columns, (bottom - top) / rows])
     corner = np.array([left, top]) + size * [column, row]
-    square = Path.unit_rectangle().vertices
+    square = np.asarray(Path.unit_rectangle().vertices)
     inside, outside = square * size + corner, (3 * square[::-1] - 1) * size + corner
-    frame = Rectangle(corner, *size, facecolor="none", edgecolor=ACCENT, zorder=3, linewidth=3.2)
+    x, y = corner.tolist()
+    frame = Rectangle((x, y), *size, facecolor="none", edgecolor=ACCENT, zorder=3, linewidth=3.2)
     ax.add_patch(frame)
     frame.set_clip_box(None)  # the outer half of a cell at the edge lies outside the axes
     around = Path.make_compound_path(Path(outside, closed=True), Path(inside, closed=True))

@@ -16,7 +16,7 @@ def write_explore_page(
     *,
     views: Sequence[dict[str, Any]],
     image_names: Sequence[str],
-    versions: dict[str, str],
+    versions: list[str],
 ) -> Path:
     """Write a self-contained HTML file; an interrupted write leaves no partial file."""
     data = {

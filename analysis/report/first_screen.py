@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import combinations
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -95,7 +95,11 @@ def compare(
     compared = [model for model in models if model.base is None]
     if len(compared) == 1:
         compared += [m for m in models if m.base is compared[0] and m.role == "untrained"]
-    accuracies = [(m.name, accuracy_of(*m.accuracy, m.correct)) for m in compared if m.accuracy]
+    accuracies = [
+        (model.name, accuracy_of(model.accuracy[0], model.accuracy[1], model.correct))
+        for model in compared
+        if model.accuracy
+    ]
     words = ("Test accuracy", "Test accuracy of the model's own head.", "accuracy")
     said = _said(accuracies, words[0], words[2], "has a higher test accuracy")
     rows = [_row(accuracies, *words, said, link="top")]
@@ -206,7 +210,7 @@ def _said(
         copies = ""
         if None not in of_copies:
             copies = "; untrained copies {} versus {}".format(
-                *(_number(x, unit) for x in of_copies)
+                *(_number(cast(float, value), unit) for value in of_copies)
             )
         fields["main"] = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}."
         scale = abs(above.value) + abs(below.value)
@@ -321,8 +325,9 @@ def _panel(title: str, draw: Callable[..., None], *values: Any) -> Panel:
     import matplotlib.pyplot as plt
 
     ax = style.new_axes(WIDTH, HEIGHT)
-    figure = ax.figure
-    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02)
+    figure = style.figure_of(ax)
+    layout: Any = figure.get_layout_engine()
+    layout.set(w_pad=0.02, h_pad=0.02)
     draw(ax, *values)
     file = BytesIO()
     figure.savefig(file, dpi=192)

@@ -204,7 +204,7 @@ def write_page(path: str | os.PathLike, name: str, live: bool, **values: Any) ->
     """Write a page of the template, style and script of a name, whole or not at all; its path."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    layout = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    layout: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     layout |= {"loader": FunctionLoader(_resource), "undefined": StrictUndefined}
     environment = Environment(**layout)
     environment.filters |= {"shown": _shown, "listed": _listed, "paragraphs": _paragraphs}
@@ -276,7 +276,7 @@ def _as_png(picture: np.ndarray) -> str:
 
 def _resource(name: str) -> str:
     """The text of a file of this folder."""
-    return (files(__package__) / name).read_text("utf-8")
+    return (files(__package__ or "") / name).read_text("utf-8")
 
 
 def _embed(figure: ReportFigure, folder: Path) -> dict[str, Any]:
@@ -338,9 +338,11 @@ def _embed_file(link: str, folder: Path) -> dict[str, Any]:
 def _summarized(model: ModelSummary) -> dict[str, Any]:
     """A `ModelSummary` as the template expects it: its accuracy as text and on a scale."""
     accuracy = model.accuracy
-    text = "" if accuracy is None else f"{100 * accuracy.value:.1f} %"
-    has_interval = accuracy is not None and math.isfinite(accuracy.low + accuracy.high)
-    interval = f"{100 * accuracy.low:.1f} to {100 * accuracy.high:.1f} %" if has_interval else ""
+    text = interval = ""
+    if accuracy is not None:
+        text = f"{100 * accuracy.value:.1f} %"
+        if math.isfinite(accuracy.low + accuracy.high):
+            interval = f"{100 * accuracy.low:.1f} to {100 * accuracy.high:.1f} %"
     return {**vars(model), "text": text, "interval": interval, "size": _counted(model.parameters)}
 
 
@@ -444,9 +446,10 @@ def _shown(value: Any) -> str:
         return "\N{EN DASH}"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, Integral) or (isinstance(value, Real) and 1000 <= abs(value) < 1e15):
-        return f"{value:,.0f}"
-    return f"{value:.4g}" if isinstance(value, Real) else str(value)
+    if not isinstance(value, Real):
+        return str(value)
+    is_long = isinstance(value, Integral) or 1000 <= abs(float(value)) < 1e15
+    return f"{value:,.0f}" if is_long else f"{value:.4g}"
 
 
 def _listed(value: Any) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from vit_tf.data.files import write_whole
 
@@ -58,7 +58,7 @@ class Drawing:
         if hasattr(axes, "title") and hasattr(axes.title, "set_text"):
             # The report shows the first line as text.
             axes.title.set_text(axes.get_title().partition("\n")[2])
-        return figure
+        return cast("Figure", figure)
 
 
 Failures: TypeAlias = dict[Path, tuple[str, str]]  # by PNG, as `describe_failure` returns them
@@ -191,7 +191,8 @@ class _Worker:
     """Another process, which renders one list of `Drawing`s after another."""
 
     def __init__(self) -> None:
-        self._process, self._thread = None, ThreadPoolExecutor(1)
+        self._process: Any = None  # a `subprocess.Popen` once there is something to render
+        self._thread = ThreadPoolExecutor(1)
 
     def start(self, message: bytes) -> Future[Failures]:
         return self._thread.submit(self._render, message)
@@ -199,9 +200,12 @@ class _Worker:
     def _render(self, message: bytes) -> Failures:
         if self._process is None:
             code = CODE.format(path=sys.path, module=__name__)
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            environment = os.environ | {"MPLBACKEND": "Agg"}
-            self._process = subprocess.Popen([sys.executable, "-c", code], **pipes, env=environment)
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | {"MPLBACKEND": "Agg"},
+            )
         try:
             self._process.stdin.write(message)
             self._process.stdin.flush()

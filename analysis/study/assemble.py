@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +31,8 @@ from ..engine.roles import AnyImages, Models
 from ..engine.store import has_own_digest, load_unchanged, save
 from ..engine.stream import first_batch
 from ..plots.similarity_plots import plot_trainings
-from ..report.drawing import Drawer, draw, draw_measured
+from ..plots.style import figure_of
+from ..report.drawing import Drawer, DrawnPicture, draw, draw_measured
 from ..report.first_screen import (
     Comparison,
     LeftOut,
@@ -141,7 +142,7 @@ def write_figures(
     wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
     with Processes.for_pictures(len(pictures) if is_chief() else 0) as processes:
         drawer = Drawer(folder, processes)
-        start_to_draw = partial(draw_measured, by_figure(pictures), drawer=drawer)
+        start_to_draw = partial(draw_measured, _drawn(pictures), drawer=drawer)
         nulls = untrained_measurements(figures, models, data)
         results, problems = measure_all(
             [*wanted, *nulls],
@@ -162,7 +163,7 @@ def write_figures(
             return None
         results = {name: result for name, result in results.items() if result is not None}
         drawn = draw(
-            by_figure(pictures),
+            _drawn(pictures),
             results,
             folder,
             partial(progress, "drawing") if progress else None,
@@ -206,13 +207,13 @@ def write_figures(
 def _evaluated(
     figures: Sequence[Figure],
     models: list[StudyModel],
-    results: Results,
+    results: dict[str, Any],
     elsewhere: str,
     data: Data,
     folder: Path,
 ) -> list[Result]:
     """The claims that figures test, which are logged, and saved unless the same are there."""
-    claims = evaluate(figures, models, results, elsewhere, data)
+    claims = evaluate(list(figures), models, results, elsewhere, data)
     if claims:
         path, scorecard = folder / PLACE.name, scorecard_dataset(claims, models, data)
         saved = load_unchanged(path)
@@ -300,7 +301,7 @@ def make_report(
             package.
     """
     require_own(Path(folder, "report.html"))
-    figures = lookup_figures([figures] if isinstance(figures, str | int) else figures)
+    chosen_figures = lookup_figures([figures] if isinstance(figures, str | int) else figures)
     sources = {
         name: str(model)
         for name, model in name_models(models).items()
@@ -339,7 +340,7 @@ def make_report(
         opened, data, folder, class_names, seed, copies=untrained
     )
     return write_figures(
-        figures,
+        chosen_figures,
         study_models,
         data,
         folder,
@@ -387,16 +388,17 @@ def _in_common_range(
 
     By the rule of calls, files and 8-bit images are prepared and floats are what models expect.
     """
-    made = as_images(images, framing)
+    made: Any = as_images(images, framing)
     name, expects = next(iter(expectations.items()))
     if is_raw(images) or expects == expects.framing():
         return made
-    check = partial(check_values, SimpleNamespace(name=name, preprocessing=expects))
+    described: Any = SimpleNamespace(name=name, preprocessing=expects)
+    check = partial(check_values, described)
     convert = partial(in_common_range, preprocessing=expects)
     if isinstance(made, tf.data.Dataset):
         check(first_batch(made))
         mapped = made.map(
-            lambda *batch: (convert(batch[0]), *batch[1:]) if len(batch) > 1 else convert(batch[0])
+            lambda images, *others: (convert(images), *others) if others else convert(images)
         )
         if hasattr(images, "class_names"):
             mapped.class_names = images.class_names
@@ -467,10 +469,10 @@ KINDS = {
 
 def _summaries(models: list[StudyModel], rows: Sequence[dict[str, Any]]) -> list[ModelSummary]:
     """The models of the first screen: list of `ModelSummary`."""
-    colours, rows = model_colours(models), {row["model"]: row for row in rows}
+    colours, rows_by_model = model_colours(models), {row["model"]: row for row in rows}
     summaries = []
     for model in models:
-        row, role = rows.get(model.name, {}), model.scorecard_role
+        row, role = rows_by_model.get(model.name, {}), model.scorecard_role or ""
         kind = row.get("kind") or ""
         words = KINDS.get(role, "vision model")
         summaries.append(
@@ -492,11 +494,13 @@ MOST_SHOWN = 12  # images on the page
 def _shown_images(models: Sequence[StudyModel], data: Data) -> tuple[list[ShownImage], LeftOut]:
     """The first images with what models with known classes predict, and what failed."""
     batch = next(iter(data.few))
-    images, labels = batch[:2] if isinstance(batch, tuple) else (batch, None)
+    images, given_labels = batch[:2] if isinstance(batch, tuple) else (batch, None)
     images = images[:MOST_SHOWN]
     predictions, failed = [[] for _ in images], []
     names, colours = (), model_colours(models)
-    labels = labels[:MOST_SHOWN].numpy() if data.labelled and labels is not None else None
+    labels: list[int] = []
+    if data.labelled and given_labels is not None:
+        labels = given_labels[:MOST_SHOWN].numpy().tolist()
     for model in models:
         if not model.class_names:
             continue
@@ -505,7 +509,7 @@ def _shown_images(models: Sequence[StudyModel], data: Data) -> tuple[list[ShownI
         except Exception as error:
             failed.append(("Predictions", [f"{model.name}: {explain(error, 'Predictions')}"]))
             continue
-        is_labelled = model.accuracy is not None and labels is not None
+        is_labelled = model.accuracy is not None and bool(labels)
         names = model.class_names if is_labelled else names
         for index, shares in enumerate(probabilities(scores, model.has_sigmoids)):
             best = int(shares.argmax())
@@ -617,7 +621,12 @@ def undefined(results: Results) -> LeftOut:
 HELPERS = ("split_train", "few_images", "first_images", "labels_of")
 
 
-def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = "") -> str:
+def _drawn(pictures: list[Picture]) -> Sequence[Sequence[DrawnPicture]]:
+    """The pictures by figure, as the report reads them."""
+    return cast(Sequence[Sequence[DrawnPicture]], by_figure(pictures))
+
+
+def example_code(pictures: Sequence[Any], sources: dict[str, str], setup: str = "") -> str:
     """The code of one figure from its panels, or no text where its definition has none."""
     figure = pictures[0].figure
     templates = [
@@ -633,7 +642,7 @@ def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = 
     lines = [line for line in setup.splitlines() if uses_train or not line.startswith("train")]
     if "fitted" in text:
         lines.append("fitted, validation = split_train(train)")
-    lines += _calls(pictures, figure, sources, show)
+    lines += _calls(list(pictures), figure, sources, show)
     packages = "analysis" + (", data" if "data.load(" in setup else "")
     head = [f"from vit_tf import {packages}"]
     if any("vit_tf." in line for line in lines):
@@ -759,7 +768,7 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
         png=folder / "figures" / "trainings.png",
         results=(str(PLACE),),
     )
-    save_figure(plot_trainings(result).figure, figure.png)
+    save_figure(figure_of(plot_trainings(result)), folder / "figures" / "trainings.png")
     outcomes = {name: result["outcomes"].sel(training=name).values.tolist() for name in cards}
     counts = {name: Counter(words) for name, words in outcomes.items()}
     claims = _claims(result)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -151,10 +151,22 @@ def claim(
                 f"value. Received: {paragraphs} of {statistic.__name__}"
             )
         threshold, direction = (below, "below") if above is None else (above, "above")
-        where = section, figure, unit, threshold, direction
-        own_name = name or statistic.__name__.replace("_", "-")
-        decision = least, about, learned, supervision
-        return Claim(own_name, *paragraphs[:2], statistic, tuple(inputs.split()), *where, *decision)
+        return Claim(
+            name=name or statistic.__name__.replace("_", "-"),
+            statement=paragraphs[0],
+            explanation=paragraphs[1],
+            statistic=statistic,
+            inputs=tuple(inputs.split()),
+            section=section,
+            figure=figure,
+            unit=unit,
+            threshold=cast(float, threshold),
+            direction=direction,
+            least=least,
+            about=about,
+            learned=learned,
+            supervision=supervision,
+        )
 
     return make
 
@@ -244,8 +256,8 @@ def scorecard(
         List of `Result`. Those that lack a model or a result have the outcome "not tested" and
         the reason as their explanation.
     """
-    assignment = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
-    assignment |= {"untrained": untrained, "noise": noise, "block": block} | (others or {})
+    assignment: dict[str, Any] = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
+    assignment |= {"untrained": untrained, "noise": noise, "block": block, **(others or {})}
     values = {**results, **{f"accuracy.{name}": facts for name, facts in (accuracy or {}).items()}}
     rows = []
     for figure in all_figures():
@@ -330,7 +342,7 @@ def untrained_measurements(
     for untrained_role in UNTRAINED_ROLES:
         # Figures select them as they do the trained models.
         originals = {
-            replace(model, role="model", given_role=model.base.scorecard_role, base=None): model
+            replace(model, role="model", given_role=model.original.scorecard_role, base=None): model
             for model in models
             if model.role == untrained_role
         }
@@ -460,7 +472,7 @@ def scorecard_dataset(
     columns["models"] = [", ".join(names) for names in columns["models"]]
     columns["source"] = [name for name, _ in columns["source"]]
     names, untrained = columns.pop("name"), columns.pop("untrained")
-    data = {key: ("claim", np.array(values)) for key, values in columns.items()}
+    data: dict[str, Any] = {key: ("claim", np.array(values)) for key, values in columns.items()}
     padded = np.full((len(rows), max(map(len, untrained), default=0)), np.nan)
     for row, values in zip(padded, untrained, strict=True):
         row[: len(values)] = values
@@ -585,7 +597,7 @@ def _result(
     claim: Claim,
     assignment: dict,
     measured: tuple[Estimate | str, tuple[str, ...]],
-    nulls: list[Estimate] = (),
+    nulls: Sequence[Estimate] = (),
     models: tuple[str, ...] = (),
     several: bool = False,
     permuted: float = np.nan,
@@ -632,12 +644,14 @@ def _result(
     )
 
 
-def decide(low: float, high: float, claim: "Claim | Result", untrained: Iterable[float]) -> str:
+def decide(
+    low: float, high: float, claim: "Claim | Result | SimpleNamespace", untrained: Iterable[float]
+) -> str:
     """The outcome of an interval, for a claim or a row of a scorecard, next to untrained values."""
     where = claim.threshold, claim.direction, claim.least
     outcome = claim_outcome(low, high, *where)
     untrained = [value for value in untrained if np.isfinite(value)]
-    if outcome == REPLICATES and untrained and is_beyond(np.mean(untrained), *where):
+    if outcome == REPLICATES and untrained and is_beyond(float(np.mean(untrained)), *where):
         return UNTRAINED_TOO
     return outcome
 
@@ -787,7 +801,7 @@ def _require_alike(scorecards: dict[str, xr.Dataset]) -> None:
     if without := [name for name in scorecards if name not in facts]:
         words = "%s: an earlier version; its models and data are not compared"
         log.warning(words, format_list(without))
-    first, *others = facts or [None]
+    first, *others = facts or [""]
     differences = [
         f"{field} is {first_facts} in {first} and {here} in {name}"
         for name in others
@@ -820,7 +834,7 @@ def _differences(first_facts: dict, facts_of_other: dict) -> Iterator[tuple[str,
         values = [str(facts.get(field, "absent")) for facts in (first_facts, facts_of_other)]
         are_known = not any(value.startswith(UNKNOWN) for value in values)
         if are_known and values[0] != values[1] and field not in free:
-            yield field, *values
+            yield field, values[0], values[1]
 
 
 def _over(claim: str, scorecards: dict[str, xr.Dataset]) -> dict[str, Any]:
@@ -838,7 +852,11 @@ def _over(claim: str, scorecards: dict[str, xr.Dataset]) -> dict[str, Any]:
         for name in NUMBERS
     }
     numbers_of_runs = zip(*by_run.values(), strict=True)
-    measured = [Estimate(*numbers, "") for numbers in numbers_of_runs if not np.isnan(numbers[0])]
+    measured = [
+        Estimate(value, low, high, "")
+        for value, low, high in numbers_of_runs
+        if not np.isnan(value)
+    ]
     row = {name: values[0] for name, values in first.items()}
     untrained = [card["untrained"].values for card in cards.values() if "untrained" in card]
     untrained = np.concatenate([*untrained, []])

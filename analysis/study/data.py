@@ -76,9 +76,9 @@ class Data:
             self._made[name] = self.optional[name]()
         return self._made[name]
 
-    def facts_of(self, name: str) -> dict:
+    def facts_of(self, name: str | None) -> dict:
         """JSON facts that identify the images of a field."""
-        return self.facts | self.optional_facts.get(name, {})
+        return self.facts | self.optional_facts.get(name or "", {})
 
     def missing(self, names: Iterable[str]) -> str:
         """A sentence on what of `names` there is not; empty if all is there."""
@@ -225,5 +225,7 @@ def _digest(images: Any) -> str:
     if not all(isinstance(leaf, np.ndarray | np.generic | str | int | float) for leaf in leaves):
         return f"{UNKNOWN} {token_hex(8)}"
     arrays = [np.asarray(leaf) for leaf in leaves]
-    parts = [(f"{x.dtype} {x.shape}", np.ascontiguousarray(x).data) for x in arrays]
+    parts: list[tuple[Any, Any]] = [
+        (f"{x.dtype} {x.shape}", np.ascontiguousarray(x).data) for x in arrays
+    ]
     return digest_files([], *itertools.chain(*parts))

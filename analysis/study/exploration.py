@@ -4,12 +4,12 @@ import base64
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,7 @@ from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.models.class_names import find_class_names
 
 from ..engine.features import name_models, own_name
-from ..engine.results import Results, layer_names
+from ..engine.results import layer_names
 from ..engine.roles import Classes
 from ..engine.stream import eager_steps
 from ..flow.attribution import require_samples
@@ -110,8 +110,8 @@ class Exploration:
 
     def select(self, name: str) -> "Exploration":
         """The same page with the results of one of its several models."""
-        parts = self.results[name], self.left_out[name], self.calls[name]
-        return Exploration(self.path, *parts)
+        left_out = cast(dict[str, LeftOut], self.left_out)[name]
+        return Exploration(self.path, self.results[name], left_out, self.calls[name])
 
     def _repr_html_(self) -> str:
         return in_frame(self.path)
@@ -231,15 +231,15 @@ def open_subject(
     samples: int,
     noise: float,
     **options: Any,
-) -> tuple[LoadedModel, Subject, list[np.ndarray]]:
+) -> tuple[LoadedModel, Subject, list[tuple[np.ndarray, np.ndarray]]]:
     """The `LoadedModel`, it and its images as a `Subject`, and pairs (photograph, as seen)."""
     require_samples(samples, noise)
     expects = preprocessing or expected(model)
     opened = LoadedModel(
         name, model, expects, taps=tuple(taps), patch_size=patch_size, prefix=prefix
     )
-    size = expects.size or (image_size and (image_size, image_size))
-    if size is None:
+    size: Any = expects.size or (image_size and (image_size, image_size))
+    if not size:
         raise ValueError(
             "Expected image_size, as the model takes images of any size. Received: None"
         )
@@ -292,8 +292,8 @@ def _framed(picture: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
 def _view(
     opened: LoadedModel,
     subject: Subject,
-    photos: Sequence[np.ndarray],
-    results: Results,
+    photos: Sequence[tuple[np.ndarray, np.ndarray]],
+    results: dict[str, Any],
     left_out: LeftOut,
     labels: Sequence[int | str | None],
 ) -> dict[str, Any]:
@@ -342,10 +342,10 @@ def _by_reason(left_out: list[tuple[str, list[str]]]) -> list[tuple[str, str]]:
 def _results_of_panels() -> dict[str, tuple[str, ...]]:
     """The results that each panel of the page shows, which is called as its own by default."""
     named = {name: name for name in MEASURES} | PANELS
-    return {panel: (name,) for panel, name in named.items()} | {"evidence": EVIDENCE}
+    return {**{panel: (name,) for panel, name in named.items()}, "evidence": EVIDENCE}
 
 
-def _shown(subject: Subject, results: Results) -> dict[str, Any]:
+def _shown(subject: Subject, results: Mapping[str, Any]) -> dict[str, Any]:
     """What there is to show: which panels the page has, and words in their texts."""
     grid, has = subject.model.grid, results.keys()
     tokens = bool(subject.model.has_tokens)
@@ -374,11 +374,11 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str]]:
         images = [images]
     if isinstance(images, tf.data.Dataset):
         images = _examples_of(images)
-    images = [file for source in images for file in _files_of(source)]
-    if not images:
+    files = [file for source in cast(Iterable, images) for file in _files_of(source)]
+    if not files:
         raise ValueError("Expected at least one image. Received: none")
     read, names = [], []
-    for number, image in enumerate(images, start=1):
+    for number, image in enumerate(files, start=1):
         is_path = isinstance(image, str | Path)
         if is_path and not Path(image).is_file():
             is_address = re.match("https?:/", str(image))
@@ -388,7 +388,7 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str]]:
             )
         if hasattr(image, "getexif"):
             image = pixels_of(image)
-        read.append(decode_file(image) if is_path else np.asarray(image))
+        read.append(decode_file(cast(Path, image)) if is_path else np.asarray(image))
         names.append(Path(image).name if is_path else f"image {number}")
     return read, names
 
@@ -450,7 +450,7 @@ def _probes(batch: np.ndarray) -> np.ndarray:
 def _check_classes(subject: Subject) -> None:
     """Raises a `ValueError` for classes that are not there."""
     (count,) = subject.model.shapes[subject.scores_tap]
-    classes = list(subject.classes)
+    classes = list(subject.classes or ())
     wrong = [c for c in classes if not isinstance(c, int | np.integer) or not 0 <= c < count]
     if wrong or not classes:
         raise ValueError(
@@ -464,9 +464,9 @@ Payload: TypeAlias = tuple[dict[str, Any], list[dict[str, Any]]]
 
 def make_payload(
     subject: Subject,
-    results: Results,
-    photos: Sequence[np.ndarray],
-    class_names: Sequence[str],
+    results: Mapping[str, Any],
+    photos: Sequence[tuple[np.ndarray, np.ndarray]],
+    class_names: Sequence[str] | None,
     packed: Any,
 ) -> dict[str, Any]:
     """What the script of the page draws; `packed` is what `PACKERS` made of each result."""
@@ -487,7 +487,7 @@ def make_payload(
             {
                 "picture": _as_data_url(photo),
                 "seen": _as_data_url(seen),
-                "classes": [class_name(class_names, number) for number in explained],
+                "classes": [class_name(class_names or (), number) for number in explained],
             }
             for (photo, seen), explained in zip(photos, explained_classes, strict=True)
         ],
@@ -548,7 +548,7 @@ def _rollout(result: xr.DataArray, *_: object) -> Payload:
 
 
 def _relevance(result: xr.DataArray, subject: Subject, _: object) -> Payload:
-    pooled, prefix = list(subject.pooled_tokens), subject.model.grid.prefix
+    pooled, prefix = list(subject.pooled_tokens), subject.model.require_grid().prefix
     read = [values[:, pooled].mean(axis=1)[:, prefix:] for values in subject.explained(result)]
     return {}, [{"relevance": pack(image_values, 32)} for image_values in read]
 
@@ -590,7 +590,8 @@ def _components(result: dict[str, xr.DataArray], *_: object) -> Payload:
 
 
 def _token_norms(result: dict[str, xr.Dataset], *_: object) -> Payload:
-    each = [{"prefix_norms": []} for _ in range(next(iter(result.values())).sizes["example"])]
+    num_examples = next(iter(result.values())).sizes["example"]
+    each: list[dict[str, Any]] = [{"prefix_norms": []} for _ in range(num_examples)]
     for index, norms in enumerate(result.values()):
         for at, (example, values) in enumerate(zip(each, norms["norm"].values, strict=True)):
             example[f"token_norms{index}"] = pack(shrunk(values), 16)
@@ -622,7 +623,7 @@ def _removals(result: xr.DataArray, subject: Subject, _: object) -> Payload:
     """Changes of the probabilities of the classes explained, in points: (class, layer, removed)."""
     has_sigmoids = subject.model.has_sigmoids
     intact = probabilities(subject.scores.values, has_sigmoids)[:, None, None]
-    missing = np.isnan(result.values).any(axis=-1)
+    missing = np.asarray(np.isnan(result.values).any(axis=-1))
     without = probabilities(np.where(missing[..., None], 0, result.values), has_sigmoids)
     change = np.where(missing[..., None], np.nan, 100 * (without - intact))
     shared = {"removed": [str(tap) for tap in result["removed"].values]}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg
@@ -30,6 +30,9 @@ from ..heads.rollout import gradient_attention, rollout_of_images
 from ..objects.keypoints import token_similarity
 from ..report.first_screen import LeftOut
 
+if TYPE_CHECKING:
+    from .models import StudyModel
+
 MOST_LAYERS = 13  # whose tokens are compared
 MOST_CELLS = 49  # whose receptive fields are taken
 MOST_PIXELS = 2_000_000  # of copies of the images, one for each of these cells
@@ -46,7 +49,7 @@ AT_ONCE = 64  # runs with an intervention that share a batch
 class Subject:
     """A model and the images that it is looked at with."""
 
-    model: object  # the `StudyModel`
+    model: "StudyModel"
     # Float32 array of shape (example, height, width, channel), values in [-1, 1].
     images: np.ndarray = field(repr=False)
     # Positions of the classes to explain; those of the highest scores if None.
@@ -114,10 +117,10 @@ class Subject:
         if len({*map(tuple, self.explained_classes)}) == 1:
             return measure(self.images, self.explained_classes[0])
         pairs = zip(self.images, self.explained_classes, strict=True)
-        each = [measure(image[None], classes) for image, classes in pairs]
+        results: list[xr.DataArray] = [measure(image[None], classes) for image, classes in pairs]
         every = list(dict.fromkeys(np.transpose(self.explained_classes).ravel().tolist()))
         return xr.concat(
-            [result.reindex({"class": every}) for result in each],
+            [result.reindex({"class": every}) for result in results],
             "example",
             combine_attrs="override",
         )
@@ -141,7 +144,8 @@ class Subject:
         """Tokens without a position, in the same layers: arrays (example, token, channel)."""
         if self.model.has_maps:
             return {}
-        return {tap: x[:, : self.model.grid.prefix] for tap, x in self._placed.items()}
+        prefix = self.model.require_grid().prefix
+        return {tap: x[:, :prefix] for tap, x in self._placed.items()}
 
     @cached_property
     def _placed(self) -> dict[str, np.ndarray]:
@@ -436,7 +440,7 @@ def token_norms(
 
 def _norms_of(x: np.ndarray, prefix: np.ndarray | None) -> xr.Dataset:
     facts = {"long_name": "Euclidean norm", "units": "activation"}
-    values = {"norm": (("example", "row", "column"), _lengths(x), facts)}
+    values: dict[str, Any] = {"norm": (("example", "row", "column"), _lengths(x), facts)}
     if prefix is not None and prefix.shape[1]:
         values["prefix_norm"] = (("example", "token"), _lengths(prefix), facts)
     return xr.Dataset(values)

@@ -8,7 +8,7 @@ from itertools import combinations, permutations, product
 from pathlib import Path
 from pkgutil import walk_packages
 from string import Formatter
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from vit_tf.common.names import join_words, near_names, unknown_name
 from vit_tf.taps.tokens import TokenGrid
@@ -281,7 +281,7 @@ def _together(
     shown = tuple(selection.models[0] for selection in selections)
     measurements, baselines = {}, {}
     for model, selection in zip(shown, selections, strict=True):
-        trained = model.base if model.role == "seed" else model
+        trained = model.original if model.role == "seed" else model
         measurements |= _labelled(selection, trained.name)
     for model in with_roles(models, *selector.baselines):
         measured = _measured(measure, model)[0] if model.base in shown else None
@@ -601,14 +601,15 @@ def _placeholder_user_models() -> list[StudyModel]:
     """Placeholders of the user's models, whose shapes are known: two of each kind."""
     models = []
     for model in _study_models()[:4]:
-        shapes = dict.fromkeys(model.taps, (4 + model.grid.prefix, 8))
+        tokens = model.require_grid().num_tokens
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(model.taps, (tokens, 8))
         if model.role == "resnet":
             shapes = dict.fromkeys(model.taps, (2, 2, 8))
         for tap in model.taps:
             if tap.endswith("/weights"):
-                shapes[tap] = (2, *2 * shapes["embedding"][:1])
+                shapes[tap] = (2, tokens, tokens)
             if tap.endswith("/heads"):
-                shapes[tap] = (shapes["embedding"][0], 2, 4)
+                shapes[tap] = (tokens, 2, 4)
         shapes |= dict.fromkeys(("pooled", "logits"), (8,))
         foreign = replace(model, role="model", shapes=shapes, image_size=(16, 16))
         models += [foreign, replace(foreign, name=f"{foreign.name} 2")]
@@ -618,13 +619,15 @@ def _placeholder_user_models() -> list[StudyModel]:
 def _nominal(
     name: str, role: str, taps: tuple[str, ...], grid: TokenGrid | None = None
 ) -> StudyModel:
-    def of_layer() -> None:
+    def of_layer(*_: str) -> NoReturn:
         raise NotImplementedError(f"{name} is a placeholder without weights.")
 
     taps = taps if role == "resnet" else ("embedding", *taps, "norm", "pooled", "logits")
     grid = grid or TokenGrid(2, 2, 0, 8)
-    layers = dict.fromkeys(("patch_kernel", "position_embedding", "training_flops"), of_layer)
-    return StudyModel(name, role, name, taps, grid, None, accuracy=(0.5, 8), **layers)
+    layers: dict[str, Any] = dict.fromkeys(
+        ("patch_kernel", "position_embedding", "training_flops"), of_layer
+    )
+    return StudyModel(name, role, name, taps, grid, of_layer, accuracy=(0.5, 8), **layers)
 
 
 def _taps(block: str, sites: dict[str, tuple[str, ...]]) -> tuple[str, ...]:

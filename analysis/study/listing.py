@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 PAPERS = Path(__file__).resolve().parents[1] / "papers"
 # The arguments of a `Paper` or `Figure`, or of the figure that it is a variant of.
@@ -64,12 +64,13 @@ def _definitions(
     tree: ast.Module, constructors: set[str], known: Mapping[str, Fields]
 ) -> dict[str, Fields]:
     """What the calls of some constructors at the top of a module define, by name."""
-    own = {}
+    defined = {}
     for node in tree.body:
-        is_named = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-        if is_named and _constructor(node.value) in constructors:
-            own[node.targets[0].id] = _defined(node.value, {**known, **own})
-    return own
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        if isinstance(node.value, ast.Call) and _constructor(node.value) in constructors:
+            defined[node.targets[0].id] = _fields_of(node.value, {**known, **defined})
+    return defined
 
 
 def _constructor(node: ast.AST) -> str | None:
@@ -80,14 +81,15 @@ def _constructor(node: ast.AST) -> str | None:
     return name if name in ("Figure", "Paper", "variant") else None
 
 
-def _defined(node: ast.Call, known: Mapping[str, Fields]) -> Fields:
+def _fields_of(node: ast.Call, known: Mapping[str, Fields]) -> Fields:
     """What is known of a figure or paper before it is made."""
     constructor = _constructor(node)
-    given = {keyword.arg: keyword.value for keyword in node.keywords}
+    given: dict[str, Any] = {word.arg: word.value for word in node.keywords if word.arg}
     if constructor == "Paper":
-        given = dict(zip(("name", "address", "prefix", "rank"), node.args, strict=False)) | given
+        positional = zip(("name", "address", "prefix", "rank"), node.args, strict=False)
+        given = {**dict(positional), **given}
         return {name: ast.literal_eval(value) for name, value in given.items()}
-    fields = dict(known[node.func.value.id]) if constructor == "variant" else {}
+    fields = dict(known[cast(Any, node.func).value.id]) if constructor == "variant" else {}
     if "paper" in given:
         fields["paper"] = known[given["paper"].id]
     texts = given.keys() & {"numbers", "shows", "also"}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import tensorflow as tf
 
@@ -107,7 +107,7 @@ class SharedPass(Measurement):
 
     # For each model, the names of the taps that the statistic looks at.
     taps: tuple[tuple[str, ...], ...]
-    # Function of the features of each model, then of the results of the inputs, to an
+    # It takes the features of each model, then the results of the inputs, and returns an
     # `engine.stream.Statistic`.
     make: Callable[..., Any]
     # Function of a model, its features and the `Data` to the features that the statistic looks at
@@ -156,21 +156,21 @@ def statistic(
     """
     if isinstance(models, StudyModel):
         models, taps = (models,), (taps,)
-    follows, options = "", dict(options or {})
+    follows, options, analysis_name = "", dict(options or {}), analysis
     if not isinstance(analysis, str):
-        declaration = analysis.declaration
-        follows = declaration.expression(len(models), **options, detail=detail)
-        make = make or (partial(analysis.statistic, **options) if options else analysis.statistic)
-        analysis = declaration.name
+        measure: Any = analysis
+        follows = measure.declaration.expression(len(models), **options, detail=detail)
+        make = make or (partial(measure.statistic, **options) if options else measure.statistic)
+        analysis_name = measure.declaration.name
     return SharedPass(
-        name_of(name or analysis, *models),
+        name_of(name or str(analysis_name), *models),
         tuple(models),
         tuple(inputs),
         reads,
         saved,
         labelled,
         tuple(map(tuple, taps)),
-        make,
+        cast(Callable[..., Any], make),
         view,
         call=call,
         declared_call=follows,
@@ -206,9 +206,8 @@ def with_inputs(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
         for each in [*with_inputs(measurement.before).values(), measurement]:
             existing = table.setdefault(each.name, each)
             if existing is not each and existing.identity != each.identity:
-                made = join_words(
-                    f"{m.make.__module__}.{m.make.__qualname__}" for m in (existing, each)
-                )
+                functions = [cast(OwnPasses, m).make for m in (existing, each)]
+                made = join_words(f"{make.__module__}.{make.__qualname__}" for make in functions)
                 raise ValueError(
                     f"Expected one result of each name. Received: two called {each.name!r}, which "
                     f"{made} make with different parameters"
@@ -374,9 +373,8 @@ def _key(measurement: Measurement, data: Data, keys: dict[str, str]) -> str:
     """`fingerprint` of all that a result is made of: models, data, parameters, code and inputs."""
     code = code_of([*measurement.functions, __name__], NOT_MEASURING)
     inputs = [keys[source.name] for source in measurement.before]
-    return fingerprint(
-        measurement.identity, base_code(), code, data.facts_of(measurement.reads), inputs
-    )
+    facts = data.facts_of(measurement.reads)
+    return fingerprint(measurement.identity, base_code(), code, facts, inputs)
 
 
 def _missing(table: dict[str, Measurement], results: dict[str, Any]) -> list[Measurement]:
@@ -509,7 +507,7 @@ def _make_pass(
     else:
         finishes, shared = {}, SharedGraphs()
         for m in [*measurements, *(m for copy in sharing for m in copy.values())]:
-            with sharing_graphs(shared, [model.keras_model() for model in m.models]):
+            with sharing_graphs(shared, [model.keras_copy() for model in m.models]):
                 finishes |= _make([m], data, results, problems)
     for of_copy in others:
         finishes |= _make(of_copy, data, results, problems)
@@ -525,7 +523,7 @@ def _differ_in_weights(measurements: list[Measurement], copy: dict[str, Measurem
         for pair in zip(m.models, copy[m.name].models, strict=True)
     )
     try:
-        return all(differ_in_weights(model.keras_model(), c.keras_model()) for model, c in pairs)
+        return all(differ_in_weights(model.keras_copy(), c.keras_copy()) for model, c in pairs)
     except Exception as error:
         # A model that cannot be made anew has no copies; measuring these by themselves says why.
         _require_one_worker(error)
@@ -559,9 +557,10 @@ def _make(
     finishes = {}
     try:
         if able and isinstance(able[0], SharedPass):
-            finishes = _shared_pass(able, fed, data, able_copies)
+            together = cast(list[SharedPass], able)
+            finishes = _shared_pass(together, fed, data, cast(list[Any], able_copies))
         elif able:
-            (m,) = able
+            (m,) = cast(list[OwnPasses], able)
             result = m.make(*fed[m.name])
             finishes = {m.name: lambda: result}
     except Exception as error:
@@ -613,10 +612,10 @@ def _inputs(
 
 
 def _shared_pass(
-    measurements: list[Measurement],
+    measurements: list[SharedPass],
     fed: dict[str, list],
     data: Data,
-    copies: Sequence[dict[str, Measurement]] = (),
+    copies: Sequence[dict[str, SharedPass]] = (),
 ) -> Finishes:
     """One pass over the images that all of the measurements, and their copies, read."""
     taps = {}
@@ -648,7 +647,7 @@ def _shared_pass(
         _substitutes(measurements, copy, requests, of_copy)
         for copy, of_copy in zip(copies, statistics, strict=True)
     ]
-    images = data.read(measurements[0].reads)
+    images = data.read(cast(str, measurements[0].reads))
     totals, *totals_of_copies = pass_of_copies(
         requests, images, [{}, *substitutes], description="activations"
     )
@@ -660,8 +659,8 @@ def _shared_pass(
 
 
 def _substitutes(
-    measurements: list[Measurement],
-    copy: dict[str, Measurement],
+    measurements: list[SharedPass],
+    copy: dict[str, SharedPass],
     requests: dict[str, tuple],
     statistics: dict[str, Statistic],
 ) -> Substitutes:
@@ -670,8 +669,8 @@ def _substitutes(
     for m in measurements:
         if m.name not in copy:
             continue
-        handles += handles_of([model.keras_model() for model in m.models])
-        others += handles_of([model.keras_model() for model in copy[m.name].models])
+        handles += handles_of([model.keras_copy() for model in m.models])
+        others += handles_of([model.keras_copy() for model in copy[m.name].models])
         fed, fed_to_copy = requests[m.name][0].fed, statistics[m.name].fed
         if m.before and not fed:
             raise ValueError(

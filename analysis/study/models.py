@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -161,6 +161,17 @@ class StudyModel:
     keras_model: Callable[[], keras.Model] | None = field(default=None, compare=False)
 
     @property
+    def original(self) -> "StudyModel":
+        """The model that this is a variant, a further seed or a baseline of."""
+        if self.base is None:
+            raise ValueError(f"Expected a model with a base. Received: {self.name!r}")
+        return self.base
+
+    def keras_copy(self) -> keras.Model:
+        """A Keras model with its weights; a `NotApplicable` for a model that is none of Keras."""
+        return self.require(self.keras_model, "Keras model")()
+
+    @property
     def architecture(self) -> str:
         """Equal for a model and its untrained copies."""
         return self.original_key or self.key
@@ -221,7 +232,7 @@ class StudyModel:
     def require_scores(self) -> str:
         """The tap that holds scores of classes; a `NotApplicable` where there is none."""
         tap = self.scores or self.structure.scores
-        shape = self.shapes.get(tap, (2,) if tap == "logits" and not self.shapes else ())
+        shape = self.shapes.get(tap or "", (2,) if tap == "logits" and not self.shapes else ())
         are_scores = len(shape) == 1 and shape[0] > 1
         return self.require(
             tap if are_scores else "",
@@ -292,7 +303,8 @@ class StudyModel:
     def map_size(self, tap: str) -> tuple[int, int]:
         """Rows and columns of the map of a ResNet's stage, each of which halves the one before."""
         if tap in self.shapes:
-            return self.shapes[tap][:2]
+            rows, columns, *_ = self.shapes[tap]
+            return rows, columns
         grid = self.require_grid()
         times = 2 ** (len(self.stages) - 1 - self.stages.index(tap.split("/")[0]))
         return grid.rows * times, grid.columns * times
@@ -302,7 +314,7 @@ class StudyModel:
         shape = self.shapes.get(tap, ())
         if len(shape) != 3 or shape[0] * shape[1] == 1:
             return False
-        height, width = self.image_size
+        height, width = cast(tuple[int, int], self.image_size)  # as shapes are known
         return shape[0] * width == shape[1] * height
 
 
@@ -478,7 +490,8 @@ def shared_framing(
             "Expected models of images of equally many channels. "
             f"Received: models of {join_words(map(str, sorted(channels)))}"
         )
-    return Preprocessing(size, *[(0.5,) * channels.pop()] * 2)
+    half = (0.5,) * channels.pop()
+    return Preprocessing(size, half, half)
 
 
 def prepare_models(
@@ -620,7 +633,8 @@ def correct_of(
         return None, ""
     own = getattr(loaded.model, "class_names", None)
     try:
-        match_classes(own, *model.shapes[tap], class_names)
+        (num_classes,) = model.shapes[tap]
+        match_classes(own, num_classes, class_names)
     except ValueError as error:
         return None, as_reason(str(error)) if own else ""
     path = folder / f"accuracy.{model.slug}.nc"
@@ -628,10 +642,10 @@ def correct_of(
     result = load(path, key)
     if result is None:
         head = model.features(tap)
-        correct = correct_answers(lambda images: head(images)[tap], data.test)
+        correct = correct_answers(cast(Any, lambda images: head(images)[tap]), data.test)
         result = xr.DataArray(correct, dims="example", name="correct")
         result = keep(result, path, key, {"model": model.name})
-    return result.values.astype(bool), ""
+    return cast(xr.DataArray, result).values.astype(bool), ""
 
 
 def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, list[str], float]:
@@ -648,7 +662,11 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         grid = grid_of_shapes(known, known, size, graph, loaded.patch_size, loaded.prefix)
     plain = [] if loaded.is_plain else [loaded.expects.to_config()]
     names = ("patch_kernel", "position_embedding")
-    present = [name for name in names if getattr(loaded.model, name, None) is not None]
+    present: dict[str, Any] = {
+        name: partial(getattr, loaded.model, name)
+        for name in names
+        if getattr(loaded.model, name, None) is not None
+    }
     computed, why = _attention_of(loaded, images, grid)
     configuration = (
         checkpointing.describe_model(loaded.model) if loaded.is_keras else {"layers": shapes}
@@ -672,7 +690,7 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         graph=graph,
         chosen=loaded.taps if loaded.is_foreign else (),
         keras_model=(lambda: loaded.model) if loaded.is_keras else None,
-        **{name: partial(getattr, loaded.model, name) for name in present},
+        **present,
     )
     variations = map(variation, reversed(values.values()))  # none where a head is still zero
     return model, constant, next(filter(None, variations), 0.0)
@@ -716,7 +734,7 @@ def readable_taps(described: ModelTaps, patterns: Sequence[str]) -> list[str]:
     skips = layers_of("skips", described.names, described.shapes, graph, None)
     read += [tap for tap in skips if tap not in read]
     # Scores before a last softmax are no output of a layer.
-    return read if graph.scores in taps else [*read, graph.scores]
+    return read if graph.scores in (None, *taps) else [*read, cast(str, graph.scores)]
 
 
 def graph_of_values(

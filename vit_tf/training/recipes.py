@@ -313,7 +313,11 @@ class FineTuning:
 
     @classmethod
     def hyperrule(
-        cls, num_examples: int, image_size: int, batch_size: int = 512, **changes: Any
+        cls,
+        num_examples: int,
+        image_size: tuple[int, int],
+        batch_size: int = 512,
+        **changes: Any,
     ) -> "FineTuning":
         """The BiT-HyperRule (Kolesnikov et al. 2019, section 3.3).
 

@@ -79,7 +79,7 @@ def early_correspondence(cross: xr.Dataset) -> Estimate:
         )
 
     def share_of_depth(values: np.ndarray) -> float:
-        return np.mean(2 * (lower(values.argmax(axis=0))[is_matched] + 0.5) / len(values))
+        return float(np.mean(2 * (lower(values.argmax(axis=0))[is_matched] + 0.5) / len(values)))
 
     return of_cka(share_of_depth, cross.drop_vars("stderr", errors="ignore"))
 
@@ -154,7 +154,7 @@ def between_halves(cka: np.ndarray) -> float:
     if count < 2:
         raise ValueError(f"Expected at least two layers. Received: {count}")
     last = upper(np.arange(count))
-    return np.mean([cka[i, last[last != i]].mean() for i in lower(np.arange(count))])
+    return float(np.mean([cka[i, last[last != i]].mean() for i in lower(np.arange(count))]))
 
 
 def count_matches(models: list[StudyModel], results: Mapping[str, xr.Dataset]) -> str:

@@ -7,14 +7,12 @@ import xarray as xr
 
 from ...engine.estimates import (
     Estimate,
-    accuracy_of,
     contrast_over_depth,
     descriptive,
     lower,
     means_of,
     minus,
     of_cka,
-    require_above_chance,
     student,
     transformed,
     upper,
@@ -28,7 +26,7 @@ from ...study.figure import Figure, each, group, together, variants, with_roles
 from ...study.measure import Measurements, SharedPass, quantity, statistic
 from ...study.models import StudyModel
 from ..chapters import SKIPS
-from ..dosovitskiy import Accuracy
+from ..dosovitskiy import Accuracy, accuracy_gap
 from . import RAGHU
 from .section4_structure import cka_of, expect_cka
 
@@ -43,7 +41,7 @@ def skip_ratio_of(model: StudyModel) -> SharedPass:
 def skip_ratio_by_token(model: StudyModel) -> SharedPass | None:
     """The same for a model with prefix tokens, to compare with the spatial tokens."""
     measurement = skip_ratio_of(model)
-    return measurement if model.grid.prefix else None
+    return measurement if model.has_cls else None
 
 
 def cka_without_skips(models: list[StudyModel]) -> Measurements | None:
@@ -171,11 +169,7 @@ def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
     From accuracy in [0, 1], number of test examples and, where known, which of them are classified
     correctly, and the number of classes.
     """
-    (*intact, num_classes), (*without, _) = ((*pair, None, None)[:4] for pair in (intact, without))
-    if num_classes:
-        facts = {"examples": intact[1], "num_classes": num_classes}
-        require_above_chance(intact[0], facts, "the model with all skips")
-    return minus(accuracy_of(*intact), accuracy_of(*without))
+    return accuracy_gap(intact, without, "the model with all skips", of_first=True)
 
 
 @quantity(

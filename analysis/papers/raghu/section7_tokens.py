@@ -24,7 +24,7 @@ from ...engine.roles import Features
 from ...engine.stream import Statistic
 from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
-from ...probes.ridge import L2, ridge_probe, score_statistic, select_l2
+from ...probes.ridge import L2, Probe, ridge_probe, score_statistic, select_l2
 from ...similarity.localization import last_maps, localization, own_share
 from ...study.claims import RUNS, claim
 from ...study.data import Data
@@ -313,9 +313,7 @@ def probe_call(model: StudyModel, tokens: str) -> str:
     return f"analysis.select_l2(*map({fitted}, (validation, images)))"
 
 
-def _tested(
-    features: Features, fitted: xr.Dataset, selected: xr.Dataset
-) -> Statistic[xr.DataArray]:
+def _tested(features: Features, fitted: Probe, selected: xr.DataArray) -> Statistic[xr.DataArray]:
     """The statistic of the test images, which finishes with the accuracy at the chosen penalty."""
     scores = score_statistic(features, fitted)
     return replace(scores, finish=lambda totals: select_l2(selected, scores.finish(totals)))
@@ -343,8 +341,7 @@ def summary_probes_of(model: StudyModel) -> Measurements | None:
     """Accuracy of probes on each summary of the tokens of a model."""
     if model.role == "model" and not model.has_tokens:
         return None
-    model.require_grid()
-    if not model.grid.prefix:
+    if not model.require_grid().prefix:
         return {
             SUMMARIES["cls"]: first_token_probe_of(model),
             SUMMARIES["all"]: ridge_probe_of(model),
@@ -545,7 +542,7 @@ def _accuracy(result: xr.DataArray, part: int | str) -> Estimate:
         count = len(values)
         return accuracy_of(values[count // 3 : -(-2 * count // 3)].mean(), examples)
     correct = _correct(result[part]) if "correct" in result.coords else None
-    return accuracy_of(values[part], examples, correct)
+    return accuracy_of(float(values[part]), examples, correct)
 
 
 def _correct(accuracy: xr.DataArray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
+from typing import cast
 
 import numpy as np
 import xarray as xr
@@ -42,7 +43,7 @@ def data_scale_of(models: list[StudyModel]) -> Measurements:
             seeds = variants(models, model, "seed")
             fractions |= {1.0: seeds[0]} if seeds else {}
             inputs = tuple(block_cka_of(other, model) for other in fractions.values())
-            make = partial(_by_fraction, fractions=list(fractions))
+            make = partial(_by_fraction, fractions=cast(list[float], list(fractions)))
             measurements[model.name] = task("data_scale", model, make, inputs=inputs)
     return measurements
 

@@ -359,9 +359,7 @@ def cls_attention_of(model: StudyModel) -> Measurement | None:
     """Mean attention of the CLS token, for a model that has one."""
     weights = mean_attention_of(model)
     return (
-        task("cls_attention", model, attention_maps, inputs=(weights,))
-        if model.grid.prefix
-        else None
+        task("cls_attention", model, attention_maps, inputs=(weights,)) if model.has_cls else None
     )
 
 
@@ -605,7 +603,7 @@ def _over_images(
 def saliency_caption(models: list[StudyModel], results: Results) -> str:
     """The caption of `FIGURE_5`."""
     queries = "for the mean over all queries"
-    if any(model.grid.prefix for model in models):
+    if any(model.has_cls for model in models):
         queries = "for the attention of CLS and for the mean over the other queries"
     return (
         "Each point is a head: IoU of the object with the tokens that receive 60 % of its "

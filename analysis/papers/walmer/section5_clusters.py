@@ -60,7 +60,8 @@ def pooled_of(model: StudyModel, tokens: str, reads: str = "test") -> SharedPass
     taps, is_noise = summarised(model, tokens), model.role == "noise"
 
     def vectors(noise: StudyModel, features: Features, data: Data) -> Features:
-        return gaussian_like(noise.base.features(*taps), seed=POOLED.index(tokens), vectors=True)
+        original = noise.original.features(*taps)
+        return gaussian_like(original, seed=POOLED.index(tokens), vectors=True)
 
     return statistic(
         f"pooled_{tokens}_{reads}",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 import numpy as np
 import xarray as xr
@@ -77,7 +78,8 @@ def linear_probe_of(model: StudyModel) -> Measurement:
 
     def make(data: Data, *pooled: Pooled) -> xr.DataArray:
         fitted, tested = pooled[: len(words)], pooled[len(words) :]
-        return fit_linear_probe(model, fitted, tested, data.num_classes, layers=layers)
+        num_classes = cast(int, data.num_classes)  # as the data are labelled
+        return fit_linear_probe(model, fitted, tested, num_classes, layers=layers)
 
     return task("linear_probe", model, make, reads="gallery", inputs=(DATA, *inputs))
 
@@ -165,7 +167,7 @@ def best_of_layers(correct: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 def top_one_above_chance(neighbours: xr.DataArray) -> xr.DataArray:
     """`top_one`; a `ValueError` where no layer is above chance: none is then the best."""
     accuracy = top_one(neighbours)
-    require_above_chance(accuracy.max(), neighbours.attrs, "the best layer")
+    require_above_chance(accuracy.max().item(), neighbours.attrs, "the best layer")
     return accuracy
 
 
@@ -265,7 +267,8 @@ def _task_on_square_grid(
 ) -> Measurement:
     """A measurement of tokens that correspond, for models with a square grid."""
     taps = model.layers("tokens", "blocks")
-    model.require(model.grid.rows == model.grid.columns, "square grid")
+    grid = model.require_grid()
+    model.require(grid.rows == grid.columns, "square grid")
 
     def make(data: Data) -> xr.Dataset:
         return measure(model.features(*taps), data.read(reads), model.grid)
