@@ -62,7 +62,7 @@ def accuracy_by_data_of(models: list[StudyModel]) -> Measurements | None:
             make = partial(
                 accuracy_table,
                 fractions=[*(cast(float, variant.detail) for variant in trained[:-1]), 1.0],
-                accuracies=[each.accuracy for each in trained],
+                accuracies=[variant.accuracy for variant in trained if variant.accuracy],
             )
             measurements[model.name] = task("accuracy_by_data", tuple(trained), make, reads="")
     return measurements or None

@@ -388,8 +388,13 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str]]:
             )
         if hasattr(image, "getexif"):
             image = pixels_of(image)
-        read.append(decode_file(cast(Path, image)) if is_path else np.asarray(image))
-        names.append(Path(image).name if is_path else f"image {number}")
+        if is_path:
+            path = Path(cast(str, image))
+            read.append(decode_file(path))
+            names.append(path.name)
+        else:
+            read.append(np.asarray(image))
+            names.append(f"image {number}")
     return read, names
 
 
