@@ -493,8 +493,8 @@ def import_modules(names: Iterable[str]) -> None:
         # A class defined in a script or a notebook cannot be imported, but found by its name.
         custom_objects = keras.saving.get_custom_objects()
         for key, value in vars(module).items():
-            own = inspect.isclass(value) or inspect.isfunction(value)
-            if own and value.__module__ == module.__name__:
+            is_definition = inspect.isclass(value) or inspect.isfunction(value)
+            if is_definition and value.__module__ == module.__name__:
                 custom_objects.setdefault(key, value)
 
 
@@ -690,9 +690,9 @@ def add_recipe(
     for field in dataclasses.fields(recipe):
         if field.name in names if names else field.name not in ("seed", "augment"):
             text = texts[field.name].partition(";")[0]  # what follows is detail
-            own = texts[field.name].partition("None for ")[2]
-            own = own if field.default is None else field.default
-            shown = default or ("off" if own in (False, 0) else own)
+            default_words = texts[field.name].partition("None for ")[2]
+            default_words = default_words if field.default is None else field.default
+            shown = default or ("off" if default_words in (False, 0) else default_words)
             add(_flag(field.name), help=f"{text} (default: {shown})", **_reading(field))
 
 

@@ -93,9 +93,9 @@ def relabelled(
     from vit_tf.training.evaluation import match_classes
     from vit_tf.training.runs import checked_labels
 
-    own = getattr(model, "class_names", None)
+    model_classes = getattr(model, "class_names", None)
     try:
-        numbers = match_classes(own, num_scores, class_names, options.allow_other_classes)
+        numbers = match_classes(model_classes, num_scores, class_names, options.allow_other_classes)
     except ValueError as error:
         raise ValueError(f"{error}; --allow-other-classes evaluates anyway") from error
     test = checked_labels(test, len(numbers), options.split)

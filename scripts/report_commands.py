@@ -208,8 +208,8 @@ def read_data(
     }
     labelled = description.num_classes > 1
     if not can_fit(description, split):
-        found = {"facts": facts, "optional": annotated, "optional_facts": annotation_facts}
-        return Data(test, few, labelled=labelled, **found)
+        described = {"facts": facts, "optional": annotated, "optional_facts": annotation_facts}
+        return Data(test, few, labelled=labelled, **described)
     few_shot = {"batch_size": MOST_IN_BATCH, "held_out": options.shots, **source}
     from vit_tf.data.pipeline import TooFewImages  # with TensorFlow
 

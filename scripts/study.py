@@ -327,8 +327,8 @@ def expected_seconds(plans: Sequence[ModelPlan], options: Options) -> dict[str, 
     stages: dict[str, float] = {}
     for plan in plans:
         images = options.sizes["train"] * (0.5 if plan.is_far or plan.half is not None else 1)
-        each = PER_THOUSAND.get(plan.model.__name__, PER_THOUSAND_OTHERS) * pixels
-        stages[plan.name] = COMPILING + plan.recipe.epochs * images / 1000 * each
+        per_example = PER_THOUSAND.get(plan.model.__name__, PER_THOUSAND_OTHERS) * pixels
+        stages[plan.name] = COMPILING + plan.recipe.epochs * images / 1000 * per_example
     return stages | {"measuring": MEASURING * len(plans), "drawing": DRAWING * len(plans)}
 
 

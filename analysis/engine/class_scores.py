@@ -53,9 +53,9 @@ def class_gradients(
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(repeated)
         taps = taps_of(features, repeated)
-        own = tf.one_hot(classes, require_scores(taps, scores, classes))
+        is_explained = tf.one_hot(classes, require_scores(taps, scores, classes))
         target = tf.reduce_sum(
-            tf.cast(taps[scores], tf.float32) * tf.tile(own, (tf.shape(images)[0], 1))
+            tf.cast(taps[scores], tf.float32) * tf.tile(is_explained, (tf.shape(images)[0], 1))
         )
     tensors = sources(repeated, taps)
     gradients = dict(zip(tensors, tape.gradient(target, list(tensors.values())), strict=True))
@@ -94,20 +94,22 @@ def with_scores(model: Any, features: Features, scores: str | None) -> tuple[Fea
     """The features of a model whose scores, by default the last tap, are no probabilities."""
     if not isinstance(features, TapModel):
         return features, scores
-    made, tap = features, scores or features.taps[-1]
+    scored, tap = features, scores or features.taps[-1]
     is_whole = isinstance(model, keras.Model) and not isinstance(model, TapModel)
     if tap in features.taps and is_whole:
         return features, tap
     if is_whole:
         # What a model returns has the name of its last layer, its scores may have another one.
-        made = vit_tf.submodel(model, *features.taps[:-1], tap)
-    if tap not in made.taps:
+        scored = vit_tf.submodel(model, *features.taps[:-1], tap)
+    if tap not in scored.taps:
         return features, tap
-    made, tap = keep(made, ("class scores", tap), functools.partial(with_class_scores, made, tap))
+    scored, tap = keep(
+        scored, ("class scores", tap), functools.partial(with_class_scores, scored, tap)
+    )
     for fact in ("token_grid", "num_classes", "class_names"):
         if hasattr(features, fact):
-            setattr(made, fact, getattr(features, fact))
-    return made, tap
+            setattr(scored, fact, getattr(features, fact))
+    return scored, tap
 
 
 def scores_of_function(features: Features, images: Images, scores: str) -> tuple[Features, str]:
@@ -145,10 +147,10 @@ def scores_of_function(features: Features, images: Images, scores: str) -> tuple
         value = from_probabilities(taps[scores]) if before is None else from_scores(before)
         return {name: x for name, x in taps.items() if name != scores} | {tap: value}
 
-    made = Derived(features, compute, getattr(features, "token_grid", None))
+    derived = Derived(features, compute, getattr(features, "token_grid", None))
     if hasattr(features, "class_names"):
-        vars(made)["class_names"] = features.class_names
-    return made, tap
+        vars(derived)["class_names"] = features.class_names
+    return derived, tap
 
 
 def class_positions(features: Features, images: Images, classes: Classes, scores: str) -> list[int]:

@@ -678,8 +678,11 @@ def images_needed(
         return 2
 
     def is_enough(n: int) -> bool:
-        own = np.sqrt(n) * pilot.shared / deviation
-        critical, noncentrality = np.hypot(stdtrit(n - 1, ALPHA / 2), own), np.sqrt(n) * away
+        half_width_of_runs = np.sqrt(n) * pilot.shared / deviation
+        critical, noncentrality = (
+            np.hypot(stdtrit(n - 1, ALPHA / 2), half_width_of_runs),
+            np.sqrt(n) * away,
+        )
         noncentrality /= deviation
         reached = (
             nctdtr(n - 1, noncentrality, critical) if n < 1000 else ndtr(critical - noncentrality)

@@ -99,14 +99,16 @@ def _features_of_model(
     described, what = describe_taps(model), KINDS[kind]
     scores = [find_scores(model).tap] if what.with_scores else []
     height, width = recorder.input_spec(model)[0][1:3]
-    size, own = (height, width), getattr(model, "token_grid", None)
+    size, model_grid = (height, width), getattr(model, "token_grid", None)
     if patterns:
         features = vit_tf.submodel(described.source, *patterns, *scores)
         shapes = {tap: tuple(x.shape[1:]) for tap, x in features.output.items()}
-        grid = own or grid_of_shapes([t for t in features.taps if t not in scores], shapes, size)
+        grid = model_grid or grid_of_shapes(
+            [t for t in features.taps if t not in scores], shapes, size
+        )
     else:
         shapes, graph = described.shapes, described.graph
-        grid = own or grid_of_shapes(described.names, shapes, size, graph)
+        grid = model_grid or grid_of_shapes(described.names, shapes, size, graph)
         chosen = layers_of(kind, described.names, shapes, graph, grid, detail=detail, block=block)
         if not chosen and kind != "scores":
             raise ValueError(

@@ -297,12 +297,12 @@ def layers_of(
         known = DETAILS if KINDS[kind].is_detailed else ()
         if detail not in known:
             raise unknown_name("detail", detail, known)
-    found = KINDS[kind].select(_Model(names, shapes, graph, grid, detail, block))
+    layers = KINDS[kind].select(_Model(names, shapes, graph, grid, detail, block))
     if isinstance(detail, int) and not isinstance(detail, bool):
         if detail < 1:
             raise ValueError(f"Expected detail to be at least one layer. Received: {detail}")
-        return spread(found, detail)
-    return found
+        return spread(layers, detail)
+    return layers
 
 
 def grid_of_shapes(
@@ -322,8 +322,8 @@ def grid_of_shapes(
     held = [shapes[tap] for tap in held if not tap.endswith(("/weights", "/heads", "/value"))]
     weights = [shapes[tap][:0:-1] for tap in taps if tap.endswith("/weights")]
     weights = [shape for shape in weights if len(shape) == 2]
-    own = infer_grid(held, image_size, patch_size, prefix)
-    return own or infer_grid(weights, image_size, patch_size, prefix)
+    grid = infer_grid(held, image_size, patch_size, prefix)
+    return grid or infer_grid(weights, image_size, patch_size, prefix)
 
 
 def warn_of_missed_blocks(name: str, graph: ModelGraph) -> None:

@@ -22,8 +22,12 @@ def with_own_images(
     models: dict[Any, Features], data: Iterable[Images]
 ) -> tuple[dict[Any, Features], Preprocessing | JointPreprocessing | None]:
     """The models, and what prepares raw images for them, so that each is shown its own."""
-    found = {n: getattr(innermost_features(f), "preprocessing", None) for n, f in models.items()}
-    declared = {n: preprocessing for n, preprocessing in found.items() if preprocessing}
+    preprocessing_by_model = {
+        n: getattr(innermost_features(f), "preprocessing", None) for n, f in models.items()
+    }
+    declared = {
+        n: preprocessing for n, preprocessing in preprocessing_by_model.items() if preprocessing
+    }
     distinct = list(dict.fromkeys(declared.values()))
     if not distinct:
         return models, None
@@ -130,5 +134,5 @@ class _OwnImages:
         self.image_size = self._shape[:2]
 
     def __call__(self, rows: tf.Tensor) -> Taps:
-        own = rows[:, self._start : self._start + math.prod(self._shape)]
-        return taps_of(self._features, tf.reshape(own, (-1, *self._shape)))
+        images = rows[:, self._start : self._start + math.prod(self._shape)]
+        return taps_of(self._features, tf.reshape(images, (-1, *self._shape)))

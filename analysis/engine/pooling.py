@@ -267,10 +267,10 @@ def as_maps(taps: Taps, grid: TokenGrid | tuple[int, int] | None) -> dict[str, t
         if values.shape.rank == 4:
             maps[tap] = tf.cast(values, tf.float32)
         elif values.shape.rank == 3 and grid is not None:
-            own = as_grid(grid, values.shape[1])
-            if values.shape[1] == own.num_tokens:
-                tokens = own.spatial(tf.cast(values, tf.float32))
-                shape = (-1, own.rows, own.columns, values.shape[2])
+            token_grid = as_grid(grid, values.shape[1])
+            if values.shape[1] == token_grid.num_tokens:
+                tokens = token_grid.spatial(tf.cast(values, tf.float32))
+                shape = (-1, token_grid.rows, token_grid.columns, values.shape[2])
                 maps[tap] = tf.reshape(tokens, shape)
     if not maps:
         raise ValueError(

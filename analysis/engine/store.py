@@ -102,8 +102,8 @@ def _modules_of(function: Any) -> set[str]:
     else:
         bound = []
     bound = [item for item in tf.nest.flatten(bound) if callable(item)]
-    own = getattr(function, "__module__", None) or type(function).__module__
-    return {own}.union(*map(_modules_of, bound))
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return {module}.union(*map(_modules_of, bound))
 
 
 @cache

@@ -81,10 +81,10 @@ def keep(
         (Same(model), None if MADE_OF_MODEL in vars(model) else state_of(model))
         for model in (owner, *others)
     )
-    made = stores[bool(others)].get((key, states), make)
-    if isinstance(made, keras.Model):
-        cast(Any, made).__dict__[MADE_OF_MODEL] = True
-    return cast(Made, made)
+    kept = stores[bool(others)].get((key, states), make)
+    if isinstance(kept, keras.Model):
+        cast(Any, kept).__dict__[MADE_OF_MODEL] = True
+    return cast(Made, kept)
 
 
 def _is_plain(value: Any) -> bool:
@@ -355,8 +355,8 @@ def _attributes_of_keras() -> frozenset[str]:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     tracking = {name for name in dir(model) if name.startswith("_self_")}
-    own = {ATTRIBUTE, MADE_OF_MODEL}
-    return frozenset({*own, *vars(model), *tracking, *vars(keras.layers.Layer())})
+    set_here = {ATTRIBUTE, MADE_OF_MODEL}
+    return frozenset({*set_here, *vars(model), *tracking, *vars(keras.layers.Layer())})
 
 
 def _class_of(value: Any) -> Hashable:

@@ -619,7 +619,7 @@ def activation_patching(
         features,
         ("patching", scores, size, *places),
         step,
-        others=() if source is features else [source],
+        others=() if other_model is features else [other_model],
     )
     statistic = Statistic(step, finish, with_labels=True)
     data = in_batches(pairs, size)

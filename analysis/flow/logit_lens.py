@@ -118,9 +118,11 @@ def token_lens(features: Features, images: AnyImages, scores: str = "logits") ->
             return tf.cast(head(tf.broadcast_to(same, (size, *shape))), tf.float32)
 
         spec = tf.TensorSpec((size, taps[scores].shape[-1]), tf.float32)
-        found = tf.reshape(tf.map_fn(read, groups, fn_output_signature=spec), (-1, spec.shape[-1]))
+        scores_of_rows = tf.reshape(
+            tf.map_fn(read, groups, fn_output_signature=spec), (-1, spec.shape[-1])
+        )
         lead = (tf.shape(batch)[0], len(held), count, spec.shape[-1])
-        return tf.reshape(found[: tf.shape(rows)[0]], lead)
+        return tf.reshape(scores_of_rows[: tf.shape(rows)[0]], lead)
 
     step, layers = reuse(features, ("token_lens", scores), step, layers)
     rows = collect(step, images, description="logit lens of tokens", checked=(features,))

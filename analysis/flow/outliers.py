@@ -120,7 +120,7 @@ def outlier_tokens(
     def finish(totals: Totals) -> xr.Dataset:
         rows = totals["rows"]
         require_finite("outlier tokens", [x["norm"] for x in rows.values()], list(rows))
-        found = [outliers_of(own, level / len(rows)) for own in rows.values()]
+        outliers_by_layer = [outliers_of(values, level / len(rows)) for values in rows.values()]
         words = {
             "share": "share of spatial tokens that are outliers",
             "stderr": "standard error of the share over images",
@@ -130,11 +130,11 @@ def outlier_tokens(
             "norm_ratio": "median norm of outliers over that of the others",
         }
         variables = {
-            name: variable(("layer",), [layer[name] for layer in found], text)
+            name: variable(("layer",), [layer[name] for layer in outliers_by_layer], text)
             for name, text in words.items()
         }
         dims = ("layer", "tokens")
-        attention = np.array([layer["attention"] for layer in found])
+        attention = np.array([layer["attention"] for layer in outliers_by_layer])
         variables |= {
             "attention": variable(
                 dims, attention[..., 0], "attention received relative to uniform"
@@ -298,8 +298,8 @@ def outlier_roles(
         if isinstance(features, keras.Model):  # whose graphs are kept
             tokens = keep(features, ("tokens", *layers), lambda: submodel(features, *layers))
             tokens.token_grid = grid
-        found = outlier_tokens.statistic(tokens, level=level)
-        outliers = evaluate(found, images, tokens, description="outlier tokens")
+        statistic = outlier_tokens.statistic(tokens, level=level)
+        outliers = evaluate(statistic, images, tokens, description="outlier tokens")
     if missing := sorted(set(layers) - set(outliers["layer"].values)):
         raise ValueError(f"Expected outliers of the same layers. Received: none of {missing}")
     outliers = outliers.sel(layer=layers)

@@ -230,9 +230,13 @@ def _weighted_gradients(
 
     stack = []  # of gradients at the end of a piece, those of the lowest taps first
     for piece in reversed(pieces):
-        own = [row for row in rows if row.tap in piece.targets]
-        inner = [row for row in own if row.tap not in piece.at_end]
-        ends = [from_tap(piece, row, piece.end)[None] for row in own if row.tap in piece.at_end]
+        rows_of_piece = [row for row in rows if row.tap in piece.targets]
+        inner = [row for row in rows_of_piece if row.tap not in piece.at_end]
+        ends = [
+            from_tap(piece, row, piece.end)[None]
+            for row in rows_of_piece
+            if row.tap in piece.at_end
+        ]
         stack = [tf.concat(ends + stack, axis=0)] if ends or stack else []
         if piece is pieces[0]:
             return _at_images(piece, rows, inner, stack, from_tap, through, reduce)

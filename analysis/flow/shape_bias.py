@@ -96,7 +96,9 @@ def shape_bias(
             labels = np.array([names.index(kind) for kind in KINDS])[labels]
         is_shape, is_texture = (rows["predicted"] == labels[:, side] for side in (0, 1))
         of_class = labels[:, 0] == np.arange(num_classes[0])[:, None]
-        each = np.array([bias_of(is_shape[own], is_texture[own]) for own in of_class])
+        bias_by_class = np.array(
+            [bias_of(is_shape[is_of_class], is_texture[is_of_class]) for is_of_class in of_class]
+        )
         value, low, high = bias_of(is_shape, is_texture)
         shares = [is_shape.mean(), is_texture.mean(), 1 - (is_shape | is_texture).mean()]
         words = "share of shape decisions among those for shape or texture"
@@ -105,9 +107,9 @@ def shape_bias(
             "shape_bias": variable((), value, words),
             "low": variable((), low, ends["low"]),
             "high": variable((), high, ends["high"]),
-            "class_shape_bias": variable(("class",), each[:, 0], words),
-            "class_low": variable(("class",), each[:, 1], ends["low"]),
-            "class_high": variable(("class",), each[:, 2], ends["high"]),
+            "class_shape_bias": variable(("class",), bias_by_class[:, 0], words),
+            "class_low": variable(("class",), bias_by_class[:, 1], ends["low"]),
+            "class_high": variable(("class",), bias_by_class[:, 2], ends["high"]),
             "decisions": variable(("decision",), shares, "share of images"),
         }
         facts = facts_of(features, totals, "Wilson's interval over decisions", scores=scores)

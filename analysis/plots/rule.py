@@ -172,8 +172,8 @@ def _documentation(
 ) -> str:
     """The docstring of a plot: its own, and the sections that are the same for all plots."""
     summary, *sections = SECTION.split(inspect.getdoc(function) or "")
-    own = dict(zip(sections[::2], sections[1::2], strict=True))
-    pieces = ARGUMENT.split(own.get("Args", ""))
+    texts_by_section = dict(zip(sections[::2], sections[1::2], strict=True))
+    pieces = ARGUMENT.split(texts_by_section.get("Args", ""))
     texts = SHARED | dict(zip(pieces[1::2], pieces[2::2], strict=True))
     first, *names = inspect.signature(function).parameters
     forms = " or ".join(map(_in_words, shapes))

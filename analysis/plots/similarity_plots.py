@@ -182,8 +182,10 @@ SELF = 0.99  # the similarity of a layer with itself, of measures without errors
 def _self_similarity(matrix: xr.DataArray) -> float:
     """The least similarity of a layer with itself; 1 where none is compared with itself."""
     layers, others = (layer_names(matrix, dim) for dim in DIMS)
-    own = [matrix.values[layers.index(name), others.index(name)] for name in {*layers} & {*others}]
-    return np.nanmin(own, initial=1.0)
+    self_similarities = [
+        matrix.values[layers.index(name), others.index(name)] for name in {*layers} & {*others}
+    ]
+    return np.nanmin(self_similarities, initial=1.0)
 
 
 @draws(
@@ -220,21 +222,21 @@ def _mark_matches(ax: "Axes", cka: np.ndarray) -> None:
     """Mark the largest CKA of each column, the first axis of `cka`; count those on the diagonal."""
     columns = np.flatnonzero(np.isfinite(cka).any(axis=1))
     best = np.nan_to_num(cka[columns], nan=-np.inf).argmax(axis=1)
-    own = best == columns
+    is_corresponding = best == columns
     ends = (-0.5, len(cka) - 0.5)
     ax.plot(ends, ends, color="0.6", linewidth=0.8, label="corresponding layers")
     look: dict[str, Any] = {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 0.5}
     look["markersize"] = float(np.clip(54 * 3.2 / len(cka), 3, 7))
     for label, rows, marker, colour in (
-        ("best match: corresponding layer", own, "o", "white"),
-        ("best match: another layer", ~own, "X", style.ACCENT),
+        ("best match: corresponding layer", is_corresponding, "o", "white"),
+        ("best match: another layer", ~is_corresponding, "X", style.ACCENT),
     ):
         marks = {"marker": marker, "markerfacecolor": colour, "label": label}
         ax.plot(columns[rows], best[rows], **marks, **look)
     ax.set(xlim=ends, ylim=ends)
     corner = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "borderaxespad": 0, "borderpad": 0}
     ax.legend(
-        title=f"{own.sum()} of {len(cka)} layers match the corresponding layer best",
+        title=f"{is_corresponding.sum()} of {len(cka)} layers match the corresponding layer best",
         **corner, frameon=False, fontsize=8, title_fontsize=8, handlelength=1.6, labelspacing=0.25,
         alignment="left",
     )  # fmt: skip

@@ -132,10 +132,10 @@ def line_colours(
 ) -> dict[Label, "ColorType"]:
     """Distinct colours of lines, grey for baselines: dict from label to colour."""
     labels = list(dict.fromkeys(labels))
-    own = [label for label in labels if label not in baselines]
+    coloured = [label for label in labels if label not in baselines]
     grey = [label for label in labels if label in baselines]
     shades = np.linspace(0.35, 0.7, max(len(grey), 2)).round(2).astype(str)
-    return dict(zip(own, distinct_colours(len(own)), strict=True)) | dict(
+    return dict(zip(coloured, distinct_colours(len(coloured)), strict=True)) | dict(
         zip(grey, shades[: len(grey)], strict=True)
     )
 

@@ -227,10 +227,10 @@ def _scores(
 
 def _better(scores: np.ndarray, labels: np.ndarray, without_votes: bool) -> np.ndarray:
     """How many classes come before the true one; infinite where it needs votes and has none."""
-    own = np.take_along_axis(scores, labels[:, None].astype(np.int64), axis=1)
+    true_scores = np.take_along_axis(scores, labels[:, None].astype(np.int64), axis=1)
     lower = np.arange(scores.shape[1]) < labels[:, None]
-    before = (scores > own) | ((scores == own) & lower)
-    counts = (own[:, 0] > -np.inf) | without_votes
+    before = (scores > true_scores) | ((scores == true_scores) & lower)
+    counts = (true_scores[:, 0] > -np.inf) | without_votes
     return np.where(counts, before.sum(axis=1), np.inf)
 
 

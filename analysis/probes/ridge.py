@@ -430,15 +430,15 @@ def _accuracy(totals: Totals, features: Features, probe: Probe) -> xr.DataArray:
     accuracy = np.full((len(probe.weights), len(probe.l2), tokens), np.nan)
     for index, correct in enumerate(totals["correct"].values()):
         accuracy[index, :, : correct.shape[1]] = correct / examples
-    each = probe.tokens == EACH
+    is_each_token = probe.tokens == EACH
     estimator = "regularised least squares on {-1, 1} targets, float64"
     more = {"num_classes": probe.num_classes, "tokens": probe.tokens}
-    more |= {"train_examples": probe.examples} | (probe.positions if each else {})
+    more |= {"train_examples": probe.examples} | (probe.positions if is_each_token else {})
     facts = facts_of(features, totals, estimator, **more)
     dims, words = ("layer", "l2", "token"), ("test accuracy of a ridge probe", "1")
     coords = {"layer": list(probe.weights), "l2": probe.l2}
     result = array_of("accuracy", accuracy, dims, words, facts, **coords)
-    if each:
+    if is_each_token:
         return result
     correct = pack_correct(np.stack([np.moveaxis(x, 0, -1) for x in totals["rows"].values()]))
     return result.isel(token=0, drop=True).assign_coords(correct=(("layer", "l2"), correct))

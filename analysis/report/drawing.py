@@ -90,8 +90,10 @@ class Drawer:
         started = {name: key for _, keys, _ in self._started for name, key in keys.items()}
         made_of = {}
         for picture in pictures:
-            own = _results_of(picture, results).items()
-            made_of[picture.name] = {label: result.attrs["key"] for label, result in own}
+            results_by_label = _results_of(picture, results).items()
+            made_of[picture.name] = {
+                label: result.attrs["key"] for label, result in results_by_label
+            }
         stale = {}
         for picture in pictures:
             draws = [picture.figure.draw, __name__]
@@ -295,10 +297,10 @@ def _report_figure(
             for picture, by_label in zip(pictures, results_by_label, strict=True)
             for label, result in by_label.items()
         }
-        own = results_by_label[0] if len(pictures) == 1 else merged
+        results_of_figure = results_by_label[0] if len(pictures) == 1 else merged
         replaced = [picture for picture in pictures if picture.name in sentences]
         notes = [f"{picture.panel}: {sentences[picture.name]}" for picture in replaced]
-        caption = " ".join([first.caption(own, models), *notes])
+        caption = " ".join([first.caption(results_of_figure, models), *notes])
     references = dict.fromkeys(picture.figure.reference for picture in pictures)
     references = list(filter(None, references))
     panels = []

@@ -367,18 +367,18 @@ def _by_paper(claims: Sequence[Any], figures: dict[str, str]) -> list[dict[str, 
     numbered = [_judged(claim, number, figures) for number, claim in enumerate(claims, start=1)]
     papers = []
     for name, address in dict.fromkeys(claim["source"] for claim in numbered):
-        own = [claim for claim in numbered if claim["source"] == (name, address)]
+        claims_of_paper = [claim for claim in numbered if claim["source"] == (name, address)]
         groups = {}
-        for claim in own:
+        for claim in claims_of_paper:
             groups.setdefault(claim["statement"], []).append(claim)
         papers.append(
             {
                 "name": name,
                 "address": address,
-                "claims": own,
+                "claims": claims_of_paper,
                 "tested": [group for group in groups.values() if _is_tested(group)],
                 "untested": [group for group in groups.values() if not _is_tested(group)],
-                "counts": Counter(claim["key"] for claim in own),
+                "counts": Counter(claim["key"] for claim in claims_of_paper),
             }
         )
     return papers

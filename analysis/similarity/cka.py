@@ -101,15 +101,15 @@ def unbiased(kernels: tf.Tensor, of_mean: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     its diagonal. Scales are that size, and the sums of squares without and with the mean.
     """
     n = tf.cast(tf.shape(kernels)[-1], tf.float32)
-    own = tf.linalg.trace(kernels)
-    size = tf.maximum(own / n, 1e-37)  # a constant representation has a size too
+    trace = tf.linalg.trace(kernels)
+    size = tf.maximum(trace / n, 1e-37)  # a constant representation has a size too
     kernel = kernels / size[..., None, None]
     kernel = tf.linalg.set_diag(kernel, tf.zeros_like(kernel[..., 0]))
     rows = tf.reduce_sum(kernel, axis=-1) / (n - 2.0)
     total = tf.reduce_sum(rows, axis=-1)[..., None, None] / (n - 1.0)
     kernel = kernel - rows[..., :, None] - rows[..., None, :] + total
     kernel = tf.linalg.set_diag(kernel, tf.zeros_like(rows))
-    return kernel, tf.stack([size, own, own + of_mean], axis=-1)
+    return kernel, tf.stack([size, trace, trace + of_mean], axis=-1)
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
@@ -323,8 +323,8 @@ def varying_layers(
     names = np.concatenate(layers)  # of both models
     own_hsic = np.diagonal(hsic, axis1=1, axis2=2)
     require_finite("CKA", own_hsic.T, names.tolist())
-    size, own, raw = np.moveaxis(scales.astype(np.float64), -1, 0)
-    varies = own.sum(axis=0) > 1e-12 * raw.sum(axis=0)
+    size, centred, raw = np.moveaxis(scales.astype(np.float64), -1, 0)
+    varies = centred.sum(axis=0) > 1e-12 * raw.sum(axis=0)
     varies &= own_hsic.sum(axis=0) > NEGLIGIBLE * (size**2).sum(axis=0)
     constant = list(dict.fromkeys(names[~varies].tolist()))
     varying = [names[positions[varies[positions]]].tolist() for positions in sides(layers)]
@@ -531,8 +531,8 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         layers[:] = [list(model_taps)[-1] for model_taps in taps]
-        each = zip(layers, taps, grids.values(), strict=True)
-        every = [x for tap, values, grid in each for x in _parts(tap, values[tap], grid)]
+        last_layers = zip(layers, taps, grids.values(), strict=True)
+        every = [x for tap, values, grid in last_layers for x in _parts(tap, values[tap], grid)]
         return hsic_terms(images, *layer_kernels(every))
 
     def finish(totals: Totals) -> xr.Dataset:

@@ -141,11 +141,11 @@ def sensitivity_terms(
     """
     scaled, squares_of_units = zip(*map(in_units, (*layers, images)), strict=True)
     grams, of_mean = map(tf.stack, zip(*map(layer_gram, scaled), strict=True))
-    own = tf.linalg.trace(grams)
+    traces = tf.linalg.trace(grams)
     count = tf.shape(grams)[-1]
-    size = tf.maximum(own / tf.cast(count, tf.float32), 1e-37)  # that of a constant layer too
+    size = tf.maximum(traces / tf.cast(count, tf.float32), 1e-37)  # that of a constant layer too
     grams /= size[:, None, None]
-    scales = tf.cast(tf.stack([size, own, own + of_mean], axis=-1), tf.float64)
+    scales = tf.cast(tf.stack([size, traces, traces + of_mean], axis=-1), tf.float64)
     scales *= tf.stack(squares_of_units)[:, None]
 
     everyone = tf.ones(count)

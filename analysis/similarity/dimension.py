@@ -84,10 +84,10 @@ def intrinsic_dimension(
         examples = int(totals["examples"])
         if examples < LEAST_IMAGES:
             raise ValueError(f"Expected at least {LEAST_IMAGES} images. Received: {examples}")
-        each = [layer_dimensions(x) for x in rows]
+        dimensions = [layer_dimensions(x) for x in rows]
         few = [
             layer
-            for layer, (*_, duplicates) in zip(layers, each, strict=True)
+            for layer, (*_, duplicates) in zip(layers, dimensions, strict=True)
             if examples - duplicates < LEAST_IMAGES
         ]
         if few:
@@ -95,8 +95,8 @@ def intrinsic_dimension(
                 f"Expected at least {LEAST_IMAGES} images that differ in every layer. Received: "
                 f"fewer at {format_list(few)}"
             )
-        value = np.stack([value for value, *_ in each], axis=-1)
-        rest = np.stack([rest for _, rest, _ in each], axis=-1)
+        value = np.stack([value for value, *_ in dimensions], axis=-1)
+        rest = np.stack([rest for _, rest, _ in dimensions], axis=-1)
         spread = ((rest - rest.mean(axis=0)) ** 2).sum(axis=0)
         stderr = np.sqrt((NUM_GROUPS - 1) / NUM_GROUPS * spread)
         dims = ("measure", "layer")
@@ -107,7 +107,7 @@ def intrinsic_dimension(
                 ("batch", *dims), rest, "dimension without each group of images"
             ),
         }
-        duplicates = max(duplicates for *_, duplicates in each)
+        duplicates = max(duplicates for *_, duplicates in dimensions)
         facts = facts_of(
             features, totals, ESTIMATOR, tokens=tokens or DEFAULT, duplicates=duplicates
         )

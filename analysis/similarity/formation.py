@@ -117,8 +117,8 @@ def load_records(folder: Path) -> dict[int, Record]:
             when: Kernels(state[f"{when}_values"].values, state[f"{when}_scales"].values)
             for when in ("start", "now")
         }
-        own = [name for name, variable in state.items() if variable.dims == ("epoch", "layer")]
-        records[epoch] = Record(state[own], **kernels)
+        names = [name for name, variable in state.items() if variable.dims == ("epoch", "layer")]
+        records[epoch] = Record(state[names], **kernels)
     return records
 
 
@@ -337,8 +337,8 @@ class FormationRecorder(Recorder):
 def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> Features:
     """The callable from images to layers that `features` is, or that it reads from the model."""
     if isinstance(features, keras.layers.Layer):
-        own = {id(variable) for variable in model.variables}
-        if not own.issuperset(map(id, features.variables)):
+        variable_ids = {id(variable) for variable in model.variables}
+        if not variable_ids.issuperset(map(id, features.variables)):
             raise ValueError(
                 f"{EXPECTED}. Received: {features.name!r}, whose weights are not those of the model"
             )
@@ -347,16 +347,16 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
     images = tf.convert_to_tensor(images)
     for argument_name, argument in (("the model", model), ("images", images)):
         try:
-            made = infer(features, argument)
+            features_or_taps = infer(features, argument)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             attempts.append(f"of {argument_name} raises {type(error).__name__}: {reason}")
             continue
-        if argument is model and callable(made):
-            return cast(Features, made)
-        if argument is images and isinstance(made, Mapping):
+        if argument is model and callable(features_or_taps):
+            return cast(Features, features_or_taps)
+        if argument is images and isinstance(features_or_taps, Mapping):
             return features
-        attempts.append(f"of {argument_name} gives a {type(made).__name__}")
+        attempts.append(f"of {argument_name} gives a {type(features_or_taps).__name__}")
     name = getattr(features, "__name__", repr(features))
     raise ValueError(f"{EXPECTED}. Received: {name}, which {', and '.join(attempts)}")
 

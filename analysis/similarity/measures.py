@@ -68,14 +68,14 @@ class Layers:
     def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Kernels as they are, what the mean adds to each row, (layer, n), and its square."""
         pairs = zip(self.values, self._grams, strict=True)
-        made = [_kernel(values, kernel) for values, (kernel, _) in pairs]
-        return tuple(map(tf.stack, zip(*made, strict=True)))
+        kernels = [_kernel(values, kernel) for values, (kernel, _) in pairs]
+        return tuple(map(tf.stack, zip(*kernels, strict=True)))
 
     @cached_property
     def size(self) -> tf.Tensor:
         """The sizes of the kernels before they were divided, float64 of shape (layer,)."""
-        own = tf.linalg.trace(self._parts[0]) / tf.cast(self.examples, tf.float64)
-        return tf.maximum(own * self._squares_of_units, 1e-100)
+        mean_of_diagonal = tf.linalg.trace(self._parts[0]) / tf.cast(self.examples, tf.float64)
+        return tf.maximum(mean_of_diagonal * self._squares_of_units, 1e-100)
 
     @cached_property
     def kernels(self) -> tf.Tensor:
@@ -96,9 +96,9 @@ class Layers:
     @cached_property
     def squared_distances(self) -> tf.Tensor:
         """Squared Euclidean distances, in units of the size of each kernel."""
-        own = tf.linalg.diag_part(self.kernels)
-        squares = own[:, :, None] + own[:, None, :] - 2.0 * self.kernels
-        return tf.linalg.set_diag(tf.maximum(squares, 0.0), tf.zeros_like(own))
+        squared_norms = tf.linalg.diag_part(self.kernels)
+        squares = squared_norms[:, :, None] + squared_norms[:, None, :] - 2.0 * self.kernels
+        return tf.linalg.set_diag(tf.maximum(squares, 0.0), tf.zeros_like(squared_norms))
 
     @cached_property
     def distances(self) -> tf.Tensor:
@@ -246,11 +246,11 @@ def of_pairs(
     def terms(layers: Layers, places: Places) -> dict[str, tf.Tensor]:
         pairs = places.pairs(symmetric)
         there = has_value(layers) if has_value else [True] * len(layers.values)
-        made = [at for at, (i, j) in enumerate(pairs) if there[i] and there[j]]
+        positions = [at for at, (i, j) in enumerate(pairs) if there[i] and there[j]]
         values = tf.fill((len(pairs),), tf.constant(np.nan, tf.float64))
-        if made:
-            computed = over_pairs(function, [pairs[at] for at in made], *stacks(layers))
-            values = tf.tensor_scatter_nd_update(values, np.array(made)[:, None], computed)
+        if positions:
+            computed = over_pairs(function, [pairs[at] for at in positions], *stacks(layers))
+            values = tf.tensor_scatter_nd_update(values, np.array(positions)[:, None], computed)
         return {"sum": values, "batches": tf.ones((), tf.float64)}
 
     def value(totals: Totals, places: Places) -> np.ndarray:
@@ -354,8 +354,8 @@ def _token_hsic(layers: Layers) -> tf.Tensor:
     result = tf.fill((len(tokens), len(tokens)), tf.constant(np.nan, tf.float64))
     for count in dict.fromkeys(counts):
         members = [place for place, other in enumerate(counts) if other == count]
-        made = [_token_kernels(tokens[place]) for place in members]
-        kernels, size = (tf.stack(parts) for parts in zip(*made, strict=True))
+        kernels_and_sizes = [_token_kernels(tokens[place]) for place in members]
+        kernels, size = (tf.stack(parts) for parts in zip(*kernels_and_sizes, strict=True))
         flat = tf.reshape(kernels, (len(members), -1))
         n = tf.cast(tf.shape(kernels)[-1], tf.float64)
         products = tf.cast(tf.matmul(flat, flat, transpose_b=True), tf.float64)
@@ -550,15 +550,15 @@ def _channels(layers: Layers) -> tf.Tensor:
     """Centred channels (layer, n, channel), filled with zeros to one width; 0 of wide layers."""
     narrow = _narrow(layers)
     widths = [width_of(x) if fits else 0 for x, fits in zip(layers.values, narrow, strict=True)]
-    made = []
+    channels = []
     for x, width in zip(layers.values, widths, strict=True):
         if not width:
-            made.append(tf.zeros((layers.examples, max(widths)), tf.float64))
+            channels.append(tf.zeros((layers.examples, max(widths)), tf.float64))
             continue
         flat = tf.cast(tf.reshape(x, (layers.examples, width)), tf.float64)
         centred = flat - tf.reduce_mean(flat, axis=0)
-        made.append(tf.pad(centred, [[0, 0], [0, max(widths) - width]]))
-    return tf.stack(made)
+        channels.append(tf.pad(centred, [[0, 0], [0, max(widths) - width]]))
+    return tf.stack(channels)
 
 
 # Share of the largest eigenvalue below which one of a product of kernels is rounding.
@@ -604,10 +604,10 @@ def procrustes() -> Measure:
     ) -> tf.Tensor:
         # The squared singular values of X' Y are the eigenvalues of this product.
         squares = tf.linalg.eigvalsh(root_y @ kernel_x @ root_y)
-        own = tf.linalg.trace(kernel_x) * tf.linalg.trace(kernel_y)
+        squared_sizes = tf.linalg.trace(kernel_x) * tf.linalg.trace(kernel_y)
         real = squares > ROUNDING * squares[..., -1:]
         roots = tf.where(real, tf.sqrt(tf.maximum(squares, 0.0)), 0.0)
-        cosine = tf.reduce_sum(roots, axis=-1) / tf.sqrt(tf.maximum(own, 1e-300))
+        cosine = tf.reduce_sum(roots, axis=-1) / tf.sqrt(tf.maximum(squared_sizes, 1e-300))
         return 1.0 - tf.acos(tf.minimum(cosine, 1.0)) / (math.pi / 2)
 
     return of_pairs("procrustes", stacks, value, ROTATIONS)
@@ -781,8 +781,8 @@ def _held_out(kernels: tf.Tensor, fold: int, folds: int, l2: float) -> tuple[tf.
     """
     n = tf.shape(kernels)[-1]
     everyone = tf.eye(n, dtype=tf.float64)
-    own = tf.range(n) % folds == fold
-    tested, fitted = (tf.boolean_mask(everyone, mask) for mask in (own, ~own))
+    is_tested = tf.range(n) % folds == fold
+    tested, fitted = (tf.boolean_mask(everyone, mask) for mask in (is_tested, ~is_tested))
     # A remainder, which is left out, may have no image to fit.
     count = tf.cast(tf.maximum(tf.shape(fitted)[0], 1), tf.float64)
     mean = tf.reduce_sum(fitted, axis=0, keepdims=True) / count

@@ -813,12 +813,12 @@ def _claims(result: xr.Dataset) -> list[Result]:
     for name in result["claim"].values:
         row = result.sel(claim=name)
         values = {field: row[field].item() for field in plain}
-        each = [
+        rows = [
             f"{training}: " + ("not measured" if np.isnan(value) else f"{value:.3g}")
             for training, value in zip(result["training"].values, row["values"].values, strict=True)
         ]
         if values["outcome"] != NOT_TESTED:
-            values["explanation"] += f" Values: {'; '.join(each)}."
+            values["explanation"] += f" Values: {'; '.join(rows)}."
         values["source"] = (values["source"], sources.get(values["source"], ""))
         untrained = row["untrained_mean"].item()
         values["untrained"] = () if np.isnan(untrained) else (untrained,)

@@ -508,16 +508,18 @@ def _roles(claim: Claim) -> list[str]:
 def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, StudyModel]]:
     """Every set of models that can play the parts of a claim, without parts that none can play."""
     roles = _roles(claim)
-    own = [role for role in roles if role in ARMS]
-    candidates = {role: [model for model in models if model.scorecard_role == role] for role in own}
-    present = [role for role in own if candidates[role]]
+    arms = [role for role in roles if role in ARMS]
+    candidates = {
+        role: [model for model in models if model.scorecard_role == role] for role in arms
+    }
+    present = [role for role in arms if candidates[role]]
     sets_of_models = []
     # Where a part cannot be played it is not measured, whichever models play the others.
     combinations = product(*(candidates[role] for role in present))
-    for combination in combinations if present == own else [next(combinations)]:
+    for combination in combinations if present == arms else [next(combinations)]:
         by_role = dict(zip(present, combination, strict=True))
         for role in roles:
-            if role in own:
+            if role in arms:
                 continue
             base = by_role.get(BASES.get(role, "vit"))
             if base is None and role != "before":

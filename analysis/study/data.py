@@ -130,8 +130,8 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
     facts = {"test": _digest(images)}
     has_labels = _has_classes(images, test.element_spec)
     if train is None:
-        found = {"facts": facts, "optional": optional, "optional_facts": optional_facts}
-        return Data(test, few, labelled=has_labels, **found)
+        described = {"facts": facts, "optional": optional, "optional_facts": optional_facts}
+        return Data(test, few, labelled=has_labels, **described)
     require_labelled("train", train)
     labelled = batch_train(train)
     if num_classes is None:

@@ -181,8 +181,8 @@ def explore(
         return explore_models(models, images, path)
     if isinstance(model, str | os.PathLike):
         model, name = vit_tf.load(model), name or own_name(model)
-    own = name or getattr(model, "name", None) or getattr(model, "__name__", "model")
-    return explore_models({own: (model, settings)}, images, path).select(own)
+    page_name = name or getattr(model, "name", None) or getattr(model, "__name__", "model")
+    return explore_models({page_name: (model, settings)}, images, path).select(page_name)
 
 
 def explore_models(
@@ -512,11 +512,11 @@ def class_name(names: Sequence[str], position: int) -> str:
 def _scores(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) -> Payload:
     """The most probable classes of each image, and those explained that are not among them."""
     shares_of_images = probabilities(result.values, subject.model.has_sigmoids)
-    each = []
+    classes_by_image = []
     for shares, explained in zip(shares_of_images, subject.explained_classes, strict=True):
         best = np.argsort(-shares, kind="stable")[:PREDICTIONS].tolist()
         listed = [*best, *(number for number in explained if number not in best)]
-        each.append(
+        classes_by_image.append(
             [
                 {
                     "name": class_name(class_names, number),
@@ -526,7 +526,7 @@ def _scores(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) 
                 for number in (listed if subject.classes is not None else best)
             ]
         )
-    return {}, [{"predictions": classes} for classes in each]
+    return {}, [{"predictions": classes} for classes in classes_by_image]
 
 
 def _attention(result: xr.Dataset, subject: Subject, _: object) -> Payload:
@@ -571,15 +571,15 @@ def _similarity(result: xr.DataArray, *_: object) -> Payload:
 
 def _lens(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) -> Payload:
     shares = probabilities(result.values, subject.model.has_sigmoids)
-    each = []
+    lens_by_image = []
     for values, explained in zip(shares, subject.explained_classes, strict=True):
         best = np.argsort(-values, axis=-1, kind="stable")[:, :BEST]
         top = [
             [(class_name(class_names, int(c)), float(f"{layer[c]:.4g}")) for c in order]
             for layer, order in zip(values, best, strict=True)
         ]
-        each.append({"lens": pack(values[:, explained], 32), "top": top})
-    return {}, each
+        lens_by_image.append({"lens": pack(values[:, explained], 32), "top": top})
+    return {}, lens_by_image
 
 
 def _components(result: dict[str, xr.DataArray], *_: object) -> Payload:
@@ -632,11 +632,11 @@ def _removals(result: xr.DataArray, subject: Subject, _: object) -> Payload:
     without = probabilities(np.where(missing[..., None], 0, result.values), has_sigmoids)
     change = np.where(missing[..., None], np.nan, 100 * (without - intact))
     shared = {"removed": [str(tap) for tap in result["removed"].values]}
-    own = [
+    changes = [
         values[..., classes]
         for values, classes in zip(change, subject.explained_classes, strict=True)
     ]
-    return shared, [{"removals": pack(np.moveaxis(values, -1, 0), 32)} for values in own]
+    return shared, [{"removals": pack(np.moveaxis(values, -1, 0), 32)} for values in changes]
 
 
 def _norms(result: xr.Dataset, subject: Subject, _: object) -> Payload:
@@ -644,8 +644,10 @@ def _norms(result: xr.Dataset, subject: Subject, _: object) -> Payload:
     grid = subject.model.grid
     if grid is None or np.isnan(both[0]).any() or both[0].shape[-1] != grid.num_tokens:
         both = [np.nanmean(x, axis=-1, keepdims=True) for x in both]
-    each = [{"skip": pack(s, 32), "branch": pack(b, 32)} for s, b in zip(*both, strict=True)]
-    return {"norm_tokens": both[0].shape[-1]}, each
+    norms_by_image = [
+        {"skip": pack(s, 32), "branch": pack(b, 32)} for s, b in zip(*both, strict=True)
+    ]
+    return {"norm_tokens": both[0].shape[-1]}, norms_by_image
 
 
 def _fields(result: xr.DataArray, *_: object) -> Payload:

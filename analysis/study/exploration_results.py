@@ -65,8 +65,8 @@ class Subject:
     @property
     def prefix_names(self) -> Sequence[str]:
         """Names of the prefix tokens: the model's own, or CLS and registers."""
-        own = prefix_names(self.model.grid.prefix if self.model.grid else 0)
-        return self.named if self.named and len(self.named) == len(own) else own
+        default_names = prefix_names(self.model.grid.prefix if self.model.grid else 0)
+        return self.named if self.named and len(self.named) == len(default_names) else default_names
 
     @property
     def pooled_tokens(self) -> tuple[int, ...]:
@@ -169,8 +169,8 @@ class Subject:
     ) -> list[str]:
         """The layers that a measurement declares; a `NotApplicable` for a model without them."""
         kind = measurement.kind
-        found = self.model.find_layers(kind) if kind == "scores" else self.model.layers(kind)
-        return spread(found, most(self, found)) if most else found
+        layers = self.model.find_layers(kind) if kind == "scores" else self.model.layers(kind)
+        return spread(layers, most(self, layers)) if most else layers
 
 
 @dataclass(frozen=True)

@@ -129,9 +129,9 @@ class Figure:
     @property
     def reference(self) -> str:
         """The figures and tables of the paper, in words; empty for what is not in it."""
-        own = [number for number in self.numbers.split() if not number.islower()]
-        tables = [number[1:] for number in own if number.startswith("T")]
-        figures = [number for number in own if not number.startswith("T")]
+        in_paper = [number for number in self.numbers.split() if not number.islower()]
+        tables = [number[1:] for number in in_paper if number.startswith("T")]
+        figures = [number for number in in_paper if not number.startswith("T")]
         return " and ".join(
             f"{word}{'s' if len(numbers) > 1 else ''} {join_words(numbers)}"
             for word, numbers in (("Figure", figures), ("Table", tables))
@@ -683,12 +683,12 @@ def without_failures(
     drawable, failed = [], []
     for picture in pictures:
         measurements = picture.selection.measurements
-        made = {key: m for key, m in measurements.items() if results[m.name] is not None}
-        if set(made) - set(picture.selection.baselines):
+        measured = {key: m for key, m in measurements.items() if results[m.name] is not None}
+        if set(measured) - set(picture.selection.baselines):
             drawable.append(
-                replace(picture, selection=replace(picture.selection, measurements=made))
+                replace(picture, selection=replace(picture.selection, measurements=measured))
             )
-        why = {key: problems[m.name] for key, m in measurements.items() if key not in made}
+        why = {key: problems[m.name] for key, m in measurements.items() if key not in measured}
         if why:
             failed.append(
                 (picture.full_title, [f"{label}: {reason}" for label, reason in why.items()])

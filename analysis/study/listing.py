@@ -16,8 +16,8 @@ Fields: TypeAlias = dict[str, Any]
 
 def choices_of(prefix: str, numbers: str, also: str = "") -> tuple[str, ...]:
     """The numbers that select a figure, such as `("W.3", "W.14")`."""
-    own = [n if n.islower() else f"{prefix}{n}" for n in numbers.split()]
-    return (*own, *also.split())
+    prefixed = [n if n.islower() else f"{prefix}{n}" for n in numbers.split()]
+    return (*prefixed, *also.split())
 
 
 def listed_figures(folder: Path = PAPERS) -> list[tuple[tuple[str, ...], str]] | None:

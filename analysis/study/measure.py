@@ -96,9 +96,9 @@ class Measurement:
     @property
     def all_reads(self) -> set[str]:
         """Every field of `Data` that it, and what it is made of, go through, and `LABELS`."""
-        own = {self.reads} if self.reads else set()
-        own |= {LABELS} if self.labelled else set()
-        return own.union(*(source.all_reads for source in self.before))
+        reads = {self.reads} if self.reads else set()
+        reads |= {LABELS} if self.labelled else set()
+        return reads.union(*(source.all_reads for source in self.before))
 
 
 @dataclass(frozen=True)

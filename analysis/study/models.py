@@ -190,14 +190,14 @@ class StudyModel:
 
     def layers(self, kind: str, detail: Detail = None, block: str = "block00") -> list[str]:
         """The layers that a measurement of a kind reads; a `NotApplicable` where there are none."""
-        found = self.find_layers(kind, detail, block)
-        if "attention" in kind and not found:
+        layers = self.find_layers(kind, detail, block)
+        if "attention" in kind and not layers:
             hidden = self.has_tokens and not self.has_sums
             within = (
                 " among its layers: a layer that has any keeps them to itself" if hidden else ""
             )
-            return self.require(found, self._no_attention or f"attention weights{within}")
-        return self.require(found, KINDS[kind].lacks)
+            return self.require(layers, self._no_attention or f"attention weights{within}")
+        return self.require(layers, KINDS[kind].lacks)
 
     def find_layers(self, kind: str, detail: Detail = None, block: str = "block00") -> list[str]:
         """The layers that a measurement of a kind reads, where the model has any."""
@@ -413,9 +413,11 @@ class LoadedModel:
         if not self.is_keras:
             return self.digest or token_hex(8)
         kinds = {type(layer) for layer in self.model._flatten_layers()}
-        own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in DESCRIBED]
-        own.sort(key=lambda kind: (kind.__module__, kind.__qualname__))
-        code = [(kind.__qualname__, getattr(kind.call, "__code__", None)) for kind in own]
+        custom_kinds = [
+            kind for kind in kinds if kind.__module__.partition(".")[0] not in DESCRIBED
+        ]
+        custom_kinds.sort(key=lambda kind: (kind.__module__, kind.__qualname__))
+        code = [(kind.__qualname__, getattr(kind.call, "__code__", None)) for kind in custom_kinds]
         if self.digest:
             return fingerprint(self.digest, code)
         total = hashlib.sha256(str(checkpointing.config_of(self.model)).encode())
@@ -631,12 +633,12 @@ def correct_of(
     has_scores = loaded.is_keras or getattr(loaded.model, "scores", None)
     if not has_scores or not is_vector or not class_names or not data.labelled:
         return None, ""
-    own = getattr(loaded.model, "class_names", None)
+    model_classes = getattr(loaded.model, "class_names", None)
     try:
         (num_classes,) = model.shapes[tap]
-        match_classes(own, num_classes, class_names)
+        match_classes(model_classes, num_classes, class_names)
     except ValueError as error:
-        return None, as_reason(str(error)) if own else ""
+        return None, as_reason(str(error)) if model_classes else ""
     path = folder / f"accuracy.{model.slug}.nc"
     key = fingerprint("correct answers", base_code(), model.key, data.facts, list(class_names))
     result = load(path, key)

@@ -185,13 +185,13 @@ def _share_below_own(similarity: xr.DataArray, factor: int) -> np.ndarray:
     row, column = (
         (last[f"token_{axis}"].values // factor).astype(int) for axis in ("row", "column")
     )
-    own = row * columns + column
-    mine = maps[np.arange(len(maps)), own][:, None]
+    own_patch = row * columns + column
+    mine = maps[np.arange(len(maps)), own_patch][:, None]
     better = np.where(np.isfinite(maps - mine), (maps < mine) + 0.5 * (maps == mine), np.nan)
-    better[np.arange(len(maps)), own] = np.nan
+    better[np.arange(len(maps)), own_patch] = np.nan
     is_known = np.isfinite(better).any(axis=1)
-    counts = np.bincount(own[is_known], minlength=rows * columns)
-    sums = np.bincount(own[is_known], np.nanmean(better[is_known], axis=1), rows * columns)
+    counts = np.bincount(own_patch[is_known], minlength=rows * columns)
+    sums = np.bincount(own_patch[is_known], np.nanmean(better[is_known], axis=1), rows * columns)
     return sums / np.where(counts, counts, np.nan)
 
 
