@@ -718,7 +718,7 @@ def _least_count(is_enough: Callable[[int], bool]) -> int:
 
 
 def _standard_error(pilot: Estimate) -> float:
-    """Of an estimate: its own, or that of a normal interval of the same width."""
+    """The standard error of an estimate, or that of a normal interval of the same width."""
     if pilot.error:
         return pilot.error[0]
     return (pilot.high - pilot.low) / 2 / t_interval(0, 1, np.inf)[1]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 UNTRAINED_ROLES = ("untrained", "copy")  # of the randomly initialized copies of a model
-# Of more models than that only the two that are furthest apart are compared.
+# Where there are more models than that, only the two that are furthest apart are compared.
 MOST_PAIRWISE = 3
 
 

@@ -35,7 +35,7 @@ class Drawing:
     # Labels of results that are drawn as baselines; None where `plot` knows none.
     baselines: tuple[str, ...] | None
     description: str  # of the figure, for errors
-    # Of the PNG; None for a picture that only shares its scales with others.
+    # Where the PNG is written; None for a picture that only shares its scales with others.
     path: Path | None = None
 
     def figure(self) -> "Figure":

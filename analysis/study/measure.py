@@ -635,7 +635,7 @@ def _shared_pass(
         looked_at = zip(m.models, m.taps, strict=True)
         features_of_models = [choose(views[model, m.view], names) for model, names in looked_at]
         requests[m.name] = (m.make(*features_of_models, *fed[m.name]), *features_of_models)
-    # Of copies only what they are fed differs from what the first models are measured by.
+    # Copies differ from the first models only in what their statistics are fed.
     statistics = [
         {
             name: m.make(*requests[name][1:], *fed[m.name]) if m.before else requests[name][0]

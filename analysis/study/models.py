@@ -131,7 +131,7 @@ class StudyModel:
     # Names of the classes of its scores, where they are known to be scores of classes; those of the
     # labels where its accuracy is known.
     class_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    # Of each tap without the example axis; empty where all taps are as the tap grammar says.
+    # The shape of each tap without the example axis; empty where all are as the tap grammar says.
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     image_size: tuple[int, int] | None = None  # (height, width) in pixels, where `shapes` are known
     # Functions of nothing to what `patch_filters` and `position_similarity` take.
@@ -377,8 +377,8 @@ class LoadedModel:
     # A Keras model, or a callable from images to `{tap: tensor}`, as `load_features` returns.
     model: Any
     expects: Preprocessing
-    # Of what it computes; by default that of a Keras model's weights. Of a function nothing is
-    # known: what is measured on it is never read from an earlier run.
+    # Identifies what it computes; by default the weights of a Keras model do. Nothing identifies a
+    # function: what is measured on it is never read from an earlier run.
     digest: str = ""
     source: str = ""  # where it is from, as tables show it
     # Patterns of the layers that are read of a model whose layers have no names of ours.

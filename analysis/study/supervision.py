@@ -31,7 +31,7 @@ _START, _END = r"(?<![a-z])", r"(?=v?\d|[^a-z]|$)"
 _RELEASED = ("timm:", "hf://", "timm/", "facebook/")  # beginnings of names of released models
 # Endings of the files of authors.
 _AUTHORS_FILES = (".pth", ".pth.tar", ".npz", ".pt")
-# Of names that are in no table: those of timm, the hub, and the files of the authors.
+# Patterns for names that are in no table: those of timm, the hub, and the files of the authors.
 _BY_NAME = {
     SELF_DISTILLATION: rf"{_START}(dino|ibot){_END}",
     RECONSTRUCTION: rf"{_START}((vit_?)?mae|beit|simmim){_END}",

@@ -45,7 +45,7 @@ def norm_cka_of(model: StudyModel) -> Measurement:
     norms = model.layers("norms")
 
     def make(result: xr.Dataset) -> xr.Dataset:
-        """Of the layers that vary, those after a norm."""
+        """The layers that vary and lie after a norm."""
         varying = [tap for tap in norms if tap in result["layer_x"].values]
         return result.sel(layer_x=varying, layer_y=varying)
 
