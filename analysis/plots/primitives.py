@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.typing import ColorType
 
     class AxesWithPanels(Axes):
-        """Axes in whose place panels stand."""
+        """Axes that panels replace."""
 
         panels: np.ndarray  # of axes
 
