@@ -501,6 +501,24 @@ def test_pytorch_modules():
         analysis.cka(torch.nn.Linear(2, 2), np.zeros((4, 2, 2, 3), np.float32))
 
 
+def test_explore_takes_a_pytorch_module(data, tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 8, 3, 2, 1), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3, 2, 1)]
+    head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 4)]
+    module = torch.nn.Sequential(*layers, *head)
+    settings = {"image_size": 32, "samples": 1}
+    values = vit_tf.Preprocessing.from_range((32, 32), 0, 1)
+    page = analysis.explore(
+        module, data.pixels[0], tmp_path / "page.html", preprocessing=values, **settings
+    )
+    with torch.no_grad():
+        photo = torch.from_numpy(np.moveaxis(data.pixels[:1] / 255, -1, 1).astype(np.float32))
+        expected = module(photo)[0]
+    found = page.results["scores"].values.squeeze()
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
 @pytest.mark.slow
 def test_timm_through_hooks_gives_the_cka_of_our_loader(tmp_path):
     torch = pytest.importorskip("torch")

@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-import vit_tf
 from vit_tf.common.arguments import explain_arguments
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images, is_raw
@@ -77,6 +76,7 @@ from .models import (
     StudyModel,
     declared,
     expected,
+    open_model,
     prepare_models,
     require_distinct,
     shared_framing,
@@ -435,10 +435,7 @@ def _named(models: Models) -> dict[str, Any]:
     """Models by name, those of files and of public names opened."""
     models = name_models(models)
     require_distinct(models)
-    models = {
-        name: vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
-        for name, model in models.items()
-    }
+    models = {name: open_model(model) for name, model in models.items()}
     for name, model in models.items():
         if not callable(model):
             raise ValueError(

@@ -42,7 +42,15 @@ from .exploration_results import (
     is_flat,
     keep_possible,
 )
-from .models import PROBES, LoadedModel, describe_model, expected, slug, study_model
+from .models import (
+    PROBES,
+    LoadedModel,
+    describe_model,
+    expected,
+    open_model,
+    slug,
+    study_model,
+)
 
 MOST_PIXELS = 112  # a side of a map of pixels on the page
 MOST_BYTES = 2_000_000  # of attention at eight bits a weight; more of it is kept in four
@@ -194,7 +202,7 @@ def explore_models(
     labels = labels_of_images(images, len(pictures))
     views, results, left_out, calls = [], {}, {}, {}
     for name, (model, settings) in models.items():
-        model = vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
+        model = open_model(model)
         opened, subject, photos = open_subject(name, model, pictures, **settings)
         with eager_steps():
             results[name], left_out[name] = collect_results(subject)

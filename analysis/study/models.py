@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import re
 import warnings
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -27,12 +28,13 @@ from vit_tf.taps.scores import Scores, find_scores
 from vit_tf.taps.structure import MAX_LAYERS, ModelGraph, has_tap_grammar, spread
 from vit_tf.taps.submodels import ModelTaps, TapModel, describe_taps
 from vit_tf.taps.tokens import TokenGrid
+from vit_tf.torch_models import is_torch_module
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, match_classes
 
 from ..engine.estimates import accuracy_of
 from ..engine.failures import as_reason, explain
-from ..engine.features import Selected
+from ..engine.features import Selected, features_of
 from ..engine.layers import (
     KINDS,
     Detail,
@@ -494,6 +496,19 @@ def shared_framing(
         )
     half = (0.5,) * channels.pop()
     return Preprocessing(size, half, half)
+
+
+def open_model(model: Any) -> Any:
+    """A model that is loaded, if given by its path or name; the layers of a PyTorch module."""
+    if isinstance(model, str | os.PathLike):
+        model = vit_tf.load(model)
+    if not is_torch_module(model):
+        return model
+    from vit_tf.taps.module_taps import study_features  # which imports PyTorch
+
+    features = study_features(model)
+    features.token_grid = features_of(model).token_grid
+    return features
 
 
 def prepare_models(
