@@ -247,12 +247,12 @@ def test_the_first_images_are_shown_with_what_each_model_predicts():
             return lambda batch: {tap: scores[: len(batch)][:, columns]}
 
         fields = {"features": features, "scores_tap": "logits", "has_sigmoids": False}
-        fields |= {"class_names": ("a", "b", "c"), "correct": labels == 0, "role": "model"}
+        fields |= {"class_names": ("a", "b", "c"), "accuracy": (0.5, 6), "role": "model"}
         return SimpleNamespace(name=name, base=None, **fields | changes)
 
     models = [
         model("first", [0, 1, 2]),
-        model("turned", [2, 1, 0], correct=None),  # of whose classes no label is known
+        model("turned", [2, 1, 0], accuracy=None),  # of whose classes no label is known
         model("nameless", [0, 1, 2], class_names=()),
         model("broken", [0, 1, 2], features=lambda tap: lambda batch: {}[tap]),
     ]
