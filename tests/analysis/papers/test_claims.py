@@ -807,7 +807,7 @@ def test_what_cannot_be_measured_says_why():
     gap = evaluated(
         "cls-skips-first", {"skip_ratio.vit": ratios(np.zeros(4), np.zeros(4), prefix=0)}
     )
-    assert gap.outcome == "not tested" and "Received: prefix=0" in gap.explanation
+    assert gap.outcome == "not tested" and "received prefix=0" in gap.explanation
 
 
 def test_accuracies_on_the_same_images_are_paired():
