@@ -324,8 +324,8 @@ def _fields(folder: Folder) -> dict:
     """Fields of a processor's file, with what its class does where it leaves something out."""
     fields, kind = folder.processor, folder.config.get("model_type")
     name = str(fields.get("image_processor_type") or fields.get("feature_extractor_type") or "")
-    own, _ = PROCESSORS.get(kind, (None, None))
-    stem = next((name.removesuffix(s) for s in SUFFIXES if name.endswith(s)), own)
+    default_stem, _ = PROCESSORS.get(kind, (None, None))
+    stem = next((name.removesuffix(s) for s in SUFFIXES if name.endswith(s)), default_stem)
     return DEFAULTS.get(stem, {}) | {k: v for k, v in fields.items() if v is not None}
 
 

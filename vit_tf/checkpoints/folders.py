@@ -31,8 +31,8 @@ LONGEST = 32_000_000  # bytes of a JSON file
 
 def open_folder(path: str) -> "Folder":
     """The `Folder` of a path, of transformers' or timm's files rather than open_clip's."""
-    own = has_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
-    if not own and os.path.exists(os.path.join(path, OPEN_CLIP)):
+    has_own_weights = has_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
+    if not has_own_weights and os.path.exists(os.path.join(path, OPEN_CLIP)):
         return _open_clip(path)
     config = read_json(os.path.join(path, CONFIG))
     there = os.path.join(path, PROCESSOR)

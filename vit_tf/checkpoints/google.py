@@ -110,7 +110,7 @@ def _vit_prefix(tensors: Tensors) -> str | None:
 
 def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A ViT or hybrid."""
-    prefix = _vit_prefix(tensors)
+    prefix = _vit_prefix(tensors) or ""
     tensors = without_prefix(tensors, prefix)
     *patch, channels, width = dims(tensors, "embedding/kernel", 4)
     blocks = blocks_map(tensors, width, options)

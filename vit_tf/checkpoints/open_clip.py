@@ -207,10 +207,14 @@ def _convert_own(
 
 def _preprocessing(folder: Folder, size: tuple[int, int], channels: int) -> dict:
     """Returns `values`, `interpolation` and `crop` of a `Conversion`, from `preprocess_cfg`."""
-    own = folder.config.get("preprocess_cfg") or {}
-    if not isinstance(own, dict):
-        raise ValueError(f"Expected preprocess_cfg of {OPEN_CLIP}. Received: {str(own)[:200]}")
-    fields = PREPROCESSING | {name: value for name, value in own.items() if value is not None}
+    preprocess_cfg = folder.config.get("preprocess_cfg") or {}
+    if not isinstance(preprocess_cfg, dict):
+        raise ValueError(
+            f"Expected preprocess_cfg of {OPEN_CLIP}. Received: {str(preprocess_cfg)[:200]}"
+        )
+    fields = PREPROCESSING | {
+        name: value for name, value in preprocess_cfg.items() if value is not None
+    }
     config = Config({"size": size} | fields, OPEN_CLIP)
     config.require("mode", "RGB")
     if config.pair("size") != size:

@@ -92,7 +92,7 @@ def vit_prefix(tensors: Tensors) -> str | None:
 
 def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A supervised ViT, DeiT, DINO, DINOv2, MAE or MoCo-v3."""
-    prefix = vit_prefix(tensors)
+    prefix = vit_prefix(tensors) or ""
     inside, config = without_prefix(tensors, prefix), options.config
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
     averaged = "fc_norm.weight" in inside
@@ -114,7 +114,10 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
         )
     norm = "fc_norm" if averaged else "norm"
     mapping = ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
-    mapping |= _vit_tokens(inside, patch, channels, options, "gap" if averaged else None)
+    register_name = next((name for name in REGISTERS if name in inside), None)
+    names = TokenNames("pos_embed", "cls_token", "dist_token", register_name)
+    image, pooling = config.get("image_shape"), "gap" if averaged else None
+    mapping |= embedding_map(inside, names, patch, channels, options, image, pooling)
     blocks = _vit_blocks(inside, width)
     mapping |= blocks
     size = (width, mapping.arguments["num_layers"], patch)
@@ -145,16 +148,6 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     mapping = mapping.under(prefix) | WeightMap(unused=(*PREFIXES[prefix], f"{LINEAR}.*"))
     values = HALF if half else IMAGENET
     return Conversion("ViT", mapping, "bicubic", values, positions=positions)
-
-
-def _vit_tokens(
-    tensors: Tensors, patch: int, channels: int, options: LoadOptions, pooling: str | None
-) -> WeightMap:
-    """Prefix tokens and positions."""
-    registers = next((name for name in REGISTERS if name in tensors), None)
-    names = TokenNames("pos_embed", "cls_token", "dist_token", registers)
-    image = options.config.get("image_shape")
-    return embedding_map(tensors, names, patch, channels, options, image, pooling)
 
 
 def _vit_blocks(tensors: Tensors, width: int) -> WeightMap:
@@ -263,7 +256,7 @@ def _is_dinov3(tensors: Tensors) -> bool:
 
 def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A DINOv3."""
-    prefix = vit_prefix(tensors)
+    prefix = vit_prefix(tensors) or ""
     tensors = without_prefix(tensors, prefix)
     if "fc_norm.weight" in tensors:
         raise ValueError(
@@ -318,13 +311,6 @@ def _heads_of_periods(periods: int, width: int, options: LoadOptions) -> int:
         )
     options.check_heads(width // (4 * periods), width)
     return width // (4 * periods)
-
-
-def _beit_end(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
-    averaged = "fc_norm.weight" in tensors
-    options.require_pooling("gap" if averaged else "cls", averaged)
-    norm = "fc_norm" if averaged else "norm"
-    return beit_end(tensors, width, options, norm, averaged, "head")
 
 
 def _dinov3_blocks(tensors: Tensors, width: int, layers: int, scales: str) -> WeightMap:
@@ -394,7 +380,10 @@ def convert_beit(tensors: Tensors, options: LoadOptions) -> Conversion:
     else:
         row, layers = f"{TABLE} table same R H", blocks.arguments["num_layers"]
         mapping |= read_blocks(row, TORCH, sizes, "blocks.#.", layers, "block#_bias/")
-    mapping |= _beit_end(tensors, width, options)
+    averaged = "fc_norm.weight" in tensors
+    options.require_pooling("gap" if averaged else "cls", averaged)
+    norm = "fc_norm" if averaged else "norm"
+    mapping |= beit_end(tensors, width, options, norm, averaged, "head")
     return Conversion("BEiT", mapping, "bicubic", positions="bilinear")
 
 
@@ -563,7 +552,7 @@ def is_siglip(tensors: Tensors) -> bool:
 
 def convert_siglip(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A SigLIP or SigLIP 2, also within open_clip's files."""
-    prefix = _siglip_prefix(tensors)
+    prefix = _siglip_prefix(tensors) or ""
     options.refuse("SigLIP", "pooling")
     inside = without_prefix(tensors, prefix)
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")

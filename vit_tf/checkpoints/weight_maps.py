@@ -137,15 +137,17 @@ class WeightMap:
 
     def renamed(self, old: str, new: str) -> "WeightMap":
         """The same map of weights whose names begin with `new` in place of `old`."""
-        weights = {name.replace(old, new, 1): made for name, made in self.weights.items()}
+        weights = {name.replace(old, new, 1): transform for name, transform in self.weights.items()}
         patterns = tuple(pattern.replace(old, new, 1) for pattern in self.new)
         return replace(self, weights=weights, new=patterns)
 
     def under(self, prefix: str) -> "WeightMap":
         """The same map of a file that has a prefix before the names of its tensors."""
         weights = {
-            name: Transform({prefix + t: shape for t, shape in made.tensors.items()}, made.convert)
-            for name, made in self.weights.items()
+            name: Transform(
+                {prefix + t: shape for t, shape in transform.tensors.items()}, transform.convert
+            )
+            for name, transform in self.weights.items()
         }
         constants = {prefix + name: values for name, values in self.constants.items()}
         unused = tuple(prefix + name for name in self.unused)
@@ -232,9 +234,9 @@ def _fused(
     for i, path in enumerate(paths):
         for end in ends:
             shape = (len(paths) * width, width)[: 2 if end == "weight" else 1]
-            part = partial(_part, index=i, count=len(paths))
+            convert = partial(_part, index=i, count=len(paths))
             weight = f"{path}/{'kernel' if end == 'weight' else 'bias'}"
-            weights[weight] = Transform({_join(name, end, "."): shape}, part)
+            weights[weight] = Transform({_join(name, end, "."): shape}, convert)
     return weights
 
 
@@ -250,7 +252,7 @@ def _fused_unbiased(name: str, paths: str, width: int) -> dict[str, Transform]:
 def _fused_keyless(name: str, paths: str, width: int) -> dict[str, Transform]:
     """The same of keys without a bias."""
     weights = _fused(name, paths, width)
-    return {path: made for path, made in weights.items() if not path.endswith("key/bias")}
+    return {path: transform for path, transform in weights.items() if not path.endswith("key/bias")}
 
 
 def _gate(
@@ -372,9 +374,9 @@ def unstack(mapping: WeightMap, index: int, layers: int) -> WeightMap:
         return lambda *arrays: convert(*(array[index] for array in arrays))
 
     weights = {}
-    for name, made in mapping.weights.items():
-        tensors = {tensor: (layers, *shape) for tensor, shape in made.tensors.items()}
-        weights[name] = Transform(tensors, of_layer(made.convert))
+    for name, transform in mapping.weights.items():
+        tensors = {tensor: (layers, *shape) for tensor, shape in transform.tensors.items()}
+        weights[name] = Transform(tensors, of_layer(transform.convert))
     return WeightMap(weights=weights)
 
 
@@ -395,7 +397,7 @@ def head_map(
         return WeightMap({"num_classes": classes}, weights)
     return WeightMap(
         {"num_classes": asked or width},
-        unused=tuple(tensor for made in weights.values() for tensor in made.tensors),
+        unused=tuple(tensor for transform in weights.values() for tensor in transform.tensors),
         new=("head/*",),
         headless=not asked,
     )
@@ -515,8 +517,8 @@ def fill(variables: Variables, archive: TensorFile, mapping: WeightMap) -> None:
                 f"values, {_shown(expected)}. Received: {_shown(values)}"
             )
     groups = {}
-    for name, made in _wanted(mapping, variables).items():
-        groups.setdefault(tuple(made.tensors), {})[name] = made.convert
+    for name, transform in _wanted(mapping, variables).items():
+        groups.setdefault(tuple(transform.tensors), {})[name] = transform.convert
     for tensors, conversions in groups.items():
         _assign(variables, archive, tensors, conversions)
 
@@ -548,7 +550,7 @@ def _assign(
 def check(archive: TensorFile, mapping: WeightMap, variables: Variables | None = None) -> None:
     """Raises a ValueError that lists what does not fit, of the file alone without variables."""
     wanted = _wanted(mapping, variables)
-    used = {tensor for made in wanted.values() for tensor in made.tensors}
+    used = {tensor for transform in wanted.values() for tensor in transform.tensors}
     problems = {
         "missing tensors": sorted(used - set(archive.tensors)),
         "unexpected tensors": sorted(
@@ -574,8 +576,8 @@ def check(archive: TensorFile, mapping: WeightMap, variables: Variables | None =
 
 def _wanted(mapping: WeightMap, variables: Variables | None) -> dict[str, Transform]:
     return {
-        name: made
-        for name, made in mapping.weights.items()
+        name: transform
+        for name, transform in mapping.weights.items()
         if (variables is None or name in variables) and not _matches(name, mapping.new)
     }
 
@@ -589,17 +591,19 @@ def _misshapen(
 ) -> set[str]:
     """What is wrong with shapes and dtypes, a line for each tensor or weight."""
     wrong = set()
-    for name, made in wanted.items():
-        present = {tensor for tensor in made.tensors if tensor in infos}
-        unfit = {t for t in present if infos[t].shape != tuple(made.tensors[t])}
-        wrong |= {f"{t!r} of {infos[t].shape}, expected {tuple(made.tensors[t])}" for t in unfit}
+    for name, transform in wanted.items():
+        present = {tensor for tensor in transform.tensors if tensor in infos}
+        unfit = {t for t in present if infos[t].shape != tuple(transform.tensors[t])}
+        wrong |= {
+            f"{t!r} of {infos[t].shape}, expected {tuple(transform.tensors[t])}" for t in unfit
+        }
         wrong |= {
             f"{t!r} of {infos[t].dtype}, expected floats"
             for t in present
             if "float" not in infos[t].dtype
         }
-        if variables is not None and len(present) == len(made.tensors) and not unfit:
-            wrong |= _misconverted(name, made, tuple(variables[name].shape))
+        if variables is not None and len(present) == len(transform.tensors) and not unfit:
+            wrong |= _misconverted(name, transform, tuple(variables[name].shape))
     return wrong
 
 
@@ -698,8 +702,8 @@ def prefix_map(
     if names.registers in tensors and tensors[names.registers].shape != (1, 0, width):
         registers = dims(tensors, names.registers, 3)[1]
         sizes[names.registers] = (1, registers, width)
-    own = options.config.get("pooling") or pooling or ("cls" if first else "gap")
-    pooling = options.pooling or own
+    file_pooling = options.config.get("pooling") or pooling or ("cls" if first else "gap")
+    pooling = options.pooling or file_pooling
     if pooling == "map" or (pooling == "gap" and names.distillation in tensors):
         raise ValueError(
             "Expected pooling to be 'cls', or 'gap' for a file without a distillation token. "
@@ -707,7 +711,7 @@ def prefix_map(
         )
     # transformers writes an empty tensor where there are no registers.
     mapping = WeightMap({"pooling": pooling}, unused=() if registers else (str(names.registers),))
-    if pooling == "gap" and own != "gap" and not registers:
+    if pooling == "gap" and file_pooling != "gap" and not registers:
         return mapping | WeightMap(unused=(names.class_token,))
     mapping |= WeightMap({"registers": registers})
     if not sizes:

@@ -116,11 +116,13 @@ def _near_pattern(pattern: str, names: Iterable) -> list[str]:
 
     near = []
     for name in map(str, names):
-        each = [nearness(word, name) for word in words(pattern)]
+        word_nearness = [nearness(word, name) for word in words(pattern)]
         # Numbers may differ altogether: block12 is near block11.
-        letters = [n for n, word in zip(each, words(pattern), strict=True) if word.isalpha()]
+        letters = [
+            n for n, word in zip(word_nearness, words(pattern), strict=True) if word.isalpha()
+        ]
         if letters and min(letters) >= SIMILAR:
-            near.append((-sum(each), name))
+            near.append((-sum(word_nearness), name))
     return [name for _, name in sorted(near, key=lambda pair: pair[0])][:5]
 
 

@@ -76,7 +76,12 @@ def augment(
         tf.errors.InvalidArgumentError: during iteration, for labels outside [0, num_classes).
     """
     _check(dataset, mixup, cutmix, shift, crop)
-    _check_layers(layers, has_weights=len(dataset.element_spec) == 3)
+    mixing_layers = [layer.name for layer in layers if type(layer).__name__ in MIXERS]
+    if mixing_layers and len(dataset.element_spec) == 3:
+        raise ValueError(
+            "Expected layers that do not mix examples, which have weights. "
+            f"Received: {mixing_layers}"
+        )
     if not 0 <= erase <= 1:
         raise ValueError(f"Expected erase to be in [0, 1]. Received: erase={erase!r}")
 
@@ -140,14 +145,6 @@ def _image_map(flip: bool, strengthen: RandAugment | None, seeds: tf.data.Datase
 OF_LABELS = ("transform_labels", "augment_label", "augment_labels")
 # Layers that mix examples, whose weights cannot be mixed.
 MIXERS = ("MixUp", "CutMix", "FourierMix", "Mosaic")
-
-
-def _check_layers(layers: Sequence[Callable], has_weights: bool) -> None:
-    mixers = [layer.name for layer in layers if type(layer).__name__ in MIXERS]
-    if has_weights and mixers:
-        raise ValueError(
-            f"Expected layers that do not mix examples, which have weights. Received: {mixers}"
-        )
 
 
 def _apply_layers(
@@ -339,8 +336,8 @@ def cutmix_batch(
     rows = _random_interval(side, height, seed + 3)
     inside = rows[:, :, None] & _random_interval(side, width, seed + 4)[:, None]
     images = tf.where(inside[..., None], tf.gather(images, partner), images)
-    own = 1.0 - tf.reduce_mean(tf.cast(inside, tf.float32), axis=(1, 2))
-    return images, _average(labels, own, partner)
+    visible_share = 1.0 - tf.reduce_mean(tf.cast(inside, tf.float32), axis=(1, 2))
+    return images, _average(labels, visible_share, partner)
 
 
 def _weights_and_partners(
@@ -450,12 +447,12 @@ def draw_corruption(
     shape = (count, num_patches)
     order = tf.argsort(tf.random.stateless_uniform(shape, ranks), axis=1)
     corrupted = tf.argsort(order, axis=1) < num_patches // 2
-    own = tf.broadcast_to(tf.range(num_patches), shape)
+    intact = tf.broadcast_to(tf.range(num_patches), shape)
     kind = tf.random.stateless_uniform(shape, kinds)
     step = tf.random.stateless_uniform(shape, others, 1, num_patches, tf.int32)
-    changed = tf.where(kind < MASKED + REPLACED, (own + step) % num_patches, own)
+    changed = tf.where(kind < MASKED + REPLACED, (intact + step) % num_patches, intact)
     changed = tf.where(kind < MASKED, num_patches, changed)
-    return tf.where(corrupted, changed, own), order[:, : num_patches // 2]
+    return tf.where(corrupted, changed, intact), order[:, : num_patches // 2]
 
 
 def colours(images: tf.Tensor, rows: int, columns: int, preprocessing: Preprocessing) -> tf.Tensor:

@@ -44,9 +44,9 @@ class Shard:
     def bounds(self, count: Count) -> list[Count]:
         """Start and end of the shard in a batch of so many examples; of ints or tensors."""
         least: Callable = min if isinstance(count, int) else tf.minimum
-        each, more = count // self.num_replicas, count % self.num_replicas
+        fewest, more = count // self.num_replicas, count % self.num_replicas
         replicas = (self.index * self.replicas, (self.index + 1) * self.replicas)
-        return [replica * each + least(replica, more) for replica in replicas]
+        return [replica * fewest + least(replica, more) for replica in replicas]
 
     def size(self, count: Count) -> Count:
         """Number of examples of the shard in a batch of so many examples."""

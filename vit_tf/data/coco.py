@@ -215,15 +215,15 @@ def read_annotations(path: str | os.PathLike) -> dict[str, Any]:
             f"Expected annotations to be the path of a COCO JSON file. Received: {str(path)!r} "
             f"({file_error(error, path)})"
         ) from error
-    for part, keys in KEYS.items():
-        entries = content.get(part) if isinstance(content, dict) else None
+    for list_name, keys in KEYS.items():
+        entries = content.get(list_name) if isinstance(content, dict) else None
         if not isinstance(entries, list) or not all(map(set(keys).issubset, entries)):
             raise ValueError(
-                f"Expected COCO JSON with a list {part!r} of entries with {', '.join(keys)}. "
+                f"Expected COCO JSON with a list {list_name!r} of entries with {', '.join(keys)}. "
                 f"Received: {str(path)!r}"
             )
-    for part in ("images", "categories"):
-        content[part] = sorted(content[part], key=lambda entry: entry["id"])
+    for list_name in ("images", "categories"):
+        content[list_name] = sorted(content[list_name], key=lambda entry: entry["id"])
     return content
 
 

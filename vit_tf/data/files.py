@@ -32,7 +32,7 @@ except ImportError:  # where files have no such locks, other processes are not b
 log = logging.getLogger("vit_tf.training")
 _LOCK = ".lock"
 # What the name of a file begins with while it is written. Eight random bytes follow, in 16 digits;
-# of earlier versions, the names of a run's files.
+# earlier versions wrote the names of a run's files there.
 PARTIAL = ".partial-"
 _LEFTOVER = re.compile(
     rf"{re.escape(PARTIAL)}([0-9a-f]{{16}}(\.\w+)?|(best|model)\.keras|epoch-\d+(-step-\d+)?\.npz)"
@@ -108,9 +108,9 @@ def _remove_leftovers(folder: str) -> None:
     """Removes the files in a folder and in its subfolders that killed processes left there."""
     with os.scandir(folder) as entries:
         inside = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    for each in (folder, *inside):
+    for directory in (folder, *inside):
         # A subfolder that is not this user's holds nothing that this user's process left.
-        with contextlib.suppress(PermissionError), os.scandir(each) as entries:
+        with contextlib.suppress(PermissionError), os.scandir(directory) as entries:
             for entry in entries:
                 if is_leftover(entry.name) and entry.is_file(follow_symlinks=False):
                     os.remove(entry.path)
@@ -128,9 +128,9 @@ def digest_files(paths: list, *facts: str | bytes) -> str:
     """SHA-256, as text, of files, in their order, and facts; of an address its size and time."""
     total = hashlib.sha256()
     with ThreadPoolExecutor() as pool:
-        for part in (*pool.map(_digest_file, paths), *facts):
-            part = part.encode() if isinstance(part, str) else part
-            total.update(len(part).to_bytes(8, "big") + part)
+        for content in (*pool.map(_digest_file, paths), *facts):
+            content = content.encode() if isinstance(content, str) else content
+            total.update(len(content).to_bytes(8, "big") + content)
     return total.hexdigest()
 
 
@@ -305,12 +305,12 @@ def require_other_machine(url: str, source: str) -> None:
     if (target.hostname, target.port) == (origin.hostname, origin.port):
         return
     try:
-        found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
-        own = socket.getaddrinfo(socket.gethostname(), None)
+        target_sockets = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
+        own_sockets = socket.getaddrinfo(socket.gethostname(), None)
     except OSError:
         return  # what has no address here is reached through a proxy, or not at all
-    own_addresses = {address[0] for *_, address in own}
-    for *_, address in found:
+    own_addresses = {address[0] for *_, address in own_sockets}
+    for *_, address in target_sockets:
         ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
         ip = getattr(ip, "ipv4_mapped", None) or ip
         is_local = ip.is_loopback or ip.is_unspecified or ip.is_link_local

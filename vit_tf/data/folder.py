@@ -231,25 +231,31 @@ def scan(root: str | os.PathLike) -> Layout:
     if not folders:
         return _without_splits(root)
     parts = {split: _part(folder) for split, folder in folders.items()}
-    labelled = {split: part for split, part in parts.items() if part.class_names}
+    labelled = {
+        split: image_folder for split, image_folder in parts.items() if image_folder.class_names
+    }
     if labelled and len(labelled) < len(parts):
         names = [split for split in parts if split not in labelled]
         warn_once(f"{without_password(root)}: unknown classes of {join_words(names)}, left out.")
     parts = labelled or parts
     defining = [parts["train"]] if "train" in parts else parts.values()
-    class_names = tuple(sorted({name for part in defining for name in part.class_names}))
+    class_names = tuple(
+        sorted({name for image_folder in defining for name in image_folder.class_names})
+    )
     if all(name.isdecimal() for name in class_names):
         class_names = tuple(sorted(class_names, key=int))
-    members = {split: partial(part.members, class_names) for split, part in parts.items()}
+    members = {
+        split: partial(image_folder.members, class_names) for split, image_folder in parts.items()
+    }
     return Layout(class_names, LazyDict(members))
 
 
 def _without_splits(root: str) -> Layout:
-    part = _part(root)
+    image_folder = _part(root)
 
     @functools.cache
     def cut() -> list[Members]:
-        paths, labels = part.members(part.class_names)
+        paths, labels = image_folder.members(image_folder.class_names)
         cuts = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
         warn_once(
             f"{without_password(root)} has no split folders: {len(cuts[1])} of its {len(labels)} "
@@ -258,14 +264,16 @@ def _without_splits(root: str) -> Layout:
         )
         return [(paths[indices], labels[indices]) for indices in cuts]
 
-    return Layout(part.class_names, LazyDict({"train": lambda: cut()[0], "test": lambda: cut()[1]}))
+    return Layout(
+        image_folder.class_names, LazyDict({"train": lambda: cut()[0], "test": lambda: cut()[1]})
+    )
 
 
 def _split_folders(root: str) -> dict[str, str]:
     """Dict from the splits that are folders to these; empty where the folders are classes."""
-    own = RELEASED.get(os.path.basename(root).lower())
-    if own:
-        return {own: root}
+    split_of_root = RELEASED.get(os.path.basename(root).lower())
+    if split_of_root:
+        return {split_of_root: root}
     subfolders = entries(root)[0]
     parts, named, others, released = {}, [], [], False
     splits = RELEASED | SPLIT_FOLDERS

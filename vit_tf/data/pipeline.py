@@ -344,8 +344,8 @@ def few_shot(
     read = partial(read_batches, source, split, size=size, batch_size=batch_size)
     few = read(shot_indices, seed=seed, preprocessing=preprocessing)
     rest = read(held, preprocessing=preprocessing) if held_out else few.take(0)
-    for dataset, part in ((few, shot_indices), (rest, held)):
-        dataset.identify = partial(identify, source, split, part)
+    for dataset, part_indices in ((few, shot_indices), (rest, held)):
+        dataset.identify = partial(identify, source, split, part_indices)
     return few, rest
 
 

@@ -425,8 +425,10 @@ def spec_of_images(model: Any, spec: Any) -> Any:
     shape, rank = _shape_of(model), spec.shape.rank
     if shape is None or rank not in (None, 4):
         return spec
-    own = (None,) * 4 if rank is None else tuple(spec.shape)
-    sizes = [fixed if size is None else size for size, fixed in zip(own, shape, strict=True)]
+    declared_shape = (None,) * 4 if rank is None else tuple(spec.shape)
+    sizes = [
+        fixed if size is None else size for size, fixed in zip(declared_shape, shape, strict=True)
+    ]
     return type(spec)(sizes, spec.dtype, spec.name)
 
 

@@ -227,13 +227,13 @@ def shear_x(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tenso
     # Pixels' centres lie at halves.
     shift = 0.3 * magnitude * sign * (tf.range(float(height)) + 0.5)
     pixels = tf.floor(shift)
-    part = (shift - pixels)[:, None]
+    fraction = (shift - pixels)[:, None]
     # The columns go from one before the image to one behind it, which are black.
     columns = tf.range(width + 1) + tf.cast(pixels, tf.int32)[:, None] + 1
     places = tf.clip_by_value(columns, 0, width + 1) + (width + 2) * tf.range(height)[:, None]
     padded = tf.pad(image, ((0, 0), (1, 1), (0, 0)))
     moved = _rows(tf.gather(tf.reshape(padded, (-1, 3)), places))
-    return tf.reshape(moved[:, :-3] * (1.0 - part) + moved[:, 3:] * part, image.shape)
+    return tf.reshape(moved[:, :-3] * (1.0 - fraction) + moved[:, 3:] * fraction, image.shape)
 
 
 def shear_y(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
@@ -241,16 +241,16 @@ def shear_y(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tenso
     height, width = image.shape[:2]
     shift = 0.3 * magnitude * sign * (tf.range(float(width)) + 0.5)
     pixels = tf.floor(shift)
-    part = tf.repeat(shift - pixels, 3)
+    fraction = tf.repeat(shift - pixels, 3)
     rows = tf.range(height + 1)[:, None] + tf.cast(pixels, tf.int32) + 1
     places = tf.clip_by_value(rows, 0, height + 1) * width + tf.range(width)
     padded = tf.pad(image, ((1, 1), (0, 0), (0, 0)))
     moved = _rows(tf.gather(tf.reshape(padded, (-1, 3)), places))
-    return tf.reshape(moved[:-1] * (1.0 - part) + moved[1:] * part, image.shape)
+    return tf.reshape(moved[:-1] * (1.0 - fraction) + moved[1:] * fraction, image.shape)
 
 
 def _gaps(size: int, magnitude: tf.Tensor, sign: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Of up to 150 of 331 parts of a side, in whole pixels: before what is moved, and behind it."""
+    """Whole pixels before and behind what is moved by up to 150 of 331 parts of a side."""
     by = tf.cast(150 / 331 * size * magnitude, tf.int32) * tf.cast(sign, tf.int32)
     return tf.maximum(by, 0), tf.maximum(-by, 0)
 

@@ -65,7 +65,11 @@ def read_batches(
     # drops that example for good.
     native_size = source.image_size(split, indices) if size is None else None
     framing = framing_of(preprocessing or Preprocessing(None), size or native_size, area)
-    items = _items(source, split, indices, seed)
+    # Examples that are shuffled anyhow are read from several files at once.
+    if seed is not None and source.shuffles_files and is_contiguous(indices):
+        items = source.read_shuffled(split, indices, seed)
+    else:
+        items = source.read(split, indices)
     decoder = source.decoder(items, framing.num_channels)
     may_cache = keep and (seed is None or len(indices) <= CACHE_EXAMPLES)
     examples, decoders, can_map_images = _plan(
@@ -156,8 +160,8 @@ def read_shardable(
     batches = read(indices, batch_size)
 
     def build(image_map: ImageMap | None) -> ResumableDataset:
-        made = batches.map_images(image_map) if image_map else batches
-        return made.with_shards(lambda shard: read_shard(shard, image_map))
+        mapped = batches.map_images(image_map) if image_map else batches
+        return mapped.with_shards(lambda shard: read_shard(shard, image_map))
 
     return _mappable(build) if batches.can_map_images else build(None)
 
@@ -184,13 +188,6 @@ def _one_of_neighbours(items: tf.data.Dataset, size: int, seed: int) -> tf.data.
 
     numbers = tf.data.Dataset.random(seed=seed + 1, rerandomize_each_iteration=True)
     return tf.data.Dataset.zip(items.batch(size), numbers).map(choose)
-
-
-def _items(source: Source, split: str, indices: Indices, seed: int | None) -> tf.data.Dataset:
-    """The items of a split, from several files at once where they are to be shuffled anyhow."""
-    if seed is None or not is_contiguous(indices) or not source.shuffles_files:
-        return source.read(split, indices)
-    return source.read_shuffled(split, indices, seed)
 
 
 def _plan(
@@ -270,10 +267,10 @@ def _tried(batches: tf.data.Dataset, decoders: list[DecodeBatch], size: int) -> 
         first, second = map(single.map, decoders)
         return first.ignore_errors().concatenate(second).take(1)
 
-    made = batches.interleave(
+    results = batches.interleave(
         try_each, cycle_length=calls, num_parallel_calls=calls, deterministic=True
     )
-    return made.apply(tf.data.experimental.assert_cardinality(batches.cardinality()))
+    return results.apply(tf.data.experimental.assert_cardinality(batches.cardinality()))
 
 
 def _cached(items: tf.data.Dataset, decoders: list[DecodeBatch], count: int) -> tf.data.Dataset:

@@ -64,25 +64,25 @@ def resize_image(image: tf.Tensor, size: tuple, preprocessing: Resizing) -> tf.T
 
 def _in_aspect(images: tf.Tensor, size: tuple[int, int], aspect: str) -> tf.Tensor:
     """Images cut or padded to the aspect ratio of a size, in the integers of Keras' `Resizing`."""
-    own = tf.shape(images)[1:3]
+    native_size = tf.shape(images)[1:3]
     # What is divided here gives the height that fits the width, and the width that fits the height.
-    products = tf.cast(own[::-1] * tf.constant(size), tf.float32)
+    products = tf.cast(native_size[::-1] * tf.constant(size), tf.float32)
     fit = tf.cast(products / tf.constant(size[::-1], tf.float32), tf.int32)
     if aspect == "crop":
-        fit = tf.clip_by_value(fit, 1, own)
-        start = (own - fit) // 2
+        fit = tf.clip_by_value(fit, 1, native_size)
+        start = (native_size - fit) // 2
         return images[:, start[0] : start[0] + fit[0], start[1] : start[1] + fit[1]]
     # As many rows or columns on both sides.
-    margins = (tf.maximum(fit, own) - own) // 2
+    margins = (tf.maximum(fit, native_size) - native_size) // 2
     margins = tf.pad(tf.stack([margins, margins], axis=1), [[1, 1], [0, 0]])
     return tf.pad(images, margins)
 
 
 def _squeeze(images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing) -> tf.Tensor:
-    own, method = tf.shape(images)[1:3], preprocessing.interpolation
+    native_size, method = tf.shape(images)[1:3], preprocessing.interpolation
 
     def by_kernel() -> tf.Tensor:
-        scale = tf.constant(size, tf.float32) / tf.cast(own, tf.float32)
+        scale = tf.constant(size, tf.float32) / tf.cast(native_size, tf.float32)
         return _scale_and_translate(images, size, preprocessing, scale, tf.zeros(2))
 
     def interpolated() -> tf.Tensor:
@@ -95,7 +95,7 @@ def _squeeze(images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing) 
     if method != "bilinear":
         return by_kernel()
     # Antialiasing changes nothing where no side shrinks, and takes twice as long.
-    return tf.cond(tf.reduce_all(own <= size), interpolated, by_kernel)
+    return tf.cond(tf.reduce_all(native_size <= size), interpolated, by_kernel)
 
 
 def _scale_and_translate(
@@ -139,14 +139,14 @@ def _scale_and_translate(
 
 def _centre(images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing) -> tf.Tensor:
     """The centre of images whose shorter side becomes `floor(size / crop)`, as torchvision's."""
-    own = tf.shape(images)[1:3]
+    native_size = tf.shape(images)[1:3]
     least = tf.constant([math.floor(side / preprocessing.crop) for side in size])
     # In a square size the shorter side decides, in others the one that covers least.
-    by_height = least[0] * own[1] >= least[1] * own[0]
+    by_height = least[0] * native_size[1] >= least[1] * native_size[0]
     resized = tf.where(
         by_height,
-        tf.stack([least[0], least[0] * own[1] // own[0]]),
-        tf.stack([least[1] * own[0] // own[1], least[1]]),
+        tf.stack([least[0], least[0] * native_size[1] // native_size[0]]),
+        tf.stack([least[1] * native_size[0] // native_size[1], least[1]]),
     )
     half = {"even": tf.round, "down": tf.floor}[preprocessing.crop_rounding]
     start = half(tf.cast(resized - tf.constant(size), tf.float32) / 2)
@@ -160,7 +160,7 @@ def _centre(images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing) -
         return tf.ensure_shape(
             whole[:, top : top + size[0], left : left + size[1]], (None, *size, None)
         )
-    scale = tf.cast(resized, tf.float32) / tf.cast(own, tf.float32)
+    scale = tf.cast(resized, tf.float32) / tf.cast(native_size, tf.float32)
     return _scale_and_translate(images, size, preprocessing, scale, -start)
 
 

@@ -134,9 +134,9 @@ class TfdsSource(Source):
 
     def _range(self, split: str, indices: Indices, config: Any, **settings: Any) -> tf.data.Dataset:
         """(image, label) from the first of the indices to the last."""
-        part = f"{split}[{int(indices[0])}:{int(indices[-1]) + 1}]"
+        subsplit = f"{split}[{int(indices[0])}:{int(indices[-1]) + 1}]"
         examples = self.builder.as_dataset(
-            split=part, decoders=self._decoders, read_config=config, **settings
+            split=subsplit, decoders=self._decoders, read_config=config, **settings
         )
         return examples.map(self._pair)
 

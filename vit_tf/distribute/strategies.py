@@ -63,7 +63,7 @@ def multiworker_strategy(
     )
     jobs = context.context().coordination_service.coordinated_job_list
     jobs.add(name="worker", num_tasks=len(addresses))
-    made = tf.distribute.MultiWorkerMirroredStrategy(
+    worker_strategy = tf.distribute.MultiWorkerMirroredStrategy(
         tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({"worker": addresses}),
             task_type="worker",
@@ -73,11 +73,11 @@ def multiworker_strategy(
         )
     )
     multiworker.adapt_keras()
-    _strategies.append(made)
+    _strategies.append(worker_strategy)
     _position[:] = index, len(addresses)
     if context.global_seed() is None:
         tf.random.set_seed(int(of_every_worker(np.random.SeedSequence().entropy % 2**31)[0]))
-    return made
+    return worker_strategy
 
 
 def num_workers() -> int:
@@ -402,12 +402,18 @@ def pad_batches(
     sharded = shard is not None and is_shardable(batches)
 
     def pad(batch: Any, count: tf.Tensor) -> tuple:
-        inputs, labels, *own = batch
+        inputs, labels, *given_weights = batch
         total = most or -(-count // replicas) * replicas
-        own = tf.cast(own[0], tf.float32) if own else tf.ones(tf.shape(labels)[:1])
+        given_weights = (
+            tf.cast(given_weights[0], tf.float32)
+            if given_weights
+            else tf.ones(tf.shape(labels)[:1])
+        )
         # The loss is the mean over all of a batch, the padding included.
         scale = tf.cast(total, tf.float32) / tf.cast(count, tf.float32)
-        weights = tf.stack([own * scale, own, tf.ones_like(own)], axis=1)
+        weights = tf.stack(
+            [given_weights * scale, given_weights, tf.ones_like(given_weights)], axis=1
+        )
         padded_size = total // shard.num_shards if sharded else total
 
         def fill(tensor: tf.Tensor) -> tf.Tensor:
@@ -489,7 +495,13 @@ def _weights(sizes: tf.Tensor) -> tf.Tensor:
 
 def _weighted(batch: tuple, weights: tf.Tensor) -> tuple:
     """A batch of (images, labels) or (images, labels, weights) with the three weights."""
-    inputs, labels, *own = batch
+    inputs, labels, *given_weights = batch
     weights = tf.ensure_shape(weights, labels.shape[:1])
-    own = tf.cast(own[0], tf.float32) if own else tf.ones_like(weights)
-    return inputs, labels, tf.stack([weights * own, own, tf.ones_like(own)], axis=1)
+    given_weights = (
+        tf.cast(given_weights[0], tf.float32) if given_weights else tf.ones_like(weights)
+    )
+    return (
+        inputs,
+        labels,
+        tf.stack([weights * given_weights, given_weights, tf.ones_like(given_weights)], axis=1),
+    )

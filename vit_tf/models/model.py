@@ -237,9 +237,9 @@ def arguments_of(cls: type) -> list[str]:
 
 def signature_config(cls: type, values: dict, later: str | None = None) -> tuple[dict, dict]:
     """(arguments of a constructor, defaults of those from `later` on), from its local variables."""
-    own, parameters = arguments_of(cls), inspect.signature(cls.__init__).parameters
-    omitted = own[own.index(later) :] if later else []
-    return {n: values[n] for n in own}, {n: parameters[n].default for n in omitted}
+    arguments, parameters = arguments_of(cls), inspect.signature(cls.__init__).parameters
+    omitted = arguments[arguments.index(later) :] if later else []
+    return {n: values[n] for n in arguments}, {n: parameters[n].default for n in omitted}
 
 
 class SignatureLayer(keras.layers.Layer):
@@ -268,9 +268,9 @@ class SignatureLayer(keras.layers.Layer):
             setattr(self, name, tuple(value) if isinstance(value, list) else value)
 
     def get_config(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in arguments_of(type(self))}
-        own |= {name: vars(x) for name, x in own.items() if isinstance(x, TokenGrid)}
-        return super().get_config() | own
+        arguments = {name: getattr(self, name) for name in arguments_of(type(self))}
+        arguments |= {name: vars(x) for name, x in arguments.items() if isinstance(x, TokenGrid)}
+        return super().get_config() | arguments
 
     def make(self, kind: type, *args: Any, name: str, **options: Any) -> keras.layers.Layer:
         """A layer inside this one, in its precision."""

@@ -77,14 +77,14 @@ def by_own_rule(model: keras.Model, names: Iterable[str], masked: Container[str]
     `names` are some of the names that `computed_weights` returns. Each layer of a subclass is
     called once on random images, unless its path is in `masked`.
     """
-    base, layers, own = keras.layers.MultiHeadAttention, attention_layers(model), {}
+    base, layers, changed_layers = keras.layers.MultiHeadAttention, attention_layers(model), {}
     for name in names:
         path, _, call = name.partition("/weights")
         kind = type(layers[path])
         changed = any(getattr(kind, rule, None) is not getattr(base, rule, None) for rule in RULE)
         if changed and path not in masked:
-            own[name] = (path, call)
-    if not own:
+            changed_layers[name] = (path, call)
+    if not changed_layers:
         return []
     (_, *size), dtype = recorder.input_spec(model)
     images = np.random.default_rng(0).uniform(-1, 1, [2, *(pixels or 32 for pixels in size)])
@@ -99,7 +99,7 @@ def by_own_rule(model: keras.Model, names: Iterable[str], masked: Container[str]
         weights = AttentionWeights(dtype="float32")(query, key)
         return not contradicts(layers[path], weights, value, output)
 
-    return [name for name, place in own.items() if not follows(*place)]
+    return [name for name, place in changed_layers.items() if not follows(*place)]
 
 
 def contradicts(layer: keras.layers.Layer, weights: Tensor, value: Tensor, output: Tensor) -> bool:

@@ -273,9 +273,11 @@ def _run_group(segments: list, runs: list[tuple], tap: str, intact: Tensor) -> l
     """The value at `tap` of each run: (first segment, input there, edits), by first segment."""
     x, active_edits, outputs = None, [], {}
     for index, segment in enumerate(segments):
-        starting = [(own, edits) for first, own, edits in runs if first == index]
+        starting = [(start_value, edits) for first, start_value, edits in runs if first == index]
         if starting:
-            x = ops.concatenate([*([] if x is None else [x]), *(own for own, _ in starting)])
+            x = ops.concatenate(
+                [*([] if x is None else [x]), *(start_value for start_value, _ in starting)]
+            )
         active_edits += [edits for _, edits in starting]
         if active_edits:
             outputs, x = segment(x, _batch_edits(active_edits))

@@ -41,7 +41,9 @@ def count_flops(model: keras.Model, image_shape: Sequence[int] | None = None) ->
         )
     forward = tf.function(lambda images: infer(model, images), autograph=False)
     graph = forward.get_concrete_function(tf.TensorSpec((1, *shape), tf.float32)).graph
-    functions = {each.signature.name: each for each in graph.as_graph_def().library.function}
+    functions = {
+        function.signature.name: function for function in graph.as_graph_def().library.function
+    }
     return sum(_cost(op, functions) for op in _needed(graph.outputs))
 
 

@@ -51,16 +51,16 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
     task; layers such as `Rescaling` and `Normalization` that come first in the model, and plain
     arithmetic; the families of `keras.applications` and KerasHub, by name.
     """
-    own = getattr(model, "preprocessing", None)
-    if isinstance(own, Preprocessing):
-        return own, "set by the model"
+    declared = getattr(model, "preprocessing", None)
+    if isinstance(declared, Preprocessing):
+        return declared, "set by the model"
     size = input_size(model)
     converter = getattr(getattr(model, "preprocessor", None), "image_converter", None)
     if converter is not None:
         channels = recorder.input_spec(model)[0][-1] or 3
-        found = _of_converter(converter, size, channels)
+        inferred = _of_converter(converter, size, channels)
         reason = "set by its image converter"
-        return found, reason if found else f"unknown; {OTHER_CONVERTER}"
+        return inferred, reason if inferred else f"unknown; {OTHER_CONVERTER}"
     ends, inside = _run_first_layers(model)
     if ends is None:
         return None, "unknown"
@@ -98,8 +98,8 @@ def _of_converter(
         aspect = "pad" if converter.pad_to_aspect_ratio else aspect
     how = {"antialias": converter.antialias, "aspect": aspect}
     size = converter.image_size or size
-    found = Preprocessing(size, -offset * std, std, converter.interpolation, **how)
-    return found if _does_the_same(converter, found) else None
+    inferred = Preprocessing(size, -offset * std, std, converter.interpolation, **how)
+    return inferred if _does_the_same(converter, inferred) else None
 
 
 def _does_the_same(converter: Any, preprocessing: Preprocessing) -> bool:

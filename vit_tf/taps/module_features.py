@@ -355,9 +355,9 @@ def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> 
             matched = match([pattern], submodules)
             as_deep = [name for name in matched if name.count(".") == pattern.count(".")]
             names += as_deep or matched
-    found = [name for name in names if name in trace.layouts or name in aliases]
-    absent = [name for name in names if name not in found]
-    if not found:
+    recorded = [name for name in names if name in trace.layouts or name in aliases]
+    absent = [name for name in names if name not in recorded]
+    if not recorded:
         raise ValueError(
             f"Expected submodules of {model.name} that run and return a tensor. "
             f"Received: {format_list([f'{name} ({kinds.get(name)})' for name in absent])}"
@@ -370,7 +370,7 @@ def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> 
             stacklevel=2,
         )
     place = {name: index for index, name in enumerate(ran)}
-    layers = {name: aliases.get(name, name) for name in found}
+    layers = {name: aliases.get(name, name) for name in recorded}
     return dict(sorted(layers.items(), key=lambda pair: place[pair[1]]))
 
 

@@ -241,16 +241,19 @@ def _select(
 ) -> dict[str, str]:
     """Taps by name and by patterns, in the order of computation, and their names in a trace."""
     sources = tap_sources(trace)
-    found = set()
+    named_taps = set()
     for name in names:
         if name not in sources:
             raise unknown_name("tap", name, list(sources))
-        found.add(name)
-    layers = {name: sources[name] for name in found}
+        named_taps.add(name)
+    layers = {name: sources[name] for name in named_taps}
+    # Taps that are not named as submodules share the first part of their names with such a tap.
+    sites = {tap.split("/")[0] for tap, name in sources.items() if tap != name}
+    sites |= {EMBEDDING, SCORES, OUTPUT}
+    grammar_taps = [tap for tap in sources if tap.split("/")[0] in sites]
     for pattern in patterns:
-        own = [tap for tap in sources if tap.split("/")[0] in _grammar_sites(sources)]
         try:
-            matched = match([pattern], own) if own else []
+            matched = match([pattern], grammar_taps) if grammar_taps else []
         except ValueError:
             matched = []
         layers |= (
@@ -260,12 +263,6 @@ def _select(
         )
     place = {name: index for index, name in enumerate(trace.layouts)}
     return dict(sorted(layers.items(), key=lambda pair: place[pair[1]]))
-
-
-def _grammar_sites(sources: dict[str, str]) -> set[str]:
-    """First parts of the names of taps that are not those of submodules."""
-    renamed = [tap for tap, name in sources.items() if tap != name]
-    return {tap.split("/")[0] for tap in renamed} | {EMBEDDING, SCORES, OUTPUT}
 
 
 def pooled_tokens(taps: ModuleTaps, grid: TokenGrid | None) -> tuple[int, ...] | None:

@@ -115,8 +115,8 @@ def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tupl
     shape, dtype = input_spec(model)
     images = keras.Input(shape[1:], dtype=dtype, name="images")
     cut = _cut(model, _ends(names)) if all(path for path, _, _ in inner.values()) else model
-    found = find_taps(cut)
-    places = {tap: found[tap] for tap in taps}
+    sites = find_taps(cut)
+    places = {tap: sites[tap] for tap in taps}
     positions = {path: position for position, (path, _) in enumerate(named_operations(cut))}
     for name, (path, call, leaf) in inner.items():
         places[name] = (positions[path] if path else MODEL, call, leaf)
@@ -136,12 +136,12 @@ class BeforeActivation(keras.layers.Layer):
         pass
 
     def call(self, *args: Any, **kwargs: Any) -> Tensor:
-        own = self.layer.activation
+        activation = self.layer.activation
         try:
             object.__setattr__(self.layer, "activation", keras.activations.linear)
             return self.layer(*args, **kwargs)
         finally:
-            object.__setattr__(self.layer, "activation", own)
+            object.__setattr__(self.layer, "activation", activation)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"layer": keras.saving.serialize_keras_object(self.layer)}

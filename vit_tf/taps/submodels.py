@@ -263,8 +263,8 @@ def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, str]:
     images, outputs = recorder.symbolic_taps(features, taps, inner)
     source = outputs[scores.source if taps else scores.tap]
     outputs = {name: outputs[name] for name in others} | {scores.tap: scores.compute(source)}
-    made = _tap_model(features, images, outputs, features.name)
-    return made, scores.tap
+    model = _tap_model(features, images, outputs, features.name)
+    return model, scores.tap
 
 
 def _warn_of_inverted(model: keras.Model, scores: Any) -> None:
@@ -618,9 +618,9 @@ class Segment:
                 results = tree.flatten(recorder.infer(node.operation, *args, **kwargs))
             known |= {id(old): new for old, new in zip(node.outputs, results, strict=True)}
             # A layer that has taps of its own has applied their edits where they are computed.
-            made = {id(output) for output in node.outputs}
+            computed = {id(output) for output in node.outputs}
             for place, tap in [(id(self._taps[tap]), tap) for tap in within.keys() - applied]:
-                if place in made:
+                if place in computed:
                     known[place] = within[tap](known[place])
         taps = {tap: known[id(tensor)] for tap, tensor in self._taps.items()}
         return taps, None if self._end is None else known[id(self._end)]
@@ -641,17 +641,17 @@ def split(model: keras.Model) -> list[Segment]:
     nodes = recorder.graph_nodes(model)
     last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}
     segments, start, source, waiting = [], 0, model.inputs[0], dict(model.output)
-    made, open_tensors = {id(source)}, {}
+    computed, open_tensors = {id(source)}, {}
     for index, node in enumerate(nodes):
         open_tensors |= {id(x): x for x in node.outputs}
-        made |= open_tensors.keys()
+        computed |= open_tensors.keys()
         open_tensors = {i: x for i, x in open_tensors.items() if last_use.get(i, -1) > index}
-        taps = {tap: x for tap, x in waiting.items() if id(x) in made}
+        taps = {tap: x for tap, x in waiting.items() if id(x) in computed}
         rest = list(open_tensors.values())
         alone = len(rest) == 1 and "float" in rest[0].dtype and last_use[id(source)] <= index
         if taps and alone:
             segments.append(Segment(nodes[start : index + 1], source, rest[0], taps))
             waiting = {tap: x for tap, x in waiting.items() if tap not in taps}
-            start, source, made = index + 1, rest[0], {id(rest[0])}
+            start, source, computed = index + 1, rest[0], {id(rest[0])}
     segments.append(Segment(nodes[start:], source, None, waiting))
     return segments

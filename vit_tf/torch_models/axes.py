@@ -46,13 +46,13 @@ def set_label(tensor: Any, label: Label) -> None:
 
 def tensors_in(values: Iterable) -> list[torch.Tensor]:
     """The tensors among arguments, and in lists of tensors among them."""
-    found = []
+    tensors = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += [item for item in value if isinstance(item, torch.Tensor)]
-    return found
+            tensors += [item for item in value if isinstance(item, torch.Tensor)]
+    return tensors
 
 
 def propagate(func: Callable, args: Sequence, kwargs: dict, result: Any) -> None:

@@ -173,6 +173,6 @@ def _ranks(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, int]:
         )
     num_classes = scores.shape[1]
     require_labels(labels, num_classes, "test", count=len(scores))
-    own = np.take_along_axis(scores, labels[:, None], axis=1)
+    own_scores = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(num_classes) < labels[:, None]
-    return ((scores > own) | ((scores == own) & before)).sum(axis=1), num_classes
+    return ((scores > own_scores) | ((scores == own_scores) & before)).sum(axis=1), num_classes

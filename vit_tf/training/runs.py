@@ -281,7 +281,8 @@ def _fit(
 def _built(model: keras.Model, spec: Any) -> Iterator[None]:
     """A model whose metrics are built from the spec of its batches, within a `with`."""
     # Keras would build them from a first batch, of an iterator that it makes for that: a seeded
-    # shuffle would then be in its second order in the first epoch.
+    # shuffle would then be in its second order in the first epoch. `fit` reads this batch even
+    # where all is built, and no public method or option prevents that.
     with distribute.strategy_of(model).scope():
         model._symbolic_build(data_batch=spec)
     if on_jax() or num_workers() > 1:

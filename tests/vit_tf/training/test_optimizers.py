@@ -1,5 +1,7 @@
 """Updates by one operation a variable are those of the formulas, in NumPy and float64."""
 
+from inspect import signature
+
 import keras
 import numpy as np
 import pytest
@@ -8,7 +10,15 @@ from training_runs import assert_same_weights, kill_at, make_data, newest_state
 
 import vit_tf
 from vit_tf.distribute import strategy
-from vit_tf.training.optimizers import SGD, AdamW, Muon, WarmupDecay, layer_factors
+from vit_tf.training.optimizers import (
+    SGD,
+    AdamW,
+    Muon,
+    WarmupDecay,
+    _Adaptive,
+    _OnSums,
+    layer_factors,
+)
 from vit_tf.training.recipes import Recipe
 from vit_tf.training.runs import train
 
@@ -210,6 +220,30 @@ def test_gradients_of_several_batches_are_those_of_a_larger_one(name):
         assert max(np.abs(a - b).max() for a, b in zip(first, trained[-1], strict=False)) > 0.05
     for one, other in zip(*trained, strict=True):
         np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
+
+
+# Methods of Keras' optimizers that those of this package override or call, and what they take.
+HOOKS = {
+    "_all_reduce_sum_gradients": ["self", "grads_and_vars"],
+    "_apply_weight_decay": ["self", "variables"],
+    "_backend_update_step": ["self", "grads", "trainable_variables", "learning_rate"],
+    "_clip_gradients": ["self", "grads"],
+    "_get_current_learning_rate": ["self"],
+    "_get_variable_index": ["self", "variable"],
+    "_update_model_variables_moving_average": ["self", "trainable_variables"],
+    "_use_weight_decay": ["self", "variable"],
+}
+
+
+def test_private_methods_that_are_overridden_are_those_of_keras():
+    """A method that Keras renames would be called no more: gradients would be clipped twice."""
+    for name, parameters in HOOKS.items():
+        assert list(signature(getattr(keras.optimizers.Optimizer, name)).parameters) == parameters
+    overridden = {name for kind in (_OnSums, _Adaptive) for name in vars(kind) if name[:2] != "__"}
+    # What this package adds, and what Keras documents as methods to override.
+    ours = {"_adamw", "_factor", "_replaced", "_update_in_jax"}
+    ours |= {"build", "get_config", "update_step"}
+    assert overridden - ours <= HOOKS.keys()
 
 
 def test_accumulation_needs_one_replica():
