@@ -144,7 +144,11 @@ def summary(path):
     modules = [folder / name / "__init__.py", folder / f"{name}.py"]
     files = [*modules, folder.with_suffix(".py"), folder / "__init__.py"]
     for tree in (ast.parse(file.read_text("utf-8")) for file in files if file.exists()):
-        for node in tree.body:
+        # The page states what runs, and not what type checkers alone see.
+        nodes = [
+            n for node in tree.body for n in (node.orelse if isinstance(node, ast.If) else [node])
+        ]
+        for node in nodes:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 return _first_sentence(node)
             targets = (
