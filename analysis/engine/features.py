@@ -4,7 +4,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -98,8 +98,9 @@ def _features_of_model(
     """The features of a whole Keras model, as `features_of` describes them."""
     described, what = describe_taps(model), KINDS[kind]
     scores = [find_scores(model).tap] if what.with_scores else []
-    height, width = recorder.input_spec(model)[0][1:3]
-    size, model_grid = (height, width), getattr(model, "token_grid", None)
+    # Of a model of vectors it is empty, from which `grid_of_shapes` infers no grid.
+    size = cast(tuple[int, int], recorder.input_spec(model)[0][1:3])
+    model_grid = getattr(model, "token_grid", None)
     if patterns:
         features = vit_tf.submodel(described.source, *patterns, *scores)
         shapes = {tap: tuple(x.shape[1:]) for tap, x in features.output.items()}
@@ -130,8 +131,8 @@ def _features_of_module(
     from vit_tf.taps.module_taps import describe_module, pooled_tokens
 
     described, what = describe_module(module), KINDS[kind]
-    height, width = described.image_shape[:2]
-    shapes, graph, size = described.shapes, described.graph, (height, width)
+    shapes, graph = described.shapes, described.graph
+    size = cast(tuple[int, int], described.image_shape[:2])
     scores = [graph.scores] if what.with_scores and graph.scores else []
     patch_size = described.patch_size  # of all tokens, not of those that a model merges
     grid = grid_of_shapes(graph.representations, shapes, size, patch_size=patch_size)
