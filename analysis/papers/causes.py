@@ -176,10 +176,11 @@ def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
 
     Share of heads whose removal lowers accuracy by less than one point.
 
-    Michel et al. 2019 count heads, of language models, without a statistically significant loss,
-    which depends on the number of examples; the margin of one point is this package's. Threshold
-    1/2, most. The interval is over images, for all heads of this model: its lower end counts heads
-    whose interval is below the margin, its upper end those whose interval is not above it.
+    Michel et al. 2019 count the heads of language models whose removal causes no statistically
+    significant loss. That number depends on the number of examples, so this package uses a margin
+    of one point instead. The threshold is 1/2 (most heads). The interval is over images, for all
+    heads of this model. Its lower end counts the heads whose interval lies below the margin, and
+    its upper end counts those whose interval does not lie above it.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     dims = ("layer", "head")
@@ -230,10 +231,10 @@ def global_heads_matter(effects: xr.Dataset) -> Estimate:
 def vits_survive_layers(effects: xr.Dataset) -> Estimate:
     """ViTs are robust to the removal of almost any single layer.
 
-    Share of blocks whose removal, of their branches, costs less than five points of accuracy.
+    Share of blocks that cost less than five points of accuracy when their branches are removed.
 
-    The margin of five points is this package's. Threshold 1/2, most. The interval is as that of
-    `heads_are_dispensable`.
+    The margin of five points is this package's. The threshold is 1/2 (most blocks). The interval is
+    computed as for attention heads.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     of_branches = effects.sel(path=["branch"])
@@ -247,9 +248,9 @@ def classes_emerge(lens: xr.Dataset) -> Estimate:
     Relative depth at which the logit lens reaches half of its final accuracy above chance: 0 is the
     first block, 1 the last.
 
-    Accuracy at the last block is the model's own and says nothing of the layers. The threshold, a
-    quarter of the depth, is a convention. The interval follows from Wilson's over images for the
-    accuracy of each block.
+    The accuracy at the last block is that of the model itself, so it does not show where classes
+    emerge. The threshold, a quarter of the depth, is a convention. The interval follows from
+    Wilson's interval over images for the accuracy of each block.
     """
     accuracy = blocks_of(expect_variable(lens, "accuracy", ("layer",))).values
     require_above_chance(accuracy[-1], lens.attrs, "the ViT")

@@ -64,8 +64,8 @@ def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
     Accuracy of a classifier of the image from one outlier token, minus that from one ordinary token
     of the same image, mean over the layers with outlier tokens.
 
-    Not tested without such tokens: Darcet et al. 2024 find them in large models that were trained
-    for long. The interval is over images.
+    The claim is not tested if the model has no such tokens: Darcet et al. 2024 observe them in
+    large models that were trained for long. The interval is over images.
     """
     return difference_of(roles, CLASS)
 
@@ -77,8 +77,8 @@ def outliers_hold_no_position(roles: xr.Dataset) -> Estimate:
     Accuracy of a classifier of the position from one outlier token, minus that from one ordinary
     token of the same image, mean over the layers with outlier tokens.
 
-    Where all outliers have one position, it is known without their content: compare the accuracy
-    with `chance`. The interval is over images.
+    If all outliers have the same position, their content is not needed to predict it: compare the
+    accuracy with `chance`. The interval is over images.
     """
     return difference_of(roles, POSITION)
 

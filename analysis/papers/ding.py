@@ -45,10 +45,10 @@ def measures_disagree(result: xr.Dataset) -> Estimate:
     Rank correlation of the similarities of all pairs of layers, mean over pairs of measures: 1 if
     all measures rank the pairs in the same order.
 
-    Threshold 1/2, a convention, midway between equal and unrelated orders. Measures that do not
-    give 1 for a layer with itself, such as predictions of features from few images, are left out:
-    they disagree because of noise. Pairs of layers share layers: the jackknife, of Fisher's z,
-    leaves out one layer at a time.
+    The threshold of 1/2 is a convention: it lies midway between equal and unrelated orders.
+    Measures that do not give 1 for a layer with itself are left out, since they disagree because of
+    noise; an example is the prediction of features from few images. Since pairs share layers, the
+    interval is a jackknife of Fisher's z that leaves out one layer at a time.
     """
     values = expect_variable(result, "similarity", ("measure", "layer_x", "layer_y")).values
     of_itself = np.diagonal(values, axis1=1, axis2=2)

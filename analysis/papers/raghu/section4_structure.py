@@ -41,7 +41,7 @@ def uniform_structure(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
 
     Mean CKA between the block outputs of the lower and of the upper half, ViT minus ResNet.
 
-    One output for each block or unit: the number of layers within it does not count.
+    Each block or unit counts once, whatever its number of layers.
     """
     ends = (at_block_ends(expect_cka(result)) for result in (vit, resnet))
     return minus(*(of_cka(between_halves, result) for result in ends))
@@ -55,11 +55,10 @@ def early_correspondence(cross: xr.Dataset) -> Estimate:
 
         share = 2 mean over the lower ResNet units of (best ViT block + 1/2) / ViT blocks
 
-    which is s for units that map evenly to the first s of the ViT, and 1 on average for matches by
-    chance. Threshold 1/2, the ResNet's own share: similar representations at similar depth. A best
-    match with a CKA below 1/2 does not count, and units that all match the same block do not
-    correspond: unless most lower ResNet units have a match, and most matches differ, the claim is
-    not tested. The interval leaves out images.
+    The share is s if the units map evenly to the first s of the ViT, and 1 on average for matches
+    by chance. The threshold is 1/2, the share for similar representations at similar depth. A best
+    match with a CKA below 1/2 does not count. The claim is not tested unless most lower ResNet
+    units have a match and most of the matched blocks differ. The interval is over images.
     """
     cross = at_block_ends(expect_cka(cross))
     cka = cross["cka"].values

@@ -51,8 +51,8 @@ def first_block_mixes(kinds: xr.Dataset) -> Estimate:
     The smaller of the shares of local and of global heads in the first block, minus the share of
     local heads in the last.
 
-    Heads are local and global as for the claims of Walmer et al. about layers that mix them.
-    Descriptive: these are all heads of the model, not a sample.
+    Local and global heads are defined as for the claims of Walmer et al. The value is descriptive,
+    because these are all heads of the model, not a sample.
     """
     is_local, is_global = local_and_global(kinds)
     smaller = min(is_local[0].mean(), is_global[0].mean())
@@ -160,10 +160,10 @@ def local_heads_resemble(subsets: xr.Dataset, distance: xr.DataArray) -> Estimat
     Rank correlation between a head subset's mean attention distance and its CKA with lower
     ResNet layers.
 
-    Spearman's, over all subsets of all orders, with CKA averaged over the layers. Descriptive: the
-    subsets share heads and are not independent, and one model has one such set of subsets. Not
-    tested where the heads of the first block attend equally far, within a quarter of the distance
-    of uniform attention.
+    This is Spearman's correlation over all subsets, with CKA averaged over the layers. It is
+    descriptive, because the subsets share heads and one model has one such set of subsets. The
+    claim is not tested if the attention distances of the heads in the first block differ by less
+    than a quarter of the distance of uniform attention.
     """
     span = np.ptp(relative_distance(distance)[0])
     if span < LEAST_SPAN:
@@ -286,10 +286,11 @@ def _part(model: StudyModel, analysis: str, taps: Sequence[str]) -> Measurement:
 def early_fields(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """Effective receptive fields of lower layers are larger in the ViT than in the ResNet.
 
-    Mean receptive-field size in the lower half, relative to a uniform field, ViT minus ResNet.
+    Mean receptive-field size in the lower half of the layers, ViT minus ResNet. A size of 1 means
+    that all pixels have equal influence.
 
-    The same difference of untrained copies is due to the architectures alone. Fields are of few
-    images and channels, whose error is not known.
+    The difference between untrained copies is due to the architectures alone. The fields are
+    measured on few images and channels, so their error is not known.
     """
     first, second = (lower(extent(field)).mean() for field in (vit, resnet))
     return descriptive(first - second, FEW_FIELDS)
@@ -311,8 +312,8 @@ def branch_fields(branch: xr.DataArray, total: xr.DataArray, distance: xr.DataAr
     over the upper half of the sublayers, and that of the trained model minus that of untrained
     copies.
 
-    Without the skip, the share falls in any model; training has to add to it. Fields are of few
-    images and channels, whose error is not known.
+    Without the skip, the share falls in any model, even an untrained one: training has to add to
+    this. The fields are measured on few images and channels, so their error is not known.
     """
     patch = int(distance.attrs["stride"])
     shares = [_centre_shares(field, patch) for field in (branch, total)]
@@ -331,8 +332,7 @@ FEW_FIELDS = "the error of a field of few images and channels is not known"
 
 @quantity(
     "receptive_field.{model}",
-    unit="relative to a uniform field",
-    more="has larger receptive fields in its lower half",
+    unit="1: all pixels have equal influence", more="has larger receptive fields in its lower half",
 )
 def early_extent(field: xr.DataArray) -> Estimate:
     """Receptive-field size in the lower half.

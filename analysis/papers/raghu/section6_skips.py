@@ -65,8 +65,8 @@ def cls_skips_first(ratios: xr.Dataset) -> Estimate:
     Skip-to-branch norm ratio, CLS token divided by spatial tokens, in the lower half of the blocks,
     divided by the same in the upper half.
 
-    Geometric means over the sites of a block, then over blocks: attention and MLP sublayers count
-    equally in each block. Threshold 1: no change with depth.
+    The ratios are averaged (geometric mean) over the sublayers of a block and then over blocks, so
+    that attention and MLP count equally. The threshold is 1: no change with depth.
     """
     logs = _cls_over_spatial(ratios)
     blocks = (
@@ -105,10 +105,11 @@ def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
 
     Skip-to-branch norm ratio of identity skips, ViT divided by ResNet.
 
-    The paper's ResNet (v1) applies a ReLU after the sum, as those of timm and torchvision: its
-    identity skips have no negative values, and shortcuts that project, which are left out, do. BiT
-    (v2) activates within the branch: its ratios are another quantity, and the claim is not tested
-    on it. For each model, the geometric mean over layers of the mean over tokens.
+    The value of a model is the mean over tokens, then the geometric mean over layers. The paper's
+    ResNet (v1) applies a ReLU after the sum, as do those of timm and torchvision. Its identity
+    skips therefore have no negative values; its projection shortcuts, which have some, are left
+    out. BiT (v2) activates within the branch. Its ratios are not comparable, so the claim is not
+    tested on it.
     """
     ratio = expect_variable(resnet, "norm_ratio", ("layer", "token"))
     is_rectified = expect_variable(resnet, "negative_share", ("layer",)).values == 0

@@ -84,9 +84,10 @@ def own_patch(similarity: xr.DataArray) -> Estimate:
 
     Share of last-layer tokens whose most similar patch, by CKA, is their own.
 
-    Threshold 1/2, most, a convention; by chance it is one over the number of patches. It is a rank:
-    the CKA with the own patch may be small. The interval leaves out images, for this model and all
-    of its tokens; with few images, noise hides the own patch, and the claim is not tested.
+    The threshold of 1/2 (most tokens) is a convention; by chance, the share is one over the number
+    of patches. Only the rank counts: the CKA with the own patch may be small. The interval is over
+    images, for all tokens of this model. With few images, noise hides the own patch, and the claim
+    is not tested.
     """
     maps, own = last_maps(similarity)
     value = own_share(maps, own)
@@ -144,10 +145,10 @@ def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     Share of other patches with a lower CKA to a last-layer token than its own patch, ViT minus
     ResNet, on the coarser grid.
 
-    1 if all tokens are most similar to their own patch, 1/2 by chance, on any grid. It is a rank: a
-    ResNet may have the larger CKA with its own patch, and with all others. Patches and tokens of
-    the finer grid are averaged within those of the coarser, whose size has to be a multiple of
-    theirs.
+    The share is 1 if all tokens are most similar to their own patch, and 1/2 by chance, on any
+    grid. Only the rank counts: the ResNet may have a larger CKA with its own patch and also with
+    all other patches. Patches and tokens of the finer grid are averaged within those of the coarser
+    grid, so the size of a coarse patch has to be a multiple of that of a fine one.
     """
     return _localizes_more(vit, resnet)
 
@@ -369,7 +370,7 @@ def gap_tokens_classify(gap: xr.DataArray, vit: xr.DataArray) -> Estimate:
 
     Mean accuracy of probes on single last-layer tokens, average pooling minus CLS.
 
-    The error is binomial, as if all tokens failed on the same images.
+    The standard error is binomial, on the assumption that all tokens fail on the same images.
     """
     return _better_tokens(gap, vit)
 
@@ -423,8 +424,8 @@ def native_readouts_equal(first_token: xr.DataArray, mean: xr.DataArray) -> Esti
     Absolute difference in probe accuracy in the last layer: on the CLS token of the one model, on
     the mean of all tokens of the other.
 
-    Threshold 0.05, a convention. The interval of an absolute difference starts at 0 where that of
-    the difference holds it.
+    The threshold of 0.05 is a convention. If the interval of the signed difference contains 0, that
+    of the absolute difference starts at 0.
     """
     accuracies = [_accuracy(result, -1) for result in (first_token, mean)]
     best = max(accuracy.value for accuracy in accuracies)
@@ -452,7 +453,8 @@ def pooled_tokens_plateau(first_token: xr.DataArray, mean: xr.DataArray) -> Esti
     Increase in probe accuracy over the last third of the layers, on the CLS token minus on the mean
     of all tokens.
 
-    The interval is over images, of each of which it is known with which layers it is correct.
+    The interval is over images: for each image, the result stores in which layers its class is
+    predicted correctly.
     """
     require_above_chance(max(x.values.max() for x in (first_token, mean)), mean.attrs, "the ViT")
     layers = [name for name in layer_names(mean) if name in layer_names(first_token)]

@@ -116,9 +116,9 @@ def data_hunger(similarity: xr.Dataset) -> Estimate:
 def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate:
     """Higher layers of larger models need more training data.
 
-    CKA of the upper half of the blocks with the model trained on all data, of a second seed trained
-    on all data minus at the smallest fraction that both models were trained on; larger ViT minus
-    ViT.
+    How much lower the CKA with the model trained on all data is, in the upper half of the blocks,
+    for a model trained on the smallest fraction than for a second seed trained on all data; larger
+    ViT minus ViT.
 
     The second seeds are the control: two runs of a larger model may differ more on all data too.
     """

@@ -95,8 +95,8 @@ def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
     CKA of each layer of the first third with its mirror image in the last third, minus with the
     middle layer, mean over layers.
 
-    An encoder and decoder inside one model have it; in layers that only drift apart, the middle is
-    nearer. The interval leaves out images.
+    The pattern appears if the model contains both an encoder and a decoder. If layers only drift
+    apart with depth, they are more similar to the middle layer. The interval is over images.
     """
     similarity = expect_cka(similarity)
     count = similarity.sizes["layer_x"]

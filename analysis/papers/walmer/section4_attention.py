@@ -93,10 +93,11 @@ def offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
 
         1/2 sum over offsets d of |share(d) - share(-d)|
 
-    of attention shares by offset; threshold 1/2, midway. Attention that does not depend on position
-    has 0, however sharp. A head is local if its spread is at most half that of uniform attention;
-    others count as 0, as one that attends to a fixed corner of the image is one-sided as well.
-    Descriptive: the heads of one model do not show the uncertainty of their maximum.
+    Here, share(d) is the share of attention at offset d. The threshold is 1/2, midway between both
+    ends. Attention that does not depend on position has an asymmetry of 0, however sharp it is. A
+    head is local if its spread is at most half that of uniform attention. Other heads count as 0,
+    since a head that attends to a fixed corner of the image is one-sided as well. The value is
+    descriptive: the heads of one model do not show the uncertainty of their maximum.
     """
     dims = ("layer", "head", "row_offset", "column_offset")
     share = expect_array(aligned, dims).values
@@ -152,7 +153,7 @@ def local_kinds(kinds: xr.Dataset) -> Estimate:
 
     Number of these types that occur among the heads; the threshold is midway between one and two.
 
-    Descriptive: heads that were not sampled may be of further types.
+    The value is descriptive, because other models may have heads of further types.
     """
     kinds_of_heads = expect_variable(kinds, "kind", ("layer", "head")).values
     return descriptive(
@@ -179,8 +180,8 @@ def distance_dips(distance: xr.DataArray) -> Estimate:
 
     Attention distance with the image as a unit square, layers 3 to 6 of 12 minus the first two.
 
-    For other depths, layers at the same relative depth. The heads of a layer are averaged, and
-    neighbouring layers are similar.
+    In models of other depths, layers at the same relative depth are used. The heads of a layer are
+    averaged, and the interval takes into account that neighbouring layers are similar.
     """
     values = expect_array(distance, ("layer", "head")).values
     first, third, _ = phases(np.arange(len(values)))
@@ -428,11 +429,11 @@ def patterns_vary(patterns: xr.Dataset, average: xr.DataArray) -> Estimate:
 
         mean over heads of peak(mean map) / mean over heads of mean(peak of an image's map)
 
-    where peak = 1 - entropy / log(tokens). Threshold 1/2, a convention, midway between attention to
-    the same tokens in every image (1) and to others in each (0; figures 11 to 13). Not tested
-    without sparse patterns (a mean peak of at least 1/2): the peak of a mean is never above the
-    mean peak, and attention that is diffuse in each image has a low ratio as well. Layers are the
-    units.
+    Here, peak = 1 - entropy / log(tokens). The threshold of 1/2 is a convention: it lies midway
+    between attention to the same tokens in every image (1) and to different tokens in each image
+    (0; figures 11 to 13). The claim is tested only if patterns are sparse (a mean peak of at least
+    1/2), because attention that is diffuse in each image also has a low ratio. The interval is over
+    layers.
     """
     peaks = of_query(expect_variable(patterns, "peak", ("query", "layer", "head")), "cls")
     mean_peak = np.nanmean(upper(peaks))
@@ -523,8 +524,9 @@ def saliency_early(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     IoU of CLS attention with the object minus that with objects of other images, best head of each
     layer, mean over the lower half, minus that of the untrained model.
 
-    Objects of other images show how far any blob at the centre overlaps with objects there; the
-    best head of each untrained layer corrects for the choice of the best.
+    Objects of other images show how much any blob at the centre overlaps with objects at the
+    centre. Subtracting the best head of each untrained layer corrects for the choice of the best
+    head.
     """
     return minus(*(_salient(result, lower) for result in (saliency, untrained)))
 
@@ -536,8 +538,8 @@ def saliency_plateaus(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     Increase of the largest IoU in the lower half over that of the untrained model, minus its
     further increase in the upper half.
 
-    Threshold 0, a steady increase. The second increase is 0 where no later head is better.
-    Descriptive: maxima over layers have no interval.
+    The threshold is 0: an increase at a steady rate. The second increase is 0 if no later head is
+    better. The value is descriptive, because maxima over layers have no interval.
     """
 
     best = _best_iou(saliency)

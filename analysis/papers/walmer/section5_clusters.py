@@ -198,7 +198,8 @@ def clusters_deepen(clusters: xr.Dataset) -> Estimate:
 
     Cluster purity of the last block minus that of the first.
 
-    Neighbouring layers are similar: the steps between them, not the layers, are the units.
+    The interval is over the steps between neighbouring layers, because neighbouring layers are
+    similar.
     """
     purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values
     count = len(purity)
@@ -258,8 +259,8 @@ def supervised_most_semantic(labels: xr.Dataset, masked: xr.Dataset) -> Estimate
     Cluster purity of CLS, mean over the upper half of the layers, supervised minus trained on
     masked patches.
 
-    In the paper, contrastive ViTs reach purities similar to those of supervised ViTs. Testing that
-    needs released weights.
+    In the paper, contrastive ViTs reach purities similar to those of supervised ViTs. To test this,
+    use released weights.
     """
     halves = (upper(np.arange(len(blocks_of(x["layer"])))) for x in (labels, masked))
     return minus(*(_purity(x, half) for x, half in zip((labels, masked), halves, strict=True)))

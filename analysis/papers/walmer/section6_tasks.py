@@ -378,8 +378,8 @@ def no_single_layer(task: xr.Dataset, neighbours: xr.DataArray) -> Estimate:
     PCK at 0.1 of the best other layer, chosen on other categories, minus that of the layer best
     for k-NN.
 
-    The other layer is chosen and scored as in `_better_group`. The sampling error of the layer best
-    for k-NN is left out.
+    The other layer is chosen on one half of the categories and scored on the other. The interval
+    does not include the uncertainty about which layer is best for k-NN.
     """
     accuracy = top_one_above_chance(neighbours)
     best = str(accuracy["layer"].values[accuracy.values.argmax()])
