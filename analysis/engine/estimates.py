@@ -601,19 +601,19 @@ def images_needed(
     threshold: float = 0.0,
     examples: int | None = None,
 ) -> int:
-    """Number of images, or of runs, that an interval of some width or a decision needs.
+    """Number of images (or of runs) needed for an interval of some width, or for a decision.
 
         half-width:  t_(n - 1) s / sqrt(n) <= half_width
         power:       P(|T| > t_(n - 1)) >= power
 
-    with Student's quantile `t` at 2.5 % and a noncentral t variable `T` of noncentrality
+    Here, `t` is Student's quantile at 2.5 %, and `T` is a noncentral t variable of noncentrality
     `sqrt(n) (effect - threshold) / s`. The standard deviation `s` of one image follows from the
     standard error of a pilot result. The power is that of a two-sided test at 5 %, whose 95 %
     interval leaves out the threshold.
 
     For an estimate over runs, the interval also has a part within runs, of half-width `w`, which
-    more runs on the same images do not narrow: `t s / sqrt(n)` is `hypot(t s / sqrt(n), w)` above,
-    and two runs suffice where runs do not differ.
+    more runs on the same images do not narrow. In the formula, `t s / sqrt(n)` is then replaced by
+    `hypot(t s / sqrt(n), w)`. If runs do not differ, two of them suffice.
 
     Args:
         result: a pilot result: an `Estimate`, of a paired difference as of `minus` where two models

@@ -390,10 +390,10 @@ def skip_ablation(
 ) -> xr.Dataset:
     """Change of a model's predictions when the skips or the branches of one block are removed.
 
-    They are set to zero in the trained model. Without its branches a block is the identity
-    (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586); without its skips only its
-    branches remain, as in the models that Raghu et al. 2021 trained without skips (figure 8). See
-    `effects` for the formulas of the changes.
+    The skips or branches are set to zero in the trained model. Without its branches a block is the
+    identity (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586); without its skips only
+    its branches remain, as in the models that Raghu et al. 2021 trained without skips (figure 8).
+    See `effects` for the formulas of the changes.
 
     Args:
         features: a model, or a submodel of skips and branches and of the scores, such as
@@ -448,8 +448,8 @@ def head_ablation(
 
     The output of the head, before the heads are projected together, is replaced at every token
     (Michel et al. 2019, https://arxiv.org/abs/1905.10650). See `effects` for the formulas of the
-    changes; where one is zero, other heads and layers compensate for the head, or none uses its
-    output.
+    changes. If a change is zero, other heads and layers compensate for the head, or none of them
+    uses its output.
 
     Args:
         features: a model, or a submodel of the outputs of heads, of shape (example, token, head,
@@ -519,10 +519,10 @@ def activation_patching(
 
         transfer = sum over pairs of <s_patched - s, d> / sum over pairs of |d|^2,  d = s_other - s
 
-    for the scores `s` of an image, `s_other` of the other run, and `s_patched` with the token's
-    value from the other run (Meng et al. 2022, https://arxiv.org/abs/2202.05262, for language
-    models): 0 where the token has no effect, 1 where it carries the whole difference between the
-    runs. It may lie outside [0, 1].
+    Here, `s` are the scores of an image, `s_other` are those of the other run, and `s_patched` are
+    those with the token's value from the other run (Meng et al. 2022,
+    https://arxiv.org/abs/2202.05262, for language models). The transfer is 0 if the token has no
+    effect, and 1 if it carries the whole difference between the runs. It may lie outside [0, 1].
 
     Args:
         features: a model, or a submodel of layers of tokens, of shape (example, token, channel),

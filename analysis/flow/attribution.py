@@ -33,7 +33,7 @@ def input_gradients(
 
         gradient = mean over n samples of d y_c / d x at x + e,  e ~ N(0, sigma^2)
 
-    with sigma = `noise` (max x - min x) of each image (Smilkov et al. 2017, "SmoothGrad",
+    Here, sigma = `noise` (max x - min x) of each image (Smilkov et al. 2017, "SmoothGrad",
     https://arxiv.org/abs/1706.03825, section 2). `noise=0` with `samples=1` is the plain gradient
     (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034, section 3).
 
@@ -127,8 +127,8 @@ def grad_cam(
 
         cam_c(p) = max(0, sum_k w_k A_k(p)),  w_k = mean over positions p of d y_c / d A_k
 
-    with channel k of a layer's map A and the score y_c of class c (Selvaraju et al. 2017,
-    https://arxiv.org/abs/1610.02391, equations 1 and 2), enlarged bilinearly.
+    Here, A_k is channel k of a layer's map, and y_c is the score of class c (Selvaraju et al. 2017,
+    https://arxiv.org/abs/1610.02391, equations 1 and 2). The map is enlarged bilinearly.
 
     Args:
         features: a model, or a callable from images to taps with gradients: maps of shape (example,

@@ -28,10 +28,10 @@ def _weight_of(model: Any, name: str) -> Any:
 def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.DataArray:
     """The first principal components of the patch-embedding filters (figure 7, left).
 
-    The filters of the hidden units are the observations: with the row f_u - mean(f) for each unit u
-    in the matrix F, the components are the first right singular vectors of F, of unit length, and
-    component i explains the share `s_i^2 / sum_j s_j^2` of the variance. The sign of a component is
-    free: here its entry of largest magnitude is positive.
+    The matrix F has a row f_u - mean(f) for the filter f_u of each hidden unit u. The components
+    are the first right singular vectors of F, of unit length. The share of the variance that
+    component i explains follows from the singular values s: `s_i^2 / sum_j s_j^2`. The sign of a
+    component is chosen such that its entry of largest magnitude is positive.
 
     Args:
         kernel: a model that embeds patches of the image, its path or name; or an array of shape

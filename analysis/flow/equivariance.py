@@ -34,16 +34,16 @@ def equivariance_error(
     shifts: Sequence[Shift] | None = None,
     grid: Grid = None,
 ) -> Statistic[xr.Dataset]:
-    """Error of a layer's map of a moved image against the moved map of the image.
+    """Difference between a layer's map of a moved image and the moved map of the image.
 
         error = sum |f(T x) - T f(x)|^2 / (2 sum |f(x) - mean|^2)
 
-    over examples, positions and channels, with the mean of each channel over examples and positions
-    (Lenc and Vedaldi 2015, https://arxiv.org/abs/1411.5908, section 3, with maps of the features
-    that are known): 0 where the representation moves with the image, 1 where that of the moved
-    image is as different as that of another image. `T` flips the image from left to right, or
-    shifts it cyclically: what leaves it on one side returns on the other. A vector, such as a
-    pooled layer, has no positions: its error is that of invariance.
+    The sum is over examples, positions and channels, and the mean of each channel over examples and
+    positions (Lenc and Vedaldi 2015, https://arxiv.org/abs/1411.5908, section 3, who fit how
+    features move; here it is known). The error is 0 if the representation moves with the image, and
+    1 if the moved image is represented as differently as another image. `T` flips the image from
+    left to right, or shifts it cyclically: what leaves it on one side returns on the other. A
+    vector, such as a pooled layer, has no positions: its error is that of invariance.
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.

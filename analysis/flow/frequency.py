@@ -26,10 +26,11 @@ def frequency_amplitude(
         amplitude(w) = mean over examples of (log A(w) - log A(0)),
         A(w)^2       = mean over channels of |sum over r, c of x(r, c) exp(-i (w r + w c))|^2
 
-    along the diagonal of the two-dimensional Fourier transform of a layer's map (Park and Kim 2022,
-    https://arxiv.org/abs/2202.06709, section 3 and figure 2, who average the logarithms over
-    channels as well). Attention that averages tokens lowers it, the more the more uniform; a blur
-    of standard deviation `s` lowers it by `s^2 w^2` at `(w, w)`.
+    The frequencies lie on the diagonal of the two-dimensional Fourier transform of a layer's map
+    `x` (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section 3 and figure 2, who also
+    average the logarithms over channels). Attention that averages tokens lowers the amplitude, and
+    more so the more uniform it is. At the frequency `(w, w)`, a blur of standard deviation `s`
+    lowers it by `s^2 w^2`.
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Layers are maps, or tokens on the grid;

@@ -27,10 +27,10 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
 
         scores(layer) = head(pooling(final norm(layer)))
 
-    whatever lies between the last of the layers and the scores (nostalgebraist 2020, "interpreting
-    GPT: the logit lens"; for ViTs Vilas et al. 2023, https://arxiv.org/abs/2310.18969).
-    It decodes a layer in the basis of the last one: a layer that it cannot decode may still hold
-    the class in another basis, which a probe shows.
+    In general, everything between the last of the layers and the scores is applied to each layer
+    (nostalgebraist 2020, "interpreting GPT: the logit lens"; for ViTs Vilas et al. 2023,
+    https://arxiv.org/abs/2310.18969). The lens decodes a layer in the basis of the last one. A
+    layer that it cannot decode may still encode the class in another basis, which a probe shows.
 
     Args:
         features: a model, or a submodel of layers of equally many channels and of the scores, such

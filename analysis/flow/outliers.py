@@ -53,17 +53,18 @@ ByToken: TypeAlias = dict[str, tf.Tensor]
 def outlier_tokens(
     features: Model, images: Images | None = None, grid: Grid = None, level: float = 0.01
 ) -> Statistic[xr.Dataset]:
-    """Tokens of every layer whose norm is outside of a gap, and the attention that they receive.
+    """Tokens of outlying norm in every layer, and the attention that they receive.
 
         threshold^2 = Q(3/4) + (Q(3/4) - Q(1/2)) (q(p) - q(3/4)) / (q(3/4) - q(1/2)),
         (1 - p) * tokens * layers = level
 
-    for the quantiles `Q` of the squared norms of all spatial tokens of all images, and `q` of the
-    chi-squared distribution of one degree of freedom: of all squared norms of Gaussian vectors,
-    whatever their dimension and covariance, it has the longest tail. In Gaussian tokens an outlier
-    is found in any layer with a probability of at most `level`. A token is an outlier if its norm
-    is also at least twice the median. Outliers do not move the quantiles while they are fewer than
-    a quarter. Darcet et al. 2024 (https://arxiv.org/abs/2309.16588) find them in large ViTs, at
+    Here, `Q` are the quantiles of the squared norms of all spatial tokens of all images, and `q`
+    are those of the chi-squared distribution of one degree of freedom. The squared norm of a
+    Gaussian vector, whatever its dimension and covariance, never has a longer tail than this
+    distribution. If all tokens are Gaussian, the probability of any outlier in any layer is
+    therefore at most `level`. A token is an outlier if its norm is above the threshold and at least
+    twice the median. Outliers do not change the threshold as long as they are fewer than a quarter
+    of the tokens. Darcet et al. 2024 (https://arxiv.org/abs/2309.16588) find them in large ViTs, at
     about ten times the norm of the others.
 
     Args:
@@ -252,12 +253,12 @@ def outlier_roles(
 ) -> xr.Dataset:
     """What outlier tokens encode, and what the output loses without them.
 
-    Compared with ordinary tokens of the same images, chosen at random: a ridge classifier of one
-    token predicts the class of the image and the token's position (Darcet et al. 2024, section 2.2,
-    https://arxiv.org/abs/2309.16588), and all outliers, or as many ordinary tokens, are replaced by
-    zero, by the mean over the images at their position, and by the token at their position in
-    another image, as in `token_ablation`. Single replacements may mislead: zero is an input that
-    the model never saw, and the mean keeps what is the same in all images.
+    Outliers are compared with as many ordinary tokens of the same images, chosen at random, in two
+    ways. First, a ridge classifier of one token predicts the class of the image and the token's
+    position (Darcet et al. 2024, section 2.2, https://arxiv.org/abs/2309.16588). Second, the tokens
+    are replaced, as in `token_ablation`: by zero, by the mean over the images at their position,
+    and by the token at their position in another image. A single replacement may mislead: zero is
+    an input that the model never saw, and the mean keeps what is the same in all images.
 
     Args:
         features: a model, or a submodel of layers of tokens and of the scores.

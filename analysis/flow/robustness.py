@@ -41,14 +41,16 @@ def robustness(
 
         area = integral of the accuracy over strengths, from 0 to the largest, over its length
 
-    by the trapezoidal rule. A strength is a share of the patches of an image (Naseer et al. 2021,
-    https://arxiv.org/abs/2105.10497, sections 3.1 and 3.3): `"patch drop"` replaces random ones by
-    0, `"patch shuffle"` exchanges random ones with each other, and the occlusions replace those of
-    the largest, or smallest, variance of pixels by 0. They are the same for all models that expect
-    images in the same range. Of the noises a strength is the standard deviation, in units of the
-    image's own: Gaussian noise at spatial frequencies below, or above, half the highest (Park and
-    Kim 2022, https://arxiv.org/abs/2202.06709, section 3). The random numbers of an image follow
-    from its values and the seed: batches and order do not matter.
+    The integral is computed by the trapezoidal rule. For perturbations of patches, the strength is
+    the share of the patches of an image that are changed (Naseer et al. 2021,
+    https://arxiv.org/abs/2105.10497, sections 3.1 and 3.3). `"patch drop"` replaces random patches
+    by 0, `"patch shuffle"` exchanges random patches with each other, and the occlusions replace the
+    patches with the largest, or smallest, variance of pixels by 0. For noise, the strength is the
+    standard deviation, in units of the image's own: Gaussian noise is added at spatial frequencies
+    below, or above, half the highest (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section
+    3). Perturbed images are the same for all models that expect images in the same range. The
+    random numbers of an image follow from its values and the seed, so batches and order do not
+    matter.
 
     Args:
         features: a model, or a callable from images to a dict with its scores.

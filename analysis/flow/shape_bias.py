@@ -28,11 +28,11 @@ def shape_bias(
 
         shape_bias = shape decisions / (shape decisions + texture decisions)
 
-    on images whose shape is of one class and whose texture of another (Geirhos et al. 2019,
-    https://arxiv.org/abs/1811.12231): 1 for a classifier of silhouettes, 0 for one of colours. A
-    model can have either bias only if both cues showed the class in its training, as in
-    `vit_tf.data.load("textured-shapes")`; one that was trained on `"shapes"`, whose colours are
-    random, can use the shape alone.
+    The images show the shape of one class with the texture of another (Geirhos et al. 2019,
+    https://arxiv.org/abs/1811.12231). The bias is 1 for a model that classifies by the silhouette,
+    and 0 for one that classifies by colours. A model can have either bias only if both cues showed
+    the class in its training, as in `vit_tf.data.load("textured-shapes")`; one that was trained on
+    `"shapes"`, whose colours are random, can use the shape alone.
 
     Args:
         features: a model, or a callable from images to a dict with its scores.

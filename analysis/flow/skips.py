@@ -33,10 +33,10 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
         norm_ratio = mean over examples of |skip| / |branch|
         cosine     = mean over examples of <skip, branch> / (|skip| |branch|)
 
-    over the channels of a token (Raghu et al. 2021, section 6, figures 7 and E.2). An example whose
-    skip or branch is exactly zero at a token, as behind a ReLU that is off, has neither ratio nor
-    cosine there and is left out of that token's means; `left_out` in the attributes is the share of
-    these.
+    Norms and products are over the channels of a token (Raghu et al. 2021, section 6, figures 7 and
+    E.2). An example whose skip or branch is exactly zero at a token, as behind a ReLU that is off,
+    has neither ratio nor cosine there and is left out of that token's means; `left_out` in the
+    attributes is the share of these.
 
     Args:
         features: a model, or a callable from images to taps, of which `"site/skip"` and

@@ -40,12 +40,13 @@ def stitching(
 
         W = argmin sum over tokens of |x W + b - y|^2 + l2 (mean of x's variances) tokens |W|^2
 
-    for tokens `x` of a layer of the first model and `y` at the same positions of a layer of the
-    second, which runs on from `x W + b` (Lenc and Vedaldi 2015, https://arxiv.org/abs/1411.5908;
-    Bansal et al. 2021, https://arxiv.org/abs/2106.07682, who train the map on the loss instead).
-    Where CKA compares variance, stitching asks what the second model can use: a small direction may
-    matter, a large one may not. Prefix tokens have a map of their own, from the first model's
-    prefix if it has as many, else from the mean of its spatial tokens.
+    Here, `x` are tokens of a layer of the first model, and `y` are those at the same positions of a
+    layer of the second model, which continues from `x W + b` (Lenc and Vedaldi 2015,
+    https://arxiv.org/abs/1411.5908; Bansal et al. 2021, https://arxiv.org/abs/2106.07682, who train
+    the map on the loss instead). CKA compares directions of large variance; stitching shows what
+    the second model can use, which may lie in directions of small variance. Prefix tokens have a
+    map of their own: from the first model's prefix tokens if it has equally many, otherwise from
+    the mean of its spatial tokens.
 
     Args:
         features_x: the model whose layers are mapped.

@@ -47,9 +47,9 @@ def attention_distance(
 
         distance = mean over examples and queries q of sum_k a(q, k) |position(q) - position(k)|
 
-    with the Euclidean distance between token centres. Prefix tokens have no position: they are
-    left out as queries and keys, and the attention to the other keys is renormalised (Raghu et
-    al. 2021, section 5, figure 3). A query of an image that attends to prefix tokens only, to the
+    Distances between the centres of tokens are Euclidean. Prefix tokens have no position: they are
+    left out as queries and keys, and the attention to the other keys is renormalised (Raghu et al.
+    2021, section 5, figure 3). A query of an image that attends to prefix tokens only, to the
     precision of float32, has no distance and is left out of its head's mean; `left_out` counts
     these.
 
@@ -162,10 +162,11 @@ def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statis
 
         distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
 
-    over the spatial keys k, in pixels, as `attention_distance` averages it. The mass of a row,
-    which is 1, goes to `"prefix"`, prefix tokens such as CLS; to `"itself"`, the query's own key,
-    also for a prefix token; and to `"others"`. Use it for a few images: the weights of ViT-B/16 at
-    224 px take 22 MB per image.
+    Sums are over the spatial keys k, in pixels; `attention_distance` is the average of these
+    distances. The attention of a query sums to 1. `mass` divides it into three parts: `"prefix"` is
+    the attention to prefix tokens such as CLS, `"itself"` that to the query's own key (also for a
+    prefix token), and `"others"` the rest. Use this function for a few images: the weights of
+    ViT-B/16 at 224 px take 22 MB per image.
 
     Args:
         features: a model, or a callable from images to a dict of attention weights, as for

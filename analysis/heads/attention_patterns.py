@@ -32,13 +32,13 @@ def attention_patterns(features: Model, images: Images, grid: Grid = None) -> St
         similarity = Pearson correlation of p_i and p_j over the keys
         repetition = similarity * sqrt(peak_i * peak_j)
 
-    averaged over pairs of different heads of two layers, then over examples. A head whose query
-    attends to prefix tokens only, to the precision of float32, has no map for that example and is
-    left out; `left_out` counts these. Repetition is near 1 where all heads attend to the same few
-    tokens, and near 0 where they are diffuse or differ. The few tokens differ between images, so a
-    mean map does not show them (Walmer et al. 2023, section 4.1, appendix C.1, figures 2, 11 to 13,
-    17; the formulas are this package's). One small object that all heads attend to repeats as well:
-    compare with `attention_saliency`.
+    The repetition is averaged over pairs of different heads of two layers, then over examples. A
+    head whose query attends to prefix tokens only, to the precision of float32, has no map for that
+    example and is left out; `left_out` counts these. Repetition is near 1 where all heads attend to
+    the same few tokens, and near 0 where they are diffuse or differ. The few tokens differ between
+    images, so a mean map does not show them (Walmer et al. 2023, section 4.1, appendix C.1, figures
+    2, 11 to 13, 17; the formulas are this package's). One small object that all heads attend to
+    repeats as well: compare with `attention_saliency`.
 
     Args:
         features: a model, or a callable from images to a dict of attention weights, as for

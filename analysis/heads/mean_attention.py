@@ -35,10 +35,10 @@ def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statis
         raw(q, k)     = mean over examples of a(q, k)
         spatial(q, k) = mean over examples of a(q, k) / sum_j a(q, j),  j and k spatial keys
 
-    Averaging over examples and re-aligning or averaging over queries commute, so CLS maps, aligned
-    maps and offsets are all computed from this result (Walmer et al. 2023, section 4). An example
-    whose query attends to prefix tokens only, to the precision of float32, has no `spatial` map and
-    is left out of that mean; `left_out` counts these.
+    CLS maps, aligned maps and offsets are all computed from this result, since the order of
+    averaging over examples and of aligning or averaging queries does not matter (Walmer et al.
+    2023, section 4). An example whose query attends to prefix tokens only, to the precision of
+    float32, has no `spatial` map and is left out of that mean; `left_out` counts these.
 
     Args:
         features: a model, or a callable from images to a dict of attention weights of shape

@@ -37,10 +37,10 @@ def attention_rollout(
 
         R_l = A_l R_(l-1),  A_l = (mean over heads of a_l) / 2 + I / 2,  R_0 = I
 
-    so that R_l(q, k) is the share of token k of the embedding in token q after layer l (Abnar and
-    Zuidema 2020, https://arxiv.org/abs/2005.00928, section 3). The halves stand for skips and
-    branches of equal weight; values and MLPs are ignored.
-    Attention to prefix tokens counts like any other, so that no query has to be left out.
+    R_l(q, k) is the share of token k of the embedding in token q after layer l (Abnar and Zuidema
+    2020, https://arxiv.org/abs/2005.00928, section 3). The halves stand for skips and branches of
+    equal weight; values and MLPs are ignored. Attention to prefix tokens counts like any other, so
+    that no query has to be left out.
 
     Args:
         features: a model, or a callable from images to taps, with `"block*/attention/weights"` of
@@ -192,7 +192,7 @@ def gradient_attention(
 
         R_l = R_(l-1) + A_l R_(l-1),  A_l = mean over heads of max(0, a_l * d y_c / d a_l),  R_0 = I
 
-    with the score y_c of class c, so that R(q, k) is the relevance of token k of the embedding to
+    Here, y_c is the score of class c, and R(q, k) is the relevance of token k of the embedding to
     query q of the last layer (Chefer et al. 2021, "Generic Attention-Model Explainability",
     https://arxiv.org/abs/2103.15679, equations 5 and 6). Unlike rollout it depends on the class.
     Values and MLPs are ignored, and rows do not sum to 1. The relevance to the prediction is the

@@ -28,12 +28,13 @@ def attention_saliency(
 
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
 
-    averaged over the images with a non-empty mask, except where the query attends to prefix tokens
-    only, to the precision of float32. `kept` are the fewest tokens that hold `mass` of an attention
-    map, that of CLS or the mean over the spatial queries, after prefix keys are left out; `covered`
-    is the share of a token's patch that the mask covers, so that for masks of pixels this is the
-    IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3, figures 5 and 16; they count a
-    patch that the mask touches as covered: for their definition pass such masks on the token grid).
+    The IoU is averaged over the images with a non-empty mask, except those whose query attends to
+    prefix tokens only, to the precision of float32. `kept` is the smallest set of tokens that
+    together receive the share `mass` of the attention, of CLS or of the mean over the spatial
+    queries, without prefix keys. `covered` is the share of a token's patch that the mask covers, so
+    for masks of pixels this is the IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3,
+    figures 5 and 16). They count a patch that the mask touches as covered: for their definition,
+    pass such masks on the token grid.
 
     Args:
         features: a model, or a callable from images to a dict of attention weights, as for

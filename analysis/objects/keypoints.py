@@ -339,8 +339,8 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
 
         cosine(t, u) = <x_t, x_u> / (|x_t| |x_u|)
 
-    over the channels of a layer. Between two images, the most similar token is the corresponding
-    one. Use it for a few images.
+    The product is over the channels of a layer. In another image, the most similar token is the
+    predicted counterpart of a token. Use this function for a few images.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}`, as for `localization`.

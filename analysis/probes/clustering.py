@@ -93,12 +93,12 @@ def object_clustering(
     seed: int = 0,
     starts: int = STARTS,
 ) -> Statistic[xr.Dataset]:
-    """`clustering` of objects or parts, from features averaged under their masks.
+    """Agreement of k-means clusters of objects or parts with their labels, as in `clustering`.
 
-    Walmer et al. 2023, sections 5.3 and D.5, figures 8, 26 and 27. The paper does not state the
-    number of clusters; the authors' code uses 80 for objects and parts, though these have fewer
-    classes: for comparable numbers use `num_clusters=80`, which needs at least 80 objects, and
-    `dense_features`.
+    The features of an object are averaged under its mask (Walmer et al. 2023, sections 5.3 and D.5,
+    figures 8, 26 and 27). The paper does not state the number of clusters; the authors' code uses
+    80 for objects and parts, though these have fewer classes: for comparable numbers use
+    `num_clusters=80`, which needs at least 80 objects, and `dense_features`.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of tokens that lie on the

@@ -40,10 +40,11 @@ def knn_accuracy(
 
         votes(c) = sum of exp(cos(x, x_j) / temperature),  j of class c among the k nearest to x
 
-    of pooled features (Caron et al. 2021, appendix E; Walmer et al. 2023, section 6.1). The search
-    is exact, in float64: the test features are stored, of shape (layer, test image, channel), and
-    each batch of training images replaces neighbours that are further away. Ties between training
-    images go to the earlier ones, and ties between classes to the lower label.
+    Here, x and x_j are pooled features of a test and a training image (Caron et al. 2021, appendix
+    E; Walmer et al. 2023, section 6.1). The search is exact, in float64: the test features are
+    stored, of shape (layer, test image, channel), and each batch of training images replaces
+    neighbours that are further away. Ties between training images go to the earlier ones, and ties
+    between classes to the lower label.
 
     Args:
         features, train, test, num_classes, tokens: as in `vit_tf.analysis`.

@@ -203,12 +203,13 @@ def linear_probe(
 
         logits = W x / r + b,    r^2 = mean of |x|^2 over the training images,
 
-    of pooled features x of the frozen model, or of these after batch normalisation without scale
-    and shift (He et al. 2021, MAE, appendix A.1; Walmer et al. 2023, section E.4 and table 6). SGD
-    with momentum 0.9, no weight decay and a cosine decay to 0, as in the linear evaluation of Caron
-    et al. 2021 (DINO, `eval_linear.py`); W and b start at 0. Dividing the features of a layer by r
-    is equivalent to dividing the learning rate of W by r^2: the curvature of the loss is then at
-    most 1, and one learning rate suits the features of all layers.
+    The pooled features x of the frozen model are used as they are, or after batch normalisation
+    without scale and shift (He et al. 2021, MAE, appendix A.1; Walmer et al. 2023, section E.4 and
+    table 6). The classifier is trained by SGD with momentum 0.9, no weight decay and a cosine decay
+    to 0, as in the linear evaluation of Caron et al. 2021 (DINO, `eval_linear.py`); W and b start
+    at 0. Dividing the features of a layer by r is equivalent to dividing the learning rate of W by
+    r^2: the curvature of the loss is then at most 1, and one learning rate suits the features of
+    all layers.
 
     All probes are trained as one Keras model, whose loss is the sum of their losses; the update of
     a probe does not depend on the others, so each ends as if it were trained alone. The pooled

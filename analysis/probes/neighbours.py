@@ -33,8 +33,8 @@ def neighbours(
 
         similarity(q, x) = cos(f(q), f(x))
 
-    for pooled features f. The search is exact, in float64, in one pass over the images. A query
-    that is among the images is its own nearest neighbour. `knn_accuracy` measures whether
+    Here, f are pooled features. The search is exact, in float64, in one pass over the images. A
+    query that is among the images is its own nearest neighbour. `knn_accuracy` measures whether
     neighbours are of one class, `retrieval` how well they are ranked.
 
     Args:

@@ -30,11 +30,11 @@ def projection(
 
         p(x) = (f(x) - mean f) [v_1, v_2]
 
-    for pooled features f and their first two principal directions v of unit length, which point to
-    the side of their largest entry; or UMAP of f (McInnes et al. 2018,
-    https://arxiv.org/abs/1802.03426), with the defaults of umap-learn, which is not installed with
-    this package. Distances between groups of a UMAP mean little. A probe measures how separable
-    classes are: `knn_accuracy`, `ridge_probe`.
+    Here, f are pooled features, and v_1 and v_2 are their first two principal directions, of unit
+    length and with a positive entry of largest magnitude. Alternatively, the projection is UMAP of
+    f (McInnes et al. 2018, https://arxiv.org/abs/1802.03426), with the defaults of umap-learn,
+    which has to be installed separately. Distances between groups of a UMAP mean little. A probe
+    measures how separable classes are: `knn_accuracy`, `ridge_probe`.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.

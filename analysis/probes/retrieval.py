@@ -91,13 +91,14 @@ def retrieval(
 ) -> xr.Dataset:
     """Precision of ranking images by their similarity to a query, in every layer.
 
-    Mean average precision, and mean precision at k, of pooled features and cosine similarity, for
-    the three difficulties of revisited Oxford and Paris (Radenovic et al. 2018; Walmer et al. 2023,
-    section 6.1, figures 9 and 29). It is exact, in float64, with one pass over the queries and one
-    over the database; it stores the features of the queries and the similarity of each image to
-    each query, of shape (layer, image, query), 2.8 MB per layer for 5,000 images and 70 queries.
-    Ties go to the earlier image. Walmer et al. 2023 use queries that are not cropped,
-    `vit_tf.data.load_revisited(..., crop_queries=False)`, and the `"cls"` token.
+    Images are ranked by the cosine similarity of pooled features. The scores are mean average
+    precision and mean precision at k, for the three difficulties of revisited Oxford and Paris
+    (Radenovic et al. 2018; Walmer et al. 2023, section 6.1, figures 9 and 29). The ranking is
+    exact, in float64, with one pass over the queries and one over the database. The measurement
+    stores the features of the queries and the similarity of each image to each query, of shape
+    (layer, image, query), 2.8 MB per layer for 5,000 images and 70 queries. Ties go to the earlier
+    image. Walmer et al. 2023 use the `"cls"` token and queries that are not cropped: load them with
+    `crop_queries=False` of `vit_tf.data.load_revisited`.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.

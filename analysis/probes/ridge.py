@@ -116,9 +116,10 @@ def ridge_probe(
 
         W = argmin |Xc W - Yc|^2 + l2 |W|^2,    prediction = argmax((x - mean) W + mean target)
 
-    with Xc, Yc centred (Raghu et al. 2021, appendix A, figures 11 and 13). One eigendecomposition
-    per layer serves every `l2`: of Xc' Xc, or of Xc Xc' where there are fewer examples than
-    channels. Solved in float64. Choose `l2` on held-out training images, not on the test set.
+    Xc and Yc are the centred features and targets (Raghu et al. 2021, appendix A, figures 11 and
+    13). One eigendecomposition per layer, in float64, gives the solutions for all `l2`: that of Xc'
+    Xc, or that of Xc Xc' if there are fewer examples than channels. Choose `l2` on held-out
+    training images, not on the test set.
 
     Args:
         features, train, test, num_classes: as in `vit_tf.analysis`.

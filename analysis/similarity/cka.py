@@ -157,12 +157,13 @@ def cka(
 
         CKA(X, Y) = sum_b HSIC(X_b, Y_b) / sqrt(sum_b HSIC(X_b, X_b) sum_b HSIC(Y_b, Y_b))
 
-    over the minibatches b, with the linear kernel and the unbiased HSIC (Kornblith et al. 2019,
-    equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation 5). The unbiased
+    Sums are over the minibatches b, with the linear kernel and the unbiased HSIC (Kornblith et al.
+    2019, equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation 5). The unbiased
     estimator may be negative, or above 1 between different layers; it is not clamped. Batches count
-    equally whatever their size: drop a last batch that is much smaller than the rest. A last batch
-    of fewer than 4 examples, for which HSIC is undefined, is left out. Layers in which at most one
-    example of each batch differs from the others are left out with a warning that names them.
+    equally, whatever their size: leave out a last batch that is much smaller than the rest. A last
+    batch of fewer than 4 examples, for which HSIC is undefined, is left out. Layers in which at
+    most one example of each batch differs from the others are left out with a warning that names
+    them.
 
     Args:
         features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`;

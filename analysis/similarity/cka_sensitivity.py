@@ -39,13 +39,13 @@ def cka_sensitivity(
         share(component) = HSIC(K_1, L_1) / HSIC(K, L)
         share(pixels)    = HSIC(K, P) HSIC(P, L) / (HSIC(P, P) HSIC(K, L))
 
-    of centred kernels `K` and `L` of two layers. `S` are the images of each batch with the largest
-    `sum_j K_ij^2` or `sum_j L_ij^2`; moving few images far changes CKA to almost any value, though
-    every other distance stays (Davari et al. 2022, https://arxiv.org/abs/2210.16156). `K_1` is the
-    kernel of the first principal component of a batch, which a block of similar layers often shares
-    (Nguyen et al. 2022, https://arxiv.org/abs/2202.07184). `P` is the linear kernel of the pixels,
-    on which `K` and `L` are regressed: similar images look similar to any two models (Cui et al.
-    2022, https://arxiv.org/abs/2202.00095). HSIC is that of `cka`, summed over minibatches.
+    `K` and `L` are the centred kernels of two layers. `S` are the images of each batch with the
+    largest `sum_j K_ij^2` or `sum_j L_ij^2`; moving few images far changes CKA to almost any value,
+    though every other distance stays (Davari et al. 2022, https://arxiv.org/abs/2210.16156). `K_1`
+    is the kernel of the first principal component of a batch, which a block of similar layers often
+    shares (Nguyen et al. 2022, https://arxiv.org/abs/2202.07184). `P` is the linear kernel of the
+    pixels, on which `K` and `L` are regressed: similar images look similar to any two models (Cui
+    et al. 2022, https://arxiv.org/abs/2202.00095). HSIC is that of `cka`, summed over minibatches.
 
     Args:
         features_x, images, features_y: as for `cka`. Without images, precomputed activations have

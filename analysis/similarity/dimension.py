@@ -35,14 +35,15 @@ def intrinsic_dimension(
         participation_ratio = (sum_i l_i)^2 / sum_i l_i^2
         effective_rank      = exp(-sum_i p_i log p_i),  p_i = sqrt(l_i) / sum_j sqrt(l_j)
 
-    with the distances `r1` and `r2` from an image to its two nearest neighbours (Facco et al. 2017,
-    https://doi.org/10.1038/s41598-017-11873-y, equation 2) and the eigenvalues `l` of the
-    covariance over images (effective rank: Roy and Vetterli 2007). TwoNN counts the directions in
-    which neighbours differ, along a curved manifold too; the other two count the linear directions
-    with much variance. The tenth of the images with the largest ratio counts as censored, as the
-    paper leaves it out: `d` is the maximum-likelihood estimate. All three grow with the number of
-    images up to their limit: `n` images of a Gaussian in `d` dimensions of equal variance have a
-    participation ratio of about `d n / (n + d)`. Compare models on equally many images.
+    Here, `r1` and `r2` are the distances from an image to its two nearest neighbours (Facco et al.
+    2017, https://doi.org/10.1038/s41598-017-11873-y, equation 2), and `l` are the eigenvalues of
+    the covariance over images (effective rank: Roy and Vetterli 2007). TwoNN counts the directions
+    in which neighbours differ, even if images lie on a curved manifold. The other two measures
+    count the linear directions with much variance. The tenth of the images with the largest ratio
+    counts as censored, as the paper leaves it out: `d` is the maximum-likelihood estimate. All
+    three grow with the number of images up to their limit: `n` images of a Gaussian in `d`
+    dimensions of equal variance have a participation ratio of about `d n / (n + d)`. Compare models
+    on equally many images.
 
     Args:
         features, images, tokens: as in `vit_tf.analysis`.

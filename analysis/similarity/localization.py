@@ -32,9 +32,9 @@ def localization(
 
         CKA(t, p) = sum_b HSIC(t, p) / sqrt(sum_b HSIC(t, t) sum_b HSIC(p, p))
 
-    over the minibatches b, with the unbiased HSIC of `cka`, between all channels of token t and
-    all pixels of patch p (Raghu et al. 2021, section 7, figures 9, 10, D.1 to D.3). Layers are
-    compared on one grid: measure the stages of a ResNet one by one.
+    Sums are over the minibatches b. HSIC is the unbiased one of `cka`, between all channels of
+    token t and all pixels of patch p (Raghu et al. 2021, section 7, figures 9, 10, D.1 to D.3).
+    Layers are compared on one grid: measure the stages of a ResNet one by one.
 
     A patch in which at most one image of any batch differs, such as a blank corner, has no CKA: its
     cells are NaN, and `constant_patches` in the attributes counts such patches. At most layers x

@@ -332,7 +332,8 @@ FEW_FIELDS = "the error of a field of few images and channels is not known"
 
 @quantity(
     "receptive_field.{model}",
-    unit="1: all pixels have equal influence", more="has larger receptive fields in its lower half",
+    unit="1: all pixels have equal influence",
+    more="has larger receptive fields in its lower half",
 )
 def early_extent(field: xr.DataArray) -> Estimate:
     """Receptive-field size in the lower half.
