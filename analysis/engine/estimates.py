@@ -630,9 +630,9 @@ def images_needed(
         The number of images; of runs for an `Estimate` over runs.
 
     Raises:
-        ValueError: unless one of `half_width` and `power` is given, for a result without an
-            interval or of unknown number, an effect at the threshold, a power not in (0, 1), and
-            where the interval within runs alone is too wide.
+        ValueError: unless exactly one of `half_width` and `power` is given; for a result without an
+            interval or with an unknown number of images, an effect that equals the threshold, and a
+            power outside of (0, 1); and if the interval within runs alone is wider than requested.
 
     Examples:
         >>> accuracy = analysis.knn_accuracy(vit, (images, labels), (images, labels), k=2)

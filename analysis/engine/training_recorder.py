@@ -24,9 +24,9 @@ LAYER_DIMS = ("layer", "layer_x")
 class Recorder(keras.callbacks.Callback):
     """Measures a model before its training and after every few epochs of it.
 
-    Any measurement that takes a model and images, of any Keras model, subclassed ones included:
-    each is called as `measure(model, images)`. Weights, optimizer and random numbers of the
-    training are not touched. Only the first of several workers writes.
+    It works with any Keras model, including subclassed ones, and with any measurement that takes a
+    model and images: each is called as `measure(model, images)`. The weights, the optimizer and the
+    random numbers of the training are not changed. Only the first of several workers writes.
 
     Args:
         measurements: names of measurements such as `"cka"`, or the functions, or a dict from a name

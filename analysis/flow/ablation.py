@@ -530,9 +530,9 @@ def activation_patching(
         pairs: batched `tf.data.Dataset` of (images, other images), or a pair of arrays; the other
             run is the one on the other image.
         scores: name of the tap with the scores, of shape (example, class).
-        source: a submodel of another model of the same architecture whose run on the other images
-            is taken; by default the same model's. To compare two models on the same images, pass
-            pairs of identical images.
+        source: a submodel of another model of the same architecture, from whose run on the other
+            images the values are taken; by default they come from the same model. To compare two
+            models on the same images, pass pairs of identical images.
         tokens: positions of the tokens to patch; all by default.
 
     Returns:

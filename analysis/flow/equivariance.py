@@ -47,9 +47,9 @@ def equivariance_error(
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.
-        shifts: pairs of numbers of pixels, down and to the right; by default one of the least
-            number of pixels in both directions by which the maps of all layers move by whole
-            positions, as the patch size of a ViT.
+        shifts: pairs of numbers of pixels, down and to the right. The default is one shift, by
+            equally many pixels in both directions: the smallest shift that moves the maps of all
+            layers by whole positions, such as the patch size of a ViT.
 
     Returns:
         Dataset of `error` and `stderr`, the jackknife over batches, of shape (transform, layer).

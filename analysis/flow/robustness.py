@@ -56,8 +56,8 @@ def robustness(
         features: a model, or a callable from images to a dict with its scores.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap with the scores, of shape (example, class).
-        patch_size: side of a patch in pixels; by default the model's own. Give models that are
-            compared the same.
+        patch_size: side of a patch in pixels; by default the model's own. If models are compared,
+            pass the same size for all.
         strengths: ascending, in (0, 1].
         seed: seed of the random numbers.
 

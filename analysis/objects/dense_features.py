@@ -38,9 +38,10 @@ class Window:
 def dense_size(height: int, width: int, size: int, patch: int) -> tuple[int, int]:
     """(height, width) in pixels to which `dense_features` resizes an image.
 
-    The shorter side becomes twice the input size, and the longer one the multiple of the patch that
-    best preserves the aspect ratio (Walmer et al. 2023, appendix B.4), the larger of two equally
-    good ones. The code of that paper rounds down; images already resized to its sizes keep them.
+    The shorter side becomes twice the input size. The longer side becomes the multiple of the patch
+    size that best preserves the aspect ratio (Walmer et al. 2023, appendix B.4); of two equally
+    good ones, the larger. The code of that paper rounds down instead. An image that was already
+    resized to the size of that code keeps its size.
 
     Args:
         height, width: size of the image, in pixels.

@@ -148,8 +148,9 @@ def correct_keypoints(
             bottom, right) in the pixels of the distances.
 
     Returns:
-        dict from category, sorted, to two numbers: the share of all its points that are correct,
-        and the mean over its pairs of the share of their points.
+        dict from category, in sorted order, to two numbers: the share of correct points among all
+            points of the category, and the mean over its pairs of the share of correct points in a
+            pair.
 
     Raises:
         ValueError: for an unknown `threshold`, and for `boxes` that are not one for each pair, are

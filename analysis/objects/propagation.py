@@ -61,11 +61,11 @@ def boundary_accuracy(
 
         F = 2 P R / (P + R)
 
-    where the precision P is the share of the predicted outline within a tolerance of the true one,
-    and the recall R the share of the true outline within that tolerance of the predicted one. The
-    tolerance is `tolerance` times the diagonal of the image, rounded up to whole pixels (Perazzi et
-    al. 2016; Pont-Tuset et al. 2017). F is 1 where neither mask has an outline, and 0 where only
-    one of them has.
+    The precision P is the share of the predicted outline that lies within a tolerance of the true
+    outline. The recall R is the share of the true outline that lies within that tolerance of the
+    predicted one. The tolerance is `tolerance` times the diagonal of the image, rounded up to whole
+    pixels (Perazzi et al. 2016; Pont-Tuset et al. 2017). F is 1 where neither mask has an outline,
+    and 0 where only one of them has.
 
     Args:
         masks, truth, objects: as for `region_similarity`.
@@ -188,10 +188,11 @@ def propagate(
 
         label[t, i] = sum_j w_ij label_j,    w_ij ~ exp(cosine(token[t, i], token_j) / temperature)
 
-    over the `top` most similar tokens j among those of the first frame and of the last `num_last`
-    ones before t that lie at most `radius` rows and at most `radius` columns from i; the weights
-    sum to 1 (Walmer et al. 2023, section 6.2, after the DAVIS protocol of DINO, Caron et al. 2021,
-    with its square neighbourhood). Propagated labels are not rounded.
+    Sums are over the `top` tokens j that are most similar to token i of frame t. Candidates are
+    the tokens of the first frame and of the last `num_last` frames before t that lie at most
+    `radius` rows and at most `radius` columns from i. The weights sum to 1. This is the protocol of
+    Walmer et al. 2023, section 6.2, after that of DINO for DAVIS (Caron et al. 2021). Propagated
+    labels are not rounded.
 
     Args:
         tokens: array of shape (frame, row, column, channel).

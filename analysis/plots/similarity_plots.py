@@ -50,10 +50,11 @@ def plot_cka(
 ) -> "Axes":
     """CKA of every pair of layers (Figures 1, 2, 8 and H.1 of Raghu et al. 2021).
 
-    `layer_x` left to right, `layer_y` bottom up, colours fixed to [0, 1]. Values beyond (the
-    estimator is unbiased, not bounded) saturate, and the colour bar has arrows. Panels of several
-    results are at most 4 in a row; layers are named at the outer panels where all results share
-    them, models only where a result compares two.
+    `layer_x` left to right, `layer_y` bottom up, colours fixed to [0, 1]. Values beyond these
+    limits are possible, since the estimator is unbiased, not bounded: they get the colours of the
+    limits, and the colour bar has arrows. Panels of several results are at most 4 in a row; layers
+    are named at the outer panels where all results share them, models only where a result compares
+    two.
 
     Args:
         results: the attributes `model_x` and `model_y` name the models; where the standard error

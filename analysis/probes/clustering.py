@@ -40,10 +40,11 @@ def clustering(
 
         purity = sum over clusters of the size of its largest class / number of examples
 
-    the mutual information over the mean of both entropies, and the Rand index adjusted for chance
-    (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25). Purity grows with the number
-    of clusters, and at chance it is the share of the largest class: compare with a baseline. Walmer
-    et al. 2023 use 50 clusters for 50 classes; one cluster per class is the default here.
+    Two other scores are the mutual information divided by the mean of both entropies, and the Rand
+    index adjusted for chance (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25).
+    Purity grows with the number of clusters, and at chance it is the share of the largest class:
+    compare with a baseline. Walmer et al. 2023 use 50 clusters for 50 classes; one cluster per
+    class is the default here.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
@@ -110,8 +111,8 @@ def object_clustering(
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
 
     Returns:
-        Dataset as from `clustering`. `objects` in the attributes counts them, and `left_out` those
-        with a label whose mask is empty.
+        Dataset as from `clustering`. In the attributes, `objects` is the number of objects, and
+        `left_out` is the number of objects with a label whose mask is empty.
 
     Raises:
         ValueError: for tokens or masks that do not lie on the grid, masks with values beyond [0,

@@ -47,8 +47,8 @@ def average_precision(ranks: np.ndarray, count: int) -> float:
 
         AP = sum_j (j / r_j + (j + 1) / (r_j + 1)) / (2 count),    j = 0, 1, ...
 
-    for the j-th positive image at rank r_j, where the first term is 1 for r_j = 0 (as in the
-    evaluation code of Radenovic et al. 2018).
+    Here, r_j is the rank of the j-th positive image. For r_j = 0, the first term is 1, as in the
+    evaluation code of Radenovic et al. 2018.
 
     Args:
         ranks: int array of shape (positive,), from 0, ascending, as from `positive_ranks`.

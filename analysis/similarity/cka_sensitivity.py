@@ -52,8 +52,8 @@ def cka_sensitivity(
             no pixels, and `"pixels"` is NaN.
         fraction: fraction of the images of a batch that counts as few, at least one, for either
             layer.
-        unbiased: False takes the centred kernels with their diagonals (Kornblith et al. 2019),
-            whose CKA grows as batches shrink.
+        unbiased: whether HSIC is unbiased. If False, the centred kernels keep their diagonals
+            (Kornblith et al. 2019), and CKA is larger for smaller batches.
 
     Returns:
         Dataset of `cka` and `stderr` of shape (layer_x, layer_y) as from `cka`, and of `share`,

@@ -273,8 +273,8 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
 
         k(a, b) = exp(-|a - b|^2 / (2 sigma^2)),    sigma = bandwidth * median |a - b|
 
-    the median over the pairs of different images of the batch (Kornblith et al. 2019, section 3,
-    "kernel selection"); HSIC is unbiased and summed over batches as in `cka`, and not clamped. As
+    The median is over the pairs of different images of the batch (Kornblith et al. 2019, section 3,
+    "kernel selection"). HSIC is unbiased and summed over batches as in `cka`, and not clamped. As
     the bandwidth grows it approaches the CKA of linear kernels.
 
     Scale: 0 (independent) to 1; estimates may lie outside. Invariant to orthogonal maps, isotropic
@@ -321,9 +321,9 @@ def token_cka() -> Measure:
 
         CKA(X, Y) = sum_t HSIC(X_t, Y_t) / sqrt(sum_t HSIC(X_t, X_t) sum_t HSIC(Y_t, Y_t))
 
-    summed over tokens t and minibatches, with linear kernels and the unbiased HSIC of `cka`, whose
-    kernel is the sum of the kernels of the tokens: `cka` compares whole images, `token_cka` each
-    position. Positions of a map are tokens, and a vector is one token.
+    Sums are over tokens t and minibatches, with linear kernels and the unbiased HSIC of `cka`. The
+    kernel of `cka` is the sum of the kernels of all tokens: `cka` compares whole images, and
+    `token_cka` compares each position. Positions of a map are tokens, and a vector is one token.
 
     Scale: 0 (independent) to 1; estimates may lie outside. Invariant to an orthogonal map and a
     translation of each token separately and to isotropic scaling of all; unlike CKA, not to a
@@ -383,9 +383,9 @@ UNKNOWN = "layers with too many directions together for so few images"
 def svcca(variance: float = 0.99) -> Measure:
     """Mean canonical correlation of the directions of largest variance.
 
-    For each layer, with features centred over the batch, the fewest principal directions that
-    explain the share `variance` of the variance are kept, followed by `cca` (Raghu et al. 2017,
-    section 2.1). Values are averaged over batches.
+    The features of each layer are centred over the batch. The fewest principal directions that
+    explain the share `variance` of the variance are kept, and `cca` compares these (Raghu et al.
+    2017, section 2.1). Values are averaged over batches.
 
     Scale: 0 to 1. Independent layers of d directions each score about sqrt(d / n) for n images,
     which is far above 0 for large d. If two layers have more than n - 1 directions together, their
@@ -425,9 +425,9 @@ def cca() -> Measure:
 
         rho_1, rho_2, ... = singular values of Q_X' Q_Y,    value = mean of the min(d_X, d_Y) first
 
-    with Q an orthonormal basis of the space that the columns of the centred features span, of d
-    directions, those of more than 1e-10 of the largest variance (Hotelling 1936; Kornblith et al.
-    2019, section 3.2). Values are averaged over batches.
+    Here, Q is an orthonormal basis of the space that the columns of the centred features span. It
+    has d directions: those with more than 1e-10 of the largest variance (Hotelling 1936; Kornblith
+    et al. 2019, section 3.2). Values are averaged over batches.
 
     The scale is that of `svcca`; the value is NaN if d_X + d_Y exceeds n - 1 for batches of n
     images. A batch must have more images than the two layers have channels together: pool the
@@ -455,9 +455,9 @@ def pwcca() -> Measure:
 
         value = sum_i a_i rho_i / sum_i a_i,    a_i = sum_j |<h_i, x_j>|
 
-    with h_i the canonical directions of the first layer (`layer_x`), unit vectors over the images,
-    and x_j its channels, centred (Morcos et al. 2018, section 2.2, equation 2). Not symmetric: the
-    weights are those of `layer_x`. Values are averaged over batches.
+    Here, h_i are the canonical directions of the first layer (`layer_x`), unit vectors over the
+    images, and x_j are its centred channels (Morcos et al. 2018, section 2.2, equation 2). The
+    measure is not symmetric: the weights are those of `layer_x`. Values are averaged over batches.
 
     Scale and NaN are those of `cca`; the value is also NaN for layers of more than 4096 channels,
     which would need as many images. Invariant to every invertible linear map of `layer_y`, to
@@ -572,9 +572,9 @@ def procrustes() -> Measure:
 
         angle = arccos(|X' Y|_* / (|X|_F |Y|_F)),    value = 1 - angle / (pi / 2)
 
-    of features centred over the batch, with the nuclear norm, the sum of singular values (Williams
-    et al. 2021, equation 5, of the group of orthogonal maps). The angle is a metric: it obeys the
-    triangle inequality, which CKA does not. Values are averaged over batches.
+    X and Y are features centred over the batch, and |.|_* is the nuclear norm, the sum of singular
+    values (Williams et al. 2021, equation 5, for the group of orthogonal maps). The angle is a
+    metric: it obeys the triangle inequality, which CKA does not. Values are averaged over batches.
 
     Scale: 0 (unrelated) to 1. With few images, independent layers of many channels score above 0:
     compare only values of the same batch size. Invariant to orthogonal maps, isotropic scaling and
@@ -619,8 +619,9 @@ def rsa(correlation: str = "pearson") -> Measure:
 
         value = corr(d_X, d_Y),    d_X = (|x_i - x_j| for the pairs i < j of images of the batch)
 
-    of Euclidean distances (Kriegeskorte et al. 2008, "representational similarity analysis"), or of
-    their ranks, where ties get their mean rank. Values are averaged over batches.
+    The correlation is that of Euclidean distances (Kriegeskorte et al. 2008, "representational
+    similarity analysis") or of their ranks, where ties get their mean rank. Values are averaged
+    over batches.
 
     Scale: -1 to 1, 0 for unrelated distances. Invariant to orthogonal maps, isotropic scaling and
     translation, that of ranks also to any increasing function of the distances; not to other
@@ -669,9 +670,9 @@ def mutual_knn(k: int = 10) -> Measure:
 
         value = mean over images i of |N_X(i) and N_Y(i)| / k
 
-    with N(i) the k other images of the batch of the largest cosine similarity to image i, of
-    features that are not centred (Huh et al. 2024, "The Platonic Representation Hypothesis",
-    appendix A and its code). Ties go to the earlier images. Values are averaged over batches.
+    Here, N(i) are the k other images of the batch with the largest cosine similarity to image i.
+    Features are not centred (Huh et al. 2024, "The Platonic Representation Hypothesis", appendix A
+    and its code). Ties go to the earlier images. Values are averaged over batches.
 
     Scale: 0 to 1; independent representations share k / (n - 1) for batches of n images, so compare
     only values of the same k and batch size. Invariant to orthogonal maps and to scaling, even of
@@ -717,11 +718,11 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
 
         R^2 = 1 - sum_f |Y_f - mean - (X_f - mean) W_f|^2 / sum_f |Y_f - mean|^2
 
-    with W_f and the means fitted on the images of a batch that are not in fold f, and the penalty
+    W_f and the means are fitted on the images of a batch that are not in fold f. The penalty is
     `l2` times the mean of the squared lengths of their centred features (ridge regression as in
     Schrimpf et al. 2018, "Brain-Score", and Kornblith et al. 2019, section 3.1). Image i of a batch
     is in fold i modulo `folds`. Sums of squares are added over folds, channels and batches before
-    the ratio. Not symmetric: x predicts y.
+    the ratio. The measure is not symmetric: x predicts y.
 
     Scale: at most 1; 0 for a prediction no better than the mean of the other images, negative for a
     worse one; not clamped. Invariant to orthogonal maps, isotropic scaling and translation of

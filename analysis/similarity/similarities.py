@@ -62,14 +62,14 @@ def similarities(
 ) -> Statistic[xr.Dataset]:
     """Several measures of the similarity of layers, of one or two models, in one pass over images.
 
-    The measures are those of `cka`, `rbf_cka`, `token_cka`, `procrustes`, `svcca`, `cca`, `pwcca`,
-    `rsa`, `mutual_knn` and `linear_predictivity`, which describe their invariances and scales. All
-    but `token_cka` and `pwcca` follow from the images x images kernels of a batch, which are
-    computed once for all measures: memory does not grow with the width of a layer nor with the
-    number of batches, but with layers x n x n for batches of n images, of which about eight float64
-    matrices are held for each layer. A measure is defined on a batch and depends on the batch size.
-    Values are averaged over batches (for CKA and `linear_predictivity`, sums are taken over batches
-    before the ratio). Drop a last batch that is much smaller.
+    The measures are `cka`, `rbf_cka`, `token_cka`, `procrustes`, `svcca`, `cca`, `pwcca`, `rsa`,
+    `mutual_knn` and `linear_predictivity`; their own docstrings describe their invariances and
+    scales. All but `token_cka` and `pwcca` are computed from the images x images kernels of a
+    batch, which are computed once for all measures. Memory therefore does not grow with the width
+    of a layer or the number of batches. For batches of n images, it holds about eight n x n float64
+    matrices for each layer. A measure is defined on a batch and depends on the batch size. Values
+    are averaged over batches (for CKA and `linear_predictivity`, sums are taken over batches before
+    the ratio). Drop a last batch that is much smaller.
 
     Args:
         features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`;

@@ -242,11 +242,12 @@ def scorecard(
         vit, resnet, gap, without: the names of the ViT with a CLS token, of the ResNet, of the ViT
             with average pooling and of the ViT without the skips of `block`, as in the results'
             names; None where there is no such model.
-        untrained, noise: the names of the untrained ViT, and of the noise that replaces it.
+        untrained, noise: the names of two baselines: the untrained ViT, and noise in place of
+            features.
         block: name of the block without skips, "block03".
-        accuracy: dict from the name of a model to test accuracy in [0, 1], number of test examples
-            and, where known, which of them are classified correctly, of shape (example,), and the
-            number of classes.
+        accuracy: dict from the name of a model to a tuple of its test accuracy in [0, 1], the
+            number of test examples and, where known, an array of shape (example,) of which are
+            classified correctly, and the number of classes.
         copies: list of dicts from `"vit"`, `"resnet"` and `"gap"` to the names of randomly
             initialized copies of these models, whose results show what holds without training.
         others: dict from further roles, such as `"mixer"`, `"fraction"` or `"masked"`, to the names

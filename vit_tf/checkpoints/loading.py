@@ -150,11 +150,11 @@ def load_pretrained(
             `"dino"`, and that of BEiT's authors `"bicubic"`.
         preprocessing: a `vit_tf.Preprocessing` instead of the one that the file, its name or
             its family specifies.
-        activation: form of the GELU in a CLIP file, `"quick_gelu"` or `"gelu"`, which cannot be
-            inferred from its tensors. None selects that of a known name or of the configuration in
-            a folder, and `"quick_gelu"` for a file with the sizes of OpenAI's own models; it is
-            required for other files, and for a ViT without a class token in timm's names, where it
-            is `"gelu"` or `"gelu_tanh"`.
+        activation: form of the GELU, which cannot be inferred from the tensors of a file. For a
+            CLIP file it is `"quick_gelu"` or `"gelu"`. None selects the form of a known name or of
+            the configuration in a folder, and `"quick_gelu"` for a CLIP file with the sizes of
+            OpenAI's own models. Other CLIP files require it, and so does a ViT without a class
+            token in timm's names, for which it is `"gelu"` or `"gelu_tanh"`.
 
     Raises:
         ValueError: for an unknown name, or a file that cannot be downloaded, is corrupt, is of an

@@ -92,8 +92,8 @@ def skips_diverge(similarity: xr.Dataset) -> Estimate:
 def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
     """ViTs trained by reconstruction have an X pattern: their last layers return to the first.
 
-    CKA of each layer of the first third with its mirror image in the last third, minus with the
-    middle layer, mean over layers.
+    CKA of each layer of the first third with its mirror image in the last third, minus its CKA with
+    the middle layer, mean over layers.
 
     The pattern appears if the model contains both an encoder and a decoder. If layers only drift
     apart with depth, they are more similar to the middle layer. The interval is over images.
