@@ -65,8 +65,9 @@ def robustness(
         Dataset of `accuracy`, `accuracy_change` from the accuracy on the intact images, and
         `accuracy_change_stderr`, that of the paired difference, of shape (perturbation, strength);
         of `area`, in units of accuracy, and `area_stderr` of shape (perturbation,); and of
-        `intact_accuracy`. The coordinate `correct` of shape (perturbation, strength) packs which
-        images are classified correctly, from which models are compared on the same images.
+        `intact_accuracy`. The coordinate `correct` of shape (perturbation, strength) stores which
+        images are classified correctly, as packed bits, so that models can be compared image by
+        image.
 
     Raises:
         ValueError: for strengths that are not ascending in (0, 1], images that the patches do not

@@ -265,10 +265,10 @@ def _best_mean(cosines: np.ndarray, values: np.ndarray, top: int, temperature: f
 def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: Any) -> np.ndarray:
     """Index masks of all frames of a video, from that of the first.
 
-    As in DINO's protocol, the first mask is sampled at the centre of each token, propagated labels
-    are enlarged bilinearly, those of each object and of the background are rescaled to [0, 1] in
-    each frame, and each pixel gets the largest. Labels that differ by rounding errors only are not
-    rescaled, since an object may fill a frame.
+    This follows DINO's protocol. The first mask is sampled at the centre of each token. The
+    propagated labels are enlarged bilinearly, and in each frame the values for each object and for
+    the background are rescaled to [0, 1]. Each pixel gets the label with the largest value. Values
+    that differ by rounding errors only are not rescaled, since an object may fill a frame.
 
     Args:
         tokens: array of shape (frame, row, column, channel).

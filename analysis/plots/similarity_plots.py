@@ -140,8 +140,8 @@ WITHOUT = {
 def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """CKA between layers, and without few images, the first component and the pixels.
 
-    Matrices of CKA, then without each part, whose titles state the median share of HSIC; colours
-    are fixed to [0, 1].
+    The first matrix is CKA; the others are CKA without one part each. Their titles state the part's
+    median share of HSIC. Colours are fixed to [0, 1].
     """
     without, share = result["without"], result["share"]
     maps = {"CKA": result["cka"]}
@@ -663,9 +663,9 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
 def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Claims of papers measured in several runs, each relative to its threshold.
 
-    A row for each tested claim, on a scale of its own that ends at the largest distance from the
-    threshold, the side that the claim predicts on the right. Points are runs, diamonds their mean,
-    coloured by the outcome, with the interval.
+    There is a row for each tested claim. Its scale ends at the largest distance from the threshold,
+    and the side that the claim predicts is on the right. Points are runs; diamonds are their means
+    with the intervals, coloured by the outcome.
     """
     values, result = result["values"], current_outcomes(result)
     is_tested = np.isfinite(result["value"].values)

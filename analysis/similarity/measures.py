@@ -459,11 +459,11 @@ def pwcca() -> Measure:
     images, and x_j are its centred channels (Morcos et al. 2018, section 2.2, equation 2). The
     measure is not symmetric: the weights are those of `layer_x`. Values are averaged over batches.
 
-    Scale and NaN are those of `cca`; the value is also NaN for layers of more than 4096 channels,
-    which would need as many images. Invariant to every invertible linear map of `layer_y`, to
-    isotropic scaling and to translation of both; not to orthogonal maps of `layer_x`, since the
-    weights depend on its channels. Memory: images x images, and images x channels, for each layer;
-    time: images cubed, and images x images x channels, for each pair.
+    The scale is that of `cca`, and values are NaN for the same layers. They are also NaN for layers
+    of more than 4096 channels, which would need as many images. Invariant to every invertible
+    linear map of `layer_y`, to isotropic scaling and to translation of both; not to orthogonal maps
+    of `layer_x`, since the weights depend on its channels. Memory: images x images, and images x
+    channels, for each layer; time: images cubed, and images x images x channels, for each pair.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.

@@ -58,8 +58,8 @@ RUNS, MODEL = "runs", "model"  # what a claim is about
 class Claim:
     """A claim of a paper, as a statistic and its threshold.
 
-    Created by the decorator `claim` from the function that computes the statistic; calling it
-    calls that function.
+    The decorator `claim` creates it from the function that computes the statistic. A claim can be
+    called like this function.
 
     Attributes:
         name: short and unique.

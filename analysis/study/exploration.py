@@ -162,7 +162,7 @@ def explore(
         images: path of an image file; list of paths and of arrays of shape (height, width,
             channel) with values in [0, 255]; or a `tf.data.Dataset` of such arrays, with labels
             or without, batched or not. They are resized to what the model takes.
-        path: of the page, an HTML file.
+        path: path of the page, an HTML file.
         name: of a single model; by default its own.
         preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not
             specify it.

@@ -195,8 +195,8 @@ far_fine_tuning_keeps_first_blocks = claim(
 def far_domains_change_more(near: xr.Dataset, far: xr.Dataset) -> Estimate:
     """Fine-tuning on a far domain changes representations more than on a near one.
 
-    CKA of each block with itself before fine-tuning, mean over blocks, of the model fine-tuned on a
-    near domain minus of the one fine-tuned on a far domain.
+    CKA of each block with itself before fine-tuning, mean over blocks: that of the model fine-tuned
+    on a near domain minus that of the model fine-tuned on a far domain.
 
     Both are measured on the same images. The paper fine-tunes models of natural images on others
     (ImageNet, CIFAR-100), and on medical and satellite images.
