@@ -351,8 +351,9 @@ def plot_localization(
 ) -> "Axes":
     """CKA of single tokens with every input patch (Figures 9, 10, D.1 to D.3 of Raghu et al.).
 
-    A frame marks each token's own position. The maps of one layer are arranged as the tokens are in
-    the image, prefix tokens in a row above; those of a list of layers, in a row per layer.
+    A frame marks each token's own position. For a single layer, the maps are arranged as the tokens
+    are in the image, with prefix tokens in a row above. For a list of layers, there is a row of
+    maps for each layer.
 
     Colours are shared by all maps and span their values: CKA of a token and a patch is often far
     from 1.

@@ -119,12 +119,13 @@ def load_pretrained(
     name: a replaced head and the tanh layer before it, a text encoder, a decoder, the state of an
     optimizer. Every weight is loaded, or belongs to a new head.
 
-    The model's `preprocessing` is that of the known name, otherwise that of the family. A file does
-    not state whether a ViT with timm's tensor names and a head was trained on values in [-1, 1],
-    which is assumed, or on images normalised by ImageNet's mean and standard deviation, as DeiT
-    was. For a folder it comes from `preprocessor_config.json` or timm's `config.json`, otherwise
-    from the family; for a plain ViT without these it must be given. DINOv2 and DINOv3 open at the
-    image size of their image processor, with a warning if their position embeddings have another.
+    For a known name, the model's `preprocessing` is that of the name, otherwise that of the family.
+    For a folder, it comes from `preprocessor_config.json` or timm's `config.json`, otherwise from
+    the family; for a plain ViT without these files, it must be given. A file does not state how a
+    ViT with timm's tensor names and a head was trained: values in [-1, 1] are assumed, but DeiT was
+    trained on images normalised by ImageNet's mean and standard deviation. DINOv2 and DINOv3 open
+    at the image size of their image processor, with a warning if their position embeddings have
+    another size.
 
     Args:
         path_or_name: a file; a folder; a name of `list_pretrained`, which is downloaded once; or

@@ -220,7 +220,7 @@ def spatial_first(spatial: xr.Dataset, cls: xr.Dataset) -> Estimate:
 
     Cluster purity of the mean spatial token minus that of CLS, lower half.
 
-    The interval is over images and treats the two as independent, which is conservative.
+    The interval is over images. It treats both purities as independent, which is conservative.
     """
     count = len(blocks_of(cls["layer"]))
     return minus(*(_purity(result, lower(np.arange(count))) for result in (spatial, cls)))
