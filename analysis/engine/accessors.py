@@ -5,15 +5,14 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
+from xarray.plot.accessor import DatasetPlotAccessor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_DatasetPlots: Any = type(xr.Dataset().plot)
+_DatasetPlots: Any = DatasetPlotAccessor
 
 
-@xr.register_dataarray_accessor("save")
-@xr.register_dataset_accessor("save")
 class Save:
     """Saves a result as netCDF: `result.save("cka.nc")` is `result.to_netcdf("cka.nc")`."""
 
@@ -46,6 +45,9 @@ class Plots(_DatasetPlots):
 
 
 with warnings.catch_warnings():
-    # xarray warns that Datasets have `plot` already, of which only the call is another.
+    # xarray warns that Datasets have `plot` already, of which only the call is another; and of
+    # `save` where a notebook loads this module anew.
     warnings.simplefilter("ignore")
+    xr.register_dataarray_accessor("save")(Save)
+    xr.register_dataset_accessor("save")(Save)
     xr.register_dataset_accessor("plot")(Plots)

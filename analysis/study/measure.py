@@ -365,7 +365,14 @@ def in_own_passes(measurements: Iterable[Measurement]) -> list[Measurement]:
 # What a paper's module imports besides the measurement.
 NOT_MEASURING = tuple(
     f"vit_tf.analysis.{name}"
-    for name in ("plots", "report", "papers.chapters", "study.figure", "study.claims")
+    for name in (
+        "plots",
+        "report",
+        "papers.chapters",
+        "study.figure",
+        "study.claims",
+        "engine.accessors",
+    )
 )
 
 

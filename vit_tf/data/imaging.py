@@ -156,7 +156,7 @@ def _unusual(contents: tf.Tensor, upright: tf.Tensor) -> tf.Tensor:
         (tf.constant(True), _refuse),
     ]
     conditions, branches = zip(*readers, strict=True)
-    first = tf.argmax(tf.cast(tf.stack(conditions), tf.int32), output_type=tf.int32)
+    first = tf.cast(tf.where(tf.stack(conditions))[0, 0], tf.int32)
     image = tf.ensure_shape(tf.switch_case(first, branches), (None, None, 3))
     orientation = tf.cond(
         upright & (is_jpeg | is_png),

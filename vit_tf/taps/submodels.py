@@ -182,7 +182,6 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     masked = MaskedCalls(attention_layers(model))
     all_taps = list(recorder.find_taps(model, masked))
     computed = computed_weights(model, all_taps)
-    terms = residual_terms(model, all_taps)
     ends = ("/weights", *TERMS)
     plain = [pattern for pattern in patterns if not pattern.endswith(ends)]
     asked = [pattern for pattern in patterns if pattern.endswith("/weights")]
@@ -193,12 +192,12 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
         scores = None if scores.tap in all_taps else scores
     known = [*all_taps, scores.tap] if scores else all_taps
     taps = match(plain, known) if plain else []
+    terms: dict[str, str] = {}
     if asked_terms:
+        terms = residual_terms(model, all_taps)
         matched_terms = match(asked_terms, [*all_taps, *terms])
         taps = [*taps, *(tap for tap in matched_terms if tap not in terms)]
         terms = {name: source for name, source in terms.items() if name in matched_terms}
-    else:
-        terms = {}
     weights = match(asked, [*all_taps, *computed]) if asked else []
     ignored = [tap for tap in weights if tap in computed and _layer_of(tap) in masked.paths]
     if ignored:
@@ -330,15 +329,16 @@ def describe_taps(model: keras.Model) -> ModelTaps:
         graph = replace(ModelGraph.of_names(source.taps), scores=source.taps[-1])
         return ModelTaps(source.taps, shapes, graph, source)
     traced = recorder.trace_taps(model)
+    traced_shapes = {tap: shape[1:] for tap, (_, _, shape) in traced.items()}
     computed = computed_weights(model, list(traced))
-    # Where a layer's weights are among its taps: after their last input, which is the key.
+    # Where a layer's weights are among its taps, as in a submodel: after the key.
     weights_after = {key: (weights, query) for weights, (query, key) in computed.items()}
     shapes: dict[str, tuple] = {}
-    for tap, (_, _, shape) in traced.items():
-        shapes[tap] = shape[1:]
+    for tap, shape in traced_shapes.items():
+        shapes[tap] = shape
         weights, query = weights_after.get(tap, ("", ""))
-        if weights and len(shapes[query]) == 3:
-            shapes[weights] = (shapes[query][1], shapes[query][0], shapes[tap][0])
+        if weights and len(traced_shapes[query]) == 3:
+            shapes[weights] = (traced_shapes[query][1], traced_shapes[query][0], shape[0])
     for term, source in residual_terms(model, traced).items():
         shapes[term] = shapes[source]
     graph = replace(graph_of_entries(_entries(model, traced)), scores=find_scores(model).tap)
@@ -461,7 +461,7 @@ def residual_terms(model: keras.Model, taps: Container[str]) -> dict[str, str]:
     """`"SUM/skip"` and `"SUM/branch"` of each residual sum, to the taps that hold them.
 
     A residual sum adds two tensors of equal shape, in a functional model or one inside it. Of what
-    only one of the two depends on, the skip has fewer layers with kernels, at most one: none, or
+    only one of the two depends on, the skip has nothing, or fewer layers with kernels, at most one:
     the projection of a shortcut. What comes after the sum, such as an activation, has no influence.
     """
     paths = {id(operation): path for path, operation in recorder.named_operations(model)}
@@ -505,7 +505,9 @@ def _skip_and_branch(
         own_nodes = [node for index, node in enumerate(nodes) if own >> index & 1]
         kernels = sum(_has_kernel(node.operation) for node in own_nodes)
         sizes.append((kernels, len(own_nodes)))
-    if sizes[0] == sizes[1] or min(sizes)[0] > 1:
+    (kernels, others), (most_kernels, _) = sorted(sizes)
+    # Two paths with as many kernels are parallel branches, unless one of them is the input itself.
+    if sizes[0] == sizes[1] or kernels > 1 or (kernels == most_kernels and others):
         return None
     return (first, second) if sizes[0] < sizes[1] else (second, first)
 

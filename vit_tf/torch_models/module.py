@@ -228,7 +228,6 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
 
     def after(path: str) -> Any:
         def hook(submodule: torch.nn.Module, args: tuple, output: Any) -> None:
-            skips.stack.pop()
             if path not in calls:
                 has_skip = path in skips.paths
                 source, result = sources.get(path), main_tensor(output)
@@ -236,11 +235,16 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
 
         return hook
 
+    def leave(submodule: torch.nn.Module, args: tuple, output: Any) -> None:
+        skips.stack.pop()
+
     try:
         for path, submodule in module.named_modules():
             if not isinstance(submodule, torch.jit.ScriptModule):
                 handles.append(submodule.register_forward_pre_hook(before(path), with_kwargs=True))
                 handles.append(submodule.register_forward_hook(after(path)))
+                # A submodule that raises has ended too, for a caller that goes on.
+                handles.append(submodule.register_forward_hook(leave, always_call=True))
         with skips:
             module(images)
     finally:
@@ -269,26 +273,36 @@ class SkipFinder(TorchFunctionMode):
             path = self.stack[-1]
             terms = [x for x in args if isinstance(x, torch.Tensor)]
             is_sum = len(terms) == 2 and terms[0].shape == terms[1].shape
-            if path not in self.paths and is_sum and any(map(self._is_skip, terms)):
+            if path not in self.paths and is_sum and self._has_skip(terms):
                 self.paths.add(path)
         return func(*args, **(kwargs or {}))
 
-    def _is_skip(self, term: torch.Tensor) -> bool:
-        """Whether a tensor is the input of the submodule that runs, or a child's output for it."""
-        path = self.stack[-1]
-        source = self._sources.get(path)
+    def _has_skip(self, terms: Sequence[torch.Tensor]) -> bool:
+        """Whether one of two terms is the input of the submodule that runs, or its projection.
+
+        A projection is the output of a child for that input, with at most one kernel, and fewer
+        than the other term has if that is such an output too: two equal paths are no skip.
+        """
+        source = self._sources.get(self.stack[-1])
         if source is None:
             return False
-        if same_values(term, source):
+        if any(same_values(term, source) for term in terms):
             return True
-        return any(
-            call.output is not None
+        fewest, most = sorted(self._kernels_between(source, term) for term in terms)
+        return fewest <= 1 and fewest < most
+
+    def _kernels_between(self, source: torch.Tensor, term: torch.Tensor) -> float:
+        """Kernels of the child that made `term` of `source` alone; infinite where none did."""
+        counts = [
+            sum(parameter.ndim > 1 for parameter in call.module.parameters())
+            for call in self._calls.values()
+            if call.parent == self.stack[-1]
+            and call.output is not None
             and call.source is not None
             and same_values(call.output, term)
             and same_values(call.source, source)
-            for call in self._calls.values()
-            if call.parent == path
-        )
+        ]
+        return min(counts, default=float("inf"))
 
 
 def layout_of(

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from vit_tf.taps.structure import has_tap_grammar
+
 from ...engine.estimates import (
     Estimate,
     descriptive,
@@ -239,8 +241,9 @@ CHANNELS = 1
 
 
 def branches(model: StudyModel) -> list[str]:
-    """The taps of the branches before each sum."""
-    return [tap for tap in model.taps if tap.endswith("/branch")]
+    """The taps of the branches before each sum, which models of this package name."""
+    named = has_tap_grammar(model.taps)
+    return [tap for tap in model.taps if tap.endswith("/branch")] if named else []
 
 
 def fields_of(model: StudyModel) -> Measurement:

@@ -2,7 +2,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 from oracles import randomize
 from tables import features_of, numbers
 
@@ -146,53 +145,3 @@ def test_a_sum_of_equal_paths_and_one_with_a_table_are_no_residual_sums():
     model = keras.Model(images, keras.layers.Conv2D(4, 3)(x))
     with pytest.raises(ValueError, match="skips and branches"):
         analysis.skip_ratio(model, np.zeros((4, 8, 8, 3), "float32"))
-
-
-class PlainUnit(torch.nn.Module):
-    def __init__(self, width, out, stride=1):
-        super().__init__()
-        self.convolution = torch.nn.Conv2d(width, out, 3, stride, padding=1)
-        self.normalization = torch.nn.BatchNorm2d(out)
-
-    def forward(self, x):
-        return self.normalization(self.convolution(x))
-
-
-class Block(torch.nn.Module):
-    """As a layer of a ResNet of transformers: a chain of convolutions and a skip around it."""
-
-    def __init__(self, width, out):
-        super().__init__()
-        stride = 1 + (width != out)
-        shortcut = torch.nn.Conv2d(width, out, 1, stride)
-        self.shortcut = shortcut if stride > 1 else torch.nn.Identity()
-        self.layer = torch.nn.Sequential(PlainUnit(width, out, stride), PlainUnit(out, out))
-
-    def forward(self, x):
-        residual = x
-        x = self.layer(x)
-        residual = self.shortcut(residual)
-        x += residual
-        return torch.relu(x)
-
-
-def test_blocks_of_a_module_are_what_has_a_skip_and_not_the_chains_inside(rng):
-    torch.manual_seed(0)
-    stages = [torch.nn.Sequential(Block(3, 4), Block(4, 4)), torch.nn.Sequential(Block(4, 8))]
-    pool = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 5)]
-    module = torch.nn.Sequential(*stages, *pool).eval()
-    images = rng.normal(size=(4, 8, 8, 3)).astype("float32")
-    result = analysis.skip_ratio(module, images)
-    blocks = [module[0][0], module[0][1], module[1][0]]
-    assert result.sizes["layer"] == len(blocks)
-    x = torch.from_numpy(images).permute(0, 3, 1, 2)
-    with torch.no_grad():
-        for index, block in enumerate(blocks):
-            pair = [block.shortcut(x), block.layer(x)]
-            skip, branch = (np.float64(value).reshape(*value.shape[:2], -1) for value in pair)
-            norms = np.linalg.norm(skip, axis=1), np.linalg.norm(branch, axis=1)
-            ratio = np.where(norms[0] > 0, norms[0] / norms[1], np.nan)
-            expected = np.nanmean(ratio, axis=0)
-            actual = result.norm_ratio[index, : len(expected)]
-            np.testing.assert_allclose(actual, expected, rtol=1e-4)
-            x = block(x)

@@ -81,7 +81,7 @@ def test_a_picture_is_drawn_again_when_the_code_that_draws_changes(draw, write_m
 def test_a_draw_that_returns_nothing_is_an_error_that_names_the_figure():
     figure = dataclasses.replace(FIGURE_18, draw=lambda result: None)
     selection = Selection((MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True)
-    with pytest.raises(ValueError, match=r"draw .*Figures 3, 14 and 18 of Walmer.*Received: None"):
+    with pytest.raises(TypeError, match=r"draw .*Figures 3, 14 and 18 of Walmer.*Received: None"):
         Picture(figure, selection).drawing({"ViT": heads(["global", "soft"])}).figure()
 
 
