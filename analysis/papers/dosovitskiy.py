@@ -37,17 +37,22 @@ Accuracy: TypeAlias = tuple[float, int] | tuple[float, int, np.ndarray | None, i
 
 def filters_of(model: StudyModel) -> Measurement:
     """The principal components of the patch embedding's filters."""
-    patch_kernel = model.require(model.patch_kernel, "known patch embedding")
+    model.require(model.patch_kernel, "known patch embedding")
 
-    return task("patch_filters", model, lambda: patch_filters(patch_kernel()), reads="")
+    def make() -> xr.DataArray:
+        # Read from the model, whose key identifies the result.
+        return patch_filters(model.require(model.patch_kernel, "known patch embedding")())
+
+    return task("patch_filters", model, make, reads="")
 
 
 def positions_of(model: StudyModel) -> Measurement:
     """The similarity of every position embedding to every other."""
-    position_embedding = model.require(model.position_embedding, "known position embedding")
+    model.require(model.position_embedding, "known position embedding")
 
     def make() -> xr.DataArray:
-        return position_similarity(position_embedding(), model.grid)
+        embedding = model.require(model.position_embedding, "known position embedding")
+        return position_similarity(embedding(), model.grid)
 
     return task("position_similarity", model, make, reads="")
 
