@@ -401,8 +401,11 @@ class Preemption:
 
     def requested(self) -> bool:
         """Whether this process or another worker was asked to end; all workers must call this."""
-        self._signalled = bool(of_every_worker(self._signalled).any())
-        return self._signalled
+        asked = bool(of_every_worker(self._signalled).any())
+        # A signal can arrive while the workers are asked: it is kept for the next time, when all
+        # hear of it.
+        self._signalled = self._signalled or asked
+        return asked
 
     def deliver(self) -> None:
         """Let SIGTERM do what it does outside of the `with`; returns if the process goes on."""

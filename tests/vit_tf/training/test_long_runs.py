@@ -10,6 +10,7 @@ from counted_digits import count_decoding
 from resume_worker import Kill, make_run, run
 from training_runs import kill_at, make_data, make_model, newest_state
 
+from vit_tf.training import checkpointing
 from vit_tf.training.recipes import Recipe
 from vit_tf.training.runs import _between, train
 
@@ -210,3 +211,22 @@ def test_a_run_resumes_in_the_order_of_its_epoch_without_reading_earlier_ones(na
     for one, other in zip(found, expected, strict=True):
         for part, expected_part in zip(one, other, strict=True):
             np.testing.assert_array_equal(part, expected_part)
+
+
+def test_a_signal_that_arrives_while_the_workers_are_asked_is_kept(monkeypatch):
+    heard, during = [], [signal.SIGTERM]
+
+    def ask(signalled):  # the signal comes after this worker has said what it knows
+        if during:
+            signal.raise_signal(during.pop())
+        return np.array([signalled])
+
+    monkeypatch.setattr(checkpointing, "of_every_worker", ask)
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+    try:
+        with checkpointing.Preemption() as preemption:
+            assert not preemption.requested()  # as the other workers were told
+            assert preemption.requested() and not heard
+        assert heard == [1]
+    finally:
+        signal.signal(signal.SIGTERM, before)
