@@ -208,9 +208,8 @@ def _front(
             given = signature.bind_partial(*args, **kwargs)
         except TypeError:
             known = [*signature.parameters, "layers", "detail"]
-            for name in kwargs.keys() - known:
-                if error := argument_error(function.__name__, name, known):
-                    raise error from None
+            if error := argument_error(function.__name__, kwargs, known):
+                raise error from None
             return function(*args, **kwargs)  # which raises it in its own name
         _prepare(given.arguments, declaration, layers, detail)
         return run(*given.args, **given.kwargs)

@@ -66,7 +66,7 @@ def plot(
     ((name, draw),) = plots.items()
     _, *known = inspect.signature(draw).parameters
     if unknown := sorted(set(options) - set(known)):
-        if error := argument_error("plot", unknown[0], known):
+        if error := argument_error("plot", unknown, known):
             raise error
         raise TypeError(f"Expected options of {name} among {known}. Received: {unknown}")
     return draw(result, ax, **options)

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
 from vit_tf.common.names import near_names
@@ -48,23 +48,32 @@ REMEDIES = {
 }
 
 
-def argument_error(function_name: str, unknown: str, known: Iterable[str]) -> TypeError | None:
-    """The error for an argument that a function does not have; None if nothing is near it."""
+def argument_error(
+    function_name: str, given: Iterable[str], known: Iterable[str]
+) -> TypeError | None:
+    """The error for the first argument given that a function does not have and that has a hint."""
     known = list(known)
-    hint = f"{REMEDIES[unknown]}." if unknown in REMEDIES else ""
-    if not hint:
-        meant = [
-            parameter
-            for parameters, words in ALIASES.items()
-            if unknown in words.split()
-            for parameter in parameters
-            if parameter in known
-        ]
-        near = meant[:1] or near_names(unknown, known)
-        hint = f"Did you mean {' or '.join(near)}?" if near else ""
-    if not hint:
-        return None
-    return TypeError(f"{function_name}() has no argument {unknown!r}. {hint[0].upper() + hint[1:]}")
+    for name in given:
+        hint = "" if name in known else _hint(name, known)
+        if hint:
+            hint = hint[0].upper() + hint[1:]
+            return TypeError(f"{function_name}() has no argument {name!r}. {hint}")
+    return None
+
+
+def _hint(unknown: str, known: Sequence[str]) -> str:
+    """What to write in the place of an argument; empty if nothing is near it."""
+    if unknown in REMEDIES:
+        return f"{REMEDIES[unknown]}."
+    meant = [
+        parameter
+        for parameters, words in ALIASES.items()
+        if unknown in words.split()
+        for parameter in parameters
+        if parameter in known
+    ]
+    near = meant[:1] or near_names(unknown, known)
+    return f"Did you mean {' or '.join(near)}?" if near else ""
 
 
 def explain_arguments(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -76,9 +85,8 @@ def explain_arguments(function: Callable[Parameters, Result]) -> Callable[Parame
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            for unknown in kwargs.keys() - signature.parameters.keys():
-                if explained := argument_error(function.__name__, unknown, signature.parameters):
-                    raise explained from None
+            if explained := argument_error(function.__name__, kwargs, signature.parameters):
+                raise explained from None
             shown = str(
                 signature.replace(
                     parameters=[
