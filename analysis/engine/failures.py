@@ -51,8 +51,8 @@ def describe_failure(error: Exception) -> tuple[str, str]:
 
 def as_reason(message: str) -> str:
     """An error's "Expected A. Received: B" as a sentence for readers who called no function."""
-    found = re.fullmatch(r"Expected (.+?)\.? Received:? (.+?)\.?", message, re.DOTALL)
-    return f"It needs {found[1]}, but received {found[2]}." if found else message
+    parts = re.fullmatch(r"Expected (.+?)\.? Received:? (.+?)\.?", message, re.DOTALL)
+    return f"It needs {parts[1]}, but received {parts[2]}." if parts else message
 
 
 def message_of(error: BaseException) -> str:

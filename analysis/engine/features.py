@@ -98,7 +98,7 @@ def _features_of_model(
     """The features of a whole Keras model, as `features_of` describes them."""
     described, what = describe_taps(model), KINDS[kind]
     scores = [find_scores(model).tap] if what.with_scores else []
-    # Of a model of vectors it is empty, from which `grid_of_shapes` infers no grid.
+    # A model of vectors has no height and width, and `grid_of_shapes` then infers no grid.
     size = cast(tuple[int, int], recorder.input_spec(model)[0][1:3])
     model_grid = getattr(model, "token_grid", None)
     if patterns:

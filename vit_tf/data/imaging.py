@@ -56,8 +56,8 @@ PLAIN_BMP = r"BM\C{26}\x18\x00\x00\x00\x00\x00\C*"
 GIF = r"GIF8[79]a\C*"
 # A graphic control extension with a transparent colour.
 TRANSPARENT_GIF = r"\C*!\C\x04[\x01\x03\x05\x07\x09\x0b\x0d\x0f]\C{3}\x00\C*"
-# Of the bytes of a WebP's head: width and height of its canvas and of lossy images, and both of
-# lossless ones.
+# Each row weighs the bytes of a WebP's head, and the sum is a number that it declares: width and
+# height of the canvas, width and height of a lossy image, and both of a lossless one.
 WEBP_NUMBERS = np.zeros((5, 30), np.int64)
 WEBP_NUMBERS[0, 24:27] = WEBP_NUMBERS[1, 27:30] = 1, 2**8, 2**16
 WEBP_NUMBERS[2, 26:28] = WEBP_NUMBERS[3, 28:30] = 1, 2**8

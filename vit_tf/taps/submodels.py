@@ -464,8 +464,9 @@ def residual_terms(model: keras.Model, taps: Container[str]) -> dict[str, str]:
     only one of the two depends on, the skip has nothing, or fewer layers with kernels, at most one:
     the projection of a shortcut. What comes after the sum, such as an activation, has no influence.
     """
-    paths = {id(operation): path for path, operation in recorder.named_operations(model)}
-    containers = [model, *(operation for _, operation in recorder.named_operations(model))]
+    operations = recorder.named_operations(model)
+    paths = {id(operation): path for path, operation in operations}
+    containers = [model, *(operation for _, operation in operations)]
     graphs = [graph for graph in map(recorder.functional_graph, containers) if graph is not None]
     terms: dict[str, str] = {}
     for graph in graphs:
