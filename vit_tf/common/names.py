@@ -38,7 +38,7 @@ def without_password(text: str | os.PathLike) -> str:
     return re.sub(*PASSWORD, os.fspath(text))
 
 
-def file_error(error: Exception, path: str | os.PathLike) -> str:
+def file_error(error: Exception, path: object) -> str:
     """What an exception says of a file, without the path next to which it stands."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -72,7 +72,7 @@ def near_names(received: str, known: Iterable) -> list[str]:
     likeness = {name: alike(name.lower()) for name in known}
     least = max(_NEAR, max(likeness.values(), default=0) - _BESIDE)
     near = [name for name in known if likeness[name] >= least]
-    return sorted(near, key=likeness.get, reverse=True)[:5]
+    return sorted(near, key=likeness.__getitem__, reverse=True)[:5]
 
 
 def lookup(what: str, received: object, known: Mapping[Any, Value]) -> Value:

@@ -3,7 +3,7 @@
 import glob
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,9 @@ from vit_tf.data.pipeline import load
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing, require_levels
 from vit_tf.data.reading import read_shardable
 from vit_tf.data.source import CHANNELS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 BATCH_SIZE = 128
 # What makes a model's input of 8-bit images, or those of several models.
@@ -63,8 +66,8 @@ def in_known_form(images: Any) -> Any:
 def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
     """Images of (height, width) with an axis of channels, where a model takes grey images."""
     images = in_known_form(images)
-    if isinstance(images, tuple) and images:
-        return (with_channel_axis(images[0], image_shape), *images[1:])
+    if isinstance(images, tuple):
+        return (with_channel_axis(images[0], image_shape), *images[1:]) if images else images
     is_dataset = isinstance(images, tf.data.Dataset)
     shape = _image_spec(_as_pair(images)).shape if is_dataset else getattr(images, "shape", ())
     if getattr(shape, "rank", 0) is None or len(shape) != 3 or image_shape[2:] not in ((), (1,)):
@@ -220,7 +223,8 @@ def _prepared(image: np.ndarray, preprocessing: Prepares | None) -> np.ndarray:
 
 def _num_decoded(preprocessing: Prepares | None) -> int:
     """The number of channels of files and PIL images as they are decoded: 4 if a model needs it."""
-    parts = getattr(preprocessing, "parts", (preprocessing,))
+    is_joint = isinstance(preprocessing, JointPreprocessing)
+    parts = preprocessing.parts if is_joint else (preprocessing,)
     return 4 if any(part is not None and part.num_channels == 4 for part in parts) else 3
 
 
@@ -284,5 +288,5 @@ def _ends_in_weights(others: Sequence) -> bool:
     return last is not None and len(last.shape) == 1 and tf.as_dtype(last.dtype).is_floating
 
 
-def _is_pillow(image: object) -> bool:
+def _is_pillow(image: object) -> "TypeGuard[Image]":
     return any(kind.__module__.startswith("PIL.") for kind in type(image).__mro__)

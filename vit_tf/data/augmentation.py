@@ -28,7 +28,7 @@ def augment(
     cutmix: float = 0.0,
     flip: bool = False,
     shift: int = 0,
-    crop: Sequence[int] | None = None,
+    crop: tuple[int, int] | None = None,
     erase: float = 0.0,
     layers: Sequence[Callable] = (),
     seed: int = 0,
@@ -169,7 +169,7 @@ def _one_by_one(
     labels: tf.Tensor,
     seed: tf.Tensor,
     shift: int,
-    crop: Sequence[int] | None,
+    crop: tuple[int, int] | None,
     flip: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     images = random_shift(images, shift, seed) if shift else images

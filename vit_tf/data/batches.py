@@ -41,7 +41,7 @@ class Shard:
                 f"Received: batch_size={batch_size}"
             )
 
-    def bounds(self, count: Count) -> list[Count]:
+    def bounds(self, count: Count) -> list[Any]:
         """Start and end of the shard in a batch of so many examples; of ints or tensors."""
         least: Callable = min if isinstance(count, int) else tf.minimum
         fewest, more = count // self.num_replicas, count % self.num_replicas
@@ -256,7 +256,7 @@ def full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return full
 
 
-def seeds_of_batches(seed: int, fixed: bool = False) -> ResumableDataset:
+def seeds_of_batches(seed: int | None, fixed: bool = False) -> ResumableDataset:
     """Endless seeds of shape (2,), equal for equal seeds, and different on each of the workers."""
     numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=not fixed)
     seeds = numbers.batch(2, drop_remainder=True)

@@ -16,11 +16,11 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
-from typing import Any, BinaryIO, TypeAlias
+from typing import IO, Any, BinaryIO, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
 from vit_tf.common.names import without_password
@@ -124,7 +124,7 @@ def _flush(path: str | os.PathLike, flags: int) -> None:
         os.close(descriptor)
 
 
-def digest_files(paths: list, *facts: str | bytes) -> str:
+def digest_files(paths: Iterable[str | os.PathLike], *facts: str | bytes) -> str:
     """SHA-256, as text, of files, in their order, and facts; of an address its size and time."""
     total = hashlib.sha256()
     with ThreadPoolExecutor() as pool:
@@ -239,7 +239,7 @@ def _open_locked(path: str, folder: str) -> tuple[int, bool]:
     while True:
         descriptor, is_new = _open_lock_file(path)
         try:
-            if fcntl is None or _lock(descriptor, path, folder):
+            if _lock(descriptor, path, folder):
                 # A killed process leaves its number there. A file of others is locked as it is.
                 return descriptor, is_new or os.read(descriptor, 20).isdigit()
         except BaseException:
@@ -266,6 +266,8 @@ def _open_lock_file(path: str) -> tuple[int, bool]:
 
 def _lock(descriptor: int, path: str, folder: str) -> bool:
     """Lock an open file; False if it was removed by the process that had it until now."""
+    if fcntl is None:
+        return True
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError) as error:
@@ -278,7 +280,7 @@ def _lock(descriptor: int, path: str, folder: str) -> bool:
     return os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))
 
 
-def require_small_table(stream: BinaryIO) -> None:
+def require_small_table(stream: IO[bytes]) -> None:
     """Raises a `ValueError` for a pickle that would take more memory than a file of its size."""
     start = stream.tell()
     for steps, (opcode, argument, _) in enumerate(pickletools.genops(stream)):

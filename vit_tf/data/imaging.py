@@ -484,6 +484,8 @@ class Framing:
 
     def draw(self, count: int | tf.Tensor, seed: tf.Tensor) -> RandomNumbers:
         """What `window` needs for `count` images."""
+        if self.area is None:
+            raise ValueError("Expected area to be a range, for random crops. Received: area=None")
         # Another seed than those of the augmentations of the same batch.
         return draw_sides(count, self.area, seed + 31)
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -48,9 +48,9 @@ class Preprocessing:
         ValueError: for a value out of its range.
     """
 
-    size: tuple | None
-    mean: tuple = (0.5, 0.5, 0.5)
-    std: tuple = (0.5, 0.5, 0.5)
+    size: tuple[int, int] | None
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
     interpolation: str = "bilinear"
     channel_order: str = "rgb"
     crop: float | None = None
@@ -60,10 +60,10 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         for name in ("size", "mean", "std"):  # lists, as JSON has them, and arrays
-            values = getattr(self, name)
-            if values is not None or name != "size":
-                values = tuple(x.item() if hasattr(x, "item") else x for x in values)
-            object.__setattr__(self, name, values)
+            if name == "size" and self.size is None:
+                continue
+            values = (x.item() if hasattr(x, "item") else x for x in getattr(self, name))
+            object.__setattr__(self, name, tuple(values))
         size = (1, 1) if self.size is None else self.size
         if len(size) != 2 or not all(isinstance(n, Integral) and n > 0 for n in size):
             raise ValueError(
@@ -93,13 +93,14 @@ class Preprocessing:
     @classmethod
     def of(cls, image_shape: Sequence[int]) -> "Preprocessing":
         """Default preprocessing for images of (height, width, channels): values in [-1, 1]."""
-        *size, channels = image_shape
+        *sizes, channels = image_shape
+        size = cast(tuple[int, int], tuple(sizes))  # `__init__` checks their number
         return cls(size, (0.5,) * channels, (0.5,) * channels)
 
     @classmethod
     def from_range(
         cls,
-        size: Sequence[int] | None,
+        size: tuple[int, int] | None,
         low: float | Sequence[float],
         high: float | Sequence[float],
         num_channels: int = 3,
@@ -117,17 +118,18 @@ class Preprocessing:
             ValueError: if `high` is not above `low`.
         """
         shape = (num_channels,)
-        low, high = (np.broadcast_to(np.asarray(x, np.float64), shape) for x in (low, high))
-        if not (high > low).all():
+        lows, highs = (np.broadcast_to(np.asarray(x, np.float64), shape) for x in (low, high))
+        if not (highs > lows).all():
             raise ValueError(
-                f"Expected a range from a low to a high value. Received: {low} to {high}"
+                f"Expected a range from a low to a high value. Received: {lows} to {highs}"
             )
-        return cls(size, -low / (high - low), 1 / (high - low), **others)
+        mean, std = -lows / (highs - lows), 1 / (highs - lows)
+        return cls(size, tuple(mean.tolist()), tuple(std.tolist()), **others)
 
     @classmethod
     def from_config(cls, config: "dict | Preprocessing") -> "Preprocessing":
         """Preprocessing from a dict of `to_config`; a `Preprocessing` is returned as it is."""
-        return config if isinstance(config, cls) else cls(**config)
+        return config if isinstance(config, Preprocessing) else cls(**config)
 
     def to_config(self) -> dict[str, Any]:
         """The fields as a JSON-serializable dict; newer fields only if they are not the default."""
@@ -139,7 +141,7 @@ class Preprocessing:
         """The same without cropping or padding, so that annotations of the image still apply."""
         return replace(self, crop=None, aspect=None)
 
-    def framing(self, size: tuple | None = None) -> "Preprocessing":
+    def framing(self, size: tuple[int, int] | None = None) -> "Preprocessing":
         """How images are resized, of this or another size, with values in [-1, 1] and red first."""
         values = {"mean": (0.5,) * self.num_channels, "std": (0.5,) * self.num_channels}
         return replace(self, size=size or self.size, channel_order="rgb", **values)
@@ -204,12 +206,17 @@ class JointPreprocessing:
     @property
     def size(self) -> tuple[int, int]:
         """The (height, width) of the first: what matters is that images do not keep theirs."""
-        return self.parts[0].size
+        return self._sizes[0]
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """The shape (height, width, channel) of an image of each part."""
-        return [(*part.size, part.num_channels) for part in self.parts]
+        sizes = zip(self._sizes, self.parts, strict=True)
+        return [(*size, part.num_channels) for size, part in sizes]
+
+    @property
+    def _sizes(self) -> list[tuple[int, int]]:
+        return [cast(tuple[int, int], part.size) for part in self.parts]  # each part has a size
 
 
 def interval(low: Any, high: Any) -> str:
@@ -375,7 +382,7 @@ def require_images(received: Iterable, expected: Iterable) -> None:
         hint = "; grey images need an axis of channels: images[..., None]"
     elif received[-1:] == (1,) and expected[-1:] == (3,):
         hint = "; grey images become colour images by numpy.repeat(images, 3, axis=-1)"
-    elif len(received) == len(expected) == 4 and received[3] == expected[3]:
+    elif len(received) == len(expected) == 4 and received[-1] == expected[-1]:
         hint = (
             "; resize the images, or create the model for their size: "
             f"image_shape={received[1:]}, or vit_tf.at_resolution for trained weights"
@@ -383,7 +390,7 @@ def require_images(received: Iterable, expected: Iterable) -> None:
     raise ValueError(f"Expected images of shape {expected}. Received: shape {received}{hint}")
 
 
-def fix_image_shape(images: Any, expected: tuple) -> Any:
+def fix_image_shape(images: Any, expected: Sequence[int | None]) -> Any:
     """Images with the static shape of a model's; a size not known yet is checked when it is."""
     if getattr(images.shape, "rank", len(expected)) is not None:
         require_images(images.shape, expected)

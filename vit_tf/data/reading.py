@@ -8,7 +8,7 @@ holds no Python function, so that TensorFlow can copy it to other hosts, as thos
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +31,7 @@ from vit_tf.data.source import Decoder, FastDecoder, Indices, Item, Source, is_c
 CACHE_BYTES = 2**30
 # A shuffled data set is decoded whole before its first batch, so its cache is limited by count too.
 CACHE_EXAMPLES = 100_000
-CPUS = os.cpu_count()
+CPUS = os.cpu_count() or 1
 BLOCK = 64  # examples that are decoded together on their way into the cache
 
 
@@ -63,8 +63,11 @@ def read_batches(
     """
     # A problem with an image travels as words and is raised last, since a cache whose input fails
     # drops that example for good.
-    native_size = source.image_size(split, indices) if size is None else None
-    framing = framing_of(preprocessing or Preprocessing(None), size or native_size, area)
+    if size is None:
+        native_size = framed_size = source.image_size(split, indices)
+    else:
+        native_size, framed_size = None, size
+    framing = framing_of(preprocessing or Preprocessing(None), framed_size, area)
     # Examples that are shuffled anyhow are read from several files at once.
     if seed is not None and source.shuffles_files and is_contiguous(indices):
         items = source.read_shuffled(split, indices, seed)
@@ -83,20 +86,24 @@ def read_batches(
         CACHE_BYTES if may_cache else -1,
         repeats,
     )
-    if cut_batches and not worker.size(len(indices) % batch_size):
+    batch_shard = worker if cut_batches else None
+    if batch_shard and not batch_shard.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
 
     def gather(items: tf.data.Dataset, full: bool) -> tf.data.Dataset:
         batches = items.batch(batch_size, drop_remainder=drop_remainder or full)
-        return batches.map(worker.slice_batch) if cut_batches else batches
+        return batches.map(batch_shard.slice_batch) if batch_shard else batches
 
     # Items that a resumed run skips are not decoded: their order is that of the shuffle.
     batches = ResumableDataset.from_examples(gather, examples, batch_size)
     batches = batches if worker is None else as_shard(batches, worker)
 
     def build(image_map: ImageMap | None) -> ResumableDataset:
-        random = [(framing.draw, seeds_of_batches(seed))] if area else []
-        random += [(image_map.draw, image_map.seeds)] if image_map else []
+        random = []
+        if area and isinstance(framing, Framing):
+            random.append((framing.draw, seeds_of_batches(seed)))
+        if image_map:
+            random.append((image_map.draw, image_map.seeds))
 
         def finish(prepare: DecodeBatch, batch: tuple, *seeds: tf.Tensor) -> tuple:
             count = tf.size(batch[1])
@@ -160,7 +167,8 @@ def read_shardable(
     batches = read(indices, batch_size)
 
     def build(image_map: ImageMap | None) -> ResumableDataset:
-        mapped = batches.map_images(image_map) if image_map else batches
+        # It is None only for batches that cannot map images, whose `image_map` is None.
+        mapped = cast(ResumableDataset, batches.map_images(image_map) if image_map else batches)
         return mapped.with_shards(lambda shard: read_shard(shard, image_map))
 
     return _mappable(build) if batches.can_map_images else build(None)
@@ -231,7 +239,7 @@ def _plan(
         cached = _cached(items, _decoders(decoder, framing), count)
         return shuffle(cached, count), [lambda *example: example[:3]], False
     decoders = _decoders(decoder, framing, spec if native_size and not framing.area else None)
-    if repeats > 1 and source.shuffle_buffer < count:
+    if seed is not None and repeats > 1 and source.shuffle_buffer < count:
         # The first of a stream that is shuffled in part would be nearly the same in every epoch.
         items = _one_of_neighbours(items, repeats, seed)
     return shuffle(items, min(count, source.shuffle_buffer)), decoders, True
@@ -243,8 +251,9 @@ def _shared_spec(
     """The `tf.TensorSpec` that the decoded images share, or None if they share no shape."""
 
     def decode(item: Item, label: tf.Tensor) -> tf.Tensor:
-        is_fast = isinstance(decoder, FastDecoder)
-        return decoder.attempt(item, None) if is_fast else decoder.decode(item)[0]
+        if isinstance(decoder, FastDecoder):
+            return decoder.attempt(item, None)
+        return decoder.decode(item)[0]
 
     image = items.map(decode).element_spec
     shape = tuple(image.shape)
@@ -289,21 +298,11 @@ def _decoders(
     def fit(image: tf.Tensor, drawn: tuple, image_map: ImageMap | None) -> tf.Tensor:
         return framing.fit(image, image_map, drawn) if framing else image
 
-    def attempt(item: Item, drawn: tuple, image_map: ImageMap | None) -> tf.Tensor:
-        image = decoder.attempt(item, framing.window(drawn) if framing else None)
-        return fit(tf.ensure_shape(image, shape) if shape else image, drawn, image_map)
-
     def decode(item: Item, drawn: tuple, image_map: ImageMap | None) -> tuple[tf.Tensor, tf.Tensor]:
         image, problem = decoder.decode(item)
         image = cut(image, framing.window(drawn) if framing else None)
         image, problem = _of_one_shape(image, shape, problem) if shape else (image, problem)
         return fit(image, drawn, image_map), problem
-
-    def fast(
-        items: Item, labels: tf.Tensor, drawn: tuple = (), image_map: ImageMap | None = None
-    ) -> tuple:
-        images = map_examples(partial(attempt, image_map=image_map), (items, drawn), spec)
-        return _of_batch(images, labels), tf.cast(labels, tf.int32), tf.fill(tf.shape(labels), "")
 
     def sure(
         items: Item, labels: tf.Tensor, drawn: tuple = (), image_map: ImageMap | None = None
@@ -312,7 +311,20 @@ def _decoders(
         images, problems = map_examples(partial(decode, image_map=image_map), (items, drawn), specs)
         return _of_batch(images, labels), tf.cast(labels, tf.int32), _of_batch(problems, labels)
 
-    return [fast, sure] if isinstance(decoder, FastDecoder) else [sure]
+    if not isinstance(decoder, FastDecoder):
+        return [sure]
+
+    def attempt(item: Item, drawn: tuple, image_map: ImageMap | None) -> tf.Tensor:
+        image = decoder.attempt(item, framing.window(drawn) if framing else None)
+        return fit(tf.ensure_shape(image, shape) if shape else image, drawn, image_map)
+
+    def fast(
+        items: Item, labels: tf.Tensor, drawn: tuple = (), image_map: ImageMap | None = None
+    ) -> tuple:
+        images = map_examples(partial(attempt, image_map=image_map), (items, drawn), spec)
+        return _of_batch(images, labels), tf.cast(labels, tf.int32), tf.fill(tf.shape(labels), "")
+
+    return [fast, sure]
 
 
 def _of_one_shape(

@@ -57,8 +57,10 @@ def resize_image(image: tf.Tensor, size: tuple, preprocessing: Resizing) -> tf.T
     batch = image if image.shape.rank == 4 else tf.expand_dims(image, 0)
     if preprocessing.aspect is not None:
         batch = _in_aspect(batch, size, preprocessing.aspect)
-    resize = _squeeze if preprocessing.crop is None else _centre
-    resized = resize(batch, size, preprocessing)
+    if preprocessing.crop is None:
+        resized = _squeeze(batch, size, preprocessing)
+    else:
+        resized = _centre(batch, size, preprocessing, preprocessing.crop)
     return resized if image.shape.rank == 4 else tf.squeeze(resized, 0)
 
 
@@ -137,10 +139,12 @@ def _scale_and_translate(
     return tf.raw_ops.ClipByValue(t=resized, clip_value_min=0.0, clip_value_max=255.0)
 
 
-def _centre(images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing) -> tf.Tensor:
+def _centre(
+    images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing, crop: float
+) -> tf.Tensor:
     """The centre of images whose shorter side becomes `floor(size / crop)`, as torchvision's."""
     native_size = tf.shape(images)[1:3]
-    least = tf.constant([math.floor(side / preprocessing.crop) for side in size])
+    least = tf.constant([math.floor(side / crop) for side in size])
     # In a square size the shorter side decides, in others the one that covers least.
     by_height = least[0] * native_size[1] >= least[1] * native_size[0]
     resized = tf.where(

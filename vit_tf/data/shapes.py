@@ -209,7 +209,7 @@ def random_motion(num_frames: int, rng: np.random.Generator) -> list[Scene]:
     """Scenes of two or three shapes of one colour that drift and turn on a still ground."""
     count = rng.integers(2, 4)
     kinds = rng.choice(list(KINDS), count, replace=False)
-    *ground, grain = _random_ground(rng)
+    ground_colour, waves, bars, grain = _random_ground(rng)
     around = rng.uniform(0, 2 * math.pi) + 2 * math.pi / count * np.arange(count)
     centres = 0.5 + 0.26 * np.stack([np.sin(around), np.cos(around)], axis=-1)
     radii, turns = rng.uniform(0.14, 0.2, count), rng.uniform(0, 2 * math.pi, count)
@@ -222,12 +222,15 @@ def random_motion(num_frames: int, rng: np.random.Generator) -> list[Scene]:
     scenes = []
     for frame, time in enumerate(times):
         moved = zip(kinds, centres + time * drifts, radii, turns + time * spins, strict=True)
-        shapes = [Shape(str(kind), tuple(at), *rest, colour) for kind, at, *rest in moved]
-        scenes.append(Scene(tuple(shapes), *ground, grain + frame, lights[frame]))
+        shapes = tuple(
+            Shape(str(kind), tuple(centre), radius, turn, colour)
+            for kind, centre, radius, turn in moved
+        )
+        scenes.append(Scene(shapes, ground_colour, waves, bars, grain + frame, lights[frame]))
     return scenes
 
 
-def _random_ground(rng: np.random.Generator) -> tuple:
+def _random_ground(rng: np.random.Generator) -> tuple[np.ndarray, list, list, int]:
     """Colour, waves, bars and grain of a `Scene`, all darker than its shapes' front halves."""
     waves = [
         (rng.uniform(-6, 6, 2), rng.uniform(0, 2 * math.pi), rng.uniform(-20, 20, 3))

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial, reduce
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import tensorflow as tf
@@ -380,16 +380,17 @@ def checked_size(
     channels: tuple[int, ...] = CHANNELS,
 ) -> tuple[int, int] | None:
     """`image_size`, or that of the preprocessing, as a pair (height, width), or None."""
-    size = image_size
-    if size is not None:
-        size = tuple(size) if isinstance(size, (tuple, list)) else (size,) * 2
-        if len(size) != 2:
+    size = None
+    if image_size is not None:
+        sides = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size,) * 2
+        if len(sides) != 2:
             raise ValueError(
                 "Expected image_size to be a number of pixels or a pair (height, width). "
                 f"Received: image_size={image_size!r}"
             )
-        for pixels in size:
+        for pixels in sides:
             check_number("image_size", pixels, 1)
+        size = cast(tuple[int, int], sides)
     if preprocessing is None:
         return size
     if isinstance(preprocessing, JointPreprocessing):

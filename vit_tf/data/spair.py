@@ -169,9 +169,9 @@ def _read(
     image = decode_file(path, upright=False)
     given = image.shape[:2]
     if longer is not None:
-        size = tuple(max(1, round(side * longer / max(given))) for side in given)
-        how = (preprocessing or Preprocessing(size)).squeezed()
-        image = np.asarray(resize_image(image, size, how))
+        height, width = (max(1, round(side * longer / max(given))) for side in given)
+        how = (preprocessing or Preprocessing((height, width))).squeezed()
+        image = np.asarray(resize_image(image, (height, width), how))
     return scale_values(image, preprocessing), given
 
 

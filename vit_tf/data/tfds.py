@@ -3,7 +3,7 @@
 import functools
 import json
 import os
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -126,7 +126,8 @@ class TfdsSource(Source):
         shuffled = tfds.ReadConfig(
             shuffle_seed=seed, shuffle_reshuffle_each_iteration=True, try_autocache=False
         )
-        shuffled.options.deterministic = True
+        # `ReadConfig` sets them itself where it is given none.
+        cast(tf.data.Options, shuffled.options).deterministic = True
         return self._range(split, indices, shuffled, shuffle_files=True)
 
     def _stored(self, split: str) -> tf.data.Dataset:
