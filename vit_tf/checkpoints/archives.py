@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import ml_dtypes  # noqa: F401, gives NumPy the name "bfloat16"
 import numpy as np
@@ -91,7 +91,7 @@ def open_archive(path: str | os.PathLike) -> "CheckpointFile":
         if zipped:
             stack.enter_context(zipped)
         container = None
-        if kind == "npz":
+        if zipped and kind == "npz":
             entries = _npz_entries(zipped)
         elif kind == "safetensors":
             entries = _safetensors_entries(stack.enter_context(safe_open(path, "numpy")))
@@ -221,7 +221,8 @@ def _safetensors_entries(file: Any) -> Entries:
 
 def _npz_entries(zipped: zipfile.ZipFile) -> Entries:
     """The same of an open `zipfile.ZipFile` of `.npy` members."""
-    size = os.fstat(zipped.fp.fileno()).st_size
+    # `fp` is None only once the archive is closed.
+    size = os.fstat(cast(IO[bytes], zipped.fp).fileno()).st_size
     entries = {}
     for member in zipped.infolist():
         name = member.filename.removesuffix(".npy")
@@ -277,7 +278,7 @@ def require_small_members(path: str | os.PathLike) -> None:
             )
 
 
-def _npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], np.dtype, int]:
+def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype, int]:
     """(shape, dtype, bytes) of the header of an `.npy`."""
     start = io.BytesIO(stream.read(LONGEST_HEADER))
     version = np.lib.format.read_magic(start)

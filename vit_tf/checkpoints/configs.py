@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from vit_tf.checkpoints.folders import Folder
 from vit_tf.checkpoints.released import Checkpoint
@@ -60,11 +60,12 @@ class Config:
     def number(self, name: str) -> float:
         """A number above 0 and below 1, such as an epsilon."""
         expected = "a number above 0 and below 1"
-        return float(self._get(name, lambda x: isinstance(x, Real) and 0 < x < 1, expected))
+        return float(self._get(name, lambda x: _is_number(x) and 0 < x < 1, expected))
 
     def pair(self, name: str) -> tuple[int, int]:
         """(height, width) of one or two integers above 0."""
-        return integer_pair(self._get(name, integer_pair, "one or two integers"))
+        value = self._get(name, integer_pair, "one or two integers")
+        return cast(tuple[int, int], integer_pair(value))  # `_get` has refused all else
 
     def require(self, name: str, value: object) -> None:
         """Raises unless a field, where it is present, has the only value that is supported."""
@@ -78,9 +79,16 @@ class Config:
 
 def integer_pair(size: object) -> tuple[int, int] | None:
     """(height, width) of one integer above 0, or a list of two; None for anything else."""
-    size = (size, size) if type(size) is int else size
-    integers = isinstance(size, tuple | list) and all(type(n) is int and n > 0 for n in size)
-    return tuple(size) if integers and len(size) == 2 else None
+    sides = (size, size) if type(size) is int else size
+    if not isinstance(sides, tuple | list) or len(sides) != 2:
+        return None
+    height, width = sides
+    return (height, width) if all(type(n) is int and n > 0 for n in sides) else None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether a value of JSON is a number: `Real` itself has no order for a type checker."""
+    return isinstance(value, Real)
 
 
 def image_fields(folder: Folder, types: dict) -> dict:
@@ -230,7 +238,7 @@ def _arguments(architecture: str) -> dict:
         if match:
             named = re.match(rf"\w+?_({sizes})_", architecture)
             size = match.groupdict().get("size") or (named and named[1])
-            arguments = {"num_heads": TIMM_HEADS.get(size)} | row
+            arguments = {"num_heads": TIMM_HEADS.get(size) if size else None} | row
     if arguments is None:
         raise ValueError(
             f"Expected a supported architecture of timm. Received: architecture={architecture!r}, "
@@ -264,7 +272,7 @@ SUFFIXES = ("ImageProcessorFast", "ImageProcessor", "FeatureExtractor")
 _CROPPED = {"values": IMAGENET, "interpolation": "bicubic", "crop": 224 / 256}
 _SHORTER_SIDE = {"values": CLIP, "interpolation": "bicubic", "crop": 1.0}
 _SQUEEZED = {"values": HALF, "interpolation": "bicubic", "crop": None}
-PROCESSORS = {
+PROCESSORS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "vit": ("ViT", None),
     "ijepa": ("ViT", None),
     "vit_mae": ("ViT", _CROPPED),
@@ -288,7 +296,7 @@ def preprocessing_from_config(
     if options.preprocessing is not None:
         return {}
     if folder.processor is None:
-        _, images = PROCESSORS.get(kind, (None, None))
+        _, images = PROCESSORS.get(str(kind), (None, None))
         if images is None:
             raise ValueError(
                 "Expected a preprocessor_config.json, or preprocessing=vit_tf.Preprocessing(...): "
@@ -296,7 +304,7 @@ def preprocessing_from_config(
                 f"Received: neither, model_type={kind!r}"
             )
         return images
-    fields = _fields(folder)
+    fields = _fields(folder.processor, folder)
     size, crop = _size(fields)
     if size != tuple(image_shape[:2]) and not any_size:
         raise ValueError(
@@ -317,14 +325,13 @@ def processor_size(
     """(height, width) of the images of a family whose `config.json` does not have it."""
     if options.preprocessing is not None:
         return options.preprocessing.size or default
-    return default if folder.processor is None else _size(_fields(folder))[0]
+    return default if folder.processor is None else _size(_fields(folder.processor, folder))[0]
 
 
-def _fields(folder: Folder) -> dict:
+def _fields(fields: dict, folder: Folder) -> dict:
     """Fields of a processor's file, with what its class does where it leaves something out."""
-    fields, kind = folder.processor, folder.config.get("model_type")
     name = str(fields.get("image_processor_type") or fields.get("feature_extractor_type") or "")
-    default_stem, _ = PROCESSORS.get(kind, (None, None))
+    default_stem, _ = PROCESSORS.get(str(folder.config.get("model_type")), ("", None))
     stem = next((name.removesuffix(s) for s in SUFFIXES if name.endswith(s)), default_stem)
     return DEFAULTS.get(stem, {}) | {k: v for k, v in fields.items() if v is not None}
 
@@ -372,7 +379,7 @@ def _values(fields: dict, channels: int) -> dict:
     scale = 255.0
     if fields.get("do_rescale", True):
         factor = fields.get("rescale_factor", 1 / 255)
-        if not isinstance(factor, Real) or not 0 < factor < LARGEST:
+        if not _is_number(factor) or not 0 < factor < LARGEST:
             raise ValueError(f"Expected rescale_factor to be above 0. Received: {factor!r}")
         scale = 255 * factor
     if not math.isclose(scale, 1):
@@ -382,10 +389,13 @@ def _values(fields: dict, channels: int) -> dict:
 
 def numbers(fields: dict, name: str, channels: int) -> tuple[float, ...]:
     """A number for each channel."""
-    values = fields.get(name)
-    values = [values] * channels if isinstance(values, Real) else values
-    numbers = isinstance(values, list | tuple) and all(isinstance(x, Real) for x in values)
-    if not numbers or len(values) != channels or not all(-LARGEST < x < LARGEST for x in values):
+    value = fields.get(name)
+    values = [value] * channels if _is_number(value) else value
+    if (
+        not isinstance(values, list | tuple)
+        or len(values) != channels
+        or not all(_is_number(x) and -LARGEST < x < LARGEST for x in values)
+    ):
         raise ValueError(
             f"Expected {name} to have a number for each of {channels} channels. "
             f"Received: {name}={values!r}"
@@ -405,8 +415,8 @@ def timm_preprocessing(config: dict, channels: int) -> dict:
     if not isinstance(fields, dict):
         raise ValueError(f"Expected pretrained_cfg to be an object. Received: {fields!r}")
     crop = fields.get("crop_pct")
-    share = isinstance(crop, Real) and 0 < crop <= 1
-    if not share or fields.get("crop_mode", "center") not in ("center", "squash"):
+    known_mode = fields.get("crop_mode", "center") in ("center", "squash")
+    if not _is_number(crop) or not 0 < crop <= 1 or not known_mode:
         raise ValueError(
             "Expected pretrained_cfg to have crop_pct in (0, 1] and crop_mode 'center' or 'squash'."
             f" Received: crop_pct={crop!r}, crop_mode={fields.get('crop_mode')!r}"

@@ -4,7 +4,7 @@ import contextlib
 import urllib.request
 from collections.abc import Callable, Iterator
 from http.client import HTTPMessage
-from typing import IO
+from typing import IO, Any, cast
 
 from vit_tf.data.files import require_other_machine
 
@@ -29,7 +29,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 @contextlib.contextmanager
 def from_other_machines() -> Iterator[None]:
     """Within a `with`, `urllib` and Hugging Face's client follow no redirection to this machine."""
-    opener = urllib.request._opener  # None until a program installs one
+    # It has no public name, and is None until a program installs an opener.
+    opener = cast(Any, urllib.request)._opener
     urllib.request.install_opener(urllib.request.build_opener(_Redirects))
     try:
         with _hub_from_other_machines():
@@ -48,34 +49,35 @@ def _hub_from_other_machines() -> Iterator[None]:
         yield
         return
     endpoint = huggingface_hub.constants.ENDPOINT
+    hub = cast(Any, huggingface_hub)  # a type checker sees only one of both versions
 
-    def check(request: object) -> None:
+    def check(request: Any) -> None:
         require_other_machine(str(request.url), endpoint)
 
-    if not hasattr(huggingface_hub, "configure_http_backend"):  # from 1.0 on it uses httpx
-        hooks = huggingface_hub.get_session().event_hooks
-        huggingface_hub.get_session().event_hooks = hooks | {"request": [*hooks["request"], check]}
+    if not hasattr(hub, "configure_http_backend"):  # from 1.0 on it uses httpx
+        hooks = hub.get_session().event_hooks
+        hub.get_session().event_hooks = hooks | {"request": [*hooks["request"], check]}
         try:
             yield
         finally:
-            huggingface_hub.get_session().event_hooks = hooks
+            hub.get_session().event_hooks = hooks
         return
     # There is no public way to read the factory that a program has set, only one to set it.
     factory = _http._GLOBAL_BACKEND_FACTORY
 
-    def make_session() -> object:
+    def make_session() -> Any:
         session = factory()
         session.send = _checked(session.send, check)
         return session
 
-    huggingface_hub.configure_http_backend(make_session)
+    hub.configure_http_backend(make_session)
     try:
         yield
     finally:
-        huggingface_hub.configure_http_backend(factory)
+        hub.configure_http_backend(factory)
 
 
-def _checked(send: Callable, check: Callable[[object], None]) -> Callable:
+def _checked(send: Callable, check: Callable[[Any], None]) -> Callable:
     """The `send` of a session, which is called for each redirection too, after a check."""
 
     def send_checked(request: object, **options: object) -> object:

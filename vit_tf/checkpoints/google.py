@@ -124,8 +124,8 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
         channels = dims(tensors, "conv_root/kernel", 4)[2]
     positions = next((name for name in POSITIONS if name in tensors), "pos_embedding")
     if positions in tensors:
-        names = TokenNames(positions, "cls")
-        mapping |= embedding_map(tensors, names, stride, channels, options)
+        names = TokenNames("cls")
+        mapping |= embedding_map(tensors, positions, names, stride, channels, options)
     else:
         mapping |= _sincos_map(tensors, channels, options)
     mapping |= stem | blocks | _vit_head(tensors, width, options)
@@ -134,7 +134,8 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
 
 def _sincos_map(tensors: Tensors, channels: int, options: LoadOptions) -> WeightMap:
     """Positions of sines and cosines, which are not stored (Beyer et al. 2022), for any size."""
-    size = options.image_shape or (options.resolution and (options.resolution,) * 2)
+    by_name = (options.resolution,) * 2 if options.resolution else None
+    size = options.image_shape or by_name
     if size is None or "cls" in tensors or options.pooling == "cls":
         raise ValueError(
             f"Expected image_shape and no class token for a file with sine-cosine positions, "

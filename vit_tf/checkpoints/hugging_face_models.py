@@ -94,11 +94,9 @@ VIT_TYPES = ("vit", "deit", "vit_mae", "ijepa", "dinov2", "dinov2_with_registers
 # What the models of a type may lie under, where it is not the type.
 OUTER = {"vit_mae": "vit."}
 CLASSIFIERS = {"vit": "classifier", "deit": "classifier", "ijepa": "classifier"}
+VIT_POSITIONS = "embeddings.position_embeddings"
 VIT_TOKENS = TokenNames(
-    "embeddings.position_embeddings",
-    "embeddings.cls_token",
-    "embeddings.distillation_token",
-    "embeddings.register_tokens",
+    "embeddings.cls_token", "embeddings.distillation_token", "embeddings.register_tokens"
 )
 
 
@@ -115,7 +113,9 @@ def convert_vit(folder: Folder, options: LoadOptions) -> Conversion:
     ends = f"{VIT_PATCHES}\nlayernorm norm norm D"
     mapping = ends_map(ends, width, patch, channels)
     mapping |= WeightMap(arguments, unused=("embeddings.mask_token",))
-    mapping |= embedding_map(inside, VIT_TOKENS, patch, channels, options, image_shape)
+    mapping |= embedding_map(
+        inside, VIT_POSITIONS, VIT_TOKENS, patch, channels, options, image_shape
+    )
     mapping |= _vit_blocks(inside, width, config, kind)
     mapping |= {"distillation": "token"} if "embeddings.distillation_token" in inside else {}
     mapping |= _pooler_map(inside, width, config, options)
@@ -210,7 +210,7 @@ def convert_dinov3(folder: Folder, options: LoadOptions) -> Conversion:
     ends = "embeddings.patch_embeddings embedding/patches patches C D P\nnorm norm norm D"
     mapping = ends_map(ends, width, patch, channels)
     mapping |= WeightMap(arguments, unused=("embeddings.mask_token",))
-    names = VIT_TOKENS._replace(positions=None, distillation=None)
+    names = VIT_TOKENS._replace(distillation=None)
     mapping |= prefix_map(tensors, names, width, options)
     table = DINO3_BLOCK + DINO3_MLPS[gated]
     for name, biased in biases.items():
@@ -289,10 +289,10 @@ def convert_clip(folder: Folder, options: LoadOptions) -> Conversion:
     config = Config(CLIP_DEFAULTS | image_fields(folder, CLIP_TYPES))
     width, patch, channels, heads, image_shape = _sizes(config, options)
     config.require("layer_norm_eps", CLIP_DEFAULTS["layer_norm_eps"])
-    names = TokenNames("embeddings.position_embedding.weight", "embeddings.class_embedding")
+    names = ("embeddings.position_embedding.weight", "embeddings.class_embedding")
     inside = without_prefix(folder.tensors, "vision_model.")
     mapping = ends_map(CLIP_ENDS, width, patch, channels)
-    mapping |= clip_tokens_map(inside, names, width, channels, patch, own=image_shape)
+    mapping |= clip_tokens_map(inside, *names, width, channels, patch, own=image_shape)
     blocks, _ = _encoder_arguments(config, heads, options)
     mapping = (mapping | blocks).under("vision_model.") | WeightMap(unused=CLIP_UNUSED)
     if "visual_projection.weight" in folder.tensors:
@@ -408,7 +408,7 @@ def convert_bit(folder: Folder, options: LoadOptions) -> Conversion:
         config.require(name, value)
     root = "embedder.convolution.weight"
     outer = "bit." if f"bit.{root}" in tensors else ""
-    size = processor_size(folder, options, (google.BIT_SIZE,) * 2)
+    size = processor_size(folder, options, (google.BIT_SIZE, google.BIT_SIZE))
     inside = without_prefix(tensors, outer)
     mapping, last = timm.bit_map(inside, root, "encoder.stages.#.layers.#.", size)
     mapping = mapping.under(outer) | head_map(tensors, last, options, "classifier.1")

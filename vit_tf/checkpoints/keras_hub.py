@@ -62,7 +62,7 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
     Raises:
         ValueError: for a model of another class, or one with a feature that `ViT` does not support.
     """
-    name = type(model).__name__ if type(model).__module__.startswith("keras_hub.") else None
+    name = type(model).__name__ if type(model).__module__.startswith("keras_hub.") else ""
     backbone = model.backbone if name in TASKS else model
     backbone = model.vision_encoder if name in PAIRS else backbone
     kind = (TASKS | PAIRS).get(name, name)
@@ -143,10 +143,10 @@ def _kinds(tensors: Tensors) -> Kinds:
         return {f"{path}/kernel": kernel, f"{path}/bias": bias(name, outputs)}
 
     def gate(names: str, path: str, hidden: int) -> dict[str, Transform]:
-        names = names.split(",")
-        kernels = {f"{name}/kernel": tensors[f"{name}/kernel"].shape for name in names}
-        biases = Transform({f"{name}/bias": (hidden,) for name in names}, _side_by_side)
-        biases = biases if f"{names[0]}/bias" in tensors else no_bias(2 * hidden)
+        gate_and_value = names.split(",")
+        kernels = {f"{name}/kernel": tensors[f"{name}/kernel"].shape for name in gate_and_value}
+        biases = Transform({f"{name}/bias": (hidden,) for name in gate_and_value}, _side_by_side)
+        biases = biases if f"{gate_and_value[0]}/bias" in tensors else no_bias(2 * hidden)
         return {f"{path}/kernel": Transform(kernels, _side_by_side), f"{path}/bias": biases}
 
     def tokens(names: str, path: str) -> dict[str, Transform]:

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from numbers import Integral
+from typing import TYPE_CHECKING, TypeVar
 
 import keras
 import numpy as np
@@ -33,6 +34,10 @@ from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import ACTIVATIONS, check_pooling
 from vit_tf.torch_models.timm_names import PREFIX, open_timm
 
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+Read = TypeVar("Read")
 # An image processor's size is at most so many times that of the weights: its file could say any.
 LARGEST_RESIZE = 8
 # In this order, as some have all names of others.
@@ -67,7 +72,7 @@ NAMED_OTHERS = {
 
 
 @explain_arguments
-def load(source: str | os.PathLike) -> Features:
+def load(source: str | os.PathLike) -> "Features | Module":
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 
     Args:
@@ -190,8 +195,8 @@ def load_pretrained(
         fill(weights_by_name(model), archive, mapping)
     if mapping.headless:
         for name in ("head", "distillation_head"):
-            if getattr(model, name, None):
-                getattr(model, name).kernel.assign(np.eye(model.num_classes))
+            if layer := getattr(model, name, None):
+                layer.kernel.assign(np.eye(layer.units))
     shape = options.image_shape or conversion.size
     if shape and shape != tuple(model.image_shape)[: len(shape)]:
         if not options.image_shape:
@@ -226,17 +231,17 @@ def _open_saved(
         options.refuse(other, "num_classes", "image_shape", "preprocessing")
         return model
     # Without a head there is nothing to leave out, and a layer of tanh before it goes with it.
-    headless = options.num_classes == 0 and model.head is not None
+    removed_head = model.head if options.num_classes == 0 else None
     classes = options.num_classes or None
-    if headless:
-        classes = (getattr(model, "pre_logits", None) or model.head).kernel.shape[0]
-    other_head = headless or classes not in (None, model.num_classes)
+    if removed_head is not None:
+        classes = (getattr(model, "pre_logits", None) or removed_head).kernel.shape[0]
+    other_head = removed_head is not None or classes not in (None, model.num_classes)
     shape = options.image_shape or model.image_shape
     if other_head or tuple(shape) != tuple(model.image_shape)[: len(shape)]:
         classes = classes if other_head else None
         model = at_resolution(model, shape, classes, positions or "bilinear")
-        if headless:
-            model.head.kernel.assign(np.eye(classes))
+        if removed_head is not None:
+            model.head.kernel.assign(np.eye(model.head.units))
     if options.preprocessing is not None:
         model.preprocessing = options.preprocessing
     return name_after(model, name)
@@ -268,16 +273,16 @@ def _check(options: LoadOptions) -> None:
 
 def _convert(archive: CheckpointFile | Folder, options: LoadOptions) -> Conversion:
     """The `Conversion` of an open file or folder."""
-    folder = isinstance(archive, Folder)
-    timms = folder and "model_type" not in archive.config and "pretrained_cfg" in archive.config
-    if folder and not timms:
+    folder = archive if isinstance(archive, Folder) else None
+    is_timm = folder and "model_type" not in folder.config and "pretrained_cfg" in folder.config
+    if folder is not None and not is_timm:
         # Its configuration has the form of GELU.
         options.refuse("a folder with its configuration", "activation")
-        module = open_clip if archive.file == OPEN_CLIP else hugging_face_models
-        return _located(lambda: module.convert_folder(archive, options), archive)
-    if timms:
-        # Which names the architecture, if it is none of ours.
-        _located(lambda: configs.read_timm_config(archive.config), archive)
+        module = open_clip if folder.file == OPEN_CLIP else hugging_face_models
+        return _located(lambda: module.convert_folder(folder, options), folder)
+    if folder is not None:
+        # One of timm, which names the architecture, if it is none of ours.
+        _located(lambda: configs.read_timm_config(folder.config), folder)
     names = "\n".join(sorted(archive.tensors))
     for model, (reason, pattern) in OTHERS.items():
         if re.search(pattern, names, re.MULTILINE):
@@ -286,7 +291,7 @@ def _convert(archive: CheckpointFile | Folder, options: LoadOptions) -> Conversi
                 f"of {model}, which {reason}"
             )
     for part, reason in NAMED_OTHERS.items():
-        if part in os.path.basename(archive.path) and not timms:
+        if part in os.path.basename(archive.path) and folder is None:
             raise ValueError(
                 "Expected a checkpoint of a supported model. "
                 f"Received: {archive.path!r}, which by its name {reason}"
@@ -300,26 +305,27 @@ def _convert(archive: CheckpointFile | Folder, options: LoadOptions) -> Conversi
             f"Received: {first_names(archive.tensors)}"
         )
     return _located(
-        lambda: _convert_family(family, archive, options, timms), archive, f" of {family.name}"
+        lambda: _convert_family(family, archive, options), archive, f" of {family.name}"
     )
 
 
 def _located(
-    convert: Callable[[], Conversion], archive: CheckpointFile | Folder, of_family: str = ""
-) -> Conversion:
+    read: Callable[[], Read], archive: CheckpointFile | Folder, of_family: str = ""
+) -> Read:
     """What a function returns; its errors name the file and the family."""
     try:
-        return convert()
+        return read()
     except ValueError as error:
         raise ValueError(f"{error}, in {archive.path!r}{of_family}") from error
 
 
 def _convert_family(
-    family: Family, archive: CheckpointFile | Folder, options: LoadOptions, timms: bool
+    family: Family, archive: CheckpointFile | Folder, options: LoadOptions
 ) -> Conversion:
+    """The `Conversion` of a file, or of a folder of timm, whose configuration it follows."""
     if not family.activation:
         options.refuse(family.name, "activation")
-    if not timms:
+    if not isinstance(archive, Folder):
         return family.convert(archive.tensors, options)
     config = configs.read_timm_config(archive.config)
     options = dataclasses.replace(options, config=config)
@@ -344,15 +350,22 @@ def _build(
     conversion: Conversion, options: LoadOptions, public: released.Checkpoint | None
 ) -> VisionModel:
     """The model of a conversion, with the preprocessing of its name or, without one, its family."""
-    *size, channels = conversion.mapping.arguments["image_shape"]
-    if conversion.any_size and (options.image_shape or public):
-        size = (options.image_shape or (public.resolution,) * 2)[:2]
+    height, width, channels = conversion.mapping.arguments["image_shape"]
+    requested_shape = options.image_shape or ((public.resolution,) * 2 if public else None)
+    if conversion.any_size and requested_shape:
+        height, width = requested_shape[:2]
     images = public or conversion
     mean, std = images.values["mean"], images.values["std"]
     if channels != len(mean):
         mean, std = ((0.5,) * channels,) * 2
-    crop = {"crop": images.crop, "crop_rounding": "even" if public else conversion.crop_rounding}
-    preprocessing = Preprocessing(tuple(size), mean, std, images.interpolation, **crop)
-    arguments = conversion.mapping.arguments | {"image_shape": (*size, channels)}
+    preprocessing = Preprocessing(
+        (height, width),
+        mean,
+        std,
+        images.interpolation,
+        crop=images.crop,
+        crop_rounding="even" if public else conversion.crop_rounding,
+    )
+    arguments = conversion.mapping.arguments | {"image_shape": (height, width, channels)}
     arguments |= {"preprocessing": preprocessing, "class_names": conversion.class_names}
     return getattr(models, conversion.model)(**arguments)

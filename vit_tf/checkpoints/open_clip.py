@@ -16,7 +16,6 @@ from vit_tf.checkpoints.weight_maps import (
     Family,
     LoadOptions,
     Tensors,
-    TokenNames,
     WeightMap,
     clip_tokens_map,
     count_layers,
@@ -114,10 +113,10 @@ def _convert(
         "num_classes": options.num_classes or None,
         "activation": activation,
     }
-    names = TokenNames("positional_embedding", "class_embedding")
+    names = ("positional_embedding", "class_embedding")
     grid_sizes = (width, channels, patch, options.image_shape, image_shape)
     mapping = WeightMap(arguments, new=("head/*",))
-    mapping |= clip_tokens_map(encoder_tensors, names, *grid_sizes)
+    mapping |= clip_tokens_map(encoder_tensors, *names, *grid_sizes)
     hidden = dims(encoder_tensors, "transformer.resblocks.0.mlp.c_fc.bias", 1)[0]
     sizes = {"C": channels, "D": width, "P": patch, "R": projection, "M": hidden}
     mapping |= {"num_layers": layers, "mlp_dim": hidden}
@@ -131,7 +130,7 @@ def convert_folder(folder: Folder, options: LoadOptions) -> Conversion:
     """Converts an opened open_clip folder."""
     model = folder.config.get("model_cfg")
     vision = model.get("vision_cfg") if isinstance(model, dict) else None
-    if not isinstance(vision, dict):
+    if not isinstance(model, dict) or not isinstance(vision, dict):
         raise ValueError(
             f"Expected model_cfg of {OPEN_CLIP} with a vision_cfg. Received: {str(model)[:200]}"
         )

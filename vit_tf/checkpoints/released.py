@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 from vit_tf.checkpoints.downloads import from_other_machines
 from vit_tf.checkpoints.folders import HUB, not_fetched, snapshot
@@ -387,14 +388,16 @@ def _checkpoint(
     name: str, url: str, variant: str | None, fields: dict, **more: object
 ) -> Checkpoint:
     """A `Checkpoint` of the fields of a row, as text, its resolution where the name ends in it."""
-    fields = more | fields
-    resolution = int(fields.pop("resolution", 0) or re.search(r"_(\d+)(?=[._]|$)", name)[1])
-    crop = fields.pop("crop", "squeezed")
+    facts: dict[str, Any] = {"variant": variant, **more, **fields}
+    ending = re.search(r"_(\d+)(?=[._]|$)", name)
+    # A row without a resolution has a name that ends in it.
+    resolution = int(facts.pop("resolution", 0) or cast(re.Match[str], ending)[1])
+    crop = facts.pop("crop", "squeezed")
     if crop == "timm":
         crop = 0.9 if resolution == 224 else 1
-    fields |= {"crop": None if crop == "squeezed" else float(crop), "resolution": resolution}
-    fields["values"] = VALUES[fields.get("values", "half")]
-    return Checkpoint(name, url, **{"variant": variant} | fields)
+    facts |= {"crop": None if crop == "squeezed" else float(crop), "resolution": resolution}
+    facts["values"] = VALUES[facts.get("values", "half")]
+    return Checkpoint(name, url, **facts)
 
 
 def _in_bucket(name: str, fields: dict) -> Checkpoint:
@@ -435,7 +438,9 @@ def _checkpoints() -> Iterator[Checkpoint]:
         more = {"activation": timm_activation(name)} if "_clip_" in name else {}
         yield _on_hub(f"timm/{name}", variant, fields, file, **more)
     for name, fields in _rows(OPEN_CLIP):
-        size, patch = re.search(r"-ViT-([A-Za-z]+)-(\d+)", name).groups()
+        # Every row has a name of this form.
+        match = cast(re.Match[str], re.search(r"-ViT-([A-Za-z]+)-(\d+)", name))
+        size, patch = match.groups()
         fields = {"values": "clip", "crop": "1"} | fields
         yield _on_hub(name, f"{size}/{patch}", fields, "open_clip_pytorch_model.bin")
 

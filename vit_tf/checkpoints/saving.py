@@ -184,7 +184,7 @@ class SavedFeatures:
         outputs = self._serve.structured_outputs
         self.token_grid, self.preprocessing, taps = _read_facts(os.path.join(path, FACTS))
         # Names that were computed at once, such as a skip of the sum before it, by the alphabet.
-        tap_names = taps or sorted(sorted(outputs), key=_output_positions(path).get)
+        tap_names = taps or sorted(sorted(outputs), key=_output_positions(path).__getitem__)
         if set(tap_names) != set(outputs):
             raise ValueError(
                 f"Expected {FACTS} to list the outputs of the SavedModel in "

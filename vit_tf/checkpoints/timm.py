@@ -115,9 +115,9 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     norm = "fc_norm" if averaged else "norm"
     mapping = ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
     register_name = next((name for name in REGISTERS if name in inside), None)
-    names = TokenNames("pos_embed", "cls_token", "dist_token", register_name)
+    names = TokenNames("cls_token", "dist_token", register_name)
     image, pooling = config.get("image_shape"), "gap" if averaged else None
-    mapping |= embedding_map(inside, names, patch, channels, options, image, pooling)
+    mapping |= embedding_map(inside, "pos_embed", names, patch, channels, options, image, pooling)
     blocks = _vit_blocks(inside, width)
     mapping |= blocks
     size = (width, mapping.arguments["num_layers"], patch)
@@ -282,7 +282,7 @@ def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
             "Expected pooling, 'gap' as timm's DINOv3 or 'cls' as its authors' and LingBot-Vision, "
             "as files in timm's names do not show it. Received: pooling=None"
         )
-    names = TokenNames(None, "cls_token", None, registers)
+    names = TokenNames("cls_token", registers=registers)
     mapping |= prefix_map(tensors, names, width, options, "gap" if timms else "cls")
     mapping |= _dinov3_constants(tensors, width, heads)
     scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), "gamma_1")
@@ -430,7 +430,7 @@ def convert_mixer(tensors: Tensors, options: LoadOptions) -> Conversion:
 def convert_bit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A BiT."""
     options.refuse("BiT in timm's names", "pooling", "num_heads", "activation")
-    size = options.config.get("input_size") or (google.BIT_SIZE,) * 2
+    size = options.config.get("input_size") or (google.BIT_SIZE, google.BIT_SIZE)
     mapping, last = bit_map(tensors, BIT_ROOT, "stages.#.blocks.#.", size)
     mapping |= head_map(tensors, last, options, "head.fc", kind="linear_1x1")
     return Conversion("BiT", mapping, any_size=True)
@@ -497,8 +497,8 @@ def convert_clip(tensors: Tensors, options: LoadOptions) -> Conversion:
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     options.require_pooling("cls")
     heads = infer_num_heads(width, count_layers(tensors), options, published=CLIP_HEADS)
-    names, image = TokenNames("pos_embed", "cls_token"), options.config.get("image_shape")
-    embedding = embedding_map(tensors, names, patch, channels, options, image)
+    names, image = TokenNames("cls_token"), options.config.get("image_shape")
+    embedding = embedding_map(tensors, "pos_embed", names, patch, channels, options, image)
     if not embedding.arguments.get("class_position"):
         raise ValueError(
             "Expected a CLIP with a class token that has a position. "
@@ -535,7 +535,8 @@ def _stored_projection(width: int, units: int) -> WeightMap:
 def _clip_projection(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
     """The projection, which returns the class token where the file has none, and the head."""
     classes = dims(tensors, HEAD[1], 1)[0] if HEAD[1] in tensors else None
-    if classes == PROJECTIONS.get(width, 0) and options.num_classes != 0:
+    as_projection = PROJECTIONS.get(width, 0)
+    if classes is not None and classes == as_projection and options.num_classes != 0:
         new = WeightMap({"num_classes": options.num_classes}, new=("head/*",))
         return _stored_projection(width, classes) | new
     return embedding_head(tensors, width, options, "head") | identity_projection(width)

@@ -12,7 +12,7 @@ import re
 import zipfile
 from collections.abc import Callable
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeAlias
+from typing import IO, Any, BinaryIO, NamedTuple, NoReturn, TypeAlias, cast
 
 import ml_dtypes  # noqa: F401, gives NumPy the name "bfloat16"
 import numpy as np
@@ -112,6 +112,7 @@ class Tensor:
     """A tensor of an open file; `source` returns the flat array of its storage."""
 
     __setstate__ = _refuse_state
+    source: Callable[[], np.ndarray] | None
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class Tensor:
 
     def read(self) -> np.ndarray:
         """The array, a copy."""
-        flat = self.source()
+        flat = cast(Callable[[], np.ndarray], self.source)()  # `read_tensors` sets it
         if not flat.size or 0 in self.shape:
             return np.zeros(self.shape, flat.dtype)
         strides = tuple(step * flat.itemsize for step in self.stride)
@@ -151,7 +152,7 @@ class Tensor:
 class TensorUnpickler(pickle.Unpickler):
     """An unpickler of tensors, plain containers and numbers; `storages` are those that it met."""
 
-    def __init__(self, stream: BinaryIO):
+    def __init__(self, stream: IO[bytes]):
         super().__init__(stream)
         self.storages = {}
 
@@ -200,7 +201,7 @@ def _short(value: object) -> str:
     return f"<{type(value).__name__}>"
 
 
-def _load(stream: BinaryIO | mmap.mmap) -> tuple[Any, dict[str, Storage]]:
+def _load(stream: IO[bytes]) -> tuple[Any, dict[str, Storage]]:
     """(what one pickle holds, its storages), after a scan for more memory than the file has."""
     require_small_table(stream)
     unpickler = TensorUnpickler(stream)
@@ -220,6 +221,8 @@ def read_tensors(file: BinaryIO, zipped: zipfile.ZipFile | None) -> TensorsOfFil
 
 def _read_zip(zipped: zipfile.ZipFile) -> TensorsOfFile:
     members = {}
+    # `fp` is None only once the archive is closed.
+    file_size = os.fstat(cast(IO[bytes], zipped.fp).fileno()).st_size
     for member in zipped.infolist():
         if member.filename in members:
             raise ValueError("two records of one name")
@@ -227,7 +230,7 @@ def _read_zip(zipped: zipfile.ZipFile) -> TensorsOfFile:
         name = ascii(member.filename)[:100]
         if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
             raise ValueError(f"a compressed record {name}")
-        if member.header_offset + member.file_size > os.fstat(zipped.fp.fileno()).st_size:
+        if member.header_offset + member.file_size > file_size:
             raise ValueError(f"a record {name} that goes beyond the end of the file")
     if any(name.rpartition("/")[2] == "constants.pkl" for name in members):
         raise ValueError("a TorchScript archive, which is a program; save its state_dict() instead")
@@ -245,7 +248,7 @@ def _read_zip(zipped: zipfile.ZipFile) -> TensorsOfFile:
         storage = tensor.storage
         record, dtype = members.get(f"{folder}data/{storage.key}"), np.dtype(storage.dtype)
         size = None if record is None else record.file_size
-        if size != storage.count * dtype.itemsize:
+        if record is None or size != storage.count * dtype.itemsize:
             raise ValueError(
                 f"the tensor {ascii(name)[:100]}, which declares more or less data than its "
                 f"record holds: {storage.count} numbers of {dtype} in {size} bytes"
@@ -268,12 +271,13 @@ def _read_legacy(file: BinaryIO) -> TensorsOfFile:
     """Pickles of a magic number, a version, the system, what was saved and the storages' keys."""
     # A file gives memory to as many bytes as a pickle asks of it, a map to those it has.
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stream:
-        system = [_load(stream)[0] for _ in range(3)][2]
+        pickles = cast(IO[bytes], stream)  # a map is read like a file
+        system = [_load(pickles)[0] for _ in range(3)][2]
         if not isinstance(system, dict) or system.get("little_endian") is not True:
             raise ValueError("tensors of another byte order than little-endian")
-        saved, storages = _load(stream)
+        saved, storages = _load(pickles)
         container, tensors = _state_dict(saved)
-        begins = _legacy_spans(stream, _load(stream)[0], storages)
+        begins = _legacy_spans(stream, _load(pickles)[0], storages)
     for name, tensor in tensors.items():
         storage = tensor.storage
         if storage.key not in begins:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -229,12 +229,12 @@ def _fused(
     name: str, paths: str, width: int, ends: tuple[str, ...] = ("weight", "bias")
 ) -> dict[str, Transform]:
     """Layers that the file has as one, `query,key,value`; its kernel is (output, input)."""
-    paths = paths.split(",")
+    layers = paths.split(",")
     weights = {}
-    for i, path in enumerate(paths):
+    for i, path in enumerate(layers):
         for end in ends:
-            shape = (len(paths) * width, width)[: 2 if end == "weight" else 1]
-            convert = partial(_part, index=i, count=len(paths))
+            shape = (len(layers) * width, width)[: 2 if end == "weight" else 1]
+            convert = partial(_part, index=i, count=len(layers))
             weight = f"{path}/{'kernel' if end == 'weight' else 'bias'}"
             weights[weight] = Transform({_join(name, end, "."): shape}, convert)
     return weights
@@ -340,7 +340,8 @@ def read_table(
 
 
 def _size(size: str, sizes: Sizes) -> int:
-    factor, letter = re.fullmatch(r"(\d*)([A-Z]?)", size).groups()
+    # The sizes in the tables of this package all are of this form.
+    factor, letter = cast(re.Match[str], re.fullmatch(r"(\d*)([A-Z]?)", size)).groups()
     return int(factor or 1) * (sizes[letter] if letter else 1)
 
 
@@ -624,12 +625,16 @@ def _counted(kind: str, names: list[str]) -> str:
 
 
 class TokenNames(NamedTuple):
-    """Names of a file's tensors, of which all but the positions may be missing in the file."""
+    """Names of a family's prefix tokens, each of which may be missing in a file."""
 
-    positions: str | None  # None for a family without them
     class_token: str
     distillation: str | None = None
     registers: str | None = None
+
+    def leading_tokens(self, tensors: Tensors) -> list[str]:
+        """The names in a file of the tokens before the registers."""
+        names = (self.class_token, self.distillation)
+        return [name for name in names if name is not None and name in tensors]
 
 
 def infer_num_heads(
@@ -651,6 +656,7 @@ def infer_num_heads(
 
 def embedding_map(
     tensors: Tensors,
+    position_name: str,
     names: TokenNames,
     stride: int,
     channels: int,
@@ -659,25 +665,25 @@ def embedding_map(
     pooling: str | None = None,
 ) -> WeightMap:
     """The `WeightMap` of a ViT's positions and prefix tokens, its images and its pooling."""
-    _, num_positions, width = dims(tensors, names.positions, 3)
+    _, num_positions, width = dims(tensors, position_name, 3)
     tokens = prefix_map(tensors, names, width, options, pooling)
-    first = [n for n in (names.class_token, names.distillation) if n in tensors]
+    first = names.leading_tokens(tensors)
     registers = tokens.arguments.get("registers", 0)
     counts = dict.fromkeys((len(first), 0, len(first) + registers))
     grid = file_grid(num_positions, tuple(counts), stride, options.image_shape, image_shape)
     shape = (1, num_positions, width)
     mapping = WeightMap({"image_shape": pixels(grid, channels)}) | tokens
     prefix = tokens.weights.get("embedding/prefix")
-    if grid.prefix > len(first):
-        both = Transform(prefix.tensors | {names.positions: shape}, add_positions)
-        patches = Transform({names.positions: shape}, grid.spatial)
+    if prefix is not None and grid.prefix > len(first):
+        both = Transform(prefix.tensors | {position_name: shape}, add_positions)
+        patches = Transform({position_name: shape}, grid.spatial)
         weights = {"embedding/prefix": both, "embedding/positions": patches}
         return mapping | WeightMap({"class_position": False}, weights)
     # That of a class token which the file lacks, or keeps free of positions, is left out.
     positions = len(tokens.new) if prefix is None else min(len(first), grid.prefix)
     fit = partial(fit_positions, grid=grid, prefix=positions)
     arguments = {"class_position": bool(positions)} if prefix or tokens.new else {}
-    weights = {"embedding/positions": Transform({names.positions: shape}, fit)}
+    weights = {"embedding/positions": Transform({position_name: shape}, fit)}
     return mapping | WeightMap(arguments, weights)
 
 
@@ -696,12 +702,16 @@ def prefix_map(
     pooling: str | None = None,
 ) -> WeightMap:
     """The `WeightMap` of the prefix tokens, which determine the pooling unless it is given."""
-    first = [n for n in (names.class_token, names.distillation) if n in tensors]
-    sizes = dict.fromkeys(first, (1, 1, width))
+    first, register_name = names.leading_tokens(tensors), names.registers
+    sizes: dict[str, tuple[int, ...]] = dict.fromkeys(first, (1, 1, width))
     registers = 0
-    if names.registers in tensors and tensors[names.registers].shape != (1, 0, width):
-        registers = dims(tensors, names.registers, 3)[1]
-        sizes[names.registers] = (1, registers, width)
+    if (
+        register_name is not None
+        and register_name in tensors
+        and tensors[register_name].shape != (1, 0, width)
+    ):
+        registers = dims(tensors, register_name, 3)[1]
+        sizes[register_name] = (1, registers, width)
     file_pooling = options.config.get("pooling") or pooling or ("cls" if first else "gap")
     pooling = options.pooling or file_pooling
     if pooling == "map" or (pooling == "gap" and names.distillation in tensors):
@@ -771,7 +781,8 @@ def fit_positions(positions: np.ndarray, grid: TokenGrid, prefix: int) -> np.nda
 
 def clip_tokens_map(
     tensors: Tensors,
-    names: TokenNames,
+    position_name: str,
+    class_name: str,
     width: int,
     channels: int,
     patch: int,
@@ -779,13 +790,13 @@ def clip_tokens_map(
     own: tuple | None = None,
 ) -> WeightMap:
     """The class token, stored as (channel,), and positions (token, channel) of a CLIP."""
-    num_positions = dims(tensors, names.positions, 2)[0]
+    num_positions = dims(tensors, position_name, 2)[0]
     grid = file_grid(num_positions, (1,), patch, asked, own)
     fit = partial(fit_positions, grid=grid, prefix=1)
     as_token = partial(np.reshape, shape=(1, 1, width))
     weights = {
-        "embedding/prefix": Transform({names.class_token: (width,)}, as_token),
-        "embedding/positions": Transform({names.positions: (num_positions, width)}, fit),
+        "embedding/prefix": Transform({class_name: (width,)}, as_token),
+        "embedding/positions": Transform({position_name: (num_positions, width)}, fit),
     }
     return WeightMap({"image_shape": pixels(grid, channels)}, weights)
 
@@ -797,7 +808,7 @@ def patch_positions_map(
     shape = dims(tensors, name, 3)
     side = math.isqrt(shape[1])
     size = (side * patch, side * patch) if side**2 == shape[1] else None
-    by_name = options.resolution and (options.resolution,) * 2
+    by_name = (options.resolution,) * 2 if options.resolution else None
     for image in filter(None, (options.config.get("image_shape"), options.image_shape, by_name)):
         if math.prod(n // patch for n in image[:2]) == shape[1]:
             size = tuple(image[:2])
