@@ -106,7 +106,7 @@ class BEiT(TransformerModel):
         num_heads: int = 12,
         hidden_dim: int = 768,
         mlp_dim: int = 3072,
-        num_classes: int | None = 1000,
+        num_classes: int = 1000,
         pooling: str = "gap",
         shared_bias: bool = False,
         layer_scale: float | None = 0.1,

@@ -1,6 +1,6 @@
 """BiT ResNet-v2 (Kolesnikov et al. 2020, "Big Transfer", https://arxiv.org/abs/1912.11370)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -174,7 +174,7 @@ class BiT(VisionModel):
         image_shape: Sequence[int] = (224, 224, 3),
         units: Sequence[int] = (3, 4, 6, 3),
         width_factor: float = 1,
-        num_classes: int | None = 1000,
+        num_classes: int = 1000,
         stem: str | None = None,
         without_skips: str | Iterable[str] = (),
         preprocessing: Preprocessing | dict | None = None,
@@ -234,12 +234,14 @@ class BiT(VisionModel):
         self.built = True
 
 
-def unit_sites(units: tuple) -> list[str]:
+def unit_sites(units: Sequence[int]) -> list[str]:
     """Names of the units of so many a stage, in depth order: `"stage1/unit01"`, ..."""
     return [f"stage{s}/unit{u:02d}" for s, n in enumerate(units, 1) for u in range(1, n + 1)]
 
 
-def make_units(kind: type, units: tuple, width: int, removed: frozenset, policy: Any) -> list:
+def make_units(
+    kind: type, units: Sequence[int], width: int, removed: Collection[str], policy: Any
+) -> list:
     """Layers of a kind of unit, `width` channels in the first stage, but for `removed` skips."""
     layers = []
     for name in unit_sites(units):

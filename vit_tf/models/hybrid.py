@@ -4,7 +4,7 @@ Its units are those of He et al. 2015 (https://arxiv.org/abs/1512.03385, figure 
 after each convolution, with the group normalisation and standardised kernels of BiT.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -103,7 +103,7 @@ class PostNormUnit(SignatureLayer):
 class ResNetStem(layers.Layer):
     """A root that shrinks the image fourfold, then stages of units, each but the first by two."""
 
-    def __init__(self, units: Sequence[int], removed: Iterable[str] = (), **kwargs: Any):
+    def __init__(self, units: Sequence[int], removed: Collection[str] = (), **kwargs: Any):
         super().__init__(**kwargs)
         self._config = {"units": tuple(units), "removed": tuple(removed)}
         policy = self.dtype_policy

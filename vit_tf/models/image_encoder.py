@@ -134,7 +134,10 @@ class ImageEncoder(TransformerModel):
 
 
 def with_text_head(
-    model: ImageEncoder, embeddings: np.ndarray, scale: float, bias: float | None = None
+    model: ImageEncoder,
+    embeddings: np.ndarray,
+    scale: float,
+    bias: float | np.ndarray | None = None,
 ) -> ImageEncoder:
     """A copy of an image encoder whose logits compare images with texts.
 
@@ -170,14 +173,14 @@ def with_text_head(
             f"Expected embeddings of shape (text, {channels}), each of length 1. "
             f"Received: shape {embeddings.shape}{received}"
         )
-    scale = np.asarray(scale, np.float64)
-    if scale.shape or not 0 < scale < np.inf:
-        raise ValueError(f"Expected scale to be a number above 0. Received: scale={scale}")
-    bias = np.asarray(0.0 if bias is None else bias, np.float64)
-    if bias.shape not in ((), (len(embeddings),)) or not np.isfinite(bias).all():
+    scale_array = np.asarray(scale, np.float64)
+    if scale_array.shape or not 0 < scale_array < np.inf:
+        raise ValueError(f"Expected scale to be a number above 0. Received: scale={scale_array}")
+    bias_array = np.asarray(0.0 if bias is None else bias, np.float64)
+    if bias_array.shape not in ((), (len(embeddings),)) or not np.isfinite(bias_array).all():
         raise ValueError(
             f"Expected bias to be a number, or one for each of {len(embeddings)} texts. "
-            f"Received: bias={bias}"
+            f"Received: bias={bias_array}"
         )
     config = model.get_config() | {"num_classes": len(embeddings), "text_head": True}
     config.pop("class_names", None)
@@ -185,6 +188,6 @@ def with_text_head(
     classifier = type(model).from_config(config)
     copy_weights(model, classifier, new_head=True)
     classifier.head.kernel.assign(embeddings.T)
-    classifier.head.scale.assign(scale)
-    classifier.head.bias.assign(np.broadcast_to(bias, len(embeddings)))
+    classifier.head.scale.assign(scale_array)
+    classifier.head.bias.assign(np.broadcast_to(bias_array, len(embeddings)))
     return classifier

@@ -122,7 +122,7 @@ class Mixer(VisionModel):
         hidden_dim: int = 768,
         tokens_mlp_dim: int = 384,
         channels_mlp_dim: int = 3072,
-        num_classes: int | None = 1000,
+        num_classes: int = 1000,
         without_skips: str | Iterable[str] = (),
         dropout_rate: float = 0.0,
         activation: str = "gelu",

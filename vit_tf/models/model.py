@@ -4,10 +4,10 @@ import inspect
 import os
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
@@ -36,7 +36,7 @@ class VisionModel(keras.Model):
         self,
         config: dict[str, Any],
         preprocessing: Preprocessing | dict | None = None,
-        omitted: Sequence[str] = (),
+        omitted: Mapping[str, Any] | None = None,
         class_names: Sequence[str] | None = None,
         **kwargs: Any,
     ):
@@ -46,6 +46,7 @@ class VisionModel(keras.Model):
                 "Expected num_classes to be at least 1; for the features of a model use "
                 f"vit_tf.submodel(model, 'pooled'). Received: num_classes={config['num_classes']}"
             )
+        omitted = omitted or {}
         kept = [n for n in config if n not in omitted or config[n] != omitted[n]]
         self._config = {name: config[name] for name in kept}
         self.image_shape, self.num_classes = config["image_shape"], config["num_classes"]
@@ -173,7 +174,8 @@ class VisionModel(keras.Model):
     def _linear_layers(self) -> dict[str, keras.layers.Layer]:
         """dict from path inside the model to layer, of those that can be quantized."""
         layers = (x for x in self._flatten_layers() if isinstance(x, keras.layers.Dense))
-        return {layer.path.partition("/")[2]: layer for layer in layers}
+        # Keras gives each layer a path when it is made, before which it is None.
+        return {cast(str, layer.path).partition("/")[2]: layer for layer in layers}
 
     def summary(self, *args: Any, **kwargs: Any) -> None:
         """Prints Keras' table of the layers, with the shape of what each hands on."""
@@ -272,7 +274,9 @@ class SignatureLayer(keras.layers.Layer):
         arguments |= {name: vars(x) for name, x in arguments.items() if isinstance(x, TokenGrid)}
         return super().get_config() | arguments
 
-    def make(self, kind: type, *args: Any, name: str, **options: Any) -> keras.layers.Layer:
+    def make(
+        self, kind: Callable[..., Any], *args: Any, name: str, **options: Any
+    ) -> keras.layers.Layer:
         """A layer inside this one, in its precision."""
         return kind(*args, dtype=self.dtype_policy, name=name, **options)
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 import numpy as np
 from scipy.interpolate import make_interp_spline
@@ -43,8 +44,8 @@ def resample_positions(
         )
     weights = lookup("method", method, METHODS)
     prefix, spatial = np.split(positions, [grid_from.prefix], axis=-2)
-    shapes = [(grid.rows, grid.columns) for grid in (grid_from, grid_to)]
-    return np.concatenate([prefix, _resample(spatial, *shapes, weights)], axis=-2)
+    shape_from, shape_to = ((grid.rows, grid.columns) for grid in (grid_from, grid_to))
+    return np.concatenate([prefix, _resample(spatial, shape_from, shape_to, weights)], axis=-2)
 
 
 def resample_relative_positions(
@@ -67,8 +68,10 @@ def resample_relative_positions(
     untouched.
     """
     table = np.asarray(table)
-    shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (grid_from, grid_to)]
-    entries = shapes[0][0] * shapes[0][1]
+    shape_from, shape_to = (
+        (2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (grid_from, grid_to)
+    )
+    entries = shape_from[0] * shape_from[1]
     if table.ndim != 2 or len(table) != entries + 3:
         raise ValueError(
             f"Expected a table of shape ({entries + 3}, head) for {grid_from}. "
@@ -76,7 +79,7 @@ def resample_relative_positions(
         )
     offsets, rest = np.split(table, [entries])
     weights = lookup("method", method, TABLE_METHODS)
-    return np.concatenate([_resample(offsets, *shapes, weights), rest])
+    return np.concatenate([_resample(offsets, shape_from, shape_to, weights), rest])
 
 
 def at_resolution(
@@ -110,16 +113,16 @@ def at_resolution(
             f"Received: {type(model).__name__}"
         )
     channels = model.image_shape[2]
-    image_shape = model.image_shape if image_shape is None else as_image_shape(image_shape, (2, 3))
-    if len(image_shape) == 2:
-        image_shape = (*image_shape, channels)
-    if len(image_shape) != 3 or image_shape[2] != channels:
+    shape = model.image_shape if image_shape is None else as_image_shape(image_shape, (2, 3))
+    if len(shape) == 2:
+        shape = (*shape, channels)
+    if len(shape) != 3 or shape[2] != channels:
         raise ValueError(
             f"Expected image_shape to be (height, width) or (height, width, {channels}). "
-            f"Received: image_shape={image_shape}"
+            f"Received: image_shape={shape}"
         )
-    size = dataclasses.replace(model.preprocessing, size=image_shape[:2])
-    config = model.get_config() | {"image_shape": image_shape, "preprocessing": size}
+    size = dataclasses.replace(model.preprocessing, size=shape[:2])
+    config = model.get_config() | {"image_shape": shape, "preprocessing": size}
     if num_classes is not None:
         config |= {"num_classes": num_classes}
         config.pop("representation_dim", None)
@@ -145,8 +148,8 @@ def copy_weights(
             continue
         array = np.asarray(old[path])
         if path == "embedding/positions":
-            position_grids = (part.embedding.position_grid for part in (model, target))
-            array = resample_positions(array, *position_grids, method)
+            grid_from, grid_to = (part.embedding.position_grid for part in (model, target))
+            array = resample_positions(array, grid_from, grid_to, method)
         elif isinstance(model, BEiT) and path.endswith("bias/table"):
             array = resample_relative_positions(array, *grids, method)
         weight.assign(array)
@@ -230,13 +233,16 @@ def geometric_weights(old: int, new: int, degree: int) -> np.ndarray:
     powers = np.arange(old // 2)
 
     def excess(ratio: float) -> float:
-        return np.sum(ratio**powers) - new // 2
+        return float(np.sum(ratio**powers)) - new // 2
 
     least, most = 1.01, 1.5
     if excess(least) >= 0:
         ratio = least
+    elif excess(most) <= 0:
+        ratio = most
     else:
-        ratio = most if excess(most) <= 0 else brentq(excess, least, most, xtol=1e-15)
+        # It returns only the root, unless `full_output` is set.
+        ratio = cast(float, brentq(excess, least, most, xtol=1e-15))
     offsets = np.cumsum(ratio**powers)
     offsets = np.concatenate([-offsets[::-1], [0], offsets])
     spline = make_interp_spline(offsets, np.eye(old), k=min(degree, old - 1))

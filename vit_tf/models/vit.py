@@ -91,7 +91,7 @@ class ViT(TransformerModel):
         num_heads: int = 12,
         hidden_dim: int = 768,
         mlp_dim: int = 3072,
-        num_classes: int | None = 1000,
+        num_classes: int = 1000,
         pooling: str = "cls",
         without_skips: str | Iterable[str] = (),
         dropout_rate: float = 0.0,
@@ -144,9 +144,13 @@ class ViT(TransformerModel):
         self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name=name)
         self.pre_logits = None
         if representation_dim is not None:
-            options = {"activation": "tanh", "kernel_initializer": "lecun_normal"}
-            options |= {"dtype": policy, "name": "pre_logits"}
-            self.pre_logits = layers.Dense(representation_dim, **options)
+            self.pre_logits = layers.Dense(
+                representation_dim,
+                activation="tanh",
+                kernel_initializer="lecun_normal",
+                dtype=policy,
+                name="pre_logits",
+            )
         self.head = zero_head(num_classes)
         self.distillation_head = None
         if distillation == "heads":
@@ -158,7 +162,7 @@ class ViT(TransformerModel):
         return prefix_names(self._config)
 
     @property
-    def pooled_tokens(self) -> tuple[int, ...]:
+    def pooled_tokens(self) -> tuple[int, ...] | None:
         if self.distillation_head:
             return (0, self.prefix_names.index(DISTILLATION))
         return super().pooled_tokens
