@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lazy_loader
 
@@ -68,8 +68,9 @@ def __getattr__(name: str) -> Any:
     try:
         return _public(name)  # a module
     except AttributeError:
-        from vit_tf import analysis
         from vit_tf.common.names import near_names
+
+        analysis = import_module("vit_tf.analysis")
 
         known = [*__all__, *(f"analysis.{other}" for other in analysis.__all__)]
         known += [f"analysis.plots.{other}" for other in analysis.plots.__all__]
@@ -116,7 +117,8 @@ class _Watch:
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _WatchedLoader(spec.loader, self)
+            # It forwards every attribute of the loader that it wraps.
+            spec.loader = cast(Any, _WatchedLoader(spec.loader, self))
         return spec
 
     def load(self, loader: Any, module: types.ModuleType) -> None:
@@ -141,7 +143,8 @@ class _WatchedLoader:
         return getattr(self._loader, name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__loader__ = module.__spec__.loader = self._loader
+        spec = cast(ModuleSpec, module.__spec__)  # set while a module is imported
+        module.__loader__ = spec.loader = self._loader
         self._watch.load(self._loader, module)
 
 

@@ -237,26 +237,25 @@ def run_interventions(
         starts.append(x)
         outputs, x = segment(x)
         taps |= outputs
-    if callable(interventions):
-        interventions = interventions(taps)
+    edits_of_runs = interventions(taps) if callable(interventions) else interventions
     starts.append(x)  # None: a run without edits starts after the last segment
-    for name in itertools.chain(*interventions):
+    for name in itertools.chain(*edits_of_runs):
         lookup("tap", name, taps)
-    beginnings = [_beginning(segments, edits, tap) for edits in interventions]
+    beginnings = [_beginning(segments, edits, tap) for edits in edits_of_runs]
     order = sorted(range(len(beginnings)), key=lambda run: beginnings[run][0])
     values = {}
     for begin in range(0, len(order), max_runs):
         group = order[begin : begin + max_runs]
         runs = []
         for run in group:
-            (first, end), edits = beginnings[run], interventions[run]
+            (first, end), edits = beginnings[run], edits_of_runs[run]
             start = starts[first] if end is None else _checked(end, edits[end])(taps[end])
             runs.append((first, start, {name: edits[name] for name in edits if name != end}))
         values |= dict(zip(group, _run_group(segments, runs, tap, taps[tap]), strict=True))
     return taps, ops.stack([values[index] for index in range(len(values))])
 
 
-def _beginning(segments: list, edits: dict, tap: str) -> tuple[int, str | None]:
+def _beginning(segments: list, edits: Mapping[str, Edit], tap: str) -> tuple[int, str | None]:
     """The segment that a run starts with, and the tap whose edited value is its input, or None.
 
     A run whose first edit is of the output of a segment starts with the next one.
@@ -296,10 +295,11 @@ def _batch_edits(edits_of_runs: list[dict]) -> dict:
         def edit(value: Tensor) -> Tensor:
             size, parts, start = ops.shape(value)[0] // len(edits), [], 0
             for edited, group in itertools.groupby(edits, key=lambda e: e is not None):
-                group = [*group]
+                edits_of_group = [*group]
                 # Adjacent runs without an edit at this tap form one slice, which passes unchanged.
-                for apply in group if edited else [lambda part: part]:
-                    count = 1 if edited else len(group)
+                functions = [one for one in edits_of_group if one is not None]
+                for apply in functions or [lambda part: part]:
+                    count = 1 if edited else len(edits_of_group)
                     parts.append(apply(value[start * size : (start + count) * size]))
                     start += count
             return ops.concatenate(parts)

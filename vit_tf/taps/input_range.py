@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -69,7 +69,9 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
         values = _range_before(*ends)
         if values is None:
             return None, "unknown; its first layers rescale in an unusual way"
-        return Preprocessing.from_range(size, *values, channels), "found from its first layers"
+        # The number of channels is known wherever the first layers have been run.
+        of_range = Preprocessing.from_range(size, *values, cast(int, channels))
+        return of_range, "found from its first layers"
     for part in inside:
         of_family = _of_family(part, size)
         if of_family is not None and of_family.num_channels == channels:
@@ -79,8 +81,8 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
 
 def input_size(model: keras.Model) -> tuple[int, int] | None:
     """(height, width) of a model's images, or None where it takes any."""
-    size = tuple(recorder.input_spec(model)[0][1:3])
-    return None if None in size or len(size) < 2 else size
+    sides = [side for side in recorder.input_spec(model)[0][1:3] if side is not None]
+    return (sides[0], sides[1]) if len(sides) == 2 else None
 
 
 def _of_converter(
@@ -98,7 +100,10 @@ def _of_converter(
         aspect = "pad" if converter.pad_to_aspect_ratio else aspect
     how = {"antialias": converter.antialias, "aspect": aspect}
     size = converter.image_size or size
-    inferred = Preprocessing(size, -offset * std, std, converter.interpolation, **how)
+    mean = -offset * std
+    inferred = Preprocessing(
+        size, tuple(mean.tolist()), tuple(std.tolist()), converter.interpolation, **how
+    )
     return inferred if _does_the_same(converter, inferred) else None
 
 
@@ -109,7 +114,8 @@ def _does_the_same(converter: Any, preprocessing: Preprocessing) -> bool:
     # Smooth, so that interpolations of other arithmetic agree.
     rows, columns = np.indices(shape)[..., None]
     phases = np.arange(len(preprocessing.mean))
-    image = np.float32(127 + 64 * np.cos(0.05 * rows + phases) * np.cos(0.07 * columns + phases))
+    waves = np.cos(0.05 * rows + phases) * np.cos(0.07 * columns + phases)
+    image = np.asarray(127 + 64 * waves, np.float32)
     try:
         converted = keras.ops.convert_to_numpy(converter(image[None]))[0]
     except (TypeError, ValueError):
@@ -140,7 +146,8 @@ def _run_first_layers(model: keras.Model) -> tuple[np.ndarray | None, list[keras
     if len(shape) not in (3, 4) or None in shape[3:]:
         return None, []
     size = [32 if pixels is None else pixels for pixels in shape[1:3]]
-    images = np.stack([np.full((*size, *shape[3:]), value, "float32") for value in (0, 1)])
+    size += cast(tuple[int, ...], shape[3:])  # checked above to have no None
+    images = np.stack([np.full(size, value, "float32") for value in (0, 1)])
     if recorder.functional_graph(model) is None:
         values, inside = _run_layers(model, keras.ops.convert_to_tensor(images)), [model]
     else:

@@ -52,7 +52,7 @@ class TorchFeatures:
         self.pooled_tokens, self.class_names = pooled_tokens, class_names
         self.num_classes: int | None = None
         self.scores: str | None = None  # the layer of the scores of classes, where it is one
-        self._graph: tuple[Array, dict, dict, torch.Tensor] | None = None
+        self._graph: tuple[Array, dict, dict] | None = None
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ class TorchFeatures:
         return taps, tf.stack(values)
 
     def edited(
-        self, images: tf.Tensor, edits: Mapping[str, Callable], taps: Mapping | None = None
+        self, images: tf.Tensor, edits: Mapping[str, Callable], taps: dict | None = None
     ) -> dict[str, tf.Tensor]:
         """The layers where functions of values, by layer, change them while the module runs."""
         layers = self.layers(tuple(images.shape[1:]))
@@ -277,8 +277,9 @@ class TorchFeatures:
 
         with LOCK, torch.enable_grad(), as_inference(self.model.module):
             self.model.execution(trace, watch, set(names)).run(pixels.clone())
-        self._graph = images, {name: values[name] for name in names}, leaves
-        return self._graph
+        graph = images, {name: values[name] for name in names}, leaves
+        self._graph = graph
+        return graph
 
     def _backward(
         self, images: Array, name: str, upstream: Array, sources: list[str], names: list[str]
@@ -345,7 +346,7 @@ def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> 
     inside = [name for name in ran if is_inside_a_module(name)]
     submodules = [*dict.fromkeys([*(n for n in ran if n not in inside), *kinds])]
     submodules = [name for name in submodules if name not in ("", *MODEL_VALUES)]
-    names = []
+    names: list[str] = []
     for pattern in patterns:
         if pattern in MODEL_VALUES:
             names.append(pattern)

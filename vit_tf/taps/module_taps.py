@@ -37,7 +37,7 @@ class ModuleTaps:
     # From the names of taps, in depth order, to those of the trace.
     sources: dict[str, str]
     graph: ModelGraph
-    image_shape: tuple[int, ...]
+    image_shape: tuple[int, int, int]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import keras
 from keras import tree
@@ -72,10 +72,11 @@ def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, t
     shapes, layers = {}, named_operations(model)
 
     def look(position: int, args: tuple, kwargs: dict) -> None:
-        watch(layers[position][0], args, kwargs)
+        if watch is not None:
+            watch(layers[position][0], args, kwargs)
 
     def trace(images: Tensor) -> list[Tensor]:
-        records = record(model, images, watch=watch and look)
+        records = record(model, images, watch=look if watch else None)
         shapes.update({place: tuple(value.shape) for place, value in records.items()})
         return list(records.values())
 
@@ -248,7 +249,9 @@ class _Watched:
         watch: Callable | None,
         with_inputs: bool,
     ):
-        self._call, self._activation = getattr(layer, name), vars(layer).get("activation")
+        self._call = getattr(layer, name)
+        # None for a layer without an activation, which `activation` is never called for.
+        self._activation = cast(Callable[[Tensor], Tensor], vars(layer).get("activation"))
         self._position, self._keep, self._watch = position, keep, watch
         self._with_inputs, self._number = with_inputs, 0
 
@@ -377,7 +380,9 @@ def input_spec(model: keras.Model) -> tuple[tuple[int | None, ...], str]:
     return (None, *shape[1:]), model.input_dtype
 
 
-_IN_FORCE = contextvars.ContextVar("edits in force", default=None)
+_IN_FORCE: contextvars.ContextVar[Mapping[str, Callable] | None] = contextvars.ContextVar(
+    "edits in force", default=None
+)
 
 
 @contextlib.contextmanager

@@ -159,8 +159,9 @@ def before_activation(tensor: Tensor) -> tuple[str, Any]:
     `""` and None for a tensor of another operation, and outside of a graph.
     """
     operation = _operation(tensor)
-    activation = ACTIVATIONS.get(operation.type, "") if operation is not None else ""
-    return activation, operation.inputs[0] if activation else None
+    if operation is None or operation.type not in ACTIVATIONS:
+        return "", None
+    return ACTIVATIONS[operation.type], operation.inputs[0]
 
 
 def _operation(tensor: Tensor) -> Any:

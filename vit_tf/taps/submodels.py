@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import keras
 from keras import tree
@@ -54,13 +54,13 @@ class TapModel(keras.Model):
         super().__init__(inputs, outputs, name=name, **kwargs)
         self.input_spec = None  # in place of Keras' own check, `call` has one that says what to do
         self.token_grid = TokenGrid(**token_grid) if isinstance(token_grid, dict) else token_grid
-        self.preprocessing = preprocessing and Preprocessing.from_config(preprocessing)
+        self.preprocessing = Preprocessing.from_config(preprocessing) if preprocessing else None
         self.pooled_tokens = pooled_tokens and tuple(pooled_tokens)
 
     @property
     def taps(self) -> tuple[str, ...]:
         """Names of the outputs, in depth order."""
-        return tuple(self.output)
+        return tuple(_tensors(self))
 
     def __repr__(self) -> str:
         rows = [f"  {tap}: {shape}" for tap, shape in self._shapes().items()]
@@ -73,12 +73,14 @@ class TapModel(keras.Model):
         width = max(map(len, ("tap", *shapes)))
         rows = [f"{'tap':{width}}  {'shape':24}values"]
         for tap, shape in shapes.items():
-            values = "unknown" if None in shape[1:] else f"{math.prod(shape[1:]):,}"
+            sizes = [size for size in shape[1:] if size is not None]
+            is_known = len(sizes) == len(shape[1:])
+            values = f"{math.prod(sizes):,}" if is_known else "unknown"
             rows.append(f"{tap:{width}}  {shape!s:24}{values}")
         print_fn("\n".join([f"{self.name}: {self.count_params():,} parameters", "", *rows]))
 
     def _shapes(self) -> dict[str, tuple[int | None, ...]]:
-        return {tap: tuple(tensor.shape) for tap, tensor in self.output.items()}
+        return {tap: tuple(tensor.shape) for tap, tensor in _tensors(self).items()}
 
     def segments(self) -> "list[Segment]":
         """The model as a chain of `Segment`s, for gradients of many taps."""
@@ -126,6 +128,11 @@ class TapModel(keras.Model):
         return super().get_config() | self.facts() | {"pooled_tokens": self.pooled_tokens}
 
 
+def _tensors(features: TapModel) -> dict[str, Tensor]:
+    """The symbolic outputs of a submodel, which Keras nests as those of its constructor."""
+    return cast(dict[str, Tensor], features.output)
+
+
 def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
     """A `keras.Model` from images to the taps of `model` that match the patterns.
 
@@ -158,14 +165,16 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
         return module_features(model, as_patterns(patterns))
     if not isinstance(model, keras.Model):
         raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")
-    if not patterns:
-        patterns = model.taps if isinstance(model, TapModel) else find_representations(model)
-    patterns = as_patterns(patterns)
+    if patterns:
+        patterns = as_patterns(patterns)
+    else:
+        representations = model.taps if isinstance(model, TapModel) else find_representations(model)
+        patterns = as_patterns(representations)
     if not patterns:
         raise ValueError("Expected at least one tap pattern, such as 'block*/mlp/sum'.")
     name = f"{model.name.removesuffix('_taps')}_taps"
     if isinstance(model, TapModel):
-        outputs = model.output
+        outputs = _tensors(model)
         taps = match(patterns, list(outputs))
         return _tap_model(model, model.inputs[0], {tap: outputs[tap] for tap in taps}, name)
     if hasattr(model, "intermediates"):
@@ -243,7 +252,7 @@ def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, str]:
     It is the submodel itself where the tap holds no probabilities.
     """
     # Most heads are one layer that is linear: nothing has to be traced for these.
-    tensor = features.output[tap]
+    tensor = _tensors(features)[tap]
     nodes = [n for n in recorder.graph_nodes(features) if any(x is tensor for x in n.outputs)]
     if not nodes or len(tensor.shape) != 2:
         return features, tap
@@ -256,8 +265,9 @@ def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, str]:
         return features, tap
     _warn_of_inverted(features, scores)
     others = {name: ("", 1, name) for name in features.taps if name != tap}
-    taps, inner = [scores.source], others
-    if not isinstance(scores.source, str):
+    if isinstance(scores.source, str):
+        taps, inner = [scores.source], others
+    else:
         taps, inner = [], others | {scores.tap: scores.source}
     images, outputs = recorder.symbolic_taps(features, taps, inner)
     source = outputs[scores.source if taps else scores.tap]
@@ -487,8 +497,8 @@ def residual_terms(model: keras.Model, taps: Container[str]) -> dict[str, str]:
             if type(node.operation).__name__ != "Add" or len(node.input_tensors) != 2:
                 continue
             pair = _skip_and_branch(node.input_tensors, ancestors, nodes)
-            held = [sources.get(id(tensor)) for tensor in pair or ()]
-            if held and name in taps and all(source in taps for source in held):
+            held = [sources[id(x)] for x in pair or () if id(x) in sources]
+            if len(held) == len(TERMS) and name in taps and all(source in taps for source in held):
                 terms |= {f"{name}{term}": tap for term, tap in zip(TERMS, held, strict=True)}
     return terms
 
