@@ -87,7 +87,7 @@ def _label(
     if source is None:
         return None
     axis = label_of(source)
-    if axis == WEIGHTS:
+    if not isinstance(axis, int):
         return WEIGHTS if output.shape == source.shape else None
     return _moved(name, args, kwargs, source, axis, output)
 
@@ -118,8 +118,8 @@ def _moved(
         return [x % before for x in order].index(axis)
     if name in TRANSPOSING:
         pair = args[1:3] if len(args) > 2 else (kwargs.get("dim0"), kwargs.get("dim1"))
-        first, second = (-2, -1) if None in pair or len(pair) < 2 else pair
-        first, second = first % before, second % before
+        dims = [dim for dim in pair if dim is not None]
+        first, second = (dim % before for dim in (dims if len(dims) == 2 else (-2, -1)))
         return {first: second, second: first}.get(axis, axis)
     if name in ("movedim", "moveaxis"):
         marks = torch.empty(range(2, before + 2), device="meta")

@@ -7,7 +7,7 @@ import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -54,7 +54,7 @@ def _fields(output: Any) -> dict:
 
 def with_main_tensor(output: Any, tensor: Tensor) -> Any:
     """The output with another main tensor."""
-    old = main_tensor(output)
+    old = cast(Tensor, main_tensor(output))  # every caller has found one
     return tensor if output is old else _substituted(output, old, tensor)
 
 
@@ -63,11 +63,12 @@ def _substituted(output: Any, old: Tensor, new: Tensor) -> Any:
         return new
     if isinstance(output, Mapping):
         changed = {key: _substituted(value, old, new) for key, value in output.items()}
-        return type(output)(**changed) if hasattr(output, "to_tuple") else type(output)(changed)
+        kind = cast(Any, type(output))  # `Mapping` declares no constructor
+        return kind(**changed) if hasattr(output, "to_tuple") else kind(changed)
     if isinstance(output, list | tuple):
         parts = [_substituted(value, old, new) for value in output]
         return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
-    if dataclasses.is_dataclass(output):
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
         fields = {name: _substituted(x, old, new) for name, x in _fields(output).items()}
         return dataclasses.replace(output, **fields)
     return output
@@ -100,12 +101,13 @@ def _without_dispatch() -> Iterator[None]:
     A mode sees a function of several operations as one, and calling it within the mode recurses
     (https://docs.pytorch.org/docs/stable/notes/extending.html, since PyTorch 1.13).
     """
-    before = F.has_torch_function
-    F.has_torch_function = lambda _: False
+    functional = cast(Any, F)  # its stub lacks this name
+    before = functional.has_torch_function
+    functional.has_torch_function = lambda _: False
     try:
         yield
     finally:
-        F.has_torch_function = before
+        functional.has_torch_function = before
 
 
 class Execution(TorchFunctionMode):
@@ -178,9 +180,11 @@ class Execution(TorchFunctionMode):
             if path not in self._blocks:
                 return None
             source = main_tensor([args, kwargs])
-            first = source is not None and not self._calls[EMBEDDING]
-            stream = self.named(EMBEDDING, source) if first else source
-            self._residuals.append(Residual(path, [] if stream is None else [stream]))
+            if source is None:
+                self._residuals.append(Residual(path, []))
+                return None
+            stream = source if self._calls[EMBEDDING] else self.named(EMBEDDING, source)
+            self._residuals.append(Residual(path, [stream]))
             if stream is source:
                 return None
             return _substituted(args, source, stream), _substituted(kwargs, source, stream)
@@ -222,9 +226,9 @@ class Execution(TorchFunctionMode):
         A model that returns the probability of the second of two classes has scores of both, 0 and
         what its sigmoid is given.
         """
-        result, scores, name = self._activation or (None, None, "")
-        if result is not output:
+        if self._activation is None or self._activation[0] is not output:
             return output
+        _, scores, name = self._activation
         if name == "sigmoid" and scores.shape[1] == 1:
             return torch.cat([torch.zeros_like(scores), scores], dim=1)
         return scores
@@ -264,8 +268,11 @@ class Execution(TorchFunctionMode):
             is_weights = axis in (-1, result.dim() - 1)
         else:
             source = args[0] if args and isinstance(args[0], Tensor) else None
-            is_weights = source is not None and source.shape == result.shape
-            is_weights = is_weights and axes.label_of(source) == axes.WEIGHTS
+            is_weights = (
+                source is not None
+                and source.shape == result.shape
+                and axes.label_of(source) == axes.WEIGHTS
+            )
         if is_weights:
             axes.set_label(result, axes.WEIGHTS)
 
@@ -281,11 +288,11 @@ class Execution(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor:
         """`scaled_dot_product_attention` in steps; dropout is off, as in all of inference."""
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
         if enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
-        scores = (query * scale) @ key.transpose(-2, -1)
+        scores = (query * factor) @ key.transpose(-2, -1)
         if is_causal:
             seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
             scores = scores.masked_fill(~seen, float("-inf"))

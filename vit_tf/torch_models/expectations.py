@@ -63,6 +63,7 @@ def find_image_shape(model: Any) -> tuple[int, int, int]:
     channels = num_image_channels(model.module)
     if size := image_size(model.module):
         return (*size, channels)
+    last = None
     for side in SIDES:
         try:
             model.values(np.zeros((1, side, side, channels), np.float32), [])
@@ -77,7 +78,7 @@ def find_image_shape(model: Any) -> tuple[int, int, int]:
 
 
 def find_preprocessing(
-    module: torch.nn.Module, image_shape: tuple[int, ...]
+    module: torch.nn.Module, image_shape: tuple[int, int, int]
 ) -> Preprocessing | None:
     """The preprocessing of a module's images, or None where nothing specifies it.
 
@@ -98,11 +99,12 @@ def find_preprocessing(
     if hasattr(getattr(module, "config", None), "model_type"):
         return _of_processor(module.config, image_shape)
     if type(module).__module__.startswith("torchvision.") and image_shape[2] == 3:
-        return Preprocessing(image_shape[:2], **IMAGENET, crop=0.875)
+        mean, std = IMAGENET["mean"], IMAGENET["std"]
+        return Preprocessing(image_shape[:2], mean, std, crop=0.875)
     return None
 
 
-def _of_processor(config: Any, image_shape: tuple[int, ...]) -> Preprocessing | None:
+def _of_processor(config: Any, image_shape: tuple[int, int, int]) -> Preprocessing | None:
     """The preprocessing of a Hugging Face model: its processor's, or the default of its class."""
     from transformers import AutoImageProcessor
     from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
@@ -121,10 +123,10 @@ def _of_processor(config: Any, image_shape: tuple[int, ...]) -> Preprocessing | 
     mean, std = fields.get("image_mean"), fields.get("image_std")
     if not fields.get("do_normalize", True):
         mean, std = (0.0,) * image_shape[2], (1.0,) * image_shape[2]
-    if mean is None or len(mean) != image_shape[2]:
+    if mean is None or std is None or len(mean) != image_shape[2]:
         return None
     if not fields.get("do_rescale", True):
-        mean, std = (np.asarray(values) / 255 for values in (mean, std))
+        mean, std = (tuple((np.asarray(values) / 255).tolist()) for values in (mean, std))
     interpolation = FILTERS.get(getattr(fields.get("resample"), "value", fields.get("resample")))
     return Preprocessing(
         image_shape[:2], mean, std, interpolation or "bilinear", crop=_crop(fields),

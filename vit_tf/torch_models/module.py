@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -79,7 +79,7 @@ class TorchModule:
         self.name = type(self.module).__name__
         self._traces = _traces_of(self.module)
 
-    def image_shape(self) -> tuple[int, ...]:
+    def image_shape(self) -> tuple[int, int, int]:
         """(height, width, channel) of the images that it is made for, or was first traced for."""
         if self.module not in SHAPES:
             try:
@@ -172,7 +172,7 @@ def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
             inner = module.module
         if inner is None:
             return module
-        module = inner
+        module = cast(torch.nn.Module, inner)
 
 
 def is_inside_a_module(name: str) -> bool:
@@ -194,8 +194,9 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         shapes = {call.path: call.output.shape for call in calls if call.output is not None}
         blocks = find_blocks(calls)
         sources = {call.path: call.source for call in calls}
-        if blocks and sources[blocks[0]] is not None:
-            shapes[EMBEDDING] = sources[blocks[0]].shape
+        source = sources[blocks[0]] if blocks else None
+        if source is not None:
+            shapes[EMBEDDING] = source.shape
         shapes |= dict.fromkeys((SCORES, OUTPUT), shapes.get("", ()))
         norm = find_final_norm(calls, blocks)
         classes = {call.path: type(call.module).__name__ for call in calls}

@@ -108,8 +108,9 @@ def _has_layers(module: torch.nn.Module) -> bool:
 
 def _follows(before: Call, after: Call) -> bool:
     """Whether a submodule is of the class of another, and is given what it returned."""
-    has_both = before.output is not None and after.source is not None
-    if type(before.module) is not type(after.module) or not has_both:
+    if type(before.module) is not type(after.module):
+        return False
+    if before.output is None or after.source is None:
         return False
     return same_values(before.output, after.source)
 

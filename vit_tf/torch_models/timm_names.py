@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from vit_tf.common.names import unknown_name
 
@@ -65,7 +65,8 @@ def _without_triton() -> Iterator[None]:
     """
     hides = "tensorflow" in sys.modules and "triton" not in sys.modules
     if hides:
-        sys.modules["triton"] = None
+        # Importing a module that is None here raises an ImportError.
+        cast(dict[str, Any], sys.modules)["triton"] = None
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -54,7 +54,8 @@ class TracedModule(TorchModule):
 
     def _outputs(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """What each submodule returns for images, and the module itself."""
-        function, names, parameters = _with_outputs(self.module)
+        module = cast(torch.jit.ScriptModule, self.module)  # this class opens no others
+        function, names, parameters = _with_outputs(module)
         try:
             with torch.no_grad():
                 result, *values = function(images, *parameters)
@@ -65,16 +66,17 @@ class TracedModule(TorchModule):
                 f"Received: shape {tuple(images.shape)}"
             ) from error
         outputs = {name: x for name, x in zip(names, values, strict=True) if x.dim()}
-        return outputs | {SCORES: main_tensor(result)}
+        # A module that can be measured returns a tensor.
+        return outputs | {SCORES: cast(torch.Tensor, main_tensor(result))}
 
 
-def _with_outputs(module: torch.jit.ScriptModule) -> tuple[Any, list[str], list[torch.Tensor]]:
+def _with_outputs(module: torch.jit.ScriptModule) -> tuple[Any, list[str], list[Any]]:
     """A traced module as a function that also returns the outputs of submodules, and their names.
 
     PyTorch has no public way: the passes are those of its own tests, since version 1.2
     (https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/OVERVIEW.md).
     """
-    graph = module.inlined_graph.copy()
+    graph = cast(Any, module.inlined_graph.copy())  # PyTorch's stub lacks some methods
     outputs = _outputs_of_scopes(graph)
     none = graph.insertConstant(None)
     none.node().moveBefore(next(iter(graph.nodes())))
