@@ -4,7 +4,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -19,9 +19,11 @@ class DataParallelStrategy:
 
     def __init__(self, devices: Sequence[str] | None = None):
         self.devices = devices
-        self._distribution = devices and keras.distribution.DataParallel(
-            devices=list(devices), auto_shard_dataset=False
-        )
+        self._distribution = None
+        if devices:
+            self._distribution = keras.distribution.DataParallel(
+                devices=list(devices), auto_shard_dataset=False
+            )
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -30,7 +32,9 @@ class DataParallelStrategy:
 
     def scope(self) -> AbstractContextManager:
         """Context in which variables are replicated and batches are divided over the devices."""
-        return self._distribution.scope() if self.devices else contextlib.nullcontext()
+        if self._distribution is None:
+            return contextlib.nullcontext()
+        return self._distribution.scope()
 
 
 def strategy_of(model: keras.Model) -> DataParallelStrategy:
@@ -79,12 +83,14 @@ def connect(
 
     # It would take SIGTERM, which `Preemption` catches.
     jax.config.update("jax_enable_preemption_service", False)
-    times = {
-        "initialization_timeout": start_seconds,
-        "heartbeat_timeout_seconds": heartbeat_seconds,
-    }
     try:
-        jax.distributed.initialize(addresses[0], len(addresses), index, **times)
+        jax.distributed.initialize(
+            addresses[0],
+            len(addresses),
+            index,
+            initialization_timeout=start_seconds,
+            heartbeat_timeout_seconds=heartbeat_seconds,
+        )
     except RuntimeError as error:
         if "before any JAX" not in str(error):
             raise
@@ -93,7 +99,8 @@ def connect(
             "Received: a program that has already used it; create the strategy in its first lines"
         ) from error
     if keras.src.utils.rng_utils.get_random_seed() is None:
-        seed = gather(np.array(np.random.SeedSequence().entropy % 2**31))[0]
+        entropy = cast(int, np.random.SeedSequence().entropy)  # an integer, unless it is set
+        seed = gather(np.array(entropy % 2**31))[0]
         keras.utils.set_random_seed(int(seed))
     return _strategy(tuple(keras.distribution.list_devices()))
 

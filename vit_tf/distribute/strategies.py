@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, cast
 
 import keras
 import numpy as np
@@ -47,21 +47,22 @@ def multiworker_strategy(
         _strategies.append(jax_devices.connect(addresses, index, START, HEARTBEAT))
         _position[:] = index, len(addresses)
         return _strategies[0]
-    if context.context()._context_handle is not None:
+    tf_context = cast(Any, context.context())  # it creates one if there is none
+    if tf_context._context_handle is not None:
         raise ValueError(
             "Expected the multi-worker strategy to be created before any other use of "
             "TensorFlow. Received: a program that has already used it; create the strategy in "
             "its first lines"
         )
     # TensorFlow is to end collective operations when a worker shows no sign of life.
-    context.context().configure_coordination_service(
+    tf_context.configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/replica:0/task:0",
         cluster_register_timeout_in_ms=1000 * START,
         heartbeat_timeout_in_ms=1000 * HEARTBEAT,
         shutdown_barrier_timeout_in_ms=1000 * HEARTBEAT,
     )
-    jobs = context.context().coordination_service.coordinated_job_list
+    jobs = tf_context.coordination_service.coordinated_job_list
     jobs.add(name="worker", num_tasks=len(addresses))
     worker_strategy = tf.distribute.MultiWorkerMirroredStrategy(
         tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -76,7 +77,8 @@ def multiworker_strategy(
     _strategies.append(worker_strategy)
     _position[:] = index, len(addresses)
     if context.global_seed() is None:
-        tf.random.set_seed(int(of_every_worker(np.random.SeedSequence().entropy % 2**31)[0]))
+        entropy = cast(int, np.random.SeedSequence().entropy)  # an integer, unless it is set
+        tf.random.set_seed(int(of_every_worker(entropy % 2**31)[0]))
     return worker_strategy
 
 
@@ -399,7 +401,8 @@ def pad_batches(
     size = size or _batch_size(batches)
     most = None if size is None else -(-size // replicas) * replicas
     shard = current_shard()  # of several JAX workers
-    sharded = shard is not None and is_shardable(batches)
+    # Set where each worker makes its shard of a batch before that is padded.
+    batch_shard = shard if shard is not None and is_shardable(batches) else None
 
     def pad(batch: Any, count: tf.Tensor) -> tuple:
         inputs, labels, *given_weights = batch
@@ -414,27 +417,27 @@ def pad_batches(
         weights = tf.stack(
             [given_weights * scale, given_weights, tf.ones_like(given_weights)], axis=1
         )
-        padded_size = total // shard.num_shards if sharded else total
+        padded_size = total if batch_shard is None else total // batch_shard.num_shards
 
         def fill(tensor: tf.Tensor) -> tf.Tensor:
             rows = [[0, padded_size - tf.shape(tensor)[0]], *[[0, 0]] * (tensor.shape.rank - 1)]
             filled = tf.pad(tensor, rows)
             filled.set_shape((padded_size if most else None, *tensor.shape[1:]))
-            if shard is None or sharded:
+            if shard is None or batch_shard is not None:
                 return filled
             first, last = (total * n // shard.num_shards for n in (shard.index, shard.index + 1))
             return filled[first:last]
 
         return tf.nest.map_structure(fill, (inputs, labels, weights))
 
-    if not sharded:
+    if batch_shard is None:
         return ResumableDataset.from_sources(
             lambda batches: batches.map(lambda *batch: pad(batch, tf.shape(batch[1])[0])), batches
         )
     counts = ResumableDataset.from_examples(
         lambda numbers, full: numbers.batch(size, drop_remainder=full).map(tf.size),
         tf.data.Dataset.range(batches.num_examples),
-        size,
+        cast(int, size),  # shardable batches have a known size
     )
     return ResumableDataset.from_sources(
         lambda own, counts: tf.data.Dataset.zip(own, counts).map(pad),

@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import keras
 import numpy as np
@@ -54,7 +54,7 @@ class Progress:
 
     history: dict = dataclasses.field(default_factory=dict)
     step: int = 0
-    metrics: tuple = ()
+    metrics: Sequence[np.ndarray] = ()
 
 
 class BackgroundWriter:
@@ -225,7 +225,10 @@ def save_state(
     writer: BackgroundWriter | None = None,
 ) -> None:
     """Write what is needed to resume a run, then remove all but the last `keep` states."""
-    arrays = {f"v{i:05d}": _own_array(v.numpy()) for i, v in enumerate(_variables(model))}
+    # Typed as Any: a type checker would match arrays with `allow_pickle` of `numpy.savez`.
+    arrays: dict[str, Any] = {
+        f"v{i:05d}": _own_array(v.numpy()) for i, v in enumerate(_variables(model))
+    }
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
@@ -292,7 +295,9 @@ def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
     return Progress(history, _position(path.name) % _MAX_STEPS, metrics)
 
 
-def _read_state(path: Path | RemotePath) -> tuple[dict, list[np.ndarray], tuple]:
+def _read_state(
+    path: Path | RemotePath,
+) -> tuple[dict, list[np.ndarray], list[np.ndarray]]:
     """What a state holds: the `meta` of `save_state`, the variables and the metrics' totals."""
     try:
         source = io.BytesIO(path.read_bytes()) if is_remote(path) else path
@@ -335,7 +340,7 @@ def saved_states(directory: str | os.PathLike) -> list:
 
 def _position(name: str) -> int:
     """The position in a run of a state's name: one whole number."""
-    epochs, steps = _STATE.fullmatch(name).groups()
+    epochs, steps = cast(re.Match[str], _STATE.fullmatch(name)).groups()
     return int(epochs) * _MAX_STEPS + int(steps or 0)
 
 
@@ -460,7 +465,7 @@ class Checkpoint(keras.callbacks.Callback):
 
             model.train_function = take_no_step
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict) -> None:
         saved = self._saves_until(self._done)
         self._done = min(self._before + batch + 1, self._steps)
         saves = self._saves_until(self._done) > saved
@@ -497,7 +502,7 @@ class Checkpoint(keras.callbacks.Callback):
                 self.save()
                 self._deliver()
 
-    def on_test_end(self, logs: dict | None = None) -> None:
+    def on_test_end(self, logs: dict) -> None:
         self._check_finite(logs["loss"])
         if logs["accuracy"] > max(self.history.get("val_accuracy", ()), default=-1):
             self._save_best()
@@ -506,7 +511,7 @@ class Checkpoint(keras.callbacks.Callback):
         path = os.path.join(self.directory, "best.keras")
         save_best(self.model, path, self.writer)
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict) -> None:
         if "val_loss" not in logs:
             self.on_test_begin()  # there was none
             with self._holding(averages=True):
@@ -634,6 +639,13 @@ class _Uploaded(keras.callbacks.Callback):
         self.callbacks = [keras.callbacks.TensorBoard(self._local.name, write_graph=False), self]
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        self._upload()
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        self._upload()
+        self._local.cleanup()
+
+    def _upload(self) -> None:
         local = Path(self._local.name)
         for path in (path for path in local.rglob("*") if path.is_file()):
             if self._sizes.get(path) != (size := path.stat().st_size):
@@ -641,7 +653,3 @@ class _Uploaded(keras.callbacks.Callback):
                 content = path.read_bytes()
                 write_whole(f"{self._folder}/{name}", lambda copy, c=content: copy.write_bytes(c))
                 self._sizes[path] = size
-
-    def on_train_end(self, logs: dict | None = None) -> None:
-        self.on_epoch_end(None)
-        self._local.cleanup()

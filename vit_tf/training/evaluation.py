@@ -118,7 +118,7 @@ def majority_accuracy(
 def match_classes(
     own: Sequence[str] | None,
     num_classes: int,
-    names: Sequence[str] | None,
+    names: Sequence[str],
     allow_others: bool = False,
 ) -> np.ndarray:
     """The model's class of each class of the data: int32 array (class of the data,)."""

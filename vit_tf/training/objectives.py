@@ -117,7 +117,7 @@ class MeanLoss(keras.metrics.Mean):
         super().update_state(values, real)
 
 
-def _loss_and_others(logs: dict | None) -> list:
+def _loss_and_others(logs: dict[str, Tensor]) -> list[Tensor]:
     """What `evaluate` returns as a list, in which Keras would repeat the loss."""
     return [logs["loss"], *(value for name, value in logs.items() if name != "loss")]
 

@@ -236,11 +236,11 @@ class _Adaptive(_OnSums):
     def _replaced(self, **values: Any) -> Iterator[None]:
         """Other values of attributes within a `with`."""
         previous = {name: getattr(self, name) for name in values}
-        vars(self).update(values)
+        self.__dict__.update(values)
         try:
             yield
         finally:
-            vars(self).update(previous)
+            self.__dict__.update(previous)
 
     def get_config(self) -> dict[str, Any]:
         settings = {"corrected_epsilon": self.corrected_epsilon, "layer_decay": self.layer_decay}
@@ -350,7 +350,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
             self._adamw(gradient, variable, learning_rate, powers, (momentum, velocity))
 
 
-def layer_factors(paths: Iterable[str], decay: float) -> dict[str, float]:
+def layer_factors(paths: Sequence[str], decay: float) -> dict[str, float]:
     """Dict from a variable's path to the factor of its rate, `decay` from block to block."""
     blocks = {path: re.search(r"\bblock(\d+)\b", path) for path in paths}
     depths = {path: int(match[1]) + 1 for path, match in blocks.items() if match}

@@ -309,7 +309,8 @@ class FineTuning:
     @classmethod
     def vit(cls, num_examples: int, **changes: Any) -> "FineTuning":
         """ViT's recipe for a data set of `num_examples` examples; `changes` sets other fields."""
-        return cls(**{"steps": _steps(num_examples)} | changes)
+        fields: dict[str, Any] = {"steps": _steps(num_examples), **changes}
+        return cls(**fields)
 
     @classmethod
     def hyperrule(

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
@@ -175,12 +175,16 @@ def train(
 def _as_batches(data: Any, split: str, seed: int | None = None) -> Any:
     """Data of `train` as a batched data set; arrays are shuffled where there is a seed."""
     if not hasattr(data, "element_spec"):
-        arrays = data if isinstance(data, tuple | list) else ()
-        if len(arrays) not in (2, 3) or not all(hasattr(array, "shape") for array in arrays):
+        if (
+            not isinstance(data, tuple | list)
+            or len(data) not in (2, 3)
+            or not all(hasattr(array, "shape") for array in data)
+        ):
             raise ValueError(
                 f"Expected {split} data to be a batched tf.data.Dataset, or arrays, of (images, "
                 f"labels) or (images, labels, weights). Received: {type(data).__name__}"
             )
+        arrays = tuple(data)
         if len({len(array) for array in arrays}) > 1:
             raise ValueError(
                 f"Expected {split} data of as many labels as images. "
@@ -189,7 +193,7 @@ def _as_batches(data: Any, split: str, seed: int | None = None) -> Any:
         for start in range(0, len(arrays[0]), BATCH_SIZE):
             # Here their numbers are those of the arrays, which are shuffled below.
             require_finite(arrays[0][start : start + BATCH_SIZE], start)
-        data = tf.data.Dataset.from_tensor_slices(tuple(arrays))
+        data = tf.data.Dataset.from_tensor_slices(arrays)
         data = data if seed is None else data.shuffle(len(arrays[0]), seed=seed)
         data = data.batch(BATCH_SIZE)
     spec = data.element_spec
@@ -233,7 +237,7 @@ def _take_class_names(model: keras.Model, dataset: Any) -> None:
 def _fit(
     model: keras.Model,
     recipe: Recipe | FineTuning,
-    splits: tuple,
+    splits: dict[str, Any],
     num_batches: int,
     progress: checkpointing.Progress,
     checkpoint: Checkpoint,
@@ -266,7 +270,8 @@ def _fit(
                 epochs=rounds,
                 initial_epoch=done,
                 callbacks=callbacks,
-                verbose=_shown(verbose) if is_chief() else 0,
+                # Keras does not annotate it: its type is inferred from the default, "auto".
+                verbose=cast(Any, _shown(verbose) if is_chief() else 0),
                 shuffle=False,
             )
     except WrongExample:
@@ -323,9 +328,7 @@ def _shown(verbose: str | int) -> str | int:
     return 2 if verbose == "auto" and not redrawn else verbose
 
 
-def _resume(
-    model: keras.Model, configuration: dict, directory: str | os.PathLike
-) -> checkpointing.Progress:
+def _resume(model: keras.Model, configuration: dict, directory: str) -> checkpointing.Progress:
     """Bring a compiled model to where the run in a folder ended; its `Progress`."""
     checkpointing.remove_leftovers(directory)
     checkpointing.require_own_folder(directory)
