@@ -84,7 +84,7 @@ def relabelled(
     options: Options,
     model: keras.Model,
     num_scores: int,
-    class_names: Sequence[str] | None,
+    class_names: Sequence[str],
     test: tf.data.Dataset,
 ) -> tf.data.Dataset:
     """The test data with the labels of the model's own classes."""

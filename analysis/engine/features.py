@@ -4,6 +4,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import keras
@@ -83,7 +84,7 @@ def features_for_measurement(
             f"Received: layers={layers!r} and detail={detail!r}"
         )
     if isinstance(model, TapModel) and patterns:
-        return keep(model, ("selected", *patterns), lambda: _selected(model, patterns))
+        return keep(model, ("selected", *patterns), partial(_selected, model, patterns))
     if is_torch_module(model):
         return _features_of_module(model, kind, patterns, block, detail)
     if not isinstance(model, keras.Model) or isinstance(model, TapModel):
