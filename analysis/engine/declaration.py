@@ -1,7 +1,7 @@
 """Declares what a function measures, so that it takes any model and any images.
 
 `one_pass_measurement` is for a measurement that one `Statistic` makes in one pass over the images,
-`measurement` for one of several passes, or of anything else.
+`measurement` for any other, such as one that needs several passes.
 """
 
 import functools
@@ -46,7 +46,7 @@ class Declaration:
     Attributes:
         name: that of the function, with which results, plots and pages are found.
         kind: which layers it reads, a key of `engine.layers.KINDS`.
-        kinds: pairs of the parameter of a model and its kind, where that is another one.
+        kinds: pairs (parameter, kind) for the models whose layers are of a kind other than `kind`.
         roles: which of its parameters are models, images, scores and classes.
         any_size: whether images keep their size, which is not that of the model.
     """
@@ -94,8 +94,8 @@ def measurement(
         A decorator. The function that it makes has the attributes `kind` and `declaration`.
 
     Raises:
-        ValueError: for a function without a parameter that is declared as a model, or a kind of a
-            parameter that is none.
+        ValueError: for a function without a parameter that is declared as a model, or for `kinds`
+            with a parameter that is not a model.
 
     Examples:
         @engine.measurement()
@@ -105,7 +105,7 @@ def measurement(
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         declaration = _declare(function, kind, any_size, kinds)
-        return _front(function, declaration, function)
+        return _prepared(function, declaration, function)
 
     return decorate
 
@@ -126,9 +126,9 @@ def one_pass_measurement(
     Args:
         kind, **kinds: as for `measurement`.
         description: text of the progress bar, by default the name of the measurement.
-        num_tokens: function of the arguments of a step, without the images, to the number of
-            tokens. With it, the function gets the whole `TokenGrid` for its `Grid`, also where only
-            (rows, columns) are given, which the first batch completes.
+        num_tokens: function that takes the arguments of a step except the images, and returns the
+            number of tokens. With it, the function always gets a complete `TokenGrid` for its
+            `Grid`: if only (rows, columns) are given, the first batch completes them.
 
     Returns:
         A decorator. The measurement that it makes has the attribute `statistic`, the function
@@ -161,14 +161,14 @@ def one_pass_measurement(
             try:
                 given = inspect.signature(make).bind(*args, **options).arguments
             except TypeError:
-                return make(*args, **options)  # which raises it in its own name
+                return make(*args, **options)  # raises the error with the function's own name
             images = given.pop(images_name, None)
             models = [given[name] for name in roles.models if given.get(name) is not None]
             if roles.several_models:
                 models += given.get(roles.several_models, {}).values()
             return evaluate(statistic(**given), images, *models, description=text)
 
-        measure = _front(make, declaration, evaluate_statistic)
+        measure = _prepared(make, declaration, evaluate_statistic)
         measure.statistic = statistic
         return measure
 
@@ -188,10 +188,14 @@ def _declare(
     return Declaration(function.__name__, kind, tuple(kinds.items()), roles, any_size)
 
 
-def _front(
+def _prepared(
     function: Callable[Parameters, Any], declaration: Declaration, run: Callable[..., Result]
 ) -> Callable[Parameters, Result]:
-    """What a user calls: it prepares the arguments of the function for `run`."""
+    """The function that a user calls: it prepares its arguments and calls `run` with them.
+
+    It has the name, the docstring and the parameters of `function`, and also takes `layers=` and
+    `detail=`.
+    """
 
     @functools.wraps(function)
     def measure(
@@ -199,10 +203,10 @@ def _front(
     ) -> Result:
         if tf.inside_function():
             raise ValueError(
-                f"Expected {function.__name__} to be called outside of a tf.function: it makes "
-                "several passes over images, and returns arrays. Received: a call inside of one"
+                f"Expected {function.__name__} to be called outside of a tf.function, as it "
+                "iterates over images and returns arrays. Received: a call inside of one"
             )
-        # Not kept in the closure, of which `fingerprint` makes a key.
+        # Each call computes the signature: `fingerprint` would include one in the closure in keys.
         signature = inspect.signature(function)
         try:
             given = signature.bind_partial(*args, **kwargs)
@@ -210,14 +214,14 @@ def _front(
             known = [*signature.parameters, "layers", "detail"]
             if error := argument_error(function.__name__, kwargs, known):
                 raise error from None
-            return function(*args, **kwargs)  # which raises it in its own name
+            return function(*args, **kwargs)  # raises it in its own name
         _prepare(given.arguments, declaration, layers, detail)
         return run(*given.args, **given.kwargs)
 
-    front = cast(Any, measure)  # a function may have attributes, of which its type knows nothing
-    front.__signature__ = _with_layer_arguments(inspect.signature(function))
-    front.kind, front.declaration = declaration.kind, declaration
-    return front
+    prepared = cast(Any, measure)  # the type of functions declares no attributes
+    prepared.__signature__ = _with_layer_arguments(inspect.signature(function))
+    prepared.kind, prepared.declaration = declaration.kind, declaration
+    return prepared
 
 
 def _statistic_maker(
@@ -225,7 +229,7 @@ def _statistic_maker(
     roles: Roles,
     num_tokens: Callable[..., int] | None,
 ) -> Callable[..., Statistic[Result]]:
-    """The function that makes a `Statistic` of all arguments but the images."""
+    """A function from all arguments of a measurement except the images to its `Statistic`."""
     (images_name,) = roles.images
     first_model = roles.models[0] if roles.models else roles.several_models
 
@@ -285,7 +289,7 @@ def _prepare(
     layers: str | Sequence[str] | None,
     detail: Detail,
 ) -> None:
-    """Replaces the arguments of a call by what the measurement is written for."""
+    """Replaces models and images in `given` by features and prepared images, and adds defaults."""
     roles = declaration.roles
     for name in roles.images:
         if isinstance(given.get(name), keras.Model):
@@ -294,21 +298,24 @@ def _prepare(
                 f"Received: {name}={given[name].name!r}, a model"
             )
     model_names = [name for name in roles.models if given.get(name) is not None]
-    at_hand = [name for name in model_names if isinstance(given[name], Mapping)]
-    if at_hand:
-        _take_activations(given, model_names, declaration)
-    models = _features_of_models(
-        given, [name for name in model_names if name not in at_hand], declaration, layers, detail
-    )
-    if not models and not at_hand:
+    # Arguments that hold computed activations, {layer: array}, in place of a model.
+    activation_names = [name for name in model_names if isinstance(given[name], Mapping)]
+    if activation_names:
+        _replace_activations(given, model_names, declaration)
+    names = [name for name in model_names if name not in activation_names]
+    models = _features_of_models(given, names, declaration, layers, detail)
+    if not models and not activation_names:
         return  # the measurement itself raises that its model is missing
     scored = _scored_models(models, declaration)
     if roles.scores:
-        asked = given.get(roles.scores)
+        requested_scores = given.get(roles.scores)
+        # The first model comes last: the measurement gets the name of the tap of its scores.
         for name in reversed(scored):
-            models[name, None], scores = with_scores(given[name], models[name, None], asked)
+            models[name, None], scores = with_scores(
+                given[name], models[name, None], requested_scores
+            )
             given |= {roles.scores: scores} if scores else {}
-    if not at_hand:
+    if not activation_names:
         models = _prepare_images(given, models, declaration)
     given |= {name: features for (name, label), features in models.items() if label is None}
     if roles.several_models in given:
@@ -319,11 +326,11 @@ def _prepare(
 
 
 def _scored_models(models: FeaturesByArgument, declaration: Declaration) -> list[str]:
-    """The parameters of the models that scores are read of: those whose kind has them, else all."""
+    """The parameters of models whose scores are read: those whose kind has scores, else all."""
     kinds = dict(declaration.kinds)
     names = [name for name, label in models if label is None]
-    with_them = [name for name in names if KINDS[kinds.get(name, declaration.kind)].with_scores]
-    return with_them or names
+    kind_of = {name: KINDS[kinds.get(name, declaration.kind)] for name in names}
+    return [name for name in names if kind_of[name].with_scores] or names
 
 
 def _features_of_models(
@@ -338,7 +345,7 @@ def _features_of_models(
     models: FeaturesByArgument = {}
     for name in model_names:
         kind = kinds.get(name, declaration.kind)
-        # Where another model has subsets of its layers, one whose kind has none is read whole.
+        # If models differ in their kinds, `detail` is for those whose kind has subsets of layers.
         own_detail = detail if KINDS[kind].is_detailed or not kinds else None
         block = roles.value(roles.block, given) or "block00"
         models[name, None] = features_for_measurement(given[name], kind, layers, block, own_detail)
@@ -353,21 +360,25 @@ def _features_of_models(
 def _prepare_images(
     given: Arguments, models: FeaturesByArgument, declaration: Declaration
 ) -> FeaturesByArgument:
-    """Makes images what the models expect; the models, which may each expect other images."""
+    """Replaces images in `given` by prepared ones, and returns the features to use with them.
+
+    If models differ in their preprocessing, the returned features all take the same images.
+    """
     roles = declaration.roles
     data = {name: given[name] for name in roles.images if name in given}
-    expected: Any = None
+    preprocessing: Any = None
     if any(is_raw(images) for images in data.values()):
-        models, expected = with_own_images(models, data.values())
-    if declaration.any_size and expected:
-        expected = replace(expected.squeezed(), size=None)
+        models, preprocessing = with_own_images(models, data.values())
+    if declaration.any_size and preprocessing:
+        preprocessing = replace(preprocessing.squeezed(), size=None)
     shapes = [getattr(innermost_features(f), "input_shape", ()) for f in models.values()]
     shapes = {shape for shape in shapes if isinstance(shape, tuple) and len(shape) in (3, 4)}
     for name, images in data.items():
         for shape in shapes:
             images = with_channel_axis(images, shape[1:])
-        whole = expected.squeezed() if expected and name in roles.masked else expected
-        given[name] = as_images(images, whole)
+        # Images with masks are not cropped, so that the masks still apply.
+        is_masked = preprocessing and name in roles.masked
+        given[name] = as_images(images, preprocessing.squeezed() if is_masked else preprocessing)
         if name in roles.labelled:
             num_classes = given.get(roles.num_classes) if roles.num_classes else None
             require_labelled(name, given[name], num_classes)
@@ -409,11 +420,16 @@ def require_labelled(name: str, images: LabelledImages, num_classes: int | None 
     )
 
 
-def _take_activations(
+def _replace_activations(
     given: Arguments, model_names: Sequence[str], declaration: Declaration
 ) -> None:
-    """Makes rows of activations at hand the images, and features that return their columns."""
+    """Replaces activations in `given` by features, and images by what these features take.
+
+    The rows of all activations, side by side, take the place of the images, and the features of a
+    model return its columns of these rows.
+    """
     roles = declaration.roles
+    # Labels of the activations, an array of shape (example,), are passed in place of images.
     labels = given.get(roles.images[0]) if len(roles.images) == 1 else None
     has_images = isinstance(labels, tuple) or (labels is not None and np.ndim(labels) != 1)
     if has_images and len(roles.models) > 1:
@@ -423,7 +439,7 @@ def _take_activations(
             f"Received: {roles.images[0]}={type(labels).__name__}"
         )
     if has_images or len(roles.images) != 1:
-        require_model(given[model_names[0]])  # which raises what to do with them
+        require_model(given[model_names[0]])  # raises for activations, with advice
     rows, *features = features_from_arrays(*(given[name] for name in model_names))
     given.update(zip(model_names, features, strict=True))
     given[roles.images[0]] = rows if labels is None else (rows, np.asarray(labels))

@@ -35,9 +35,9 @@ AnyModel: TypeAlias = keras.Model | Path | Callable | Mapping[str, np.ndarray]
 AnyImages: TypeAlias = np.ndarray | tf.Tensor | tf.data.Dataset | Path | Sequence
 
 if typing.TYPE_CHECKING:
-    # The front of a measurement opens, decodes and completes what a user passes, under the same
-    # names: a user may pass a path, where the function itself sees features. A type checker knows
-    # one type for both, so it takes such an argument for anything.
+    # A measurement opens, decodes and completes what a user passes before the declared function is
+    # called, under the same names: a user may pass a path where the function gets features. A type
+    # checker has one type for both, so it accepts anything.
     Model: TypeAlias = Any
     Models: TypeAlias = Any
     Images: TypeAlias = Any
