@@ -120,8 +120,10 @@ class BEiT(TransformerModel):
         **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config, omitted = signature_config(BEiT, locals(), later="position_type")
-        super().__init__(config, preprocessing, omitted, **{"name": "beit"} | kwargs)
+        config, omitted_defaults = signature_config(
+            BEiT, locals(), omit_defaults_from="position_type"
+        )
+        super().__init__(config, preprocessing, omitted_defaults, **{"name": "beit"} | kwargs)
         self.pooling, self.fc_norm = pooling, pooling == "gap"
         check_pooling(pooling)
         self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)

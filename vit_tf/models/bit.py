@@ -184,8 +184,8 @@ class BiT(VisionModel):
         units = as_sizes("units", units, UNITS, range(1, 10))
         if stem is None:
             stem = "small" if min(image_shape[:2]) < 96 else "imagenet"
-        config, omitted = signature_config(BiT, locals())
-        super().__init__(config, preprocessing, omitted, **{"name": "bit"} | kwargs)
+        config, omitted_defaults = signature_config(BiT, locals())
+        super().__init__(config, preprocessing, omitted_defaults, **{"name": "bit"} | kwargs)
         self.stem = stem
         width = _root_width(width_factor)
         self.token_grid = _last_grid(image_shape, stem, len(units))

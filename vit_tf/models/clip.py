@@ -26,9 +26,9 @@ class CLIPViT(ImageEncoder):
     bias, the quick form of GELU, an epsilon of 1e-5, and a linear projection of the class token to
     the joint embedding space of images and texts (section 2.4).
 
-    Called on images of shape (example, height, width, channel), normalised as for CLIP, it returns
-    the embeddings of shape (example, projection_dim), not yet of unit length, or, where there is a
-    head, logits of shape (example, num_classes).
+    Called on images of shape (example, height, width, channel), with values as `preprocessing`
+    describes, it returns the embeddings of shape (example, projection_dim), not yet of unit length,
+    or, where there is a head, logits of shape (example, num_classes).
 
     Args:
         image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
@@ -41,7 +41,8 @@ class CLIPViT(ImageEncoder):
         dropout_rate: dropout rate after the embedding and each projection.
         activation: form of the GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
         text_head: whether the head compares images with texts, see `vit_tf.with_text_head`.
-        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+        preprocessing: the `vit_tf.Preprocessing` of its images, usually with the mean and standard
+            deviation of CLIP; None means values in [-1, 1].
 
     Raises:
         ValueError: for inconsistent sizes or an unknown name.
@@ -55,7 +56,7 @@ class CLIPViT(ImageEncoder):
         num_heads: int = 12,
         hidden_dim: int = 768,
         mlp_dim: int = 3072,
-        projection_dim: int | None = 512,
+        projection_dim: int = 512,
         num_classes: int | None = None,
         without_skips: str | Iterable[str] = (),
         dropout_rate: float = 0.0,
@@ -65,8 +66,10 @@ class CLIPViT(ImageEncoder):
         **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config, omitted = signature_config(CLIPViT, locals(), later="text_head")
-        super().__init__(config, preprocessing, omitted, **{"name": "clip"} | kwargs)
+        config, omitted_defaults = signature_config(
+            CLIPViT, locals(), omit_defaults_from="text_head"
+        )
+        super().__init__(config, preprocessing, omitted_defaults, **{"name": "clip"} | kwargs)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
         self.add_embedding(config, use_bias=False)
@@ -112,7 +115,12 @@ _SIZES = SIZES | {
 CLIPViT.variants = {
     f"{size}/{patch}": {**_SIZES[size], "patch_size": patch, "projection_dim": projection}
     for size, patch, projection in (
-        *(("B", 32, 512), ("B", 16, 512), ("B+", 16, 640), ("L", 14, 768)),
-        *(("H", 14, 1024), ("g", 14, 1024), ("bigG", 14, 1280)),
+        ("B", 32, 512),
+        ("B", 16, 512),
+        ("B+", 16, 640),
+        ("L", 14, 768),
+        ("H", 14, 1024),
+        ("g", 14, 1024),
+        ("bigG", 14, 1280),
     )
 }

@@ -130,8 +130,10 @@ class Mixer(VisionModel):
         **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config, omitted = signature_config(Mixer, locals(), later="activation")
-        super().__init__(config, preprocessing, omitted, **{"name": "mixer"} | kwargs)
+        config, omitted_defaults = signature_config(
+            Mixer, locals(), omit_defaults_from="activation"
+        )
+        super().__init__(config, preprocessing, omitted_defaults, **{"name": "mixer"} | kwargs)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size)
         policy = self.dtype_policy
         names = [f"block{i:02d}" for i in range(num_layers)]

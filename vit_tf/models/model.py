@@ -23,11 +23,12 @@ class VisionModel(keras.Model):
 
     A subclass builds its layers and has `taps`, the names of its intermediates in depth order,
     and `intermediates(images, training=None)`, the dict of all of them; the last is its output. The
-    images that it computes them of are those that `check_images` returns. `config` and `omitted`
-    are what `signature_config` returns: a configuration names only what differs from the defaults
-    of arguments that came later, so that it equals that of a run begun before, which can then be
-    resumed. The `preprocessing` (a `Preprocessing`, its fields or None for values in [-1, 1]) and
-    `class_names`, in the order of the logits, can be set later and are saved with the model.
+    images that it computes them of are those that `check_images` returns. `config` and
+    `omitted_defaults` are what `signature_config` returns: the configuration omits arguments that
+    were added to a model later where they have these defaults, so that it equals the configuration
+    of a run begun before, which can then be resumed. The `preprocessing` (a `Preprocessing`, its
+    fields or None for values in [-1, 1]) and `class_names`, in the order of the logits, can be set
+    later and are saved with the model.
     """
 
     variants: ClassVar[dict] = {}  # arguments by the name of a published size
@@ -36,7 +37,7 @@ class VisionModel(keras.Model):
         self,
         config: dict[str, Any],
         preprocessing: Preprocessing | dict | None = None,
-        omitted: Mapping[str, Any] | None = None,
+        omitted_defaults: Mapping[str, Any] | None = None,
         class_names: Sequence[str] | None = None,
         **kwargs: Any,
     ):
@@ -46,9 +47,12 @@ class VisionModel(keras.Model):
                 "Expected num_classes to be at least 1; for the features of a model use "
                 f"vit_tf.submodel(model, 'pooled'). Received: num_classes={config['num_classes']}"
             )
-        omitted = omitted or {}
-        kept = [n for n in config if n not in omitted or config[n] != omitted[n]]
-        self._config = {name: config[name] for name in kept}
+        omitted_defaults = omitted_defaults or {}
+        self._config = {
+            name: value
+            for name, value in config.items()
+            if name not in omitted_defaults or value != omitted_defaults[name]
+        }
         self.image_shape, self.num_classes = config["image_shape"], config["num_classes"]
         self.has_seen_images = False  # whose values were compared with `preprocessing`
         self.preprocessing = preprocessing
@@ -237,11 +241,16 @@ def arguments_of(cls: type) -> list[str]:
     return [name for name in parameters if name not in ("self", "preprocessing", "kwargs")]
 
 
-def signature_config(cls: type, values: dict, later: str | None = None) -> tuple[dict, dict]:
-    """(arguments of a constructor, defaults of those from `later` on), from its local variables."""
+def signature_config(
+    cls: type, values: dict, omit_defaults_from: str | None = None
+) -> tuple[dict, dict]:
+    """The arguments of a constructor, from its local variables, and the defaults to omit.
+
+    The defaults are those of the arguments from `omit_defaults_from` on, which were added later.
+    """
     arguments, parameters = arguments_of(cls), inspect.signature(cls.__init__).parameters
-    omitted = arguments[arguments.index(later) :] if later else []
-    return {n: values[n] for n in arguments}, {n: parameters[n].default for n in omitted}
+    added = arguments[arguments.index(omit_defaults_from) :] if omit_defaults_from else []
+    return {n: values[n] for n in arguments}, {n: parameters[n].default for n in added}
 
 
 class SignatureLayer(keras.layers.Layer):

@@ -65,8 +65,10 @@ class SigLIPViT(ImageEncoder):
         **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config, omitted = signature_config(SigLIPViT, locals(), later="text_head")
-        super().__init__(config, preprocessing, omitted, **{"name": "siglip"} | kwargs)
+        config, omitted_defaults = signature_config(
+            SigLIPViT, locals(), omit_defaults_from="text_head"
+        )
+        super().__init__(config, preprocessing, omitted_defaults, **{"name": "siglip"} | kwargs)
         self.token_grid = whole_patches(image_shape, patch_size)
         self.embedding_dim = hidden_dim
         policy = self.dtype_policy
@@ -78,23 +80,24 @@ class SigLIPViT(ImageEncoder):
         self.head = self.make_head()
         self.build((None, *image_shape))
 
-    def _covered(self) -> tuple[int, int]:
-        """Rows and columns of pixels of whole patches."""
+    def _covered_size(self) -> tuple[int, int]:
+        """The height and width in pixels that whole patches cover."""
         grid = self.token_grid
         return grid.rows * grid.stride, grid.columns * grid.stride
 
     def intermediates(self, images: Tensor, training: bool | None = None) -> dict[str, Tensor]:
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
-        taps, (rows, columns) = {}, self._covered()
-        covered = self.check_images(images)[:, :rows, :columns]
-        taps["embedding"] = x = self.embedding(covered, training=training)
+        taps = {}
+        height, width = self._covered_size()
+        cropped = self.check_images(images)[:, :height, :width]
+        taps["embedding"] = x = self.embedding(cropped, training=training)
         x = self.pool(self.run_blocks(x, taps, training), taps)
         if self.head:
             taps["logits"] = self.head(x)
         return taps
 
     def build(self, input_shape: Sequence[int | None]) -> None:
-        super().build((None, *self._covered(), input_shape[-1]))
+        super().build((None, *self._covered_size(), input_shape[-1]))
 
 
 def whole_patches(image_shape: Sequence[int], patch_size: int) -> TokenGrid:
@@ -117,7 +120,11 @@ _SIZES = SIZES | {
 SigLIPViT.variants = {
     f"{size}/{patch}": {**_SIZES[size], "patch_size": patch}
     for size, patch in (
-        *(("B", 32), ("B", 16), ("L", 16)),
-        *(("So400m", 14), ("So400m", 16), ("g-opt", 16)),
+        ("B", 32),
+        ("B", 16),
+        ("L", 16),
+        ("So400m", 14),
+        ("So400m", 16),
+        ("g-opt", 16),
     )
 }

@@ -114,8 +114,8 @@ class ViT(TransformerModel):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         if stem_units is not None:
             stem_units = as_sizes("stem_units", stem_units, UNITS)
-        config, omitted = signature_config(ViT, locals(), later="activation")
-        super().__init__(config, preprocessing, omitted, **{"name": "vit"} | kwargs)
+        config, omitted_defaults = signature_config(ViT, locals(), omit_defaults_from="activation")
+        super().__init__(config, preprocessing, omitted_defaults, **{"name": "vit"} | kwargs)
         self.pooling, self.fc_norm = pooling, fc_norm
         _check_tokens(config)
         policy = self.dtype_policy
