@@ -9,7 +9,7 @@ class Chapter:
 
     heading: str
     text: str
-    rank: int = 100  # chapters of a lower rank come first
+    rank: int = 100  # chapters come in the order of their rank, those without a rank last
 
 
 STRUCTURE = Chapter(
@@ -80,7 +80,7 @@ SCALE = Chapter(
 CAUSES = Chapter(
     "Causes",
     "Which heads, blocks and tokens does the output depend on? Each is ablated in turn during the "
-    "forward pass and the loss in accuracy is measured: a part that appears important may be "
-    "dispensable.",
+    "forward pass, and the loss in accuracy is measured. A part that appears important in other "
+    "measurements may turn out to be dispensable.",
     rank=11,
 )

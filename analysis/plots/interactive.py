@@ -19,9 +19,11 @@ def cka_heatmap(result: xr.Dataset) -> InteractiveFigure:
         result: Dataset with `cka` and, where known, `stderr` of dims (layer_x, layer_y).
 
     Returns:
-        dict of `kind` "heatmap"; names `x` and `y`; `values` and `errors` as rows from the first y,
-        None where there is no value; `low`, `high` and `colours`, the fixed colour scale from its
-        low to its high end; and the labels of the plot.
+        dict with `kind`, which is "heatmap"; `x` and `y`, the names of the layers; `values` and
+        `errors`, a list of numbers for each layer of y, from the first on, with None for values
+        that are not finite (`errors` is None without `stderr`); `low`, `high` and `colours`, the
+        limits of the colour scale and its colours from low to high; `x_label`, `y_label` and
+        `value_label`.
     """
     cka = expect_variable(result, "cka", ("layer_x", "layer_y"))
     errors = result["stderr"].transpose(*cka.dims).values.T if "stderr" in result else None
@@ -30,8 +32,8 @@ def cka_heatmap(result: xr.Dataset) -> InteractiveFigure:
         "kind": "heatmap",
         "x": layer_names(cka, "layer_x"),
         "y": layer_names(cka, "layer_y"),
-        "x_label": layer_label("", models[0]),
-        "y_label": layer_label("", models[1]),
+        "x_label": layer_label(cut="", model=models[0]),
+        "y_label": layer_label(cut="", model=models[1]),
         "value_label": "CKA",
         "values": _numbers(cka.values.T),
         "errors": None if errors is None else _numbers(errors),
@@ -48,8 +50,9 @@ def distance_lines(result: xr.DataArray) -> InteractiveFigure:
         result: DataArray of dims (layer, head), in pixels.
 
     Returns:
-        dict of `kind` "lines", `series` (a `name`, `short` name and `colour`, `values` in order
-        and a label for each), the `title` and the labels.
+        dict with `kind`, which is "lines"; `series`, a dict for each layer with its `name`, its
+        `short` name, its `colour`, the sorted `values` of its heads and their `labels`; `title`,
+        the name of the model; `x_label`, `y_label` and `value_label`.
     """
     distance = expect_array(result, ("layer", "head"))
     names = layer_names(distance)

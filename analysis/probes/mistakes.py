@@ -42,8 +42,8 @@ def mistakes(
         `predicted` and `label`, numbers of classes, and `position`, the number of the image;
         `predicted_name` and `label_name` where class names are known; and `picture` of shape (rank,
         pixel_row, pixel_column, colour), 8-bit RGB of at most 112 pixels a side. Attributes:
-        `accuracy`, and `mistakes`, the number of all mistakes, of which fewer than `k` are all
-        returned.
+        `accuracy`, and `mistakes`, the number of wrong predictions over all images; if it is at
+        most `k`, all of them are returned.
 
     Raises:
         ValueError: for images without labels, labels outside the classes, a `k` below 1, a model
@@ -61,34 +61,43 @@ def mistakes(
     """
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
-    counted = []  # the number of classes, once a batch was seen
+    # Holds the number of classes, which the step determines from the shape of the scores when it is
+    # traced.
+    class_count: list[int] = []
     class_names = getattr(features, "class_names", None) or getattr(images, "class_names", None)
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        counted[:] = [num_classes := require_scores(taps, scores, [0, 1])]
-        labels, outside = batch_labels(labels, num_classes, "test")
+        # With a single class, no prediction is wrong: classes 0 and 1 have to exist.
+        num_classes = require_scores(taps, scores, [0, 1])
+        class_count[:] = [num_classes]
+        labels, label_counts = batch_labels(labels, num_classes)
         probabilities = tf.nn.softmax(tf.cast(taps[scores], tf.float64), axis=-1)
         predicted = tf.argmax(probabilities, axis=-1)
         is_wrong = predicted != labels
         largest = tf.reduce_max(probabilities, axis=-1)
         # Correct predictions rank after all others.
         keys = tf.where(is_wrong, largest, tf.constant(-1.0, tf.float64))
-        of_label = tf.gather(
+        label_probability = tf.gather(
             probabilities, tf.clip_by_value(labels, 0, num_classes - 1), axis=1, batch_dims=1
         )
-        rows = {"keys": keys, "predicted": predicted, "label": labels, "of_label": of_label}
+        pictures = as_pictures(images, features, THUMBNAIL)
         return {
-            "rows": rows,
-            "merged": {"": first_ranked(keys[None], as_pictures(images, features, THUMBNAIL), k)},
-            "outside": outside,
+            "rows": {
+                "keys": keys,
+                "predicted": predicted,
+                "label": labels,
+                "label_probability": label_probability,
+            },
+            "merged": {"mistakes": first_ranked(keys[None], pictures, k)},  # a single ranking
+            "label_counts": label_counts,
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals: Totals) -> xr.Dataset:
         rows, examples = totals["rows"], int(totals["examples"])
-        require_counted(totals["outside"], examples, counted[0], "test")
-        require_finite("probabilities", [rows["of_label"]], [scores])
+        require_counted(totals["label_counts"], examples, class_count[0])
+        require_finite("probabilities", [rows["label_probability"]], [scores])
         num_wrong = int((rows["keys"] >= 0).sum())
         if not num_wrong:
             raise ValueError(
@@ -98,13 +107,13 @@ def mistakes(
         variables = {
             "probability": variable(("rank",), rows["keys"][order], "predicted probability"),
             "label_probability": variable(
-                ("rank",), rows["of_label"][order], "probability of the right class"
+                ("rank",), rows["label_probability"][order], "probability of the right class"
             ),
             "predicted": variable(("rank",), rows["predicted"][order], "predicted class"),
             "label": variable(("rank",), rows["label"][order], "right class"),
             "position": variable(("rank",), order, "number of the image"),
             "picture": picture_variable(
-                ("rank",), totals["merged"][""]["pictures"][0, : len(order)], "image"
+                ("rank",), totals["merged"]["mistakes"]["pictures"][0, : len(order)], "image"
             ),
         }
         if class_names:
@@ -116,6 +125,7 @@ def mistakes(
         estimator = "softmax of the scores, float64"
         return dataset_of(variables, facts_of(features, totals, estimator, **facts))
 
-    step, counted = reuse(features, ("mistakes", scores, k), step, counted)
+    # `reuse` may return the step of an earlier call, with the list that it filled when traced.
+    step, class_count = reuse(features, ("mistakes", scores, k), step, class_count)
     statistic = Statistic(step, finish, with_labels=True, merge=merge_ranked)
     return evaluate(statistic, images, features, description="mistakes")

@@ -14,7 +14,8 @@ from ..engine.roles import LabelledImages, Model
 from ..engine.stream import evaluate
 
 PCA, UMAP = "pca", "umap"
-# Least spread of features, relative to their size, that is more than the rounding of float32.
+# Features are constant if their range over images is at most this share of their largest magnitude:
+# the rounding of float32 leaves less.
 MIN_SPREAD = 1e-6
 
 
@@ -31,10 +32,10 @@ def projection(
         p(x) = (f(x) - mean f) [v_1, v_2]
 
     Here, f are pooled features, and v_1 and v_2 are their first two principal directions, of unit
-    length and with a positive entry of largest magnitude. Alternatively, the projection is UMAP of
-    f (McInnes et al. 2018, https://arxiv.org/abs/1802.03426), with the defaults of umap-learn,
-    which has to be installed separately. Distances between groups of a UMAP mean little. A probe
-    measures how separable classes are: `knn_accuracy`, `ridge_probe`.
+    length and signed so that the largest entry in magnitude is positive. Alternatively, the
+    projection is UMAP of f (McInnes et al. 2018, https://arxiv.org/abs/1802.03426), with the
+    defaults of umap-learn, which has to be installed separately. Distances between groups of a UMAP
+    mean little. A probe measures how separable classes are: `knn_accuracy`, `ridge_probe`.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
@@ -102,11 +103,10 @@ def _principal_components(x: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndar
     centred = x - x.mean(axis=0)
     _, singular, directions = np.linalg.svd(centred, full_matrices=False)
     shares = singular**2 / (singular**2).sum()
-    # Features of one channel have one component.
-    directions, shares = (
-        np.pad(a, [(0, max(0, 2 - len(a)))] + [(0, 0)] * (a.ndim - 1))[:2]
-        for a in (directions, shares)
-    )
+    # Features with a single channel have one component only: the second one is filled with zeros.
+    num_missing = max(0, 2 - len(shares))
+    directions = np.pad(directions, [(0, num_missing), (0, 0)])[:2]
+    shares = np.pad(shares, (0, num_missing))[:2]
     largest = np.abs(directions).argmax(axis=1)
     signs = np.where(directions[np.arange(2), largest] < 0, -1, 1)
     return centred @ (signs[:, None] * directions).T, shares

@@ -20,7 +20,9 @@ from ..engine.roles import Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals
 from .cka import pairwise_hsic, unbiased_kernels
 
-# Share of the squared sum of squares: rounding leaves 1e-14, d equal dimensions 1 / d.
+# A representation is constant if its HSIC with itself is at most this share of the largest possible
+# HSIC, the square of its sum of squares. The share is 1 / d for d dimensions of equal variance, and
+# about 1e-14 by rounding alone.
 NEGLIGIBLE = 1e-10
 
 
@@ -36,10 +38,11 @@ def localization(
     token t and all pixels of patch p (Raghu et al. 2021, section 7, figures 9, 10, D.1 to D.3).
     Layers are compared on one grid: measure the stages of a ResNet one by one.
 
-    A patch in which at most one image of any batch differs, such as a blank corner, has no CKA: its
-    cells are NaN, and `constant_patches` in the attributes counts such patches. At most layers x
-    tokens + patches kernels of example x example float32 values are held at once: for 12 x 197 +
-    196 in batches of 128 that is 168 MB; select fewer `tokens` for larger batches.
+    CKA is undefined for a patch that is the same in all images of each batch, or in all but one,
+    such as a blank corner: its cells are NaN, and the attribute `constant_patches` counts such
+    patches. Memory holds one kernel of example x example float32 values for each token of each
+    layer and for each patch. In batches of 128, the 12 x 197 + 196 kernels of a ViT-B/16 take
+    168 MB; select fewer `tokens` for larger batches.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
@@ -49,10 +52,11 @@ def localization(
 
     Returns:
         DataArray of shape (layer, token, row, column). The coordinates `token_row` and
-        `token_column` are the token's own position, NaN for prefix tokens. Not clamped. Where there
-        are several batches, the attributes `own_share_without_batch` and `rank_without_batch` are
-        `own_share` and the mean share of other patches with a lower CKA, of the last layer, without
-        each batch of images: they show the error over images.
+        `token_column` are the token's own position, NaN for prefix tokens. Values are not clamped.
+        With several batches, two attributes show the error over images: lists with one number for
+        each batch, computed for the last layer without this batch. `own_share_without_batch` is the
+        share of tokens whose most similar patch is their own. `rank_without_batch` is the share of
+        other patches with a lower CKA than the token's own patch, averaged over tokens.
 
     Raises:
         ValueError: for taps that do not share one grid that tiles the images, unknown `tokens`, a
@@ -71,42 +75,49 @@ def localization(
     """
 
     given_grid = grid_of(features, grid)
-    shown = {}  # the grid and the tokens on it show in the shapes of the taps
+    # The grid and the positions of the measured tokens. The step determines them from the shapes of
+    # the taps when it is traced.
+    layout: dict[str, Any] = {}
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         shared = shared_grid(taps, given_grid, grid is not None, images.shape)
-        shown.update(grid=shared, tokens=_positions(tokens, shared))
+        layout.update(grid=shared, positions=_positions(tokens, shared))
         patches = input_patches(images, shared)
         patch_kernels, patch_scales = unbiased_kernels(tf.transpose(patches, (1, 0, 2)))
         hsic, token_terms = {}, {}
         for tap, values in taps.items():
-            kept_tokens = tf.gather(as_tokens(tap, values), shown["tokens"], axis=1)
-            kernels, scales = unbiased_kernels(tf.transpose(kept_tokens, (1, 0, 2)))
+            measured_tokens = tf.gather(as_tokens(tap, values), layout["positions"], axis=1)
+            kernels, scales = unbiased_kernels(tf.transpose(measured_tokens, (1, 0, 2)))
             scaled = tf.cast(pairwise_hsic(kernels, patch_kernels), tf.float64)
             hsic[tap] = scaled * _size(scales)[:, None] * _size(patch_scales)
-            token_terms[tap] = _own(kernels, scales)
+            token_terms[tap] = _self_terms(kernels, scales)
+        patch_terms = _self_terms(patch_kernels, patch_scales)
+        last_tap = list(taps)[-1]
         return {
             "hsic": hsic,  # (token, patch)
             "token": token_terms,
-            "patch": _own(patch_kernels, patch_scales),
-            # The last layer in each batch, to leave batches out.
+            "patch": patch_terms,
+            # The terms of the last layer are kept for each batch, so that batches can be left out.
             "rows": {
-                "hsic": hsic[tap][None],
-                "token": token_terms[tap][None, :, 0],
-                "patch": _own(patch_kernels, patch_scales)[None, :, 0],
+                "hsic": hsic[last_tap][None],
+                "token": token_terms[last_tap][None, :, 0],
+                "patch": patch_terms[None, :, 0],
             },
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals: Totals) -> xr.DataArray:
-        grid, positions = shown["grid"], shown["tokens"]
+        grid, positions = layout["grid"], layout["positions"]
         value, constant_patches = _ratio(totals, positions)
         counts = {"constant_patches": constant_patches, "remainder": int(totals["remainder"])}
         estimator = "minibatch CKA, linear kernel, unbiased HSIC"
         facts = facts_of(features, totals, estimator, **counts, **vars(grid))
-        place = np.array(positions) - grid.prefix
-        row, column = (np.where(place < 0, np.nan, part) for part in np.divmod(place, grid.columns))
+        spatial_index = np.array(positions) - grid.prefix  # negative for prefix tokens
+        row, column = (
+            np.where(spatial_index < 0, np.nan, coordinate)
+            for coordinate in np.divmod(spatial_index, grid.columns)
+        )
         coords = {"token_row": ("token", row), "token_column": ("token", column)}
         coords |= {"layer": list(totals["hsic"]), "token": positions}
         dims, words = ("layer", "token", "row", "column"), ("CKA of token and input patch", "1")
@@ -116,61 +127,71 @@ def localization(
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
 
-def own_share(maps: np.ndarray, own: np.ndarray) -> float:
-    """Share of tokens of CKA (token, patch) whose most similar patch is their `own`."""
-    return float(np.mean(maps.argmax(axis=1) == own))
+def own_share(maps: np.ndarray, own_patches: np.ndarray) -> float:
+    """Share of tokens whose most similar patch is their own, from CKA `maps` (token, patch)."""
+    return float(np.mean(maps.argmax(axis=1) == own_patches))
 
 
 def _without_batches(
     batches: dict[str, np.ndarray], result: xr.DataArray
 ) -> dict[str, list[float]]:
-    """Attributes of the last layer without each batch, from its terms in each: lists of numbers."""
-    count = len(batches["hsic"])
-    *_, own = _compared(result)
-    if count < 2 or not len(own):
+    """The attributes `..._without_batch`, from the terms of the last layer in each batch."""
+    num_batches = len(batches["hsic"])
+    tokens, patches, own_patches = _compared(result)
+    if num_batches < 2 or not len(tokens):
         return {}
-    chosen = np.ix_(*_compared(result)[:2])
     shares, ranks = [], []
-    for number in range(count):
+    for left_out in range(num_batches):
         hsic, token, patch = (
-            np.delete(batches[name], number, axis=0).sum(axis=0)
+            np.delete(batches[name], left_out, axis=0).sum(axis=0)
             for name in ("hsic", "token", "patch")
         )
         with np.errstate(invalid="ignore", divide="ignore"):
             cka = hsic / np.sqrt(token[:, None] * patch)
-        rest = cka[chosen]
-        shares.append(own_share(rest, own))
-        ranks.append(float(ranks_of_own(rest, own).mean()))
+        maps = cka[np.ix_(tokens, patches)]
+        shares.append(own_share(maps, own_patches))
+        ranks.append(float(ranks_of_own(maps, own_patches).mean()))
     return {"own_share_without_batch": shares, "rank_without_batch": ranks}
 
 
-def ranks_of_own(maps: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Share of other patches with a lower CKA than the own one, of each token: shape (token,)."""
-    mine = maps[np.arange(len(maps)), own][:, None]
-    lower = (maps < mine).sum(axis=1) + 0.5 * ((maps == mine).sum(axis=1) - 1)
+def ranks_of_own(maps: np.ndarray, own_patches: np.ndarray) -> np.ndarray:
+    """Share of other patches with a lower CKA than the token's own patch: shape (token,).
+
+    Other patches with an equal CKA count half.
+    """
+    own_cka = maps[np.arange(len(maps)), own_patches][:, None]
+    lower = (maps < own_cka).sum(axis=1) + 0.5 * ((maps == own_cka).sum(axis=1) - 1)
     return lower / (maps.shape[1] - 1)
 
 
 def last_maps(similarity: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
-    """CKA of last-layer tokens, without the prefix, of shape (token, patch); their own patches."""
+    """The CKA of the last layer of shape (token, patch), and the index of each token's own patch.
+
+    It has the spatial tokens whose own patch has a CKA, and the patches that have one.
+    """
     similarity = expect_array(similarity, ("layer", "token", "row", "column"))
-    tokens, patches, own = _compared(similarity)
+    tokens, patches, own_patches = _compared(similarity)
     if not len(tokens) or len(patches) < 2:
         raise ValueError(
             "Expected spatial tokens and at least two patches. "
             f"Received: {similarity.sizes['token']} tokens and {len(patches)} patches with a CKA"
         )
     maps = similarity.values[-1].reshape(similarity.sizes["token"], -1)
-    return maps[np.ix_(tokens, patches)], own
+    return maps[np.ix_(tokens, patches)], own_patches
 
 
 def _compared(similarity: xr.DataArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Indices of spatial tokens, of patches with a CKA, and among these of the tokens' own."""
+    """The indices of the tokens and patches that are compared, and of each token's own patch.
+
+    Patches are those that have a CKA, tokens are the spatial ones whose own patch is among them,
+    and each token's own patch is an index into these patches.
+    """
     maps = similarity.values[-1].reshape(similarity.sizes["token"], -1)
-    own = (similarity["token_row"] * similarity.sizes["column"] + similarity["token_column"]).values
+    row, column = similarity["token_row"], similarity["token_column"]
+    own_patches = (row * similarity.sizes["column"] + column).values  # NaN for prefix tokens
     patches = np.flatnonzero(np.isfinite(maps).all(axis=0))
-    tokens = np.flatnonzero(np.isin(own, patches))
-    return tokens, patches, np.searchsorted(patches, own[tokens])
+    tokens = np.flatnonzero(np.isin(own_patches, patches))
+    return tokens, patches, np.searchsorted(patches, own_patches[tokens])
 
 
 def input_patches(images: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
@@ -181,13 +202,17 @@ def input_patches(images: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
     return tf.reshape(patches, (-1, grid.num_spatial, side * side * channels))
 
 
-def _own(kernels: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
-    """HSIC of each representation with itself, its largest possible value, squares: (item, 4)."""
+def _self_terms(kernels: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
+    """Four terms of each token or patch: float64 of shape (item, 4).
+
+    They are its HSIC with itself, the largest value that this HSIC can have, and the sums of
+    squares of its centred and of its raw values.
+    """
     n = tf.cast(tf.shape(kernels)[-1], tf.float64)
     hsic = tf.cast(tf.reduce_sum(kernels**2, axis=(-2, -1)), tf.float64)
     squares = tf.cast(scales[:, 1:], tf.float64)
-    both = tf.stack([hsic * _size(scales) ** 2, squares[:, 0] ** 2], axis=-1)
-    return tf.concat([both / (n * (n - 3.0)), squares], axis=-1)
+    hsic_and_bound = tf.stack([hsic * _size(scales) ** 2, squares[:, 0] ** 2], axis=-1)
+    return tf.concat([hsic_and_bound / (n * (n - 3.0)), squares], axis=-1)
 
 
 def _size(scales: tf.Tensor) -> tf.Tensor:
@@ -197,33 +222,34 @@ def _size(scales: tf.Tensor) -> tf.Tensor:
 
 def _ratio(totals: Totals, tokens: Sequence[int]) -> tuple[np.ndarray, int]:
     """CKA of shape (layer, token, patch), NaN at constant patches, and the number of these."""
-    layers, own = list(totals["token"]), np.stack(list(totals["token"].values()))
+    layers, token_terms = list(totals["token"]), np.stack(list(totals["token"].values()))
     require_finite("localization", [totals["patch"]], ["the images"])
-    require_finite("localization", own, layers)
-    if len(constant := np.argwhere(_constant(own))):
-        named = [f"{layers[layer]} (token {tokens[token]})" for layer, token in constant]
+    require_finite("localization", token_terms, layers)
+    if len(constant_tokens := np.argwhere(_constant(token_terms))):
+        named = [f"{layers[layer]} (token {tokens[token]})" for layer, token in constant_tokens]
         raise ValueError(
             "Expected every token to vary between examples. "
             f"Received a constant token: {format_list(named)}"
         )
-    constant = _constant(totals["patch"])
-    patch_hsic = np.where(constant, np.nan, totals["patch"][:, 0])
+    is_constant = _constant(totals["patch"])
+    patch_hsic = np.where(is_constant, np.nan, totals["patch"][:, 0])
     hsic = np.stack(list(totals["hsic"].values()))
-    return hsic / np.sqrt(own[:, :, :1] * patch_hsic), int(constant.sum())
+    return hsic / np.sqrt(token_terms[:, :, :1] * patch_hsic), int(is_constant.sum())
 
 
-def _constant(own: np.ndarray) -> np.ndarray:
-    """Whether examples differ by rounding errors only, or in one example a batch: shape (...,).
+def _constant(terms: np.ndarray) -> np.ndarray:
+    """Whether tokens or patches are constant, from their `_self_terms` (..., 4): shape (...,).
 
-    The unbiased HSIC takes out what a single example adds to its row and column of the kernel, so a
-    representation that one example differs in has none, and CKA would be a ratio of roundings.
+    A representation is constant if its examples differ only by rounding, or if only one example of
+    each batch differs. The unbiased HSIC removes what a single example adds to its row and column
+    of the kernel, so the CKA of such a representation would be a ratio of rounding errors.
     """
-    hsic, most, centred, raw = np.moveaxis(own, -1, 0)
-    return (centred <= 1e-12 * raw) | (hsic <= NEGLIGIBLE * most)
+    hsic, largest_hsic, centred, raw = np.moveaxis(terms, -1, 0)
+    return (centred <= 1e-12 * raw) | (hsic <= NEGLIGIBLE * largest_hsic)
 
 
 def _positions(tokens: Sequence[int] | None, grid: TokenGrid) -> list[int]:
-    """The chosen positions in the sequence, as a list of integers."""
+    """The positions of the measured tokens in the sequence; a `ValueError` for unknown ones."""
     positions = list(range(grid.num_tokens)) if tokens is None else list(tokens)
     if not positions or not set(positions) <= set(range(grid.num_tokens)):
         raise ValueError(

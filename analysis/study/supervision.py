@@ -1,4 +1,4 @@
-"""How models were trained: known for released names, and otherwise specified or unknown."""
+"""How a model was trained: looked up for released models, else as the user says, or unknown."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from vit_tf.checkpoints import released
 
 LABELS, IMAGE_TEXT, RECONSTRUCTION = "labels", "image-text", "reconstruction"
 CONTRASTIVE, SELF_DISTILLATION = "contrastive", "self-distillation"
-# What --supervision takes, in the words that complete "trained ...".
+# Keys are the values that --supervision takes; values are the words that complete "trained ...".
 SUPERVISIONS = {
     LABELS: "with class labels",
     IMAGE_TEXT: "with image-text pairs",
@@ -26,12 +26,14 @@ _BY_PAPER = {
     SELF_DISTILLATION: "DINO DINO2 DINO3",
     RECONSTRUCTION: "MAE BEIT BEIT2",
 }
-# A word of a name, also with a version: not "dino" in "dinosaurs".
+# Bounds of a whole word, perhaps with a version: "dino" matches in "dino" and "dinov2", not in
+# "dinosaurs".
 _START, _END = r"(?<![a-z])", r"(?=v?\d|[^a-z]|$)"
 _RELEASED = ("timm:", "hf://", "timm/", "facebook/")  # beginnings of names of released models
-# Endings of the files of authors.
+# Extensions of the files that authors release.
 _AUTHORS_FILES = (".pth", ".pth.tar", ".npz", ".pt")
-# Patterns for names that are in no table: those of timm, the hub, and the files of the authors.
+# Patterns in a name, tried before the paper that the checkpoint cites. They cover the names of
+# timm, of the hub and of the authors' files.
 _BY_NAME = {
     SELF_DISTILLATION: rf"{_START}(dino|ibot){_END}",
     RECONSTRUCTION: rf"{_START}((vit_?)?mae|beit|simmim){_END}",
@@ -43,7 +45,7 @@ _BY_NAME = {
 
 
 def require_supervisions(kinds: Iterable[str]) -> None:
-    """Raises a `ValueError` for an unknown kind of supervision; empty is one not known."""
+    """Raises a `ValueError` for an unknown kind of supervision; an empty string is allowed."""
     for kind in kinds:
         if kind and kind not in SUPERVISIONS:
             raise ValueError(
@@ -52,10 +54,12 @@ def require_supervisions(kinds: Iterable[str]) -> None:
 
 
 def supervision_of(source: str) -> str:
-    """The supervision of a released model, a key of `SUPERVISIONS`; empty where it is not known.
+    """The supervision of a released model, a key of `SUPERVISIONS`; empty where it is unknown.
 
-    `source` is a name or path as `vit_tf.load` opens it. A local path has a released name only if
-    it is a file that ends as those of the authors do; its folders are the user's own.
+    A fine-tuned model counts as trained with labels, if its pre-training is recognised.
+
+    `source` is a name or path as `vit_tf.load` opens it. A local path is recognised only by its
+    file name, and only with an extension in `_AUTHORS_FILES`: its folders are the user's own.
     """
     if source in released.bundled_models():
         return LABELS
@@ -63,13 +67,16 @@ def supervision_of(source: str) -> str:
     name = source if is_released else os.path.basename(source)
     if not (is_released or name.endswith(_AUTHORS_FILES)):
         return ""
-    known = next((kind for kind, at in _BY_NAME.items() if re.search(at, name, re.IGNORECASE)), "")
-    if source in released.CHECKPOINTS and not known:
-        citation = released.CHECKPOINTS[source].citation
-        papers = {
+    matching_kinds = (
+        kind for kind, pattern in _BY_NAME.items() if re.search(pattern, name, re.IGNORECASE)
+    )
+    supervision = next(matching_kinds, "")
+    if source in released.CHECKPOINTS and not supervision:
+        kind_by_paper = {
             released.PAPERS[paper]: kind
-            for kind, papers in _BY_PAPER.items()
-            for paper in papers.split()
+            for kind, paper_names in _BY_PAPER.items()
+            for paper in paper_names.split()
         }
-        known = papers.get(citation, "")
-    return LABELS if known and re.search(_FINE_TUNED, name, re.IGNORECASE) else known
+        supervision = kind_by_paper.get(released.CHECKPOINTS[source].citation, "")
+    is_fine_tuned = re.search(_FINE_TUNED, name, re.IGNORECASE)
+    return LABELS if supervision and is_fine_tuned else supervision
