@@ -71,8 +71,8 @@ def plot_attention_distance(
 ) -> "Axes":
     """Mean attention distance of each head, sorted within its layer (Figures 3 and 4 of Raghu).
 
-    A line for each layer, in pixels or the `units` of the result. Several results are a panel each,
-    on one scale.
+    Each line shows one layer, in pixels or in the `units` of the result. Each of several results
+    has a panel, on a common scale.
     """
     arrays = style.by_label(results)
     arrays = {label: select_layers(result, layers) for label, result in arrays.items()}
@@ -130,8 +130,8 @@ def _sorted_heads(ax: "Axes", result: xr.DataArray) -> "Axes":
 def plot_mean_distance(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Attention distance of every head by layer (Figures 4 and 15 of Walmer et al. 2023).
 
-    A point for each head, and a line through the means of the layers, as in the right panel of
-    figure 7 of Dosovitskiy et al. 2020.
+    Each point shows one head, and a line connects the means of the layers, as in figure 7 (right)
+    of Dosovitskiy et al. 2020.
     """
     distances = style.by_label(results)
     units = {str(result.attrs.get("units", "")) for result in distances.values()}
@@ -304,9 +304,11 @@ def _draw_heads(
 def plot_attention_offset(
     result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
-    """Centre of mass of each head's attention, from its query (Section 4.2 of Walmer et al. 2023).
+    """Mean offset of each head's attention from its query (section 4.2 of Walmer et al. 2023).
 
-    A point per head, right and down as in the image, a colour per layer; lines cross at the query.
+    Each point shows the centre of mass of one head's attention, relative to the position of the
+    query, which is where the grey lines cross. The axes point right and down, as in the image. Each
+    layer has a colour.
     """
     offsets = [select_layers(result[name], layers) for name in ("column_offset", "row_offset")]
     names, cut = shorten(layer_names(offsets[0]))
@@ -336,7 +338,7 @@ def plot_head_classes(
 ) -> "Axes":
     """The type of every attention head, with the direction of those that have one.
 
-    Layers left to right, heads downwards, a colour per type.
+    Layers run from left to right, and heads downwards. Each type has a colour.
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
@@ -388,7 +390,7 @@ def plot_attention_saliency(
 ) -> "Axes":
     """Overlap of attention with objects by layer (Figures 5 and 16 of Walmer et al. 2023).
 
-    Lines through the best head of each layer, over the points of all heads.
+    Each point shows one head, and lines connect the best heads of the layers.
     """
     heads = style.split(style.labelled(results, "iou"), "query")
     best = {key: iou.max("head") for key, iou in heads.items()}
@@ -517,10 +519,10 @@ def plot_attention_rows(
 def plot_gradient_attention(
     result: xr.DataArray, ax: "Axes | None", *, image: np.ndarray | None = None, example: int = 0
 ) -> "Axes":
-    """Gradient-weighted attention of what the model's head uses, a panel for each class.
+    """Gradient-weighted attention of the pooled tokens, with a panel for each class.
 
-    What the head uses is the mean over the queries `pooled_tokens` of the attributes. Every panel
-    is scaled to its own maximum.
+    The relevance is averaged over the tokens that the classification head pools, as queries. The
+    attribute `pooled_tokens` lists them. Each panel is scaled to its own maximum.
     """
     prefix, shape = style.token_layout(result)
     values = select_labels(result, example=example).values

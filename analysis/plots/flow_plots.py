@@ -70,7 +70,7 @@ def plot_skip_ratio(
 ) -> "Axes":
     """Skip-to-branch norm ratio by layer and token (Figures 7 left and E.1 of Raghu et al. 2021).
 
-    Layers left to right, tokens downwards.
+    Layers run from left to right, and tokens downwards.
 
     Args:
         results: NaN where a layer has fewer tokens (drawn grey). The attribute `prefix` is the
@@ -357,7 +357,7 @@ def plot_head_ablation(
 ) -> "Axes":
     """Effect of ablating each attention head: a cell per layer and head.
 
-    Layers left to right, heads downwards; grey where there is no head.
+    Layers run from left to right, and heads downwards. Cells without a head are grey.
     """
     values = expect_variable(result, _effect(change), ("layer", "head"))
     return _draw_cells(values, ax, style.titled("Head ablation", result), EFFECTS[change])
@@ -371,7 +371,7 @@ def plot_head_ablation(
 def plot_activation_patching(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Effect of patching each token of each layer with its value from another run.
 
-    Layers left to right, tokens downwards.
+    Layers run from left to right, and tokens downwards.
     """
     title = style.titled("Activation patching", result)
     return _draw_cells(result["transfer"], ax, title, "transfer (fraction of the score difference)")
@@ -398,7 +398,7 @@ def plot_head_effects(
 ) -> "Axes":
     """Effect of ablating each attention head against its attention distance.
 
-    A point for each head, with its 95 % interval where standard errors are known.
+    Each point shows one head, with its 95 % interval where standard errors are known.
 
     Args:
         results: the changes too; `distance` comes from `attention_distance`.
@@ -439,7 +439,7 @@ def plot_skip_ablation(
 ) -> "Axes":
     """Effect of removing the skips, or the branches, of each block.
 
-    A line for each model and path, in a band of 1.96 standard errors.
+    Each line shows one model and path, within a band of 1.96 standard errors.
     """
     lines, errors = (
         style.split(style.labelled(results, name, "layer", "path"), "path")
@@ -463,8 +463,9 @@ def plot_token_ablation(
 ) -> "Axes":
     """Effect of replacing a growing fraction of the tokens, in several orders.
 
-    A line for each order, with bars of 1.96 standard errors; prefix tokens, replaced together, are
-    points at 1. Several results are a panel each, on one scale.
+    Each line shows one order, with bars of 1.96 standard errors. Prefix tokens are replaced all at
+    once: they are shown as points at a fraction of 1. Each of several results has a panel, on a
+    common scale.
     """
     style.labelled(results, _effect(change), "tokens", "share")
     title = style.titled("Token ablation", results)

@@ -227,8 +227,8 @@ def _name_depth(ax: "Axes", names: Sequence[str], depth: np.ndarray, overlay: bo
 def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer and token pooling (Figures 11 and F.3 of Raghu et al. 2021).
 
-    A colour per model, a line style and marker per variant, the same in all models. Means over
-    seeds with error bars as in `plot_ridge_probe`.
+    Each model has a colour. Each variant has a line style and a marker, which are the same for all
+    models. Lines show means over seeds, with error bars as in `plot_ridge_probe`.
 
     Args:
         results: labels are "model: variant", such as "ViT-CLS: first token".
@@ -260,7 +260,10 @@ def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
 
 @draws("layer [seed]", of="ridge_probe", several=True, example=PROBES_AT_L2, by_name_only=True)
 def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
-    """Lines for each model and summary of its tokens, at the layers that have them all."""
+    """Ridge-probe accuracy by layer, for each combination of model and token summary.
+
+    Each line shows one combination. Only layers for which all summaries of a model exist are shown.
+    """
     results, shared = style.by_label(results), {}
     for label, result in results.items():
         layers = shared.setdefault(label.partition(": ")[0], list(result.layer.values))
@@ -363,7 +366,7 @@ def plot_knn_accuracy(
 ) -> "Axes":
     """k-NN accuracy by layer (Figures 9 and 28 of Walmer et al. 2023).
 
-    A colour per result, a line style per k.
+    Each result has a colour, and each k has a line style.
 
     Args:
         top: 1 or 5, for top-1 or top-5 accuracy.
@@ -387,7 +390,7 @@ def plot_linear_probe(
 ) -> "Axes":
     """Accuracy by layer of linear probes trained by gradient descent (Table 6 of Walmer et al.).
 
-    A colour per result, a line style per choice of tokens and batch normalisation.
+    Each result has a colour. Each choice of tokens and batch normalisation has a line style.
     """
     accuracies = style.by_label(results)
     lines = {
@@ -415,7 +418,7 @@ def plot_retrieval(
 ) -> "Axes":
     """Mean average precision of image retrieval by layer (Figures 9 and 29 of Walmer et al.).
 
-    A colour per result, a line style per difficulty.
+    Each result has a colour, and each difficulty has a line style.
     """
     scores = style.labelled(results, "score")
     lines = style.split(scores, "difficulty")
@@ -443,7 +446,7 @@ def plot_clustering(
 ) -> "Axes":
     """Agreement of clusters with labels by layer (Figures 7, 8 and 24 to 27 of Walmer et al.).
 
-    A line per result.
+    Each line shows one result.
 
     Args:
         score: `"purity"`, `"nmi"` or `"ari"`.
@@ -484,7 +487,7 @@ def plot_label_propagation(
 ) -> "Axes":
     """Quality of object masks propagated through videos, by layer (Figures 10 and 30 of Walmer).
 
-    A line per result.
+    Each line shows one result.
     """
     scores = style.labelled(results, "score")
     lines = {(label, "score"): score for label, score in scores.items()}
@@ -508,7 +511,7 @@ def plot_keypoint_correspondence(
 ) -> "Axes":
     """Percentage of correct keypoints (PCK) by layer (Figures 10 and 31 of Walmer et al. 2023).
 
-    A line per result.
+    Each line shows one result.
 
     Args:
         threshold: largest distance of a correct keypoint, as a fraction of the longer side of the

@@ -31,7 +31,7 @@ def plot_intrinsic_dimension(
 ) -> "Axes":
     """Intrinsic dimension, participation ratio and effective rank by layer, on a log scale.
 
-    A line per result and measure, with a band of the 95 % CI.
+    Each line shows one result and measure, with a band for its 95 % CI.
 
     Args:
         measure: `"two_nn"`, `"participation_ratio"` or `"effective_rank"`; all if None.
@@ -63,7 +63,7 @@ def plot_frequency_amplitude(
 ) -> "Axes":
     """Log amplitude at a high frequency by layer (Figure 2 of Park and Kim 2022).
 
-    A line per result, with a band of the 95 % CI.
+    Each line shows one result, with a band for its 95 % CI.
 
     Args:
         frequency: one of the result's fractions of the highest frequency.
@@ -90,8 +90,8 @@ def plot_equivariance_error(
 ) -> "Axes":
     """Equivariance error by layer and transform.
 
-    A line per result and transform, with a band of the 95 % CI. Missing points are shifts that are
-    no whole number of a layer's positions.
+    Each line shows one result and transform, with a band for its 95 % CI. Points are missing for
+    shifts that are not a whole number of a layer's positions.
     """
     lines = style.split(style.labelled(results, "error"), "transform")
     errors = style.split(style.labelled(results, "stderr"), "transform")
@@ -115,7 +115,7 @@ def plot_robustness(
 ) -> "Axes":
     """Accuracy over the strength of every perturbation (Figures 3 and 8 of Naseer et al. 2021).
 
-    A line per result, with a band of the 95 % CI of the change from intact images.
+    Each line shows one result, with a band for the 95 % CI of the change from intact images.
     """
     named = style.by_label(results)
     perturbations = layer_names(next(iter(named.values())), "perturbation")
@@ -187,8 +187,8 @@ def plot_outlier_tokens(
 ) -> "Axes":
     """Share of outlier tokens by layer, their norm, and the attention that tokens receive.
 
-    A line per result, and kind of tokens, with a band of the 95 % CI. Norms and attention of
-    outliers are missing where a layer has none.
+    Each line shows one result and kind of tokens, with a band for its 95 % CI. Norms and attention
+    of outliers are missing for layers without outliers.
     """
     named = style.by_label(results)
     title = style.titled("Outlier tokens", results)
@@ -301,7 +301,8 @@ def plot_shape_bias(
 ) -> "Axes":
     """Shape bias of each class and of all (Figure 4 of Geirhos et al. 2019).
 
-    A point per result and class of the shape, with its 95 % CI, and a line at the bias over all.
+    Each point shows one result and class of the shape, with its 95 % CI. A line marks the bias over
+    all images.
     """
     named = style.by_label(results)
     classes = layer_names(next(iter(named.values())), "class")

@@ -252,9 +252,9 @@ def _mark_matches(ax: "Axes", cka: np.ndarray) -> None:
 def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axes":
     """CKA of each layer with the layer of its name in another model (Figures 12, G.1 and G.2).
 
-    A line per result, from dark to bright, with a band of the 95 % interval where the number of
-    batches is known: Student's t over batches. The axis of CKA spans [0, 1], and more only if
-    values do.
+    Each line shows one result, and colours go from dark to bright. A band shows the 95 % interval
+    (Student's t over batches) where the number of batches is known. The axis of CKA spans [0, 1],
+    or more if values lie outside.
 
     Args:
         results: in order if the labels are, such as growing fractions of the training images.
