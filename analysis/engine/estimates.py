@@ -627,7 +627,7 @@ def images_needed(
         examples: number of images or runs of the pilot, where the result does not state it.
 
     Returns:
-        The number of images; of runs for an `Estimate` over runs.
+        The number of images. For an `Estimate` over runs, it is the number of runs.
 
     Raises:
         ValueError: unless exactly one of `half_width` and `power` is given; for a result without an

@@ -35,20 +35,21 @@ def features_of(
 ) -> Callable:
     """The features of a model for a measurement: a callable from images to `{layer: tensor}`.
 
-    For a whole model these are the layers of `kind`; a submodel, a SavedModel and a function are
+    For a whole model, these are the layers of `kind`. A submodel, a SavedModel and a function are
     used with all of their outputs, unless `layers` selects some.
 
     Args:
-        model: a built Keras model of one input, this package's or another; a submodel or a
+        model: a built Keras model with one input, from this package or another; a submodel or a
             SavedModel; the path of one of these or the name of a pretrained model, as `vit_tf.load`
-            opens them; or a function from images to `{layer: tensor}`; one that returns NumPy
-            arrays is run eagerly.
-        kind: `"representations"`, the layers of `vit_tf.submodel(model)`, `"attention"`, `"skips"`,
-            `"scores"` or another key of `engine.layers.KINDS`.
+            opens them; or a function from images to `{layer: tensor}`. A function that returns
+            NumPy arrays is run eagerly.
+        kind: which layers of a whole model are returned: a key of `engine.layers.KINDS`, such as
+            `"attention"`, `"skips"` or `"scores"`. `"representations"` are the layers of
+            `vit_tf.submodel(model)`.
         layers: shell pattern, name, or list of them, instead of the layers of the kind.
-        block: name of the block of the kind `"block_heads"`.
-        detail: a subset of the layers of a whole model, a key of `engine.layers.DETAILS` such as
-            `"blocks"` or `"sublayers"`; or how many of them, evenly spaced.
+        block: name of the block, for the kind `"block_heads"`.
+        detail: a subset of the layers of a whole model: a key of `engine.layers.DETAILS` such as
+            `"blocks"` or `"sublayers"`, or the number of layers to use, evenly spaced.
 
     Raises:
         ValueError: for an unsupported `model`, a model without layers of this kind, an unknown

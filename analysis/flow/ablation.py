@@ -268,17 +268,22 @@ def token_ablation(
 ) -> xr.Dataset:
     """Change of a model's predictions when the prefix, or a share of the other tokens, is removed.
 
-    The tokens are replaced at one layer. Spatial tokens are replaced in random order, by Euclidean
-    norm, the `"largest"` first (see `outlier_tokens`), or by the attention that they receive, the
-    most (`"attended"`) or the least (`"unattended"`) first: its mean over heads and over the prefix
-    queries, or over all queries if there is no prefix. ViTs are more robust than ResNets to patches
+    The tokens are replaced at one layer. Spatial tokens are replaced in one of these orders:
+
+    * `"random"`: in random order,
+    * `"largest"`: tokens with the largest Euclidean norm first (see `outlier_tokens`),
+    * `"attended"`: tokens that receive the most attention first,
+    * `"unattended"`: tokens that receive the least attention first.
+
+    The attention that a token receives is averaged over heads and over the prefix queries. If there
+    is no prefix, it is averaged over all queries. ViTs are more robust than ResNets to patches
     removed from the image (Naseer et al. 2021, https://arxiv.org/abs/2105.10497). See `effects` for
     the formulas of the changes.
 
     Args:
-        features: a model, or a submodel of the tokens to replace, of shape (example, token,
-            channel), of the scores, and, optionally, of the attention weights that order them, such
-            as `vit_tf.submodel(vit, "embedding", "block00/attention/weights", "logits")`.
+        features: a model; or a submodel that returns the tokens to replace, of shape (example,
+            token, channel), and the scores. To order tokens by attention, it also returns attention
+            weights: `vit_tf.submodel(vit, "embedding", "block00/attention/weights", "logits")`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap with the scores before a softmax, of shape (example, class).
         replacement: replacement of a token: `"zero"`; `"mean"`, its mean over the images; or
