@@ -36,15 +36,16 @@ def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.Da
     Args:
         kernel: a model that embeds patches of the image, its path or name; or an array of shape
             (row, column, channel, hidden unit), such as `model.patch_kernel`.
-        count: number of components; by default 28, as in the paper, or all of a small kernel.
+        count: number of components. The default is 28, as in the paper, or all components if the
+            kernel has fewer.
 
     Returns:
         DataArray of dims (component, row, column, channel), with the share of the variance as the
         coordinate `explained_variance` (component).
 
     Raises:
-        ValueError: for a kernel of another shape, that is not finite or whose filters are all
-            equal, and for more components than the kernel has.
+        ValueError: for a kernel that does not have this shape, is not finite or has equal filters
+            only, and for more components than the kernel has.
 
     Examples:
         >>> filters = analysis.patch_filters(vit, count=4)

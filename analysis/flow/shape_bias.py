@@ -43,14 +43,15 @@ def shape_bias(
             as the synthetic shapes may be in another order.
 
     Returns:
-        Dataset of `shape_bias`, `low` and `high`, the ends of its 95 % CI (Wilson 1927), over all
-        images and, as `class_shape_bias`, `class_low` and `class_high`, of shape (class,), over
-        those with a shape of the class; and of `decisions`, the shares of the decisions for shape,
-        texture and other classes, of shape (decision,). A bias without decisions for either is NaN.
+        Dataset with these variables. `shape_bias` is over all images, and `low` and `high` are the
+        ends of its 95 % CI (Wilson 1927). `class_shape_bias`, `class_low` and `class_high`, of
+        shape (class,), are over the images with a shape of the class. `decisions`, of shape
+        (decision,), holds the shares of decisions for shape, texture and other classes. A bias is
+        NaN if no decision is for shape or texture.
 
     Raises:
-        ValueError: for labels of another shape, beyond the classes, or equal for shape and texture,
-            and for scores that are not finite.
+        ValueError: for labels that do not have this shape, lie outside the range of classes, or
+            give shape and texture the same class; and for scores that are not finite.
 
     Examples:
         >>> conflicts = images, np.stack([labels, (labels + 1) % 3], axis=1)

@@ -143,7 +143,7 @@ def write_masks(folder: str | os.PathLike, masks: np.ndarray) -> None:
         None; one file for each frame is written.
 
     Raises:
-        ValueError: for masks of another shape or with other values.
+        ValueError: for masks that do not have this shape or these values.
 
     Examples:
         >>> masks = np.zeros((2, 32, 32), np.uint8)
@@ -203,7 +203,8 @@ def propagate(
         radius: largest distance along each axis, in tokens.
 
     Returns:
-        float32 array of shape (frame, row, column, label), that begins with `first`.
+        float32 array of shape (frame, row, column, label). The labels of the first frame are
+        `first`.
 
     Raises:
         ValueError: for arrays whose shapes do not match, and numbers out of range.
@@ -277,8 +278,8 @@ def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: Any) -> np
         **options: as for `propagate`.
 
     Returns:
-        uint8 array of shape (frame, height, width), that begins with `first`, with void as
-        background.
+        uint8 array of shape (frame, height, width). The mask of the first frame is `first`, with
+        void as background.
 
     Raises:
         ValueError: for a first mask that is not an index mask with an object, and as for
@@ -344,11 +345,13 @@ def follow_masks(
         first: index mask of shape (height, width), as for `propagate_masks`.
 
     Returns:
-        dict from layer to a uint8 array of shape (frame, height, width), 0 for the background and
-        1, 2, ... for objects, that begins with `first`.
+        dict from layer to masks, a uint8 array of shape (frame, height, width). Its values are 0
+        for the background and 1, 2, ... for objects. The mask of the first frame is `first`, with
+        void as background.
 
     Raises:
-        ValueError: as `propagate_masks` and `dense_features`, and for features not finite.
+        ValueError: as for `propagate_masks` and `dense_features`, and for features that are not
+            finite.
 
     Examples:
         >>> shapes = vit_tf.data.load_shape_videos(1, num_frames=4, image_size=32)
@@ -390,10 +393,10 @@ def label_propagation(
 ) -> xr.Dataset:
     """Accuracy of the masks that each layer propagates through videos from the first frame.
 
-    Region similarity J and boundary accuracy F of each object, averaged over all frames except the
-    first, which is given, and the last, which DAVIS leaves out (Walmer et al. 2023, section 6.2,
-    figures 10 and 30, table 4; Pont-Tuset et al. 2017). The mean over objects of (J + F) / 2 is the
-    `score` of a layer. `follow_masks` returns the masks.
+    The region similarity J and the boundary accuracy F of each object are averaged over frames. The
+    first frame is left out because its masks are given, and the last because DAVIS leaves it out
+    (Walmer et al. 2023, section 6.2, figures 10 and 30, table 4; Pont-Tuset et al. 2017). The
+    `score` of a layer is the mean over objects of (J + F) / 2. `follow_masks` returns the masks.
 
     Args:
         features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
@@ -407,8 +410,8 @@ def label_propagation(
         **options: as for `propagate`.
 
     Returns:
-        Dataset of `region` and `boundary` of shape (layer, object) and `score` of shape (layer,),
-        objects video by video, with the coordinate `video`.
+        Dataset of `region` and `boundary` of shape (layer, object), and of `score` of shape
+        (layer,). Objects are ordered by video, which the coordinate `video` names.
 
     Raises:
         ValueError: for videos of fewer than three frames or without an object in the first, and as

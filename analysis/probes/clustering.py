@@ -43,15 +43,15 @@ def clustering(
     Two other scores are the mutual information divided by the mean of both entropies, and the Rand
     index adjusted for chance (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25).
     Purity grows with the number of clusters, and at chance it is the share of the largest class:
-    compare with a baseline. Walmer et al. 2023 use 50 clusters for 50 classes; one cluster per
-    class is the default here.
+    compare with a baseline. The default is one cluster per class, as in Walmer et al. 2023, who use
+    50 clusters for 50 classes.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         num_clusters: number of clusters; as many as there are labels if None.
         seed: seed of the initial centres.
-        starts: number of initializations, of which the one with the smallest inertia is used.
+        starts: number of initializations; the one with the smallest inertia is used.
 
     Returns:
         Dataset of `purity`, `nmi` and `ari` of shape (layer,). The adjusted index may be negative.
@@ -97,9 +97,9 @@ def object_clustering(
     """Agreement of k-means clusters of objects or parts with their labels, as in `clustering`.
 
     The features of an object are averaged under its mask (Walmer et al. 2023, sections 5.3 and D.5,
-    figures 8, 26 and 27). The paper does not state the number of clusters; the authors' code uses
-    80 for objects and parts, though these have fewer classes: for comparable numbers use
-    `num_clusters=80`, which needs at least 80 objects, and `dense_features`.
+    figures 8, 26 and 27). The paper does not state the number of clusters. The authors' code uses
+    80 clusters for objects and for parts, more than there are classes. For comparable numbers, use
+    `num_clusters=80` and `dense_features`; this needs at least 80 objects.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of tokens that lie on the
@@ -171,7 +171,7 @@ def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tenso
         Tensor of shape (example, object, channel); NaN for an empty mask.
 
     Raises:
-        ValueError: for tokens or masks of other shapes.
+        ValueError: for tokens or masks that do not have these shapes.
 
     Examples:
         >>> tokens = np.ones((1, 4, 8), np.float32)

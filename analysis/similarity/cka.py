@@ -454,10 +454,10 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> St
     (Walmer et al. 2023, section D.4, figure 23).
 
     Args:
-        features: a model, or a callable from images to taps, of which `"block/site/skip"` and
-            `"block/site/branch"` are compared.
+        features: a model, or a callable from images to taps. The taps `"block/site/skip"` and
+            `"block/site/branch"` of each block are compared.
         images: as in `vit_tf.analysis`.
-        site: `"attention"`, `"mlp"` or another site that has them.
+        site: `"attention"`, `"mlp"` or another site with a skip and a branch.
 
     Returns:
         Dataset as from `cka`: `layer_x` are the branches, `layer_y` the skips.

@@ -39,32 +39,43 @@ def cka_sensitivity(
         share(component) = HSIC(K_1, L_1) / HSIC(K, L)
         share(pixels)    = HSIC(K, P) HSIC(P, L) / (HSIC(P, P) HSIC(K, L))
 
-    `K` and `L` are the centred kernels of two layers. `S` are the images of each batch with the
-    largest `sum_j K_ij^2` or `sum_j L_ij^2`; moving few images far changes CKA to almost any value,
-    though every other distance stays (Davari et al. 2022, https://arxiv.org/abs/2210.16156). `K_1`
-    is the kernel of the first principal component of a batch, which a block of similar layers often
-    shares (Nguyen et al. 2022, https://arxiv.org/abs/2202.07184). `P` is the linear kernel of the
-    pixels, on which `K` and `L` are regressed: similar images look similar to any two models (Cui
-    et al. 2022, https://arxiv.org/abs/2202.00095). HSIC is that of `cka`, summed over minibatches.
+    `K` and `L` are the centred kernels of two layers. HSIC is summed over minibatches, as in `cka`.
+    The other symbols are:
+
+    * `S`: the images of each batch with the largest `sum_j K_ij^2`, and those with the largest
+      `sum_j L_ij^2`. The number of images is `fraction` of the batch for each layer.
+    * `K_1` and `L_1`: the kernels of the first principal component of each layer in a batch.
+    * `P`: the centred linear kernel of the pixels. `K` and `L` are regressed on it.
+
+    Three papers show why these parts matter:
+
+    * If a few images are moved far away, CKA can take almost any value, although all other
+      distances stay the same (Davari et al. 2022, https://arxiv.org/abs/2210.16156).
+    * The first principal component is often the same in a block of similar layers (Nguyen et al.
+      2022, https://arxiv.org/abs/2202.07184).
+    * Images with similar pixels have similar representations in any two models (Cui et al. 2022,
+      https://arxiv.org/abs/2202.00095).
 
     Args:
         features_x, images, features_y: as for `cka`. Without images, precomputed activations have
             no pixels, and `"pixels"` is NaN.
-        fraction: fraction of the images of a batch that counts as few, at least one, for either
-            layer.
+        fraction: fraction of the images of a batch that is in `S` because of each layer; at least
+            one image.
         unbiased: whether HSIC is unbiased. If False, the centred kernels keep their diagonals
             (Kornblith et al. 2019), and CKA is larger for smaller batches.
 
     Returns:
-        Dataset of `cka` and `stderr` of shape (layer_x, layer_y) as from `cka`, and of `share`,
-        `without`, CKA without the images, the component or the pixels, and `change_stderr`, the
-        standard error of `without - cka` on the same images, of shape (part, layer_x, layer_y),
-        with the parts `"images"`, `"component"` and `"pixels"`. Standard errors are jackknifed over
-        batches. `without` is 0 for a layer of nothing but that component or those pixels, such as
-        a rotation of the pixels. It may leave [-1, 1], as an unbiased CKA does.
+        Dataset of `cka` and `stderr` of shape (layer_x, layer_y), as from `cka`, and of three
+        variables of shape (part, layer_x, layer_y), for the parts `"images"`, `"component"` and
+        `"pixels"`. `share` is the part's share of the numerator of CKA. `without` is CKA without
+        the part. `change_stderr` is the standard error of `without - cka` on the same images.
+        Standard errors are jackknifed over batches. `without` is 0 if a layer consists only of the
+        component or of the pixels, such as a rotation of the pixels. It may lie outside [-1, 1],
+        as an unbiased CKA may.
 
     Raises:
-        ValueError: for batches of fewer than 8 images, a fraction beyond (0, 0.25], and as `cka`.
+        ValueError: for batches of fewer than 8 images, a fraction outside of (0, 0.25], and as for
+            `cka`.
 
     Examples:
         >>> sensitivity = analysis.cka_sensitivity(vit, images)

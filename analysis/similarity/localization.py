@@ -38,30 +38,30 @@ def localization(
     token t and all pixels of patch p (Raghu et al. 2021, section 7, figures 9, 10, D.1 to D.3).
     Layers are compared on one grid: measure the stages of a ResNet one by one.
 
-    CKA is undefined for a patch that is the same in all images of each batch, or in all but one,
-    such as a blank corner: its cells are NaN, and the attribute `constant_patches` counts such
-    patches. Memory holds one kernel of example x example float32 values for each token of each
-    layer and for each patch. In batches of 128, the 12 x 197 + 196 kernels of a ViT-B/16 take
-    168 MB; select fewer `tokens` for larger batches.
+    A patch in which at most one image of any batch differs, such as a blank corner, has no CKA: its
+    cells are NaN, and the attribute `constant_patches` counts such patches. Up to layers x tokens +
+    patches kernels of example x example float32 values are in memory at once. For 12 x 197 + 196
+    kernels and batches of 128 images, they need 168 MB. Select fewer `tokens` for larger batches.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
             channel), or (example, row, column, channel), each position a token, row by row.
         images, grid: as in `vit_tf.analysis`.
-        tokens: positions in the sequence, prefix included, of the tokens to measure; default: all.
+        tokens: positions of the tokens to measure, in the sequence with its prefix; all by default.
 
     Returns:
         DataArray of shape (layer, token, row, column). The coordinates `token_row` and
-        `token_column` are the token's own position, NaN for prefix tokens. Values are not clamped.
-        With several batches, two attributes show the error over images: lists with one number for
-        each batch, computed for the last layer without this batch. `own_share_without_batch` is the
-        share of tokens whose most similar patch is their own. `rank_without_batch` is the share of
-        other patches with a lower CKA than the token's own patch, averaged over tokens.
+        `token_column` are the token's own position, NaN for prefix tokens. CKA is not clamped to
+        [0, 1]. For several batches, two attributes show the error over images. They are lists with
+        a value for each batch, computed for the last layer without that batch. The attribute
+        `own_share_without_batch` holds the share of tokens whose most similar patch is their own.
+        The attribute `rank_without_batch` holds the share of other patches with a lower CKA than
+        the token's own patch, averaged over tokens.
 
     Raises:
-        ValueError: for taps that do not share one grid that tiles the images, unknown `tokens`, a
-            batch, not the last, of fewer than 4 examples, a token that is constant (layer and token
-            are named) or values that are not finite.
+        ValueError: for taps that do not share a grid that tiles the images, unknown `tokens`, fewer
+            than 4 examples in a batch other than the last, a constant token (the message names it
+            and its layer), or values that are not finite.
 
     Examples:
         >>> similarity = analysis.localization(vit, images, tokens=[0, 5])

@@ -479,8 +479,8 @@ def pooled_tokens_plateau(first_token: xr.DataArray, mean: xr.DataArray) -> Esti
 def gap_tokens_become_alike(mean: xr.DataArray, first_token: xr.DataArray) -> Estimate:
     """With average pooling, the first token is further below the mean early than in the last layer.
 
-    Probe accuracy on the mean of all tokens minus on the first token, mean over the lower half of
-    the layers, minus the same in the last layer.
+    Gap in the lower half of the layers (mean over layers) minus gap in the last layer. The gap is
+    the probe accuracy on the mean of all tokens minus the probe accuracy on the first token.
 
     The standard error is binomial and treats the two accuracies as independent.
     """
