@@ -61,8 +61,8 @@ def difference_of(roles: xr.Dataset, content: str) -> Estimate:
 def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
     """High-norm tokens hold more information on the whole image than ordinary tokens.
 
-    Accuracy of a classifier of the image from one outlier token, minus that from one ordinary token
-    of the same image, mean over the layers with outlier tokens.
+    Accuracy of predicting the image's class from one outlier token minus the accuracy from one
+    ordinary token of the same image, averaged over the layers with outlier tokens.
 
     The claim is not tested if the model has no such tokens: Darcet et al. 2024 observe them in
     large models that were trained for long. The interval is over images.
@@ -74,8 +74,8 @@ def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
 def outliers_hold_no_position(roles: xr.Dataset) -> Estimate:
     """High-norm tokens hold less information on their position than ordinary tokens.
 
-    Accuracy of a classifier of the position from one outlier token, minus that from one ordinary
-    token of the same image, mean over the layers with outlier tokens.
+    Accuracy of predicting the position from one outlier token minus the accuracy from one ordinary
+    token of the same image, averaged over the layers with outlier tokens.
 
     If all outliers have the same position, their content is not needed to predict it: compare the
     accuracy with `chance`. The interval is over images.

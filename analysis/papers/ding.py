@@ -42,8 +42,8 @@ def measures_of(model: StudyModel) -> SharedPass | None:
 def measures_disagree(result: xr.Dataset) -> Estimate:
     """Similarity measures often disagree about which layers are similar.
 
-    Rank correlation of the similarities of all pairs of layers, mean over pairs of measures: 1 if
-    all measures rank the pairs in the same order.
+    Rank correlation between two measures over all pairs of layers, averaged over pairs of measures.
+    It is 1 if all measures rank the pairs of layers in the same order.
 
     The threshold of 1/2 is a convention: it lies midway between equal and unrelated orders.
     Measures that do not give 1 for a layer with itself are left out, since they disagree because of

@@ -122,8 +122,8 @@ def vit_gains_more_from_data(
 ) -> Estimate:
     """With more data, the ViT catches up with the ResNet, whose inductive biases help with little.
 
-    Test accuracy, ViT minus ResNet, trained on all data minus on the smallest fraction that both
-    were trained on.
+    Difference in test accuracy (ViT minus ResNet) of models trained on all data, minus this
+    difference for models trained on the smallest fraction that both were trained on.
     """
     return minus(_gap(vit, resnet), _gap(less_vit, less_resnet))
 
@@ -134,8 +134,8 @@ def resnet_better_on_little_data(
 ) -> Estimate:
     """With little data, the ResNet is more accurate than the ViT.
 
-    Test accuracy trained on the smallest fraction of the data that both were trained on, ResNet
-    minus ViT.
+    Test accuracy of the ResNet minus test accuracy of the ViT, both trained on the smallest
+    fraction of the data that both were trained on.
     """
     return _gap(less_resnet, less_vit)
 
@@ -146,7 +146,7 @@ def vit_better_on_all_data(
 ) -> Estimate:
     """With enough data, the ViT is more accurate than the ResNet.
 
-    Test accuracy trained on all data, ViT minus ResNet.
+    Test accuracy of the ViT minus test accuracy of the ResNet, both trained on all data.
 
     "Enough" is up to 300 million images in the paper.
     """
@@ -165,7 +165,7 @@ def vit_better_on_all_data(
 def hybrid_better_at_small_compute(hybrid: Accuracy, vit: Accuracy) -> Estimate:
     """At small computational budgets, hybrids are slightly more accurate than pure ViTs.
 
-    Test accuracy, hybrid minus ViT, with the same recipe.
+    Test accuracy of the hybrid minus test accuracy of the ViT, both trained with the same recipe.
 
     The study's hybrid takes about an eighth more operations per image.
     """
@@ -231,8 +231,8 @@ def near_positions_are_similar(similarity: xr.DataArray) -> Estimate:
 def positions_have_rows_and_columns(similarity: xr.DataArray) -> Estimate:
     """Patches in the same row or column have similar position embeddings.
 
-    Cosine similarity of position embeddings in the same row or column minus that of others at equal
-    distance, mean over distances.
+    Cosine similarity of position embeddings in the same row or column minus the similarity of
+    others at equal distance, averaged over distances.
 
     Distance alone would make positions in a row similar as well. The similarity of others is
     interpolated between their distances. Descriptive: these are all positions of the model, not a

@@ -39,7 +39,8 @@ def cka_of_two(first: StudyModel, second: StudyModel) -> SharedPass:
 def uniform_structure(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     """Lower and upper layers are more similar in the ViT than in the ResNet.
 
-    Mean CKA between the block outputs of the lower and of the upper half, ViT minus ResNet.
+    Mean CKA between block outputs of the lower half and those of the upper half: the value of the
+    ViT minus the value of the ResNet.
 
     Each block or unit counts once, whatever its number of layers.
     """
@@ -95,8 +96,8 @@ def early_correspondence(cross: xr.Dataset) -> Estimate:
 def mixer_like_vit(with_vit: xr.Dataset, with_resnet: xr.Dataset) -> Estimate:
     """An MLP-Mixer is more similar to a ViT than to a ResNet.
 
-    CKA of each block of the Mixer with its best-matching block or unit, mean over blocks, with the
-    ViT minus with the ResNet.
+    CKA of each Mixer block with the best-matching block or unit of another model, averaged over
+    Mixer blocks: the value for the ViT minus the value for the ResNet.
 
     The paper compares the structure within the models too.
     """
@@ -126,8 +127,8 @@ def last_layers_alike(result: xr.Dataset) -> Estimate:
 def best_matches(result: xr.Dataset) -> Estimate:
     """CKA of best-matching layers of two models.
 
-    CKA of each layer of the first model with the most similar layer of the second, mean over the
-    layers of the first.
+    CKA of each layer of the first model with the most similar layer of the second model, averaged
+    over the layers of the first model.
     """
     return of_cka(lambda cka: cka.max(axis=1).mean(), expect_cka(result))
 

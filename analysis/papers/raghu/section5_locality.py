@@ -72,8 +72,8 @@ def first_block_mixes(kinds: xr.Dataset) -> Estimate:
 def last_block_global(distance: xr.DataArray, patterns: xr.Dataset) -> Estimate:
     """Most heads of the last block are global.
 
-    Share of the last block's heads with an attention distance of at least half that of uniform
-    attention.
+    Share of the last block's heads whose attention distance is at least half the distance of
+    uniform attention.
 
     Half of uniform attention, a convention, is midway between a head that attends to its own
     position only and one that attends uniformly. Heads that attend almost uniformly in every image
@@ -102,8 +102,9 @@ def last_block_global(distance: xr.DataArray, patterns: xr.Dataset) -> Estimate:
 def less_data_less_local(less: xr.DataArray, complete: xr.DataArray) -> Estimate:
     """With less training data, lower attention layers do not learn to attend locally.
 
-    Attention distance of the most local head of each layer of the lower half, relative to uniform
-    attention, mean over layers: trained on the smallest fraction of the data minus on all.
+    Attention distance of the most local head, relative to uniform attention, averaged over the
+    layers of the lower half: the value for the model trained on the smallest fraction of the data
+    minus the value for the model trained on all data.
 
     In `vit-tf study`, models trained on less data have as many updates as the one on all.
     """
@@ -289,8 +290,8 @@ def _part(model: StudyModel, analysis: str, taps: Sequence[str]) -> Measurement:
 def early_fields(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """Effective receptive fields of lower layers are larger in the ViT than in the ResNet.
 
-    Mean receptive-field size in the lower half of the layers, ViT minus ResNet. A size of 1 means
-    that all pixels have equal influence.
+    Mean receptive-field size in the lower half of the layers: the value for the ViT minus the value
+    for the ResNet. A size of 1 means that all pixels have equal influence.
 
     The difference between untrained copies is due to the architectures alone. The fields are
     measured on few images and channels, so their error is not known.
@@ -311,9 +312,9 @@ def early_fields(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
 def branch_fields(branch: xr.DataArray, total: xr.DataArray, distance: xr.DataArray) -> Estimate:
     """Receptive fields of later attention sublayers depend on their own patch through the skip.
 
-    Share of the centre patch in its receptive field, attention branch minus sum with the skip, mean
-    over the upper half of the sublayers, and that of the trained model minus that of untrained
-    copies.
+    Share of the centre patch in the receptive field of an attention branch minus its share after
+    the sum with the skip, averaged over the upper half of the sublayers. The difference for
+    untrained copies is subtracted from the difference for the trained model.
 
     Without the skip, the share falls in any model, even an untrained one: training has to add to
     this. The fields are measured on few images and channels, so their error is not known.
@@ -341,8 +342,8 @@ FEW_FIELDS = "the error of a field of few images and channels is not known"
 def early_extent(field: xr.DataArray) -> Estimate:
     """Receptive-field size in the lower half.
 
-    Standard deviation of pixel position, weighted by the effective receptive field of the centre
-    and divided by that of a uniform field; mean over the lower layers.
+    Standard deviation of pixel position, weighted by the effective receptive field of the centre,
+    relative to a uniform field and averaged over the lower half of the layers.
     """
     return student(lower(extent(field)), "layers")
 

@@ -62,8 +62,8 @@ def _with_accuracy(model: StudyModel) -> str:
 def cls_skips_first(ratios: xr.Dataset) -> Estimate:
     """Skips propagate CLS more than spatial tokens in the first half, and less in the second.
 
-    Skip-to-branch norm ratio, CLS token divided by spatial tokens, in the lower half of the blocks,
-    divided by the same in the upper half.
+    Skip-to-branch norm ratio of the CLS token divided by the ratio of the spatial tokens: the value
+    in the lower half of the blocks divided by the value in the upper half.
 
     The ratios are averaged (geometric mean) over the sublayers of a block and then over blocks, so
     that attention and MLP count equally. The threshold is 1: no change with depth.
@@ -103,7 +103,7 @@ def _cls_over_spatial(ratios: xr.Dataset) -> np.ndarray:
 def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     """Skip connections are more influential in the ViT than in the ResNet.
 
-    Skip-to-branch norm ratio of identity skips, ViT divided by ResNet.
+    Skip-to-branch norm ratio of identity skips: the ViT's ratio divided by the ResNet's.
 
     The value of a model is the mean over tokens, then the geometric mean over layers. The paper's
     ResNet (v1) applies a ReLU after the sum, as do those of timm and torchvision. Its identity
@@ -140,7 +140,8 @@ def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
 def skips_partition(intact: xr.Dataset, without: xr.Dataset, block: str) -> Estimate:
     """Without the skips of a block, layers before it and after it are less similar.
 
-    Mean CKA between the layers before and after the block, without its skips minus with.
+    Mean CKA between the layers before and after the block: the value for the model without the
+    block's skips minus the value for the model with all skips.
     """
     names = layer_names(intact["cka"], "layer_x")
     inside = [i for i, name in enumerate(names) if name.split("/")[0] == block] or [0]
@@ -165,7 +166,7 @@ def skips_partition(intact: xr.Dataset, without: xr.Dataset, block: str) -> Esti
 def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
     """Removing the skips of a middle block reduces accuracy.
 
-    Test accuracy with all skips minus without those of the block.
+    Test accuracy with all skips minus test accuracy without the skips of the block.
 
     From accuracy in [0, 1], number of test examples and, where known, which of them are classified
     correctly, and the number of classes.
@@ -181,8 +182,8 @@ def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
 def skips_over_branches(ratios: xr.Dataset) -> Estimate:
     """Skip-to-branch norm ratio.
 
-    Norm of the skip divided by that of its branch, mean over tokens, geometric mean over layers.
-    Above 1, the skip dominates.
+    Norm of the skip divided by the norm of its branch, averaged over tokens, and then over layers
+    (geometric mean). Above 1, the skip dominates.
     """
     ratio = expect_variable(ratios, "norm_ratio", ("layer", "token")).values
     return transformed(student(np.log(np.nanmean(ratio, axis=1)), "layers"), np.exp)

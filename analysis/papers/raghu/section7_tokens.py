@@ -122,8 +122,9 @@ def _batches_of(similarity: xr.DataArray) -> tuple[float, str, str]:
 def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
     """A ViT trained with a CLS token localizes better than one with global average pooling.
 
-    Share of other patches with a lower CKA to a last-layer token than its own patch, CLS minus
-    average pooling, and that of trained models minus that of untrained ones.
+    Share of other patches whose CKA with a last-layer token is lower than that of its own patch.
+    The share for average pooling is subtracted from the share for CLS, and then the difference for
+    untrained models from the difference for trained models.
 
     As `vit_localizes_more`.
     """
@@ -142,8 +143,8 @@ def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
 def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """The ViT localizes better than the ResNet.
 
-    Share of other patches with a lower CKA to a last-layer token than its own patch, ViT minus
-    ResNet, on the coarser grid.
+    Share of other patches whose CKA with a last-layer token is lower than that of its own patch,
+    on the coarser grid: the ViT's share minus the ResNet's.
 
     The share is 1 if all tokens are most similar to their own patch, and 1/2 by chance, on any
     grid. Only the rank counts: the ResNet may have a larger CKA with its own patch and also with
@@ -368,7 +369,8 @@ def mean_probe_of(model: StudyModel) -> Measurement | Measurements:
 def gap_tokens_classify(gap: xr.DataArray, vit: xr.DataArray) -> Estimate:
     """Single-token probes are more accurate with average pooling than with a CLS token.
 
-    Mean accuracy of probes on single last-layer tokens, average pooling minus CLS.
+    Mean accuracy of probes on single last-layer tokens: the value for the model with average
+    pooling minus the value for the model with a CLS token.
 
     The standard error is binomial, on the assumption that all tokens fail on the same images.
     """
@@ -387,7 +389,8 @@ def gap_tokens_classify(gap: xr.DataArray, vit: xr.DataArray) -> Estimate:
 def resnet_tokens_classify(resnet: xr.DataArray, vit: xr.DataArray) -> Estimate:
     """Single-token probes are more accurate for the ResNet than for a ViT with a CLS token.
 
-    Mean accuracy of probes on single last-layer positions or tokens, ResNet minus CLS.
+    Mean accuracy of probes on single positions or tokens of the last layer: the value for the
+    ResNet minus the value for the ViT with a CLS token.
 
     As `gap_tokens_classify`.
     """
@@ -421,8 +424,8 @@ def _better_tokens(*results: xr.DataArray) -> Estimate:
 def native_readouts_equal(first_token: xr.DataArray, mean: xr.DataArray) -> Estimate:
     """CLS and average-pooling models perform very similarly with their native aggregation.
 
-    Absolute difference in probe accuracy in the last layer: on the CLS token of the one model, on
-    the mean of all tokens of the other.
+    Absolute difference between two probe accuracies in the last layer: on the CLS token of one
+    model, and on the mean of all tokens of the other model.
 
     The threshold of 0.05 is a convention. If the interval of the signed difference contains 0, that
     of the absolute difference starts at 0.
@@ -450,8 +453,8 @@ def native_readouts_equal(first_token: xr.DataArray, mean: xr.DataArray) -> Esti
 def pooled_tokens_plateau(first_token: xr.DataArray, mean: xr.DataArray) -> Estimate:
     """In the last layers of a CLS model, accuracy on CLS rises more than that on pooled tokens.
 
-    Increase in probe accuracy over the last third of the layers, on the CLS token minus on the mean
-    of all tokens.
+    Increase in probe accuracy over the last third of the layers: the increase on the CLS token
+    minus the increase on the mean of all tokens.
 
     The interval is over images: for each image, the result stores in which layers its class is
     predicted correctly.
@@ -501,8 +504,8 @@ def gap_tokens_become_alike(mean: xr.DataArray, first_token: xr.DataArray) -> Es
 def data_improve_middle_layers(complete: xr.DataArray, less: xr.DataArray) -> Estimate:
     """Pre-training on more data gives much higher accuracy even in middle layers.
 
-    Probe accuracy of the middle third of the layers, mean, trained on all data minus on the
-    smallest fraction.
+    Probe accuracy, averaged over the middle third of the layers: the value for the model trained on
+    all data minus the value for the model trained on the smallest fraction.
     """
     return _better_middle(complete, less)
 
@@ -519,7 +522,8 @@ def data_improve_middle_layers(complete: xr.DataArray, less: xr.DataArray) -> Es
 def larger_vits_have_better_middle_layers(larger: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """Larger ViTs have much stronger intermediate representations than ResNets.
 
-    Probe accuracy of the middle third of the layers, mean, larger ViT minus ResNet.
+    Probe accuracy, averaged over the middle third of the layers: the larger ViT's minus the
+    ResNet's.
     """
     return _better_middle(larger, resnet)
 

@@ -83,8 +83,9 @@ def same_blocks_of(models: list[StudyModel]) -> Measurements:
 def data_hunger(similarity: xr.Dataset) -> Estimate:
     """Higher layers need more training data than lower layers.
 
-    CKA with the model trained on all data, lower blocks minus upper, at the smallest fraction;
-    minus the same for a second seed trained on all data.
+    CKA with the model trained on all data, averaged over the lower blocks, minus the average over
+    the upper blocks. This difference for a second seed trained on all data is subtracted from the
+    difference for the model trained on the smallest fraction.
 
     The second seed is the control: differences between two runs on all data are not due to data.
     """
@@ -116,9 +117,9 @@ def data_hunger(similarity: xr.Dataset) -> Estimate:
 def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate:
     """Higher layers of larger models need more training data.
 
-    How much lower the CKA with the model trained on all data is, in the upper half of the blocks,
-    for a model trained on the smallest fraction than for a second seed trained on all data; larger
-    ViT minus ViT.
+    CKA with the model trained on all data, in the upper half of the blocks: the value for a second
+    seed trained on all data minus the value for a model trained on the smallest fraction. The ViT's
+    difference is subtracted from the larger ViT's.
 
     The second seeds are the control: two runs of a larger model may differ more on all data too.
     """
@@ -155,8 +156,8 @@ def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate
 def fine_tuning_keeps_first_blocks(similarity: xr.Dataset) -> Estimate:
     """The first four to five of 12 blocks are well preserved by fine-tuning.
 
-    CKA of each block with itself before fine-tuning, mean over the first third of the blocks minus
-    over the rest.
+    CKA of each block with itself before fine-tuning: the mean over the first third of the blocks
+    minus the mean over the other blocks.
     """
     similarity = expect_cka(blocks_of(similarity), ("layer",))
     count = similarity.sizes["layer"]
@@ -195,8 +196,8 @@ far_fine_tuning_keeps_first_blocks = claim(
 def far_domains_change_more(near: xr.Dataset, far: xr.Dataset) -> Estimate:
     """Fine-tuning on a far domain changes representations more than on a near one.
 
-    CKA of each block with itself before fine-tuning, mean over blocks: that of the model fine-tuned
-    on a near domain minus that of the model fine-tuned on a far domain.
+    CKA of each block with itself before fine-tuning, averaged over blocks: the value after
+    fine-tuning on a near domain minus the value after fine-tuning on a far domain.
 
     Both are measured on the same images. The paper fine-tunes models of natural images on others
     (ImageNet, CIFAR-100), and on medical and satellite images.

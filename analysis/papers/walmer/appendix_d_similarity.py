@@ -71,7 +71,8 @@ def residual_cka_of(model: StudyModel) -> SharedPass:
 def skips_diverge(similarity: xr.Dataset) -> Estimate:
     """In mid-to-late layers of supervised ViTs, attention adds information that its skip lacks.
 
-    CKA between each attention branch and its skip, upper half minus lower.
+    Mean CKA between attention branches and their skips in the upper half of the layers minus the
+    mean in the lower half.
     """
     similarity = expect_cka(similarity)
     skips = {
@@ -92,8 +93,8 @@ def skips_diverge(similarity: xr.Dataset) -> Estimate:
 def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
     """ViTs trained by reconstruction have an X pattern: their last layers return to the first.
 
-    CKA of each layer of the first third with its mirror image in the last third, minus its CKA with
-    the middle layer, mean over layers.
+    CKA of a layer of the first third with its mirror image in the last third minus its CKA with the
+    middle layer, averaged over the layers of the first third.
 
     The pattern appears if the model contains both an encoder and a decoder. If layers only drift
     apart with depth, they are more similar to the middle layer. The interval is over images.

@@ -137,7 +137,7 @@ def masked_offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
 def offset_heads_early(kinds: xr.Dataset) -> Estimate:
     """In supervised ViTs, offset heads are in the early layers.
 
-    Share of offset heads, lower half minus upper.
+    Share of offset heads in the lower half of the layers minus their share in the upper half.
 
     Descriptive: these are all heads of the model, not a sample. Not tested without offset heads.
     """
@@ -178,7 +178,8 @@ def layers_mix(kinds: xr.Dataset) -> Estimate:
 def distance_dips(distance: xr.DataArray) -> Estimate:
     """Attention distance dips around layers 3 to 6 of 12, compared with the first two.
 
-    Attention distance with the image as a unit square, layers 3 to 6 of 12 minus the first two.
+    Attention distance, with the image as a unit square: the mean over layers 3 to 6 of 12 minus the
+    mean over the first two layers.
 
     In models of other depths, layers at the same relative depth are used. The heads of a layer are
     averaged, and the interval takes into account that neighbouring layers are similar.
@@ -200,7 +201,8 @@ def distance_dips(distance: xr.DataArray) -> Estimate:
 def distance_rises(distance: xr.DataArray) -> Estimate:
     """In the later layers of supervised ViTs, attention distance increases again.
 
-    Attention distance with the image as a unit square, upper half minus layers 3 to 6 of 12.
+    Attention distance, with the image as a unit square: the mean over the upper half of the layers
+    minus the mean over layers 3 to 6 of 12.
 
     Layers as in `distance_dips`.
     """
@@ -224,8 +226,8 @@ def supervision_orders_attention(
 ) -> Estimate:
     """ViTs process local and global information in orders that depend on their supervision.
 
-    Difference between the profiles of attention distance over depth, supervised versus masked
-    patches, minus that between two supervised seeds.
+    Difference between two profiles of attention distance over depth, for a supervised ViT and one
+    trained on masked patches, minus the difference between two supervised seeds.
 
         root mean square over relative depths of the difference of (mean over heads - mean over all)
 
@@ -251,8 +253,8 @@ def supervision_orders_more_than_size(
 ) -> Estimate:
     """The order of local and global processing is due to supervision more than to size.
 
-    Difference between the profiles of attention distance over depth, supervised versus masked
-    patches, minus that between the ViT and a larger one.
+    Difference between two profiles of attention distance over depth, for a supervised ViT and one
+    trained on masked patches, minus the difference between the supervised ViT and a larger one.
 
     Profiles as in `supervision_orders_attention`.
     """
@@ -424,8 +426,8 @@ def _pattern_claim(query: str, words: str, statement: str) -> Claim:
 def patterns_vary(patterns: xr.Dataset, average: xr.DataArray) -> Estimate:
     """The tokens that receive most attention in late layers vary with the image.
 
-    Peak of the mean CLS attention divided by its mean peak per image, upper half: 1 if CLS
-    attends to the same tokens in every image.
+    Peak of the CLS attention averaged over images, divided by the mean peak of single images, in
+    the upper half of the layers. It is 1 if CLS attends to the same tokens in every image.
 
         mean over heads of peak(mean map) / mean over heads of mean(peak of an image's map)
 
@@ -521,8 +523,9 @@ def _of_union(features: Features) -> Statistic[xr.Dataset]:
 def saliency_early(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     """CLS attention aligns with salient objects by the early-to-mid layers.
 
-    IoU of CLS attention with the object minus that with objects of other images, best head of each
-    layer, mean over the lower half, minus that of the untrained model.
+    IoU of CLS attention with the object minus its IoU with objects of other images, for the best
+    head of each layer, averaged over the lower half of the layers. The value of the untrained model
+    is subtracted.
 
     Objects of other images show how much any blob at the centre overlaps with objects at the
     centre. Subtracting the best head of each untrained layer corrects for the choice of the best
@@ -559,8 +562,8 @@ def saliency_plateaus(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
 def saliency_drops(saliency: xr.Dataset) -> Estimate:
     """In supervised ViTs, the alignment of attention with objects drops in later layers.
 
-    IoU of CLS attention with the object, best head of each layer, mean over the upper half
-    minus mean over layers 3 to 6 of 12.
+    IoU of CLS attention with the object, for the best head of each layer: the mean over the upper
+    half of the layers minus the mean over layers 3 to 6 of 12.
 
     Layers as in `distance_dips`.
     """

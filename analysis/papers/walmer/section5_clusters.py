@@ -196,7 +196,7 @@ def with_chance(scores: xr.Dataset, of_pixels: xr.Dataset | None = None) -> xr.D
 def clusters_deepen(clusters: xr.Dataset) -> Estimate:
     """Cluster purity of CLS features increases with depth.
 
-    Cluster purity of the last block minus that of the first.
+    Cluster purity of the last block minus cluster purity of the first block.
 
     The interval is over the steps between neighbouring layers, because neighbouring layers are
     similar.
@@ -218,7 +218,8 @@ def clusters_deepen(clusters: xr.Dataset) -> Estimate:
 def spatial_first(spatial: xr.Dataset, cls: xr.Dataset) -> Estimate:
     """In early layers of supervised ViTs, spatial tokens carry more class information than CLS.
 
-    Cluster purity of the mean spatial token minus that of CLS, lower half.
+    Cluster purity of the mean spatial token minus cluster purity of the CLS token, averaged over
+    the lower half of the layers.
 
     The interval is over images. It treats both purities as independent, which is conservative.
     """
@@ -235,10 +236,11 @@ def spatial_first(spatial: xr.Dataset, cls: xr.Dataset) -> Estimate:
     least=0.02,
 )
 def masked_cls_is_semantic(clusters: xr.Dataset, untrained: xr.Dataset) -> Estimate:
-    """ViTs that are trained by reconstruction learn semantic CLS features, which no loss reads.
+    """ViTs trained by reconstruction learn semantic CLS features, though no loss depends on CLS.
 
-    Cluster purity of CLS of the ViT trained on masked patches, mean over layers, minus the highest
-    of that of the untrained model, of raw pixels and of mean colour.
+    Cluster purity of CLS in the ViT trained on masked patches, averaged over layers, minus a chance
+    level. This is the highest purity of three baselines: the untrained model, raw pixels and mean
+    colour.
     """
     return _over_untrained(clusters, untrained)
 
@@ -256,8 +258,8 @@ def masked_cls_is_semantic(clusters: xr.Dataset, untrained: xr.Dataset) -> Estim
 def supervised_most_semantic(labels: xr.Dataset, masked: xr.Dataset) -> Estimate:
     """Features of supervised ViTs are the most semantically rich.
 
-    Cluster purity of CLS, mean over the upper half of the layers, supervised minus trained on
-    masked patches.
+    Cluster purity of CLS, averaged over the upper half of the layers: the value for the supervised
+    ViT minus the value for the ViT trained on masked patches.
 
     In the paper, contrastive ViTs reach purities similar to those of supervised ViTs. To test this,
     use released weights.
@@ -319,8 +321,8 @@ def _cluster_claims(kind: str, plural: str, figure: str) -> list[Claim]:
         name=f"{plural}-above-chance",
         text=(
             f"Tokens within {'an' if kind == 'object' else 'a'} {kind} mask cluster by {of_kind}.",
-            f"Cluster purity of {plural}, mean over layers, minus the highest of that of the "
-            "untrained model, of raw pixels and of mean colour.",
+            f"Cluster purity of {plural}, averaged over layers, minus the highest purity of three "
+            "baselines: the untrained model, raw pixels and mean colour.",
         ),
     )(_over_untrained)
     peak_early = task_claim(
@@ -329,8 +331,8 @@ def _cluster_claims(kind: str, plural: str, figure: str) -> list[Claim]:
         text=(
             f"{kind.capitalize()}-level cluster purity peaks around layers 9 to 11 of 12, before "
             "the last.",
-            f"Cluster purity of {plural}, last quarter without the last layer, minus the last "
-            "layer.",
+            f"Cluster purity of {plural}, averaged over the last quarter of the layers without the "
+            "last layer, minus cluster purity of the last layer.",
         ),
     )(_last_quarter_over_last)
     return [above_chance, peak_early]

@@ -99,7 +99,8 @@ def retrieval_of(model: StudyModel) -> Measurement:
 def knn_last_best(neighbours: xr.DataArray) -> Estimate:
     """The last layer is the best for k-NN classification.
 
-    Top-1 accuracy of the last layer minus that of the best other layer, chosen on other images.
+    Top-1 accuracy of the last layer minus top-1 accuracy of the best other layer, which is chosen
+    on other images.
 
     To avoid selection bias, the best layer is chosen on every other image and scored on the rest,
     and vice versa.
@@ -126,7 +127,7 @@ def knn_last_best(neighbours: xr.DataArray) -> Estimate:
 def larger_is_better(larger: xr.DataArray, vit: xr.DataArray) -> Estimate:
     """Larger architectures tend to give better features.
 
-    Top-1 k-NN accuracy of the last layer, larger ViT minus ViT.
+    Top-1 k-NN accuracy of the last layer: the larger ViT's minus the ViT's.
     """
     return minus(last_knn.statistic(larger), last_knn.statistic(vit))
 
@@ -142,8 +143,8 @@ def larger_is_better(larger: xr.DataArray, vit: xr.DataArray) -> Estimate:
 def masked_spatial_better_than_cls(probes: xr.DataArray) -> Estimate:
     """In ViTs trained by reconstruction, spatial features are better for probes than CLS.
 
-    Test accuracy of linear probes on the last layer without batch normalization, mean of spatial
-    tokens minus CLS.
+    Test accuracy of linear probes on the last layer, without batch normalization: the accuracy on
+    the mean of the spatial tokens minus the accuracy on the CLS token.
 
     The standard error is binomial and treats the two accuracies as independent.
     """
@@ -339,8 +340,8 @@ def _task_claims(
         name=f"{name}-above-chance",
         text=(
             f"Spatial tokens score above chance in {task}.",
-            f"{measure}, mean over layers, minus the higher of that of the untrained model and "
-            f"that of {positions}.",
+            f"{measure}, averaged over layers, minus the higher value of two baselines: the "
+            f"untrained model and {positions}.",
         ),
     )(_above_chance)
     before_last = task_claim(
@@ -348,8 +349,8 @@ def _task_claims(
         name=f"{name}-before-last",
         text=(
             f"A layer before the last is best for {task}.",
-            f"{measure} of the best layer before the last, chosen on other {units}, minus that of "
-            "the last.",
+            f"{measure} of the best layer before the last, which is chosen on other {units}, minus "
+            f"{measure} of the last layer.",
         ),
     )(_before_last)
     mid_to_late = task_claim(
@@ -357,8 +358,8 @@ def _task_claims(
         name=f"{name}-mid-to-late",
         text=(
             f"A mid-to-late layer is best for {task}.",
-            f"{measure} of the best layer of the upper half minus that of the lower half, each "
-            f"chosen on other {units}.",
+            f"{measure} of the best layer of the upper half minus {measure} of the best layer of "
+            f"the lower half. Both layers are chosen on other {units}.",
         ),
     )(_mid_to_late)
     return [above_chance, before_last, mid_to_late]
@@ -375,8 +376,8 @@ def _task_claims(
 def no_single_layer(task: xr.Dataset, neighbours: xr.DataArray) -> Estimate:
     """No single layer is best for all tasks: the best differs for k-NN and keypoints.
 
-    PCK at 0.1 of the best other layer, chosen on other categories, minus that of the layer best
-    for k-NN.
+    PCK at 0.1 of the layer that is best for k-NN, subtracted from the PCK at 0.1 of the best other
+    layer, which is chosen on other categories.
 
     The other layer is chosen on one half of the categories and scored on the other. The interval
     does not include the uncertainty about which layer is best for k-NN.
