@@ -59,8 +59,8 @@ def cka_sensitivity(
     Args:
         features_x, images, features_y: as for `cka`. Without images, precomputed activations have
             no pixels, and `"pixels"` is NaN.
-        fraction: fraction of the images of a batch that is in `S` because of each layer; at least
-            one image.
+        fraction: fraction of the images of a batch that each of the two layers contributes to `S`;
+            at least one image.
         unbiased: whether HSIC is unbiased. If False, the centred kernels keep their diagonals
             (Kornblith et al. 2019), and CKA is larger for smaller batches.
 

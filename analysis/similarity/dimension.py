@@ -39,22 +39,25 @@ def intrinsic_dimension(
     2017, https://doi.org/10.1038/s41598-017-11873-y, equation 2), and `l` are the eigenvalues of
     the covariance over images (effective rank: Roy and Vetterli 2007). TwoNN counts the directions
     in which neighbours differ, even if images lie on a curved manifold. The other two measures
-    count the linear directions with much variance. The tenth of the images with the largest ratio
-    counts as censored, as the paper leaves it out: `d` is the maximum-likelihood estimate. All
-    three grow with the number of images up to their limit: `n` images of a Gaussian in `d`
-    dimensions of equal variance have a participation ratio of about `d n / (n + d)`. Compare models
-    on equally many images.
+    count the linear directions with much variance. All three grow with the number of images up to
+    their limit: `n` images of a Gaussian in `d` dimensions of equal variance have a participation
+    ratio of about `d n / (n + d)`. Compare models on equally many images.
+
+    TwoNN is the maximum-likelihood estimate of `d`. It censors the tenth of the images with the
+    largest ratios `r2 / r1`, which the paper leaves out: it uses the fact that these ratios are
+    larger than the others, but not their values.
 
     Args:
         features, images, tokens: as in `vit_tf.analysis`.
 
     Returns:
         Dataset of `dimension` and `stderr` of shape (measure, layer), with the measures `"two_nn"`,
-        `"participation_ratio"` and `"effective_rank"`. `leave_one_out` of shape (batch, measure,
-        layer) holds the values without each of 10 groups of images, of which `stderr` is the
-        jackknife and from which models are compared by paired differences; for eigenvalues they are
-        of first order. The attribute `duplicates` is the largest number of images in a layer that
-        equal another one there, which TwoNN leaves out.
+        `"participation_ratio"` and `"effective_rank"`. `leave_one_out`, of shape (batch, measure,
+        layer), holds the values without each of 10 groups of images. `stderr` is their jackknife
+        standard error, and paired differences between models use them. They are first-order
+        approximations for the measures that depend on eigenvalues. TwoNN leaves out images that
+        equal another image in a layer: the attribute `duplicates` is the largest number of such
+        images in any layer.
 
     Raises:
         ValueError: for fewer than 20 images, activations that are not finite, and a layer with

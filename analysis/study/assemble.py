@@ -260,18 +260,20 @@ def make_report(
             from images to `{tap: tensor}`; a list of these, or a dict from name to each. All are
             shown the same images, in the range that each expects. Images are cropped and resized
             as the models expect if they agree; otherwise the whole image is resized bilinearly.
-        images: images for all measurements, as in `vit_tf.analysis`, with labels or without:
-            8-bit values or files, or floats, which are taken as what the models expect.
+        images: images for all measurements, as in `vit_tf.analysis`, with or without labels. They
+            are 8-bit values or files; or floats, which must already be preprocessed as the models
+            expect.
         folder: folder of the report, its figures and its results. Results of the same arrays and
             Keras models are reused.
         figures: number of a figure, such as `"W.3"`, or a list of these; all figures if empty.
         train: labelled images for probes and neighbours, as `images`; without them these figures
             are left out.
-        num_classes: number of classes, of labels from 0 on; by default those of `train`.
-        class_names: names of the classes of the labels of `images`, in their order; by default
-            those of the data set or folder, otherwise those on which the models agree. For models
-            with a score for each class, the report includes the test accuracy and measurements that
-            need it, such as the effect of each head.
+        num_classes: number of classes, whose labels start at 0; by default it is inferred from
+            `train`.
+        class_names: names of the classes of `images`, in the order of their labels. The default is
+            the names that the data set or folder gives, otherwise names on which the models agree.
+            For models with a score for each class, the report includes the test accuracy and
+            measurements that need it, such as the effect of each head.
         roles: dict from name to the role of a model in the scorecard, `"vit"`, `"gap"`, `"resnet"`
             or `"mixer"`, where its layers do not determine it; or of a variant of such a model:
             `"fraction:0.1"` (trained on a tenth of the data), `"without:block03"` (without the
@@ -295,10 +297,10 @@ def make_report(
         The `Report`, which a notebook shows.
 
     Raises:
-        ValueError: if no figure applies, for float images for models that expect different values,
-            or far from what they expect, for model names that give the same file name, for class
-            names without labels, and for a folder whose report.html was not written by this
-            package.
+        ValueError: if no figure applies; if images are floats, and the models expect different
+            values or the floats are far outside the expected range; if two model names give the
+            same file name; if class names are given without labels; or if the folder has a
+            report.html that this package did not write.
     """
     require_own(Path(folder, "report.html"))
     chosen_figures = lookup_figures([figures] if isinstance(figures, str | int) else figures)

@@ -77,8 +77,8 @@ class Claim:
             interval has to lie for a mark.
         about: "model", a claim within a trained model, or "runs", one about how models are trained
             (their architecture, pooling, skips or data), which several runs of each arm decide.
-        learned: whether it is about what training adds: its value is that of the trained models
-            minus that of the untrained.
+        learned: whether it is about what training adds. Its value is then the statistic of the
+            trained models minus the statistic of their untrained copies.
         supervision: how the ViTs that it is about are trained, of `supervision.SUPERVISIONS`; empty
             for any.
     """
@@ -190,11 +190,12 @@ class Result:
         source: name and address of the paper.
         models: names of the models that it was tested on.
         least, about: as those of a `Claim`.
-        untrained: values of the same statistic for randomly initialized copies of the models; none
-            for a claim about what training adds, which subtracts them.
+        untrained: values of the same statistic for randomly initialized copies of the models. It is
+            empty for a claim about what training adds, because the value of such a claim is already
+            a difference from these copies.
         needed: number of images that would decide an inconclusive claim; NaN for others.
-        permuted: the same statistic where the second of two models is shown other images than the
-            first; NaN for claims that match no images between models.
+        permuted: value of the same statistic when the two models are shown different images. It is
+            NaN for claims that are not about CKA between two models.
     """
 
     name: str
@@ -246,8 +247,8 @@ def scorecard(
             features.
         block: name of the block without skips, "block03".
         accuracy: dict from the name of a model to a tuple of its test accuracy in [0, 1], the
-            number of test examples and, where known, an array of shape (example,) of which are
-            classified correctly, and the number of classes.
+            number of test examples and, where known, a boolean array of shape (example,), true for
+            examples that are classified correctly, and the number of classes.
         copies: list of dicts from `"vit"`, `"resnet"` and `"gap"` to the names of randomly
             initialized copies of these models, whose results show what holds without training.
         others: dict from further roles, such as `"mixer"`, `"fraction"` or `"masked"`, to the names

@@ -144,34 +144,40 @@ def explore(
 ) -> Exploration:
     """Write an interactive page that shows how one or more models process single images.
 
-    Attention of each query, rollout, gradient-weighted attention, input gradients, Grad-CAM,
-    similarity and correspondence of patches, features as colours, classes by layer and by patch,
-    the effect of removing heads and blocks, norms, receptive fields. What does not apply to the
-    layers of the model is listed with the reason.
+    The page shows:
 
-    Several models stand side by side, and a patch that is chosen in one is chosen in all.
+    * the attention of each query, attention rollout and gradient-weighted attention,
+    * input gradients and Grad-CAM,
+    * the similarity and correspondence of patches, and features as colours,
+    * the predicted classes by layer and by patch,
+    * the effect of removing heads and blocks,
+    * norms and receptive fields.
+
+    It lists results that do not apply to the layers of the model, with the reasons. Several models
+    are shown side by side, and a patch that is selected in one model is selected in all.
 
     Examples:
         analysis.explore(vit, ["cat.jpg", "dog.jpg"], "cat.html")
         analysis.explore(["vit-cls-cifar10", "bit-cifar10"], "cat.jpg")
 
     Args:
-        model: a built Keras model of one input, the images; the path of one or the name of a
-            pretrained one; a callable from images to `{tap: tensor}`; or several of these, as a
-            list or a dict from name to model.
+        model: a built Keras model with images as its only input; the path of such a model or the
+            name of a pretrained one; a callable from images to `{tap: tensor}`; or several of
+            these, as a list or a dict from name to model.
         images: path of an image file; list of paths and of arrays of shape (height, width,
             channel) with values in [0, 255]; or a `tf.data.Dataset` of such arrays, with labels
             or without, batched or not. They are resized to what the model takes.
         path: path of the page, an HTML file.
-        name: of a single model; by default its own.
+        name: name of a single model; by default the model's own.
         preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not
             specify it.
         image_size: pixels, for a model that takes images of any size.
         taps, patch_size, prefix: for models whose layers or tokens are not known, as for
             `make_report`.
-        classes: positions of the classes to explain; by default the five of the highest scores, or
-            the three of each of several images. Results hold NaN for a class of another image.
-        samples, noise, seed: of `input_gradients`.
+        classes: positions of the classes to explain. The default is the five classes with the
+            highest scores for a single image, and three classes per image for several images.
+            Results hold NaN for a class that was selected for another image.
+        samples, noise, seed: as for `input_gradients`.
 
     Returns:
         The `Exploration`: the page's path and the results as xarray objects, by model if several

@@ -124,9 +124,9 @@ def load_pretrained(
     name: a replaced head and the tanh layer before it, a text encoder, a decoder, the state of an
     optimizer. Every weight is loaded, or belongs to a new head.
 
-    For a known name, the model's `preprocessing` is that of the name, otherwise that of the family.
-    For a folder, it comes from `preprocessor_config.json` or timm's `config.json`, otherwise from
-    the family; for a plain ViT without these files, it must be given. A file does not state how a
+    A known name determines the model's `preprocessing`; otherwise, the family determines it. For a
+    folder, it comes from `preprocessor_config.json` or timm's `config.json`, otherwise from the
+    family; for a plain ViT without these files, it must be given. A file does not state how a
     ViT with timm's tensor names and a head was trained: values in [-1, 1] are assumed, but DeiT was
     trained on images normalised by ImageNet's mean and standard deviation. DINOv2 and DINOv3 open
     at the image size of their image processor, with a warning if their position embeddings have
@@ -152,15 +152,15 @@ def load_pretrained(
             None selects the method of the code that the file comes from: bilinear for Google's
             files and for the relative positions of a BEiT with timm's names, PyTorch's for Hugging
             Face's files without registers, DINO's for DINOv2's original files without registers,
-            and bicubic, as in timm, for others. DINO's own code, which Walmer et al. 2023 ran, is
-            `"dino"`, and that of BEiT's authors `"bicubic"`.
+            and bicubic, as in timm, for others. DINO's own code, which Walmer et al. 2023 ran, uses
+            `"dino"`, and the code of BEiT's authors uses `"bicubic"`.
         preprocessing: a `vit_tf.Preprocessing` instead of the one that the file, its name or
             its family specifies.
-        activation: form of the GELU, which cannot be inferred from the tensors of a file. For a
-            CLIP file it is `"quick_gelu"` or `"gelu"`. None selects the form of a known name or of
-            the configuration in a folder, and `"quick_gelu"` for a CLIP file with the sizes of
-            OpenAI's own models. Other CLIP files require it, and so does a ViT without a class
-            token in timm's names, for which it is `"gelu"` or `"gelu_tanh"`.
+        activation: form of the GELU, which cannot be inferred from the tensors of a file:
+            `"quick_gelu"` or `"gelu"` for CLIP, and `"gelu"` or `"gelu_tanh"` for a ViT with timm's
+            tensor names and no class token. None selects the form that a known name or the
+            configuration in a folder specifies, and `"quick_gelu"` for a CLIP file with the sizes
+            of OpenAI's own models. Any other file of these two kinds requires this argument.
 
     Raises:
         ValueError: for an unknown name, or a file that cannot be downloaded, is corrupt, is of an
