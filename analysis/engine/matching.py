@@ -32,7 +32,7 @@ def match_maps(
     Args:
         features: a model, or a callable from images to `{layer: tensor of shape (example, row,
             column, channel)}`.
-        channels: number of channels of the last stage; by default that of the last layer.
+        channels: number of channels of the last stage; by default the last layer's own.
         grid: `TokenGrid` of the last stage's map; by default the features' own.
 
     Returns:

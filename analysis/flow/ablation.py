@@ -457,14 +457,15 @@ def head_ablation(
     uses its output.
 
     Args:
-        features: a model, or a submodel of the outputs of heads, of shape (example, token, head,
-            channel), and of the scores, such as `vit_tf.submodel(vit, "*/heads", "logits")`; for a
-            model with attention layers of Keras, the values, `"*/value"`, of which each head's
-            output is a weighted mean.
+        features: a model; or a submodel that returns the outputs of heads, of shape (example,
+            token, head, channel), and the scores: `vit_tf.submodel(vit, "*/heads", "logits")`. For
+            a model with attention layers of Keras, use the values, `"*/value"`, instead: the output
+            of a head is a weighted mean of its values.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap with the scores before a softmax, of shape (example, class).
         replacement: replacement of the output of a head: `"zero"`; `"mean"`, its mean over the
-            images at each token; or `"resample"`, that of another image of the batch.
+            images at each token; or `"resample"`, the same head's output for another image of the
+            batch.
 
     Returns:
         Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
@@ -524,25 +525,25 @@ def activation_patching(
 
         transfer = sum over pairs of <s_patched - s, d> / sum over pairs of |d|^2,  d = s_other - s
 
-    Here, `s` are the scores of an image, `s_other` are those of the other run, and `s_patched` are
-    those with the token's value from the other run (Meng et al. 2022,
+    Here, `s` are the scores of an image, and `s_other` are the scores of the other run. `s_patched`
+    are the scores of the image if the token has its value from the other run (Meng et al. 2022,
     https://arxiv.org/abs/2202.05262, for language models). The transfer is 0 if the token has no
     effect, and 1 if it carries the whole difference between the runs. It may lie outside [0, 1].
 
     Args:
-        features: a model, or a submodel of layers of tokens, of shape (example, token, channel),
-            and of the scores, such as `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
-        pairs: batched `tf.data.Dataset` of (images, other images), or a pair of arrays; the other
-            run is the one on the other image.
+        features: a model; or a submodel that returns layers of tokens, of shape (example, token,
+            channel), and the scores: `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
+        pairs: batched `tf.data.Dataset` of (images, other images), or a pair of arrays. The other
+            run is the run on the other image.
         scores: name of the tap with the scores, of shape (example, class).
-        source: a submodel of another model of the same architecture, from whose run on the other
-            images the values are taken; by default they come from the same model. To compare two
-            models on the same images, pass pairs of identical images.
+        source: a submodel of another model of the same architecture, whose run on the other images
+            provides the values. By default, the same model provides them. To compare two models on
+            the same images, pass pairs of identical images.
         tokens: positions of the tokens to patch; all by default.
 
     Returns:
-        Dataset with `transfer` and its standard error, by linearization of the ratio, `stderr`, of
-        shape (layer, token).
+        Dataset of `transfer` and its standard error `stderr` (by linearization of the ratio), both
+        of shape (layer, token).
 
     Raises:
         ValueError: for features that are not a submodel of scores and of layers with equally many

@@ -43,7 +43,7 @@ def equivariance_error(
     features move; here it is known). The error is 0 if the representation moves with the image, and
     1 if the moved image is represented as differently as another image. `T` flips the image from
     left to right, or shifts it cyclically: what leaves it on one side returns on the other. A
-    vector, such as a pooled layer, has no positions: its error is that of invariance.
+    vector, such as a pooled layer, has no positions: its error measures invariance.
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.

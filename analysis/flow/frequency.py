@@ -21,7 +21,7 @@ FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest frequency
 def frequency_amplitude(
     features: Model, images: Images, grid: Grid = None
 ) -> Statistic[xr.Dataset]:
-    """Log amplitude of every layer at higher spatial frequencies, minus that at frequency 0.
+    """Log amplitude of every layer at higher spatial frequencies, relative to frequency 0.
 
         amplitude(w) = mean over examples of (log A(w) - log A(0)),
         A(w)^2       = mean over channels of |sum over r, c of x(r, c) exp(-i (w r + w c))|^2

@@ -33,15 +33,15 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
     layer that it cannot decode may still encode the class in another basis, which a probe shows.
 
     Args:
-        features: a model, or a submodel of layers of equally many channels and of the scores, such
-            as `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`: what comes after the last layer
-            must depend on that layer only.
+        features: a model; or a submodel that returns layers of equally many channels and the
+            scores: `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`. The scores must depend on
+            the last layer only.
         images: as in `vit_tf.analysis`.
         scores: name of the tap with the scores, of shape (example, class).
 
     Returns:
-        DataArray of shape (example, layer, class), in the units of the scores. The scores of the
-        last layer are those of the model.
+        DataArray of shape (example, layer, class), in the units of the scores. At the last layer,
+        the values are the scores of the model.
 
     Raises:
         ValueError: for features that are not a chain of layers, layers with more or fewer channels

@@ -59,8 +59,8 @@ def outlier_tokens(
         (1 - p) * tokens * layers = level
 
     Here, `Q` are the quantiles of the squared norms of all spatial tokens of all images, and `q`
-    are those of the chi-squared distribution of one degree of freedom. The squared norm of a
-    Gaussian vector, whatever its dimension and covariance, never has a longer tail than this
+    are the quantiles of the chi-squared distribution with one degree of freedom. The squared norm
+    of a Gaussian vector, whatever its dimension and covariance, never has a longer tail than this
     distribution. If all tokens are Gaussian, the probability of any outlier in any layer is
     therefore at most `level`. A token is an outlier if its norm is above the threshold and at least
     twice the median. Outliers do not change the threshold as long as they are fewer than a quarter
@@ -73,13 +73,17 @@ def outlier_tokens(
         level: probability of any outlier in Gaussian tokens.
 
     Returns:
-        Dataset of `share`, of the spatial tokens that are outliers, its standard error over images
-        `stderr`, `images`, the share of images with any, `threshold`, `median_norm` and
-        `norm_ratio`, the median norm of the outliers over that of the others, of shape (layer,);
-        and of `attention`, received by a token on average over heads and queries, relative to
-        uniform attention, and its standard error over images `attention_stderr`, of shape (layer,
-        tokens), for the `"outlier"`, the `"ordinary"` and the `"prefix"` tokens in the attention
-        that reads the layer. What does not exist is NaN.
+        Dataset with variables of two shapes. Values that do not exist are NaN.
+
+        Of shape (layer,): `share` is the share of spatial tokens that are outliers, and `stderr` is
+        its standard error over images. `images` is the share of images with an outlier. `threshold`
+        and `median_norm` are norms. `norm_ratio` is the median norm of the outliers divided by the
+        median norm of the other tokens.
+
+        Of shape (layer, tokens), for `"outlier"`, `"ordinary"` and `"prefix"` tokens: `attention`
+        is the attention that a token receives in the attention layer that reads the layer. It is
+        averaged over heads and queries, and relative to uniform attention. `attention_stderr` is
+        its standard error over images.
 
     Raises:
         ValueError: for a level that is not in (0, 1), fewer than 16 tokens, activations that are

@@ -415,15 +415,15 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
 
         field(row, column) = sum over image channels of |d sum_k A_k(p) / d x(row, column)|
 
-    As `receptive_field` with `channels="sum"`, but for the position p under each cell of a grid
-    over the image, not for the centre (Luo et al. 2016, https://arxiv.org/abs/1701.04128, section
+    This is `receptive_field` with `channels="sum"`, for the position p under each cell of a grid
+    over the image instead of the centre (Luo et al. 2016, https://arxiv.org/abs/1701.04128, section
     3). In a map with more positions than cells, p is the position under the middle of the cell.
 
     Args:
         features: a model, or a callable from images to maps of shape (example, row, column,
             channel).
         images: as in `vit_tf.analysis`.
-        rows, columns: size of the grid, such as that of the last map.
+        rows, columns: size of the grid, such as the size of the last map.
 
     Returns:
         DataArray of shape (example, layer, place, row, column): `place` is a cell, row by row.

@@ -62,12 +62,12 @@ def robustness(
         seed: seed of the random numbers.
 
     Returns:
-        Dataset of `accuracy`, `accuracy_change` from the accuracy on the intact images, and
-        `accuracy_change_stderr`, that of the paired difference, of shape (perturbation, strength);
-        of `area`, in units of accuracy, and `area_stderr` of shape (perturbation,); and of
-        `intact_accuracy`. The coordinate `correct` of shape (perturbation, strength) stores which
-        images are classified correctly, as packed bits, so that models can be compared image by
-        image.
+        Dataset of `accuracy`, `accuracy_change` and `accuracy_change_stderr` of shape
+        (perturbation, strength), `area` (in units of accuracy) and `area_stderr` of shape
+        (perturbation,), and `intact_accuracy`. The change is relative to the accuracy on intact
+        images, and its standard error is for the paired difference. The coordinate `correct`, of
+        shape (perturbation, strength), stores which images are classified correctly, as packed
+        bits, so that models can be compared image by image.
 
     Raises:
         ValueError: for strengths that are not ascending in (0, 1], images that the patches do not

@@ -39,9 +39,9 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
     attributes is the share of these.
 
     Args:
-        features: a model, or a callable from images to taps, of which `"site/skip"` and
-            `"site/branch"` are paired and the others left out. Maps count each position as a token,
-            row by row.
+        features: a model, or a callable from images to taps. The taps `"site/skip"` and
+            `"site/branch"` are paired, and other taps are left out. In maps, each position counts
+            as a token, row by row.
         images: as in `vit_tf.analysis`.
         grid: `TokenGrid` whose number of prefix tokens is stored with the result, or a pair (rows,
             columns); by default the features' own.
@@ -91,7 +91,7 @@ def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
         NaN.
 
     Raises:
-        ValueError: as `skip_ratio`.
+        ValueError: as for `skip_ratio`.
 
     Examples:
         >>> norms = analysis.branch_norms(vit, images[:2])

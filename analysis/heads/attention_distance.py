@@ -179,7 +179,7 @@ def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statis
         `mass` (example, layer, head, query, part).
 
     Raises:
-        ValueError: as `attention_distance`.
+        ValueError: as for `attention_distance`.
 
     Examples:
         >>> rows = analysis.attention_rows(vit, images[:2])

@@ -401,7 +401,7 @@ def head_classes(
     Args:
         mean: Dataset from `mean_attention`.
         strict: smallest share of attention on the query's own token for a strict head.
-        local: largest ratio of E|d - m| to that of the uniform head for a local head.
+        local: largest ratio of E|d - m| to E|d - m| of the uniform head, for a local head.
         offset: largest ratio of E|d - m| to E|d| for an offset head.
         elongation: smallest ratio of length to width for an axial head.
 
@@ -413,8 +413,8 @@ def head_classes(
         m| / E|d|, 1 if d is always 0) and `crossing` (E|d_row d_column| / (E|d_row| E|d_column|): 1
         if rows and columns are independent or one does not vary, 0 for a cross). They are NaN for a
         `"none"` head. `direction` is one of eight for an offset head, such as `"up-left"`; `"row"`,
-        `"column"` or `"both"` for an axial head; otherwise empty. The coordinate `left_out` is that
-        of `aligned_attention`.
+        `"column"` or `"both"` for an axial head; otherwise empty. The coordinate `left_out` is as
+        in `aligned_attention`.
 
     Raises:
         ValueError: for a grid of a single token, bounds that are not positive, or a `mean` that is

@@ -95,7 +95,7 @@ def rollout_of_images(
 ) -> Statistic[xr.DataArray]:
     """Attention rollout through all layers for each image; use it for a few images.
 
-    Arguments and errors are those of `attention_rollout`.
+    Arguments and errors are as for `attention_rollout`.
 
     Returns:
         DataArray of shape (example, query, key).
@@ -196,8 +196,9 @@ def gradient_attention(
     query q of the last layer (Chefer et al. 2021, "Generic Attention-Model Explainability",
     https://arxiv.org/abs/2103.15679, equations 5 and 6). Unlike rollout it depends on the class.
     Values and MLPs are ignored, and rows do not sum to 1. The relevance to the prediction is the
-    mean over the queries that the head uses, the attribute `pooled_tokens`: those of the features,
-    otherwise CLS if there is a prefix and all tokens if there is none.
+    mean over the queries that the classification head pools. The attribute `pooled_tokens` lists
+    them. If the features do not specify them, they are the CLS token if there is a prefix, and all
+    tokens otherwise.
 
     Args:
         features: a model, or a callable from images to taps with gradients: attention weights of

@@ -92,8 +92,8 @@ def _along(length: int, size: int, patch: int) -> list[tuple[int, int]]:
 def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[str, np.ndarray]:
     """Tokens of images at twice the input size, cut into windows that the model takes.
 
-    The images are resized (bilinear, antialiased) to `dense_size`, and the windows are those of
-    `plan_windows` (Walmer et al. 2023, section 5.3 and appendix B.4). Prefix tokens are left out:
+    The images are resized (bilinear, antialiased) to `dense_size`, and `plan_windows` determines
+    the windows (Walmer et al. 2023, section 5.3 and appendix B.4). Prefix tokens are left out:
     each window has its own.
 
     Args:
@@ -107,8 +107,8 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
         dict from layer to a float32 array of shape (example, row, column, channel).
 
     Raises:
-        ValueError: without a grid, for one that is not square, images whose size is not known
-            ahead, and layers without the grid's tokens.
+        ValueError: without a grid, and for a grid that is not square, images of unknown size, or
+            layers without the grid's tokens.
 
     Examples:
         >>> maps = analysis.dense_features(vit, images[:2], layers="norm")

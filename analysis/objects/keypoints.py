@@ -212,12 +212,12 @@ def keypoint_correspondence(
     a share of the longer side of the target image, or of the object's bounding box in it. Scores
     are means over categories (Walmer et al. 2023, section 6.2, appendix E.1, figures 10 and 31).
 
-    For numbers comparable to theirs use `threshold="box"`, `similarity="inner_product"` and, from
-    the result, `average="point"`. Their text names the longer side of the image, but their code
-    uses that of the box, as is usual for SPair-71k; it normalises tokens before enlarging them, and
-    counts all points of a category. Remaining differences: they resize with a Lanczos filter, pad
-    with black instead of zeros (square images of the model's size are not resized), and draw pairs
-    with replacement.
+    For comparable numbers, use `threshold="box"` and `similarity="inner_product"`, and select
+    `average="point"` from the result. The paper names the longer side of the image, but the
+    authors' code uses the longer side of the box, as is usual for SPair-71k. The code normalises
+    tokens before enlarging them, and counts all points of a category. Other differences remain: it
+    resizes with a Lanczos filter, pads with black instead of zeros (square images of the model's
+    size are not resized), and draws pairs with replacement.
 
     Args:
         features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
@@ -229,16 +229,16 @@ def keypoint_correspondence(
             the (top, left, bottom, right) of the object in the target, in pixels.
         grid: `TokenGrid` of the model's tokens, square; by default the features' own.
         thresholds: fractions of the longer side.
-        threshold: whose longer side is meant: that of the `"image"`, or of the object's `"box"` in
-            the target.
-        similarity: `"cosine"`, of tokens that are enlarged and then normalised, or
-            `"inner_product"`, of tokens that are normalised and then enlarged; as for
-            `match_points`.
+        threshold: `"image"` or `"box"`: the thresholds are fractions of the longer side of the
+            target image, or of the object's bounding box in it.
+        similarity: `"cosine"` enlarges tokens and then normalises them. `"inner_product"`
+            normalises tokens and then enlarges them. As for `match_points`.
 
     Returns:
-        Dataset of `pck` of shape (average, layer, category, threshold) and `score`, its mean over
-        categories, where `average` is `"point"`, the share of all points of a category, or
-        `"image"`, the mean over its pairs of the share of their points.
+        Dataset of `pck` of shape (average, layer, category, threshold), and of `score`, its mean
+        over categories. With the average `"point"`, PCK is the share of correct points among all
+        points of a category. With `"image"`, this share is computed for each pair of images, and
+        averaged over the pairs of a category.
 
     Raises:
         ValueError: without pairs, for pairs without points, points beyond their image, boxes that

@@ -544,14 +544,15 @@ def plot_overlay(
         values: array or DataArray of shape (rows, columns); NaN is grey.
         ax: Matplotlib axes; those of a new figure, with a colour bar, if None.
         opacity: opacity of the colours, from 0 to 1.
-        low, high: limits of the colour scale; by default those of the map.
+        low, high: limits of the colour scale; by default the smallest and the largest value.
         label: label of the colour bar.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: for an image or a map of another shape, or image values out of range.
+        ValueError: for an image or a map that does not have this shape, or image values out of
+            range.
 
     Examples:
         >>> maps = analysis.grad_cam(model, images)

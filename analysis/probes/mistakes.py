@@ -37,13 +37,13 @@ def mistakes(
         scores: name of the tap with the scores before a softmax.
 
     Returns:
-        Dataset of shape (rank,), the most probable mistake first and the earlier of equally
-        probable ones: `probability` of the predicted class, `label_probability` of the right one,
-        `predicted` and `label`, numbers of classes, and `position`, the number of the image;
-        `predicted_name` and `label_name` where class names are known; and `picture` of shape (rank,
-        pixel_row, pixel_column, colour), 8-bit RGB of at most 112 pixels a side. Attributes:
-        `accuracy`, and `mistakes`, the number of wrong predictions over all images; if it is at
-        most `k`, all of them are returned.
+        Dataset of shape (rank,). The most probable mistake comes first; among equally probable
+        ones, the earlier image does. `probability` belongs to the predicted class, and
+        `label_probability` to the true class. `predicted` and `label` are numbers of classes, and
+        `position` is the number of the image. `predicted_name` and `label_name` exist if class
+        names are known. `picture`, of shape (rank, pixel_row, pixel_column, colour), is 8-bit RGB
+        with at most 112 pixels a side. The attribute `accuracy` is the accuracy, and `mistakes` is
+        the number of all mistakes; if there are fewer than `k`, all are returned.
 
     Raises:
         ValueError: for images without labels, labels outside the classes, a `k` below 1, a model

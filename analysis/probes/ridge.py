@@ -117,8 +117,8 @@ def ridge_probe(
         W = argmin |Xc W - Yc|^2 + l2 |W|^2,    prediction = argmax((x - mean) W + mean target)
 
     Xc and Yc are the centred features and targets (Raghu et al. 2021, appendix A, figures 11 and
-    13). One eigendecomposition per layer, in float64, gives the solutions for all `l2`: that of Xc'
-    Xc, or that of Xc Xc' if there are fewer examples than channels. Choose `l2` on held-out
+    13). One eigendecomposition per layer, in float64, gives the solutions for all `l2`. It
+    decomposes Xc' Xc, or Xc Xc' if there are fewer examples than channels. Choose `l2` on held-out
     training images, not on the test set.
 
     Args:
@@ -128,9 +128,9 @@ def ridge_probe(
             `"all"`, or `"each"` token by itself. The features' `token_grid` separates these.
 
     Returns:
-        DataArray accuracy of shape (layer, l2), and (layer, l2, token) for `"each"`, where layers
-        with fewer tokens hold NaN, and the attributes hold the number of `prefix` tokens
-        and, where known, the `rows` and `columns` of the others.
+        DataArray of accuracies of shape (layer, l2), or of shape (layer, l2, token) for `"each"`.
+        In the latter, layers with fewer tokens hold NaN, and the attributes hold the number of
+        `prefix` tokens and, where known, the `rows` and `columns` of the other tokens.
 
     Raises:
         ValueError: for unknown `tokens`, an `l2` that is not above 0, labels that do not fit
@@ -162,7 +162,7 @@ def fit_ridge_probe(
 ) -> Callable[[LabelledImages], xr.DataArray]:
     """Fits the probes of `ridge_probe` once, to score them on several data sets.
 
-    Arguments and errors are those of `ridge_probe`.
+    Arguments and errors are as for `ridge_probe`.
 
     Returns:
         Function from a data set of (images, labels) to the accuracy on it.

@@ -424,8 +424,7 @@ def depth_cka(features: Model, images: Images) -> Statistic[xr.Dataset]:
     Walmer et al. 2023, section D.3, figures 20 to 22.
 
     Args:
-        features: a model, or a callable from images to taps, of which those named `"norm"` are
-            compared.
+        features: a model, or a callable from images to taps. The taps named `"norm"` are compared.
         images: as in `vit_tf.analysis`.
 
     Returns:
@@ -450,7 +449,7 @@ def depth_cka(features: Model, images: Images) -> Statistic[xr.Dataset]:
 def residual_cka(features: Model, images: Images, site: str = "attention") -> Statistic[xr.Dataset]:
     """CKA between the skips and the branches of all blocks of one model.
 
-    Where a skip differs from the branch that is added to it, the block changes what is represented
+    If a skip differs from the branch that is added to it, the block changes the representation
     (Walmer et al. 2023, section D.4, figure 23).
 
     Args:
@@ -498,8 +497,8 @@ def _cka_of_endings(names: Sequence[str], *features: Features) -> Statistic[xr.D
 def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
     """Minibatch CKA between the last layers of any number of models, by part of the sequence.
 
-    The estimator is that of `cka`, over all channels of the first token, or of all spatial tokens
-    (Walmer et al. 2023, section 5.1, figures 6 and 19).
+    The estimator is the same as in `cka`, over all channels of the first token, or of all spatial
+    tokens (Walmer et al. 2023, section 5.1, figures 6 and 19).
 
     Args:
         models: dict from a model's name to its features, a callable from images to taps with a

@@ -53,7 +53,7 @@ def head_similarity(
     For each subset, the result has the minibatch CKA (as in `cka`) between the outputs of its
     heads, at all tokens, and each layer of the other model, and the mean attention distance of the
     subset (Raghu et al. 2021, section 5, figure 5). The linear kernel of a subset is the sum of its
-    heads' kernels, so the HSIC of every subset follows from that of single heads:
+    heads' kernels, so the HSIC of every subset follows from the HSIC of single heads:
 
         HSIC(S, T) = sum over s in S and t in T of HSIC(s, t)
 

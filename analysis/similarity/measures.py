@@ -429,10 +429,10 @@ def cca() -> Measure:
     has d directions: those with more than 1e-10 of the largest variance (Hotelling 1936; Kornblith
     et al. 2019, section 3.2). Values are averaged over batches.
 
-    The scale is that of `svcca`; the value is NaN if d_X + d_Y exceeds n - 1 for batches of n
-    images. A batch must have more images than the two layers have channels together: pool the
-    tokens, and use large batches. Invariant to every invertible linear map and translation of
-    either layer. Memory and time are those of `svcca`.
+    The scale is the same as for `svcca`. The value is NaN if d_X + d_Y exceeds n - 1 for batches of
+    n images. A batch must have more images than the two layers have channels together: pool the
+    tokens, and use large batches. The measure is invariant to every invertible linear map and
+    translation of either layer. Memory and time are the same as for `svcca`.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -457,12 +457,13 @@ def pwcca() -> Measure:
 
     Here, h_i are the canonical directions of the first layer (`layer_x`), unit vectors over the
     images, and x_j are its centred channels (Morcos et al. 2018, section 2.2, equation 2). The
-    measure is not symmetric: the weights are those of `layer_x`. Values are averaged over batches.
+    measure is not symmetric: the weights belong to `layer_x`. Values are averaged over batches.
 
-    The scale is that of `cca`, and values are NaN for the same layers. They are also NaN for layers
-    of more than 4096 channels, which would need as many images. Invariant to every invertible
-    linear map of `layer_y`, to isotropic scaling and to translation of both; not to orthogonal maps
-    of `layer_x`, since the weights depend on its channels. Memory: images x images, and images x
+    The scale is the same as for `cca`, and values are NaN for the same layers. They are also NaN
+    for layers of more than 4096 channels, which would need as many images. The measure is invariant
+    to every invertible linear map of `layer_y`, and to isotropic scaling and translation of both
+    layers. It is not invariant to orthogonal maps of `layer_x`, since the weights depend on its
+    channels. Memory: images x images, and images x
     channels, for each layer; time: images cubed, and images x images x channels, for each pair.
 
     Returns:
@@ -619,13 +620,13 @@ def rsa(correlation: str = "pearson") -> Measure:
 
         value = corr(d_X, d_Y),    d_X = (|x_i - x_j| for the pairs i < j of images of the batch)
 
-    The correlation is that of Euclidean distances (Kriegeskorte et al. 2008, "representational
-    similarity analysis") or of their ranks, where ties get their mean rank. Values are averaged
-    over batches.
+    Euclidean distances are correlated (Kriegeskorte et al. 2008, "representational similarity
+    analysis"), or their ranks, where ties get their mean rank. Values are averaged over batches.
 
-    Scale: -1 to 1, 0 for unrelated distances. Invariant to orthogonal maps, isotropic scaling and
-    translation, that of ranks also to any increasing function of the distances; not to other
-    invertible linear maps. Memory: images x images for each layer.
+    Scale: -1 to 1, 0 for unrelated distances. The measure is invariant to orthogonal maps,
+    isotropic scaling and translation, but not to other invertible linear maps. With ranks, it is
+    also invariant to any increasing function of the distances. Memory: images x images for each
+    layer.
 
     Args:
         correlation: `"pearson"` or `"spearman"`.

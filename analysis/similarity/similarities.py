@@ -77,24 +77,24 @@ def similarities(
         images: as in `vit_tf.analysis`.
         features_y: the second model, or its activations; by default the layers of the first are
             compared.
-        measures: list of names or of measures with settings of their own, `["cka", rbf_cka(0.2)]`;
-            by default all, or all except `"token_cka"` if `tokens` are pooled.
-        tokens: representation of an image: by default all activations of a layer, flattened, as in
-            `cka`; or `"cls"`, the mean of the `"spatial"` tokens, or of `"all"`.
+        measures: list of names or of measures with settings of their own, `["cka", rbf_cka(0.2)]`.
+            The default is all measures, without `"token_cka"` if `tokens` are pooled.
+        tokens: representation of an image. The default is all activations of a layer, flattened, as
+            in `cka`. `"cls"` is the CLS token, and `"spatial"` or `"all"` the mean of these tokens.
 
     Returns:
         Dataset with `similarity` and `stderr`, both of shape (measure, layer_x, layer_y),
         `disagreement` of shape (layer_x, layer_y), as computed by `disagreement`, and
         `invariant(measure)`, the invariances in words. The standard error is the jackknife over
-        batches; of a single batch it is NaN, with a warning. A pair of layers without a value is
-        NaN, with a warning that names the reason. In the attributes `settings` are those of the
-        measures, `remainder` counts the examples of a last batch too small, and `constant_layers`
-        names the layers that were left out.
+        batches; it is NaN, with a warning, for a single batch. A pair of layers without a value is
+        NaN, with a warning that names the reason. The attribute `settings` holds the settings of
+        the measures, `remainder` counts the examples of a last batch that is too small, and
+        `constant_layers` names the layers that were left out.
 
     Raises:
-        ValueError: for unknown or repeated measures or `tokens`, a batch, not the last of several,
-            that is smaller than a measure requires, a model of constant layers only, or activations
-            that are not finite; the layer is named.
+        ValueError: for unknown or repeated measures or `tokens`, a batch other than the last of
+            several that is smaller than a measure requires, a model with constant layers only, or
+            activations that are not finite (the message names the layer).
 
     Examples:
         >>> similarity = analysis.similarities(vit, images, measures=["cka", analysis.rbf_cka(0.2)])

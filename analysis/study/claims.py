@@ -759,8 +759,8 @@ def scorecard_of_trainings(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
         claim.
 
     Raises:
-        ValueError: for fewer than two scorecards, invalid ones, thresholds that differ between
-            them, or models or data that differ from those of the first.
+        ValueError: for fewer than two scorecards, for invalid scorecards, and for scorecards whose
+            thresholds, models or data differ.
     """
     if len(scorecards) < 2:
         raise ValueError(f"Expected at least two scorecards. Received: {len(scorecards)}")
