@@ -51,9 +51,9 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
         model: a `ViTBackbone`, `DeiTBackbone`, `DINOV2Backbone` or `DINOV3Backbone` of
             `keras_hub.models`; a `ViTImageClassifier` or `DeiTImageClassifier`, whose logits the
             model then returns; or a `CLIPVisionEncoder`, `SigLIPVisionEncoder`, `CLIPBackbone` or
-            `SigLIPBackbone`, of which the image encoder and CLIP's projection are used.
-        preprocessing: the `vit_tf.Preprocessing` of its images; by default that of the image
-            converter of a classifier, or of the public weights of the family.
+            `SigLIPBackbone`, whose image encoder (and CLIP's projection) is used.
+        preprocessing: the `vit_tf.Preprocessing` of its images. The default comes from a
+            classifier's image converter, otherwise from the public weights of the family.
 
     Returns:
         `ViT`, which for a backbone returns its class token, or the mean of its tokens, as logits;

@@ -76,9 +76,9 @@ def load(source: str | os.PathLike) -> "Features | Module":
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 
     Args:
-        source: a `.keras` file; the folder of a SavedModel, or that of a training run with its
-            `model.keras`; what `load_pretrained` opens: a checkpoint file or folder, or a name of
-            `list_pretrained`; or `timm:NAME`, a PyTorch module of timm, which measurements take
+        source: a `.keras` file; the folder of a SavedModel; the folder of a training run, which
+            has a `model.keras`; a checkpoint file or folder or a name of `list_pretrained`, as for
+            `load_pretrained`; or `timm:NAME`, a PyTorch module of timm, which measurements take
             like any other model.
 
     Raises:

@@ -97,10 +97,10 @@ def load_model(path: str | os.PathLike) -> keras.Model:
 def load_features(path: str | os.PathLike, *patterns: str | Iterable[str]) -> Features:
     """A callable from images to `{tap: tensor}` from a `.keras` file or a SavedModel folder.
 
-    A `.keras` file of a submodel opens as it is; one of a whole model opens as the submodel of
-    the `patterns`, by default of all its taps. A SavedModel, such as `submodel.export` writes,
-    returns the taps with which it was exported, in depth order; one made elsewhere returns its
-    outputs in the order in which its graph computes them.
+    A `.keras` file of a submodel opens as it is. A `.keras` file of a whole model opens as the
+    submodel of the `patterns`, or of all its taps if there are none. A SavedModel that
+    `submodel.export` wrote returns the taps with which it was exported, in depth order. Any other
+    SavedModel returns its outputs in the order in which its graph computes them.
 
     Args:
         path: the `.keras` file or the SavedModel folder.

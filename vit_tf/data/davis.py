@@ -86,8 +86,8 @@ def load_davis(
         split: name of the list of videos: "train", "val", ...
         year: folder of the list, such as "2017". Masks are always those of DAVIS 2017.
         resolution: name of the folders of frames and masks: "480p", "Full-Resolution", ...
-        preprocessing: preprocessing of the model, `model.preprocessing`, of which only mean and std
-            are used: frames keep their size.
+        preprocessing: preprocessing of the model, `model.preprocessing`. Only its mean and std are
+            used: frames keep their size.
 
     Returns:
         `DavisVideos`, in the order of the list.

@@ -417,7 +417,7 @@ def check_number(name: str, value: object, least: int) -> None:
 def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
     """Class names in a text file, such as `imagenet_50.txt`: a tuple.
 
-    There is one class per line, of which only the first word is used, as in `n01601694 Dipper`.
+    There is one class per line. Only the first word of a line is used, as in `n01601694 Dipper`.
 
     Raises:
         ValueError: for a file that cannot be read, or that lists no class.

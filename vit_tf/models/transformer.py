@@ -149,12 +149,12 @@ def join_paths(site: str, skips: tuple, skip: Tensor, branch: Tensor, taps: Taps
 class Block(SignatureLayer):
     """A pre-norm Transformer block: self-attention, then an MLP, each with a skip to remove.
 
-    Called on tokens of shape (example, token, channel), on a bias of shape (head, query, key) to
-    add to the attention scores where there is one, and on the factors of a `Rotation` of queries
-    and keys where there is one; returns a dict of every intermediate, named `"attention/..."` and
-    `"mlp/..."`, of which `"mlp/sum"` goes on to the next block. Arguments are as for `ViT`, but
-    for `skips`, the sites that keep theirs, `stochastic_depth`, the block's own, and `layer_scale`
-    (Touvron et al. 2021, CaiT, equation 4).
+    It is called on tokens of shape (example, token, channel). Optionally, it takes a bias of shape
+    (head, query, key) to add to the attention scores, and the factors of a `Rotation` of queries
+    and keys. It returns a dict of every intermediate, named `"attention/..."` and `"mlp/..."`; the
+    next block takes `"mlp/sum"`. Arguments are as for `ViT`, with three exceptions: `skips` lists
+    the sites that keep their skip, `stochastic_depth` is the rate of this block, and `layer_scale`
+    follows Touvron et al. 2021 (CaiT, equation 4).
     """
 
     sites = ("attention", "mlp")

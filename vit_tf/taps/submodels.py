@@ -90,8 +90,8 @@ class TapModel(keras.Model):
         """The taps of a batch of images, as inference unless `training`.
 
         Raises:
-            ValueError: for images of another shape than the model's, and for integer images unless
-                `check_dtype` finds them declared.
+            ValueError: for images whose shape differs from the model's, and for integer images
+                unless `check_dtype` finds them declared.
         """
         check_dtype(self, keras.backend.standardize_dtype(images.dtype))
         images = fix_image_shape(images, self.input_shape)
@@ -144,16 +144,16 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
     KerasHub's, which do not return them: they are computed from queries and keys without a mask,
     with a warning if the model uses one. Patterns that end in `"/skip"` or `"/branch"` also match
     the two terms of residual sums in functional models, under the path of the sum, such as
-    `"conv2_block1_add/skip"`. `"PATH/logits"` are the class scores to which the layer
-    that ends a model applies its softmax or sigmoids, `"PATH/log_odds"` those of both classes of a
+    `"conv2_block1_add/skip"`. `"PATH/logits"` are the class scores to which the last layer of a
+    model applies its softmax or sigmoids. `"PATH/log_odds"` are the scores of both classes of a
     model that ends in one sigmoid.
 
     Args:
-        model: a built Keras model of one input, functional or subclassed; or a PyTorch module, of
-            which the same features are returned as a function.
-        *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of them. Without any, the
-            representations: the embedding, the output of each block or stage, and the final norm
-            (`find_representations` documents the rule for other models).
+        model: a built Keras model with one input, functional or subclassed; or a PyTorch module,
+            for which a function with the same features is returned.
+        *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of them. Without patterns,
+            the submodel returns the representations: the embedding, the output of each block or
+            stage, and the final norm (`find_representations` documents the rule for other models).
 
     Raises:
         ValueError: for a pattern that matches no tap (near matches are listed), an unbuilt model,
