@@ -265,7 +265,7 @@ def outlier_roles(
     an input that the model never saw, and the mean keeps what is the same in all images.
 
     Args:
-        features: a model, or a submodel of layers of tokens and of the scores.
+        features: a model, or a submodel that returns layers of tokens and the scores.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap with the scores before a softmax.
         level: as for `outlier_tokens`.
@@ -274,17 +274,23 @@ def outlier_roles(
             if None.
 
     Returns:
-        Dataset of `probe_accuracy`, over five folds of images, its standard error
-        `probe_accuracy_stderr` and `chance`, the share of the most frequent class or position, of
-        shape (layer, content, tokens), content `"class"` and `"position"`, tokens `"outlier"` and
-        `"ordinary"`; of `probe_difference`, outlier minus ordinary tokens of the same images, and
-        `probe_difference_stderr` of shape (layer, content); and of `accuracy_change`, `loss_change`
-        and `output_change`, each with `..._stderr`, of shape (layer, tokens, replacement). Layers
-        with outliers in fewer than 20 images are NaN.
+        Dataset with variables of three shapes. Layers with outliers in fewer than 20 images are
+        NaN. The content is `"class"` or `"position"`, and the tokens are `"outlier"` or
+        `"ordinary"`.
+
+        Of shape (layer, content, tokens): `probe_accuracy`, over five folds of images, its standard
+        error `probe_accuracy_stderr`, and `chance`, the share of the most frequent class or
+        position.
+
+        Of shape (layer, content): `probe_difference`, the accuracy for outliers minus the accuracy
+        for ordinary tokens of the same images, and `probe_difference_stderr`.
+
+        Of shape (layer, tokens, replacement): `accuracy_change`, `loss_change` and `output_change`,
+        each with `..._stderr`.
 
     Raises:
-        ValueError: for features that are not a submodel of layers of tokens and scores, outliers of
-            other layers, or activations that are not finite.
+        ValueError: for features that are not a submodel of layers of tokens and scores, `outliers`
+            that lack one of these layers, or activations that are not finite.
 
     Examples:
         >>> result = analysis.outlier_roles(vit, (images, labels))

@@ -57,8 +57,8 @@ def attention_saliency(
         and `best_head` -1 where no head of a layer has an IoU.
 
     Raises:
-        ValueError: for an invalid `mass`, masks of another size or with values beyond [0, 1] or all
-            empty, and as for `mean_attention`.
+        ValueError: for an invalid `mass`, masks of the wrong size, masks with values outside
+            [0, 1] or only empty masks, and as for `mean_attention`.
 
     Examples:
         >>> masks = np.zeros((24, 32, 32), bool)

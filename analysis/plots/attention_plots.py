@@ -415,8 +415,8 @@ def plot_attention_patterns(
 ) -> "Axes":
     """How much the heads of two layers repeat one sparse pattern.
 
-    A matrix with depth rightwards and upwards. Colours go from 0 to at least 0.2, so that a
-    repetition of 0.02, which is none, is dark.
+    The matrix has depth on both axes, rightwards and upwards. Colours go from 0 to at least 0.2, so
+    that a negligible repetition, such as 0.02, is dark.
 
     Args:
         query: `"cls"` or `"spatial"`.
@@ -450,8 +450,9 @@ def plot_attention_rollout(
 
     Args:
         query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
-            sequence. If None, `"cls"` where there is a prefix, else `"spatial"`.
-        image: the image below the maps, or a list with that of each example, as for `plot_overlay`.
+            sequence. None means `"cls"` if there is a prefix, and `"spatial"` otherwise.
+        image: the image below the maps, or a list with an image for each example, as for
+            `plot_overlay`.
     """
     first = result.dims[0]
     prefix, shape = style.token_layout(result)
@@ -496,9 +497,9 @@ def plot_attention_rows(
     Every panel is scaled to its own maximum.
 
     Args:
-        query: name of a prefix token, such as `"cls"`, or position in the sequence; by default CLS
-            where there is a prefix, else the centre.
-        layer: name of the layer; the last if None.
+        query: name of a prefix token, such as `"cls"`, or position in the sequence. The default is
+            CLS if there is a prefix, and the centre otherwise.
+        layer: name of the layer; None means the last layer.
     """
     attention = result["attention"]
     prefix, (rows, columns) = style.token_layout(result)

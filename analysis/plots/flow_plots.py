@@ -75,9 +75,9 @@ def plot_skip_ratio(
     Args:
         results: NaN where a layer has fewer tokens (drawn grey). The attribute `prefix` is the
             number of prefix tokens. A dict is drawn by `plot_skip_ratio_lines`.
-        variable: "norm_ratio", ||skip|| / ||branch|| in log colours centred on 1, or "cosine", of
-            skip and branch in [-1, 1].
-        tokens: how many of the first tokens to draw.
+        variable: "norm_ratio" is ||skip|| / ||branch||, in log colours centred on 1. "cosine" is
+            the cosine similarity of skip and branch, in [-1, 1].
+        tokens: number of tokens to draw, from the first on.
     """
     if isinstance(results, dict):
         return plot_skip_ratio_lines(results, ax, variable=variable)
@@ -125,13 +125,14 @@ def _skip_norm(variable: str, values: np.ndarray) -> "Normalize":
 def plot_skip_ratio_lines(
     results: style.Datasets, ax: "Axes | None", *, variable: str = "norm_ratio"
 ) -> "Axes":
-    """Skip-to-branch norm ratio by layer, mean over tokens (Figures 7 right and E.2 of Raghu).
+    """Skip-to-branch norm ratio by layer, averaged over tokens (Figures 7 right and E.2 of Raghu).
 
-    Colours distinguish models and kinds of token, line styles the sites of a block.
+    Each model and kind of token has a colour, and each site of a block has a line style.
 
     Args:
         results: the attribute `prefix` is the number of prefix tokens (0: ResNets, GAP).
-        variable: "norm_ratio", ||skip|| / ||branch||, or "cosine", of skip and branch.
+        variable: "norm_ratio" is ||skip|| / ||branch||. "cosine" is the cosine similarity of skip
+            and branch.
     """
     require_word(variable, tuple(SKIP_LABELS), "variable")
     lines = {
@@ -200,7 +201,7 @@ def _plot_sites(
 def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0) -> "Axes":
     """Norms of skip and branch by layer for one image: mean and range over tokens.
 
-    Two lines, each in a band from the smallest to the largest token.
+    Two lines show the means. A band around each goes from the smallest to the largest token.
     """
     norms = {name: select_labels(result[name], example=example) for name in ("skip", "branch")}
     lines = {(name, ""): norm.mean("token") for name, norm in norms.items()}
@@ -227,7 +228,7 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     variance that the component explains.
 
     Args:
-        result: of one channel (drawn grey) or three (red, green, blue).
+        result: filters with one channel (drawn grey) or three (red, green, blue).
     """
     channels, count = result.sizes["channel"], result.sizes["component"]
     if channels not in (1, 3) or "explained_variance" not in result.coords:

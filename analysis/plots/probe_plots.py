@@ -62,16 +62,16 @@ PROBES_OF_EACH = 'analysis.ridge_probe(model, train, test, tokens="each").isel(l
 def plot_probe_map(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
-    """Ridge-probe accuracy of every token, a map per layer (Figure D.4 of Raghu et al. 2021).
+    """Ridge-probe accuracy of every token, with a map for each layer (Figure D.4 of Raghu et al.).
 
-    All maps share one scale, given at the colour bar; titles give the accuracy of the CLS token,
-    where there is one.
+    All maps share the scale that the colour bar shows. If there is a CLS token, titles show its
+    accuracy.
 
     Args:
-        result: with `tokens="each"`, at one `l2`. The attributes `prefix`, `rows` and `columns`
-            give the grid of the tokens: those after the prefix lie row by row. Layers with other
-            tokens hold NaN beyond their last, and cannot be drawn.
-        layers: names of the layers to draw; if None, at most 8 of those on the grid, evenly
+        result: result of `ridge_probe` with `tokens="each"`, at one `l2`. The attributes `prefix`,
+            `rows` and `columns` specify the grid: the tokens after the prefix lie row by row.
+            Layers with fewer tokens hold NaN, and cannot be drawn.
+        layers: names of the layers to draw. If None, at most 8 layers on the grid are drawn, evenly
             spaced through the depth.
     """
     from matplotlib.colors import Normalize
@@ -124,13 +124,13 @@ def plot_ridge_probe(
 ) -> "Axes":
     """Ridge-probe accuracy by layer (Figures 11, 13, F.1 and F.2 of Raghu et al. 2021).
 
-    One line per `l2`, none selected: selecting on the test set would bias the accuracy. Pass
-    `result.sel(l2=...)`, selected elsewhere, to draw it alone. Calling again on the same axes adds
-    another model in another colour.
+    Each line shows one `l2`. None is selected, since selecting on the test set would bias the
+    accuracy. To draw a single `l2`, select it on other images and pass `result.sel(l2=...)`.
+    Calling again on the same axes adds another model in another colour.
 
-    With tokens, the line is their mean and the band their range; with seeds, the line is their
-    mean, and the error bars, of two seeds or more, their standard deviation (of n - 1 degrees of
-    freedom). Depth is normalised to [0, 1]; layers are named while all models drawn share them.
+    For several tokens, the line shows their mean, and the band their range. For several seeds, the
+    line shows their mean, and the error bars their standard deviation (n - 1 degrees of freedom).
+    Depth is normalised to [0, 1]. Layers are named as long as all models share them.
 
     Args:
         label: name of the model in the legend; the attribute `model` if None.

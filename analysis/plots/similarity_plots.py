@@ -50,15 +50,15 @@ def plot_cka(
 ) -> "Axes":
     """CKA of every pair of layers (Figures 1, 2, 8 and H.1 of Raghu et al. 2021).
 
-    `layer_x` left to right, `layer_y` bottom up, colours fixed to [0, 1]. Values beyond these
-    limits are possible, since the estimator is unbiased, not bounded: they get the colours of the
-    limits, and the colour bar has arrows. Panels of several results are at most 4 in a row; layers
-    are named at the outer panels where all results share them, models only where a result compares
-    two.
+    `layer_x` runs from left to right, and `layer_y` from bottom to top. Colours are fixed to
+    [0, 1]. Since the estimator is unbiased, values may lie outside these limits: they get the
+    colours of the limits, and the colour bar has arrows. Several results have a panel each, at most
+    4 in a row. If all results share their layers, the outer panels name them. Models are named if a
+    result compares two.
 
     Args:
-        results: the attributes `model_x` and `model_y` name the models; where the standard error
-            `stderr` is known, the colour bar has the largest.
+        results: the attributes `model_x` and `model_y` name the models. If the standard error
+            `stderr` is known, the colour bar shows the largest one.
     """
     by_label = style.by_label(results)
     cka = {x: y if isinstance(y, xr.DataArray) else y["cka"] for x, y in by_label.items()}

@@ -154,19 +154,20 @@ class FormationRecorder(Recorder):
             the model to such a callable, such as `lambda model: vit_tf.submodel(model,
             "block*/mlp/sum")`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`, for
-            CKA. Read once; for each layer and batch, a kernel of example x example is stored.
+            CKA. It is read once. For each layer and batch, a kernel of example x example is stored.
         every: number of epochs between records.
-        probes: `(train, test, num_classes)`, data sets of (images, labels), of a few images to fit
-            and of others to score, or None. Read once.
+        probes: `(train, test, num_classes)`, or None. Both data sets consist of (images, labels):
+            `train` has a few images to fit the probes, and `test` has other images to score them.
+            They are read once.
         l2: strength of the penalty of the ridge classifiers.
         folder: folder of `formation.nc` and `formation-state/`, or None.
         log_dir: folder for TensorBoard's scalars of each layer, or None.
 
     Raises:
-        ValueError: for an `every` or `l2` out of range, batches of less than 4 images or labels
-            outside the classes; in training, for `features` that are of neither form or of another
-            model, a layer that is constant or not finite, and records of other images or of a later
-            epoch.
+        ValueError: for an `every` or `l2` out of range, batches of fewer than 4 images, or labels
+            outside the classes. During training: for `features` that have neither of these forms or
+            belong to another model, a layer that is constant or not finite, and records in `folder`
+            that belong to other images or to a later epoch.
     """
 
     def __init__(

@@ -274,12 +274,12 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
         k(a, b) = exp(-|a - b|^2 / (2 sigma^2)),    sigma = bandwidth * median |a - b|
 
     The median is over the pairs of different images of the batch (Kornblith et al. 2019, section 3,
-    "kernel selection"). HSIC is unbiased and summed over batches as in `cka`, and not clamped. As
-    the bandwidth grows it approaches the CKA of linear kernels.
+    "kernel selection"). HSIC is unbiased and summed over batches, as in `cka`. Values are not
+    clamped. As the bandwidth grows, they approach the CKA of linear kernels.
 
-    Scale: 0 (independent) to 1; estimates may lie outside. Invariant to orthogonal maps, isotropic
-    scaling and translation, not to other invertible linear maps. Memory: images x images for each
-    layer.
+    Scale: 0 (independent) to 1; estimates may lie outside. The measure is invariant to orthogonal
+    maps, isotropic scaling and translation, but not to other invertible linear maps. Memory: images
+    x images for each layer.
 
     Args:
         bandwidth: standard deviation of the kernel as a fraction of the median distance, above 0.
@@ -325,9 +325,10 @@ def token_cka() -> Measure:
     kernel of `cka` is the sum of the kernels of all tokens: `cka` compares whole images, and
     `token_cka` compares each position. Positions of a map are tokens, and a vector is one token.
 
-    Scale: 0 (independent) to 1; estimates may lie outside. Invariant to an orthogonal map and a
-    translation of each token separately and to isotropic scaling of all; unlike CKA, not to a
-    permutation of the tokens. NaN between layers of different numbers of tokens. Memory: tokens x
+    Scale: 0 (independent) to 1; estimates may lie outside. The measure is invariant to an
+    orthogonal map and a translation of each token separately, and to isotropic scaling of all
+    tokens. Unlike CKA, it is not invariant to a permutation of the tokens. Between layers with
+    different numbers of tokens, the value is NaN. Memory: tokens x
     images x images for each layer, the most of all measures: 1.1 GB for 84 layers of 197 tokens in
     batches of 128 images. Select fewer layers for larger batches.
 
@@ -390,9 +391,9 @@ def svcca(variance: float = 0.99) -> Measure:
     Scale: 0 to 1. Independent layers of d directions each score about sqrt(d / n) for n images,
     which is far above 0 for large d. If two layers have more than n - 1 directions together, their
     subspaces always intersect, and the value is NaN: use larger batches or a smaller `variance`.
-    Invariant to orthogonal maps, isotropic scaling and translation; not to other invertible linear
-    maps, which change the directions that are kept. Memory: images x images for each layer,
-    whatever the width; time: images cubed for each pair.
+    The measure is invariant to orthogonal maps, isotropic scaling and translation, but not to other
+    invertible linear maps, which change the directions that are kept. Memory: images x images for
+    each layer, whatever the width; time: images cubed for each pair.
 
     Args:
         variance: share of the variance that is kept, above 0 and at most 1.
@@ -578,9 +579,9 @@ def procrustes() -> Measure:
     metric: it obeys the triangle inequality, which CKA does not. Values are averaged over batches.
 
     Scale: 0 (unrelated) to 1. With few images, independent layers of many channels score above 0:
-    compare only values of the same batch size. Invariant to orthogonal maps, isotropic scaling and
-    translation, not to other invertible linear maps. Memory: images x images for each layer,
-    whatever the width; time: images cubed for each pair.
+    compare only values of the same batch size. The measure is invariant to orthogonal maps,
+    isotropic scaling and translation, but not to other invertible linear maps. Memory: images x
+    images for each layer, whatever the width; time: images cubed for each pair.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -676,9 +677,9 @@ def mutual_knn(k: int = 10) -> Measure:
     and its code). Ties go to the earlier images. Values are averaged over batches.
 
     Scale: 0 to 1; independent representations share k / (n - 1) for batches of n images, so compare
-    only values of the same k and batch size. Invariant to orthogonal maps and to scaling, even of
-    each image separately; not to translation, nor to other invertible linear maps. Memory: images x
-    images for each layer.
+    only values of the same k and batch size. The measure is invariant to orthogonal maps and to
+    scaling, even of each image separately, but not to translation or other invertible linear maps.
+    Memory: images x images for each layer.
 
     Args:
         k: number of neighbours; batches need k + 2 images.
@@ -725,10 +726,11 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
     is in fold i modulo `folds`. Sums of squares are added over folds, channels and batches before
     the ratio. The measure is not symmetric: x predicts y.
 
-    Scale: at most 1; 0 for a prediction no better than the mean of the other images, negative for a
-    worse one; not clamped. Invariant to orthogonal maps, isotropic scaling and translation of
-    either layer; not to other invertible linear maps. Memory: images x images for each layer,
-    whatever the width; time: images cubed for each layer, images squared for each pair.
+    Scale: at most 1; 0 for a prediction that is no better than the mean of the other images, and
+    negative for a worse one. Values are not clamped. The measure is invariant to orthogonal maps,
+    isotropic scaling and translation of either layer, but not to other invertible linear maps.
+    Memory: images x images for each layer, whatever the width; time: images cubed for each layer,
+    images squared for each pair.
 
     Args:
         l2: strength of the penalty, above 0.
