@@ -73,9 +73,10 @@ def load_coco(
         width), and int32 of shape (example, object), positions in `coco_categories`, -1 for none.
 
     Raises:
-        ValueError: without pycocotools; for files that are missing, corrupt or of another size than
-            annotated, annotations of unknown images or categories, unknown `categories`, no object
-            at all, images that differ in size if none is given, and arguments out of range.
+        ValueError: if pycocotools is not installed; for files that are missing or corrupt, or whose
+            size differs from their annotation; for annotations of unknown images or categories, and
+            for unknown `categories`; if there is no object; if images differ in size and no size is
+            given; and for arguments out of range.
     """
     check_number("batch_size", batch_size, 1)
     check_number("seed", seed, 0)

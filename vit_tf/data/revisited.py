@@ -38,11 +38,11 @@ def load_revisited(
         root/roxford5k/gnd_roxford5k.pkl
         root/roxford5k/jpg/all_souls_000013.jpg
 
-    Queries are cropped to the landmark (Radenovic et al. 2018, section 3), but not in the code of
-    Walmer et al. 2023: for numbers comparable to theirs use `crop_queries=False`. The remaining
-    difference: they shrink each image to fit the model's size, enlarge its shorter side to it and
-    cut out the middle; here the whole image is resized to the size. The pickle is read without
-    executing any code in it. Images are decoded batch by batch.
+    Queries are cropped to the landmark (Radenovic et al. 2018, section 3). The code of Walmer et
+    al. 2023 does not crop them: for comparable numbers, use `crop_queries=False`. One difference
+    remains: they shrink each image to fit the model's size, enlarge its shorter side to this size
+    and cut out the middle. Here, the whole image is resized to the model's size. The pickle is read
+    without executing any code in it. Images are decoded batch by batch.
 
     Args:
         root: the folder that holds the above.
@@ -55,10 +55,11 @@ def load_revisited(
         crop_queries: whether queries are cropped to their boxes, or whole images.
 
     Returns:
-        Tuple (queries, database, truth), as `vit_tf.analysis.retrieval` takes them: two batched
-        `tf.data.Dataset` of (images, numbers), float32 of shape (example, height, width, 3) and
-        int32 of shape (example,), positions in their lists; and for each query a dict of its `name`
-        and of `easy`, `hard` and `junk`, int arrays of positions in the database.
+        Tuple (queries, database, truth), as `vit_tf.analysis.retrieval` takes them. `queries` and
+        `database` are batched `tf.data.Dataset`s of (images, numbers): float32 of shape (example,
+        height, width, 3), and int32 of shape (example,), the positions in their lists. `truth` has
+        a dict for each query, with its `name` and with `easy`, `hard` and `junk`, int arrays of
+        positions in the database.
 
     Raises:
         ValueError: for files that are missing or corrupt, a pickle with other content, no size, and

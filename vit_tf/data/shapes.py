@@ -364,16 +364,18 @@ def load_shapes(
 
     Returns:
         Dict of arrays, in the order of the split:
-        `image`, float32 of shape (example, height, width, 3);
-        `label`, int32 of shape (example,), the kind of shape;
-        `mask`, bool of shape (example, height, width), where the shape is;
-        `parts`, uint8 of that shape, 1 on the front half of the shape, 2 on the back, 0 elsewhere;
-        `keypoints`, float64 of shape (example, keypoint, 2), the (row, column) in pixels of the
-        shape's front, back, left and right, with the first pixel's centre at (0.5, 0.5);
-        `visible`, bool of shape (example, keypoint), whether it lies within the image.
+
+        * `image`: float32 of shape (example, height, width, 3).
+        * `label`: int32 of shape (example,), the kind of shape.
+        * `mask`: bool of shape (example, height, width), true on the shape.
+        * `parts`: uint8 of shape (example, height, width), 1 on the front half of the shape, 2 on
+          its back half, and 0 elsewhere.
+        * `keypoints`: float64 of shape (example, keypoint, 2), the (row, column) in pixels of the
+          shape's front, back, left and right. The centre of the first pixel is (0.5, 0.5).
+        * `visible`: bool of shape (example, keypoint), whether the keypoint lies within the image.
 
     Raises:
-        ValueError: as `load`.
+        ValueError: as for `load`.
     """
     if take is not None:
         check_number("take", take, 1)

@@ -58,15 +58,15 @@ def load_spair(
             mean and std replace `image_size` and [-1, 1].
 
     Returns:
-        List of dicts, as `vit_tf.analysis.keypoint_correspondence` takes them, of `category`,
-        `source`, `target`, `source_points` and `target_points`, where the files have them
-        `source_box` and `target_box`, float arrays (top, left, bottom, right) in pixels, and of
-        `name`, the pair's line in the list, and `left_out`, the number of its keypoints that were
-        left out; in the order of the list.
+        List of dicts, in the order of the list of pairs, as
+        `vit_tf.analysis.keypoint_correspondence` takes them. Each dict has `category`, `source`,
+        `target`, `source_points` and `target_points`. `name` is the pair's line in the list, and
+        `left_out` is the number of its keypoints that were left out. If the files have boxes,
+        `source_box` and `target_box` are float arrays (top, left, bottom, right) in pixels.
 
     Raises:
-        ValueError: for files that are missing or corrupt, images of another size than annotated, a
-            pair without keypoints, and arguments out of range.
+        ValueError: for files that are missing or corrupt, images whose size differs from their
+            annotation, a pair without keypoints, and arguments out of range.
     """
     lookup("split", split, dict.fromkeys(SPLITS))
     lookup("size", size, dict.fromkeys(SIZES))

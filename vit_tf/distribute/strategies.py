@@ -259,16 +259,17 @@ def strategy(
     """Returns a `tf.distribute.Strategy` by name; create and train the model in its `scope()`.
 
     Args:
-        name: `"none"`, the current strategy, by default one device; `"mirrored"`, a copy of the
-            model on each GPU, or on each logical CPU where there is no GPU; `"multiworker"`, on
-            each GPU of several processes, which each run the same program and create the strategy
-            before any other use of TensorFlow; `"tpu"`, on each core of the TPU of the environment
-            variable TPU_NAME, by default a local one; `"auto"`, `"multiworker"` if VIT_TF_WORKERS
-            or TF_CONFIG names several workers, else `"mirrored"` if there are several GPUs, else
-            `"none"`. On JAX, the result is a `DataParallelStrategy`: `"none"` uses one device;
-            `"mirrored"` and, with one process, `"auto"` use all devices of this process; `"tpu"`
-            uses its TPU devices; `"multiworker"` uses the devices of all processes, and must be
-            created before any other use of JAX.
+        name: name of the strategy. `"none"` is the current strategy, by default one device.
+            `"mirrored"` has a copy of the model on each GPU, or on each logical CPU if there is no
+            GPU. `"multiworker"` has a copy on each GPU of several processes. Each process runs the
+            same program and creates the strategy before any other use of TensorFlow. `"tpu"` has a
+            copy on each core of the TPU that the environment variable TPU_NAME names, by default a
+            local one. `"auto"` selects `"multiworker"` if VIT_TF_WORKERS or TF_CONFIG names several
+            workers, otherwise `"mirrored"` if there are several GPUs, otherwise `"none"`. On JAX,
+            the result is a `DataParallelStrategy`: `"none"` uses one device; `"mirrored"` and, with
+            one process, `"auto"` use all devices of this process; `"tpu"` uses its TPU devices;
+            `"multiworker"` uses the devices of all processes, and must be created before any other
+            use of JAX.
         workers, worker: for `"multiworker"`, the addresses `"host:port"` of all processes and the
             index of this one among them; by default those that `find_cluster` finds.
 

@@ -61,9 +61,9 @@ class ViT(TransformerModel):
             stem.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
         position_type: `"learned"`; `"sincos"` for fixed sines and cosines (Beyer et al. 2022); or
-            `"rotary"`: nothing is added to the tokens; in each block the queries and keys of
-            patches are rotated by angles that depend on their position (Siméoni et al. 2025,
-            DINOv3), so that no embedding needs resampling for another image size.
+            `"rotary"`. With `"rotary"`, nothing is added to the tokens. Instead, each block rotates
+            the queries and keys of patches by angles that depend on their position (Siméoni et al.
+            2025, DINOv3), so no embedding needs resampling for another image size.
         registers: number of learned tokens after the class token that have no position and that no
             head uses (Darcet et al. 2024).
         distillation: `"heads"`, a distillation token with a head of its own, where the logits are

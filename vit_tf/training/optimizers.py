@@ -22,12 +22,18 @@ ROOT = r"(^|/)root(/|$)"  # and of the convolution that reads the images
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that rises linearly from 0 to its peak and then falls.
 
-    With `w` warm-up steps of `n` in all and `p = (step - w) / (n - w)`, the rate over its peak is
-    `step / w` before step `w`, then `(1 + cos(pi p)) / 2` or `1 - p`, and 0 after step `n`; or, as
-    a staircase, 1, 1/10, 1/100 and 1/1000 from step `w`, `0.3 n`, `0.6 n` and `0.9 n` on
-    (Kolesnikov et al. 2019, section 3.3); the steps of `"upstream_staircase"` are at `n / 3`,
-    `2 n / 3` and `8 n / 9`: epochs 30, 60 and 80 of 90 (the same, section 3.2), and those of
-    `"short_staircase"` at `0.4 n`, `0.6 n` and `0.8 n`: steps 200, 300 and 400 of 500 (BiT's code).
+    Let `w` be the number of warm-up steps, `n` the number of all steps and `p = (step - w) / (n -
+    w)`. The rate divided by its peak is `step / w` before step `w`. From step `w` on, it depends on
+    `decay`:
+
+    * `"cosine"`: `(1 + cos(pi p)) / 2`, and 0 after step `n`.
+    * `"linear"`: `1 - p`, and 0 after step `n`.
+    * `"staircase"`: 1 at first, then 1/10, 1/100 and 1/1000 from steps `0.3 n`, `0.6 n` and `0.9 n`
+      on (Kolesnikov et al. 2019, section 3.3).
+    * `"upstream_staircase"`: the same with steps `n / 3`, `2 n / 3` and `8 n / 9`, that is, epochs
+      30, 60 and 80 of 90 (Kolesnikov et al. 2019, section 3.2).
+    * `"short_staircase"`: the same with steps `0.4 n`, `0.6 n` and `0.8 n`, that is, steps 200, 300
+      and 400 of 500 (BiT's code).
 
     Args:
         peak: the largest learning rate.

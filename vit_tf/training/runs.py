@@ -102,11 +102,11 @@ def train(
         `FineTuning`), including those before a resume.
 
     Raises:
-        ValueError: for images whose shape is not the model's, that are integers, far outside the
-            range of its `preprocessing` or not finite; for labels outside its classes, a Keras
-            backend other than TensorFlow and JAX, a folder of another run or in use by another
-            process, saved states that are all corrupt, or a loss that is not finite. An invalid
-            label stops the run when it is read; the last saved state remains.
+        ValueError: for images that do not have the model's shape, are integers, lie far outside the
+            range of its `preprocessing` or are not finite; for labels outside its classes; for a
+            Keras backend other than TensorFlow and JAX; for a folder that belongs to another run or
+            is in use by another process; if all saved states are corrupt; or if the loss is not
+            finite. An invalid label stops the run when it is read; the last saved state remains.
         ConnectionError: if another worker stops.
     """
     require_tensorflow_or_jax("training")
