@@ -616,13 +616,13 @@ def images_needed(
     `hypot(t s / sqrt(n), w)`. If runs do not differ, two of them suffice.
 
     Args:
-        result: a pilot result: an `Estimate`, of a paired difference as of `minus` where two models
-            are compared; a DataArray of `knn_accuracy`, or of `ridge_probe` with a selected
-            penalty, for the accuracy of its last layer; or a Dataset of `cka` with `leave_one_out`,
-            for the mean over its pairs of layers.
-        half_width, power: one of them: half the width of the interval, or the probability that it
-            leaves out the threshold.
-        effect: true value for `power`; by default the pilot's.
+        result: a pilot result. It is an `Estimate`; to compare two models, use a paired difference
+            (see `minus`). Or it is a DataArray of `knn_accuracy`, or of `ridge_probe` with a
+            selected penalty, for the accuracy of the last layer. Or it is a Dataset of `cka` with
+            `leave_one_out`, for the mean over pairs of layers.
+        half_width, power: half the width of the interval, or the probability that the interval
+            leaves out the threshold. Pass one of them.
+        effect: true value for `power`; by default the pilot's value.
         threshold: value that the interval is to leave out.
         examples: number of images or runs of the pilot, where the result does not state it.
 

@@ -34,9 +34,9 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
         cosine     = mean over examples of <skip, branch> / (|skip| |branch|)
 
     Norms and products are over the channels of a token (Raghu et al. 2021, section 6, figures 7 and
-    E.2). An example whose skip or branch is exactly zero at a token, as behind a ReLU that is off,
-    has neither ratio nor cosine there and is left out of that token's means; `left_out` in the
-    attributes is the share of these.
+    E.2). If the skip or the branch of an example is exactly zero at a token, as behind a ReLU that
+    is off, the ratio and the cosine do not exist, and the example is left out of that token's
+    means. The attribute `left_out` is the share of such cases.
 
     Args:
         features: a model, or a callable from images to taps. The taps `"site/skip"` and

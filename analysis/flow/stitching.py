@@ -40,13 +40,13 @@ def stitching(
 
         W = argmin sum over tokens of |x W + b - y|^2 + l2 (mean of x's variances) tokens |W|^2
 
-    Here, `x` are tokens of a layer of the first model, and `y` are those at the same positions of a
-    layer of the second model, which continues from `x W + b` (Lenc and Vedaldi 2015,
-    https://arxiv.org/abs/1411.5908; Bansal et al. 2021, https://arxiv.org/abs/2106.07682, who train
-    the map on the loss instead). CKA compares directions of large variance; stitching shows what
-    the second model can use, which may lie in directions of small variance. Prefix tokens have a
-    map of their own: from the first model's prefix tokens if it has equally many, otherwise from
-    the mean of its spatial tokens.
+    Here, `x` are tokens of a layer of the first model, and `y` are the tokens at the same positions
+    of a layer of the second model. The second model continues from `x W + b` (Lenc and Vedaldi
+    2015, https://arxiv.org/abs/1411.5908). Bansal et al. 2021 (https://arxiv.org/abs/2106.07682)
+    train the map on the loss instead. CKA compares directions of large variance. Stitching shows
+    what the second model can use, which may lie in directions of small variance. Prefix tokens have
+    their own map: from the first model's prefix tokens if it has equally many, otherwise from the
+    mean of its spatial tokens.
 
     Args:
         features_x: the model whose layers are mapped.
@@ -60,8 +60,8 @@ def stitching(
 
     Returns:
         Dataset of `loss_change`, `accuracy_change` and `output_change`, each with `..._stderr`, of
-        shape (layer_x, layer_y), changes from the second model as it is, paired over images, and of
-        its `accuracy` and `loss`.
+        shape (layer_x, layer_y), and of the `accuracy` and `loss` of the second model without
+        stitching. The changes are relative to this model, and paired over images.
 
     Raises:
         ValueError: for a second model that cannot be run from its layers, layers without positions

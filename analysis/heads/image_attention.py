@@ -40,12 +40,13 @@ def attention(
         images, grid: as in `vit_tf.analysis`.
         query: the token that attends: `"cls"`, the first token; `"spatial"`, the mean over the
             spatial tokens; or the position of one token in the sequence, prefix tokens included.
-            By default `"cls"` where there are prefix tokens, else `"spatial"`.
+            The default is `"cls"` if there are prefix tokens, and `"spatial"` otherwise.
 
     Returns:
-        Dataset of `attention` of shape (example, layer, head, row, column), attention weights,
-        whose sum over a map is 1 minus the attention to prefix tokens; and `picture` of shape
-        (example, pixel_row, pixel_column, colour), the image as the model sees it, 8-bit RGB.
+        Dataset of `attention` of shape (example, layer, head, row, column), and of `picture` of
+        shape (example, pixel_row, pixel_column, colour). The attention weights of a map sum to 1
+        minus the attention to prefix tokens. Pictures show the images as the model receives them,
+        as 8-bit RGB.
 
     Raises:
         ValueError: for a model without attention weights, and a query that it does not have.

@@ -46,12 +46,12 @@ def attention_saliency(
         mass: share of the attention that is kept, more than 0 and at most 1.
 
     Returns:
-        Dataset of `iou` of shape (query, layer, head), `best_iou` and `best_head` of shape (query,
-        layer), the head of the largest mean IoU in each layer. `other_iou` is the IoU with the mask
-        of the next image of the batch: how far attention overlaps with the positions of objects.
-        `leave_one_out` and `other_leave_one_out` are both without each batch of images, with the
-        dim `batch` first. `query` is `"cls"`, where there is a
-        prefix, and `"spatial"`. The attribute `left_out` counts images with an empty mask. The
+        Dataset of `iou` of shape (query, layer, head), and of `best_iou` and `best_head` of shape
+        (query, layer), for the head with the largest mean IoU in each layer. `other_iou` is the IoU
+        with the mask of the next image of the batch: it shows how far attention overlaps with the
+        positions of objects. `leave_one_out` and `other_leave_one_out` are `iou` and `other_iou`
+        without each batch of images, with the dim `batch` first. `query` is `"spatial"` and, if
+        there is a prefix, `"cls"`. The attribute `left_out` counts images with an empty mask. The
         variable `left_out`, of shape (query, layer, head), counts images with a mask whose query
         attends to prefix tokens only. `iou` is NaN where all images are left out; `best_iou` is NaN
         and `best_head` -1 where no head of a layer has an IoU.

@@ -222,11 +222,12 @@ def keypoint_correspondence(
     Args:
         features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
             the grid.
-        pairs: list of dicts of `category`, a name; `source` and `target`, normalised images of
-            shape (height, width, channel) of any sizes; `source_points` and `target_points`,
-            arrays of shape (point, 2), the (row, column) in pixels of the keypoints seen in both,
-            with the first pixel's centre at (0.5, 0.5); and, for `threshold="box"`, `target_box`,
-            the (top, left, bottom, right) of the object in the target, in pixels.
+        pairs: list of dicts. `category` is a name. `source` and `target` are normalised images of
+            shape (height, width, channel), of any sizes. `source_points` and `target_points` are
+            arrays of shape (point, 2): the (row, column) in pixels of the keypoints that are
+            visible in both images. The centre of the first pixel is (0.5, 0.5). `target_box`, for
+            `threshold="box"`, is the (top, left, bottom, right) of the object in the target, in
+            pixels.
         grid: `TokenGrid` of the model's tokens, square; by default the features' own.
         thresholds: fractions of the longer side.
         threshold: `"image"` or `"box"`: the thresholds are fractions of the longer side of the

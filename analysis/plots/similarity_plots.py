@@ -359,12 +359,13 @@ def plot_localization(
     from 1.
 
     Args:
-        result: with the coordinates `token_row` and `token_column`; NaN (constant patches) is grey.
-        layer: name of the layer to draw, the last if None; or a list of names, in order.
-        tokens: the tokens to draw, by their coordinate. If None, for one layer: all tokens if there
-            are at most 16, else up to 4 x 4 evenly spaced spatial tokens; for a list of layers: all
-            tokens if there are at most 6, else the first token and those nearest to the centre, two
-            corners and two edges.
+        result: result of `localization`, with the coordinates `token_row` and `token_column`. NaN
+            (constant patches) is grey.
+        layer: name of the layer to draw, or a list of names, in order. None means the last layer.
+        tokens: the tokens to draw, by their coordinate. The default for one layer is all tokens if
+            there are at most 16, otherwise up to 4 x 4 evenly spaced spatial tokens. The default
+            for a list of layers is all tokens if there are at most 6, otherwise the first token and
+            the tokens nearest to the centre, two corners and two edges.
     """
     from matplotlib.colors import Normalize
 

@@ -56,9 +56,10 @@ def knn_accuracy(
             either case.
 
     Returns:
-        DataArray accuracy of shape (layer, k, top): `top` is 1, or 5 for the class among the 5 with
-        most votes; by default a class without votes is never among them. The coordinate `tied` of
-        shape (layer, k) counts test images whose k-th and next neighbour are equally near.
+        DataArray of accuracies of shape (layer, k, top). `top` is 1 or 5: an image counts as
+        correct if its class is among the 1 or 5 classes with most votes. By default, a class
+        without votes never counts. The coordinate `tied`, of shape (layer, k), counts test images
+        whose k-th and next neighbour are equally near.
 
     Raises:
         ValueError: for unknown `tokens`, a `k` below 1 or above the number of training images, a
