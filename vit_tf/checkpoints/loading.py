@@ -141,9 +141,9 @@ def load_pretrained(
             timm.
         image_shape: (height, width) or (height, width, channels) of the images, in pixels; position
             embeddings are resampled to it by the method `positions`. None keeps the size of the
-            file; for a BiT, whose files have none, it is that of the name or 224. A file holds the
-            number of tokens but not the shape of their grid: the grid is that of `image_shape` if
-            it has as many tokens, otherwise square.
+            file. Files of a BiT have no size: it follows from the name, or is 224. A file holds the
+            number of tokens but not the shape of their grid: if the grid of `image_shape` has as
+            many tokens, it is used; otherwise, the grid is square.
         pooling: `"cls"` or `"gap"`, for a ViT or BEiT; None keeps the file's. A ViT with `"gap"`
             has no class token, unless its file has registers or already pools that way.
         num_heads: number of attention heads, where neither the file nor the model's size determines

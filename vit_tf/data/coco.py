@@ -51,7 +51,7 @@ def load_coco(
     lazily, and padded to the largest number of objects per image.
 
     `vit_tf.analysis.object_clustering` takes the result directly, and `attention_saliency` takes
-    its `union_masks`. Splits of the same categories, such as those of PartImageNet, can be joined:
+    its `union_masks`. Splits with the same categories, as in PartImageNet, can be joined:
     `first.concatenate(second)`.
 
     Args:

@@ -84,7 +84,7 @@ def load_davis(
     Args:
         root: the folder that holds the above.
         split: name of the list of videos: "train", "val", ...
-        year: folder of the list, such as "2017". Masks are always those of DAVIS 2017.
+        year: folder of the list, such as "2017". The masks always come from DAVIS 2017.
         resolution: name of the folders of frames and masks: "480p", "Full-Resolution", ...
         preprocessing: preprocessing of the model, `model.preprocessing`. Only its mean and std are
             used: frames keep their size.

@@ -28,8 +28,9 @@ class Preprocessing:
     Args:
         size: (height, width) in pixels, or None for images of any size, which keep theirs.
         mean, std: mean and standard deviation of each channel, for values in [0, 1]; the default of
-            0.5 gives values in [-1, 1]. Their number is that of the channels: files and PIL images
-            become RGB, for 1 channel grey and for 4 RGBA, as Pillow converts them.
+            0.5 gives values in [-1, 1]. Their number is the number of channels. Files and PIL
+            images become grey for 1 channel, RGBA for 4 channels and RGB otherwise, as Pillow
+            converts them.
         interpolation: `"bilinear"`, `"bicubic"`, `"nearest"`, `"lanczos3"` or `"lanczos5"`.
         channel_order: `"rgb"`, or `"bgr"` for a model that takes blue first; mean and std are in
             that order.

@@ -51,7 +51,7 @@ def load_spair(
         pairs_per_category: how many pairs of each category are drawn; all if None. Walmer et al.
             2023 draw 20 (appendix E.1), in their code with replacement, here without. A category
             with fewer pairs returns all of them; a `UserWarning` names it.
-        seed: seed of the selection; the pairs of a smaller number are among those of a larger one.
+        seed: seed of the selection. A larger `pairs_per_category` keeps the pairs of a smaller one.
         image_size: longer side to which images are resized, in pixels; use that of the model's
             input. None keeps their own size.
         preprocessing: preprocessing of the model, `model.preprocessing`: its size, interpolation,

@@ -96,7 +96,7 @@ def at_resolution(
     Args:
         model: a `ViT`, `BiT`, `CLIPViT`, `SigLIPViT`, `BEiT` or `Mixer`.
         image_shape: (height, width, channels) of the images, or only (height, width), in pixels;
-            None keeps that of the model.
+            None keeps the model's.
         num_classes: number of logits of a new head, initialized with zeros; None keeps the head. In
             a ViT the new head follows the pooled token: a tanh layer before the old head is removed
             (Dosovitskiy et al. 2020, section 3.2).

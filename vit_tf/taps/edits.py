@@ -36,10 +36,10 @@ def scaled(factor: float) -> Edit:
 
 
 def constant(values: Tensor) -> Edit:
-    """Given values, such as a mean over data, or those of another run: `other["block03/mlp/sum"]`.
+    """Given values, such as a mean over data, or values of another run: `other["block03/mlp/sum"]`.
 
     Args:
-        values: array or tensor whose shape broadcasts to that of the tap; without the example axis,
+        values: array or tensor whose shape broadcasts to the tap's shape; without the example axis,
             it applies to every example.
     """
     return lambda value: ops.broadcast_to(ops.cast(values, value.dtype), ops.shape(value))
@@ -67,7 +67,7 @@ def where(mask: Tensor, edit: Edit) -> Edit:
     """Applies an edit where a mask is true; the value elsewhere is unchanged, bit for bit.
 
     Args:
-        mask: boolean array or tensor whose shape broadcasts to that of the tap.
+        mask: boolean array or tensor whose shape broadcasts to the tap's shape.
         edit: the edit, which is given the whole value.
     """
     return lambda value: ops.where(mask, edit(value), value)

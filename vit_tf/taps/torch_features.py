@@ -37,7 +37,7 @@ def torch_features(
     Args:
         module: `torch.nn.Module` of images of shape (example, channel, height, width).
         *patterns: shell patterns for names in `module.named_modules()`, or lists of them.
-        name: name of the model in results; by default that of its class.
+        name: name of the model in results; by default the name of its class.
         preprocessing: the `vit_tf.Preprocessing` of its images, for files and 8-bit images.
         token_grid: the `vit_tf.TokenGrid` of its tokens, for measurements that distinguish prefix
             tokens.

@@ -51,7 +51,7 @@ class Recipe:
             SGD and 0.95 with Muon.
         erase: fraction of the images in which a rectangle is erased, such as 0.25.
         epsilon: epsilon of AdamW, added to the root of the corrected second moment as in optax and
-            PyTorch; not for SGD; None for that of Keras, 1e-7 before the correction.
+            PyTorch; not for SGD; None for Keras's epsilon, 1e-7 before the correction.
         layer_decay: factor of the learning rate from each block of a ViT to the one below; not for
             SGD; None for one learning rate.
         gradient_accumulation_steps: number of batches whose gradients are averaged for an update;
