@@ -10,9 +10,10 @@ Args that the measurements share, unless their docstrings say otherwise:
         `{layer: tensor}` or `{layer: array}`, and, where images are not needed, `{layer: array}`
         alone. Tensors are of shape (example, token, channel), (example, row, column, channel) or
         (example, channel). See `features_of`.
-    layers: which layers are measured, a shell pattern, a name or a list of them; by default those
-        that the measurement is about: the representations of the model (the embedding, the output
-        of each block or stage, the final norm), its attention weights, or its skips and branches.
+    layers: which layers are measured: a shell pattern, a name or a list of them. The default is the
+        layers that the measurement is about: the representations of the model (the embedding, the
+        output of each block or stage, the final norm), its attention weights, or its skips and
+        branches.
     detail: a subset of these layers: `"blocks"`, without the final norm and what is pooled;
         `"grid"`, those blocks on the grid of the last; `"lower"`, the lower half;
         `"sums"`, the residual stream after each sublayer; `"sublayers"`, layers inside of blocks
@@ -24,13 +25,15 @@ Args that the measurements share, unless their docstrings say otherwise:
         with its range.
     train, test: the same with labels, which are integers from 0 to `num_classes - 1`: a
         `tf.data.Dataset` of (images, labels), a pair of arrays, or a folder of class folders.
-    num_classes: number of classes; by default that of the labels, of the data set or of the model.
+    num_classes: number of classes; by default it is inferred from the labels, the data set or the
+        model.
     grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
-    classes: names or positions of classes among the scores; by default those predicted for the
-        images, 5 at most.
-    tokens: what a layer is summarised by: the `"cls"` token, or the mean of the `"spatial"` tokens
-        or of `"all"`. The `token_grid` of the features separates them. None is CLS where there is
-        one, the mean of the spatial tokens elsewhere, and a vector as it is.
+    classes: names or positions of classes among the scores; by default the classes that are
+        predicted for the images, 5 at most.
+    tokens: summary of a layer: the `"cls"` token, or the mean of the `"spatial"` tokens or of
+        `"all"` tokens. The `token_grid` of the features separates them. None means the CLS token if
+        there is one, and the mean of the spatial tokens otherwise. A layer that is a vector is used
+        as it is.
 
 In the examples of the measurements, `vit` and `bit` are models, such as those of
 `vit_tf.load("vit-cls-cifar10")` and `vit_tf.load("bit-cifar10")`, `images` is an array of shape

@@ -608,8 +608,8 @@ def images_needed(
 
     Here, `t` is Student's quantile at 2.5 %, and `T` is a noncentral t variable of noncentrality
     `sqrt(n) (effect - threshold) / s`. The standard deviation `s` of one image follows from the
-    standard error of a pilot result. The power is that of a two-sided test at 5 %, whose 95 %
-    interval leaves out the threshold.
+    standard error of a pilot result. The power is for a two-sided test at 5 %, which is significant
+    if the 95 % interval leaves out the threshold.
 
     For an estimate over runs, the interval also has a part within runs, of half-width `w`, which
     more runs on the same images do not narrow. In the formula, `t s / sqrt(n)` is then replaced by

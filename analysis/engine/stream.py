@@ -157,8 +157,8 @@ def one_pass(
     All steps are compiled once, in one graph with the forward passes, so that activations are
     freed as they are consumed. Each features callable is called once for all requests, also for
     those that `choose` some of its taps. Under a `tf.distribute` strategy every replica takes whole
-    batches, and the totals are those of one device, also on each of several workers, which must
-    all have the same data in the same order.
+    batches, and the totals are the same as on one device. This holds on each of several workers
+    too, which must all have the same data in the same order.
 
     Args:
         requests: dict from name to `(statistic, *features)`, with one callable from images to taps

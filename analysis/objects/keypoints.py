@@ -136,7 +136,7 @@ def correct_keypoints(
 
         distance <= reach * max(bottom - top, right - left)
 
-    Published numbers for SPair-71k, including those of Walmer et al. 2023, use the box.
+    Published numbers for SPair-71k use the box, also in Walmer et al. 2023.
 
     Args:
         distances: array of shape (pair, point), in pixels; NaN where a pair has fewer points.

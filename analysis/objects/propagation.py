@@ -191,8 +191,8 @@ def propagate(
     Sums are over the `top` tokens j that are most similar to token i of frame t. Candidates are
     the tokens of the first frame and of the last `num_last` frames before t that lie at most
     `radius` rows and at most `radius` columns from i. The weights sum to 1. This is the protocol of
-    Walmer et al. 2023, section 6.2, after that of DINO for DAVIS (Caron et al. 2021). Propagated
-    labels are not rounded.
+    Walmer et al. 2023, section 6.2, which follows DINO's protocol for DAVIS (Caron et al. 2021).
+    Propagated labels are not rounded.
 
     Args:
         tokens: array of shape (frame, row, column, channel).
@@ -264,7 +264,7 @@ def _best_mean(cosines: np.ndarray, values: np.ndarray, top: int, temperature: f
 
 
 def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: Any) -> np.ndarray:
-    """Index masks of all frames of a video, from that of the first.
+    """Index masks of all frames of a video, propagated from the mask of the first frame.
 
     This follows DINO's protocol. The first mask is sampled at the centre of each token. The
     propagated labels are enlarged bilinearly, and in each frame the values for each object and for

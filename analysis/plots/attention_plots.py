@@ -242,7 +242,7 @@ def plot_mean_attention(
 
     Args:
         query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
-            sequence. If None, `"cls"` where there is a prefix, else `"spatial"`.
+            sequence. None means `"cls"` if there is a prefix, and `"spatial"` otherwise.
     """
     raw = select_layers(result["raw"], layers)
     prefix, shape = style.token_layout(result)

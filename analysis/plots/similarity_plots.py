@@ -541,9 +541,9 @@ OUTCOME_COLOURS = {
 def plot_formation(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Representations of every layer during training: CKA over epochs, and probe accuracy.
 
-    A matrix each for `cka_to_start` and `cka_to_previous`, colours fixed to [0, 1], and for
-    `accuracy` where there is one, colours from the lowest to the highest. Layers run upwards, and
-    each record fills the time around its epoch.
+    One matrix shows `cka_to_start`, and one shows `cka_to_previous`, with colours fixed to [0, 1].
+    If there is an `accuracy`, a third matrix shows it, with colours from the lowest to the highest
+    value. Layers run upwards, and each record fills the time around its epoch.
     """
     names = [name for name in PANELS if name != "accuracy" or name in result]
     values = [result[name].transpose("epoch", "layer") for name in names]

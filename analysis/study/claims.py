@@ -181,7 +181,8 @@ class Result:
         section, figure: where the paper reports it; both empty for its abstract.
         quantity: name of the value.
         value: the statistic.
-        low, high: its 95 % interval; NaN where there is none, and the outcome is "descriptive".
+        low, high: the 95 % interval of the value. Without an interval, both are NaN, and the
+            outcome is "descriptive".
         threshold: the threshold.
         direction: "above" or "below", the side of the threshold that the claim predicts.
         outcome: one of `engine.estimates.OUTCOMES`.
@@ -189,7 +190,7 @@ class Result:
         results: names of the results it was computed from.
         source: name and address of the paper.
         models: names of the models that it was tested on.
-        least, about: as those of a `Claim`.
+        least, about: as for a `Claim`.
         untrained: values of the same statistic for randomly initialized copies of the models. It is
             empty for a claim about what training adds, because the value of such a claim is already
             a difference from these copies.
@@ -247,8 +248,8 @@ def scorecard(
             features.
         block: name of the block without skips, "block03".
         accuracy: dict from the name of a model to a tuple of its test accuracy in [0, 1], the
-            number of test examples and, where known, a boolean array of shape (example,), true for
-            examples that are classified correctly, and the number of classes.
+            number of test examples and, where known, an array of shape (example,) that shows which
+            examples are classified correctly, and the number of classes.
         copies: list of dicts from `"vit"`, `"resnet"` and `"gap"` to the names of randomly
             initialized copies of these models, whose results show what holds without training.
         others: dict from further roles, such as `"mixer"`, `"fraction"` or `"masked"`, to the names
