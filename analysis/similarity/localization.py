@@ -38,10 +38,11 @@ def localization(
     token t and all pixels of patch p (Raghu et al. 2021, section 7, figures 9, 10, D.1 to D.3).
     Layers are compared on one grid: measure the stages of a ResNet one by one.
 
-    A patch in which at most one image of any batch differs, such as a blank corner, has no CKA: its
-    cells are NaN, and the attribute `constant_patches` counts such patches. Up to layers x tokens +
-    patches kernels of example x example float32 values are in memory at once. For 12 x 197 + 196
-    kernels and batches of 128 images, they need 168 MB. Select fewer `tokens` for larger batches.
+    CKA is undefined for a patch that is the same in all images of each batch, or in all but one,
+    such as a blank corner: its cells are NaN, and the attribute `constant_patches` counts such
+    patches. Memory holds a kernel of example x example float32 values for each token of each layer
+    and for each patch. For the 12 x 197 + 196 kernels of a ViT-B/16 and batches of 128 images, they
+    need 168 MB. Select fewer `tokens` for larger batches.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,

@@ -26,9 +26,10 @@ class CLIPViT(ImageEncoder):
     bias, the quick form of GELU, an epsilon of 1e-5, and a linear projection of the class token to
     the joint embedding space of images and texts (section 2.4).
 
-    It is called on images of shape (example, height, width, channel) with values as `preprocessing` describes. With
-    a head, it returns logits of shape (example, num_classes). Otherwise, it returns embeddings of
-    shape (example, projection_dim), which are not normalised to unit length.
+    It is called on images of shape (example, height, width, channel), with values as
+    `preprocessing` describes. With a head, it returns logits of shape (example, num_classes).
+    Otherwise, it returns embeddings of shape (example, projection_dim), which are not normalised to
+    unit length.
 
     Args:
         image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
