@@ -47,26 +47,25 @@ def attention_distance(
 
         distance = mean over examples and queries q of sum_k a(q, k) |position(q) - position(k)|
 
-    Distances between the centres of tokens are Euclidean. Prefix tokens have no position: they are
-    left out as queries and keys, and the attention to the other keys is renormalised (Raghu et al.
-    2021, section 5, figure 3). A query of an image that attends to prefix tokens only, to the
-    precision of float32, has no distance and is left out of its head's mean; `left_out` counts
-    these.
+    Distances are Euclidean, between the centres of tokens. Prefix tokens have no position. They are
+    left out as queries and as keys, and the attention to the other keys is renormalised (Raghu et
+    al. 2021, section 5, figure 3). If a query attends to prefix tokens only, to the precision of
+    float32, it has no distance: it is left out of the mean of its head, and `left_out` counts it.
 
     Args:
-        features: a model, or a callable from images to a dict of attention weights of shape
-            (example, head, query, key). Where some names end in `"weights"`, as in the tap grammar,
-            the others are left out.
+        features: a model, or a callable that maps images to a dict from layer name to attention
+            weights of shape (example, head, query, key). If any names end in `"weights"`, as in the
+            tap grammar, only these entries are used.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
-        DataArray of shape (layer, head), in pixels, with the coordinate `left_out` of the same
-        shape, the number of (image, query) pairs left out. A head whose queries are all left out is
-        NaN.
+        DataArray of shape (layer, head), in pixels. The coordinate `left_out` of the same shape is
+        the number of (image, query) pairs that were left out. The distance of a head is NaN if all
+        its queries were left out.
 
     Raises:
-        ValueError: for taps that are not attention weights over the grid's tokens, or weights that
-            are not finite.
+        ValueError: if a tap does not hold attention weights over the tokens of the grid, or if
+            weights are not finite.
 
     Examples:
         >>> distance = analysis.attention_distance(vit, images)
@@ -158,28 +157,32 @@ MASS = ("prefix", "itself", "others")  # the parts that the attention of a query
 
 @one_pass_measurement("attention", num_tokens=num_attended)
 def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
-    """The attention of every query of every image, its distance, and where its mass goes.
+    """The attention of every query of every image, with its distance and its division into parts.
 
         distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
 
-    Sums are over the spatial keys k, in pixels; `attention_distance` is the average of these
-    distances. The attention of a query sums to 1. `mass` divides it into three parts: `"prefix"` is
-    the attention to prefix tokens such as CLS, `"itself"` that to the query's own key (also for a
-    prefix token), and `"others"` the rest. Use this function for a few images: the weights of
-    ViT-B/16 at 224 px take 22 MB per image.
+    The sums are over the spatial keys k, and distances are in pixels. `attention_distance` is the
+    average of these distances. Use this function for a few images, because the weights of ViT-B/16
+    at 224 px take 22 MB per image.
 
     Args:
-        features: a model, or a callable from images to a dict of attention weights, as for
+        features: a model, or a callable that maps images to a dict of attention weights, as for
             `attention_distance`.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
-        Dataset of `attention` (example, layer, head, query, key), `distance` (example, layer, head,
-        query), NaN for a prefix token and for a query that attends to prefix tokens only, and
-        `mass` (example, layer, head, query, part).
+        Dataset with three variables.
+
+        * `attention`, of shape (example, layer, head, query, key): the attention weights.
+        * `distance`, of shape (example, layer, head, query): the attention distance of the query.
+          It is NaN for a prefix token, and for a query that attends to prefix tokens only.
+        * `mass`, of shape (example, layer, head, query, part): the attention of the query, which
+          sums to 1, divided into three parts. `"prefix"` is the attention to prefix tokens such as
+          CLS, `"itself"` is the attention to the query's own key, and `"others"` is the remaining
+          attention. The attention of a prefix token to itself belongs to `"itself"`.
 
     Raises:
-        ValueError: as for `attention_distance`.
+        ValueError: in the same cases as `attention_distance`.
 
     Examples:
         >>> rows = analysis.attention_rows(vit, images[:2])

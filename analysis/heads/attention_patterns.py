@@ -23,38 +23,47 @@ FLAT = 1e-5
 
 @one_pass_measurement("attention", num_tokens=num_attended)
 def attention_patterns(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
-    """How much attention heads repeat one sparse pattern across layers, within each image.
+    """Measures how much attention heads of all layers repeat one sparse pattern within an image.
 
-    For the attention map p of a head over the T spatial keys, and the maps p_i and p_j of two
-    heads,
+    Let p be the attention map of a head over the T spatial keys, and p_i and p_j the maps of two
+    heads.
 
         peak       = 1 - entropy(p) / log T,  0 for a uniform map, 1 for one token
         similarity = Pearson correlation of p_i and p_j over the keys
         repetition = similarity * sqrt(peak_i * peak_j)
 
-    The repetition is averaged over pairs of different heads of two layers, then over examples. A
-    head whose query attends to prefix tokens only, to the precision of float32, has no map for that
-    example and is left out; `left_out` counts these. Repetition is near 1 where all heads attend to
-    the same few tokens, and near 0 where they are diffuse or differ. The few tokens differ between
-    images, so a mean map does not show them (Walmer et al. 2023, section 4.1, appendix C.1, figures
-    2, 11 to 13, 17; the formulas are this package's). One small object that all heads attend to
-    repeats as well: compare with `attention_saliency`.
+    The repetition is averaged over pairs of different heads of two layers, then over examples. It
+    is near 1 if all heads attend to the same few tokens, and near 0 if their attention is diffuse
+    or differs between heads. These few tokens differ between images, so a mean map does not show
+    them (Walmer et al. 2023, section 4.1, appendix C.1, figures 2, 11 to 13, 17; the formulas are
+    this package's).
+
+    If a query attends to prefix tokens only, to the precision of float32, its head has no map for
+    that example and is left out; `left_out` counts these cases. Repetition is also high if all
+    heads attend to one small object. To detect this case, compare with `attention_saliency`.
 
     Args:
-        features: a model, or a callable from images to a dict of attention weights, as for
+        features: a model, or a callable that maps images to a dict of attention weights, as for
             `mean_attention`.
         images: as in `vit_tf.analysis`.
-        grid: `TokenGrid` with more than one spatial token, or a pair (rows, columns);
-            by default the features' own.
+        grid: `TokenGrid` with more than one spatial token, or a pair (rows, columns); by default
+            the grid of the features.
 
     Returns:
-        Dataset of `repetition` and `similarity` of shape (query, layer, layer_other), where a layer
-        of a single head has NaN with itself, and `peak` and `left_out`, a number of examples, of
-        shape (query, layer, head). Values that no example has are NaN. `query` is `"cls"`, where
-        there is a prefix, and `"spatial"`, the mean over the spatial queries.
+        Dataset with five variables. The dim `query` has the values `"spatial"`, the mean over the
+        spatial queries, and `"cls"` if there are prefix tokens.
+
+        * `repetition` and `similarity`, of shape (query, layer, layer_other): the mean repetition
+          and similarity of two layers. For a layer with a single head, the value of the layer with
+          itself is NaN.
+        * `peak`, of shape (query, layer, head): the mean peak of a head.
+        * `left_out`, of shape (query, layer, head): the number of examples that were left out.
+          Where all examples were left out, the other variables are NaN.
+        * `leave_one_out`, of shape (batch, query, layer, layer_other): the repetition computed
+          without each batch of images in turn.
 
     Raises:
-        ValueError: for a grid of one token, and as for `mean_attention`.
+        ValueError: if the grid has a single token, and in the same cases as `mean_attention`.
 
     Examples:
         >>> patterns = analysis.attention_patterns(vit, images)
@@ -96,18 +105,21 @@ def attention_patterns(features: Model, images: Images, grid: Grid = None) -> St
 
 
 def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
-    """`attention_patterns` of the maps averaged over examples: the pattern that all images share.
+    """Applies `attention_patterns` to mean attention maps, to find the pattern that all images
+    share.
 
-    Prefix keys are excluded for each query before averaging over queries, not after.
+    For each query, prefix keys are excluded first. The attention is averaged over queries
+    afterwards.
 
     Args:
         mean: Dataset from `mean_attention`.
 
     Returns:
-        Dataset as from `attention_patterns`, with the mean as the only example.
+        Dataset as from `attention_patterns`, without `leave_one_out`. The mean map counts as the
+        only example.
 
     Raises:
-        ValueError: for a grid of one token, or a `mean` that is not from `mean_attention`.
+        ValueError: if the grid has a single token, or if `mean` is not from `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)

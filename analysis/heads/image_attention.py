@@ -31,25 +31,28 @@ def attention(
 ) -> Statistic[xr.Dataset]:
     """Attention maps of every head of every layer for single images, with the images below them.
 
-    A map holds the attention weights from one query to the tokens on the grid. Use it for a few
-    images; `mean_attention` averages over many, and `attention_rows` returns all queries.
+    A map holds the attention weights from one query to the tokens on the grid. Use this function
+    for a few images. `mean_attention` averages over many images, and `attention_rows` returns the
+    attention of all queries.
 
     Args:
-        features: a model, or a callable from images to a dict of attention weights, as for
+        features: a model, or a callable that maps images to a dict of attention weights, as for
             `attention_distance`.
         images, grid: as in `vit_tf.analysis`.
-        query: the token that attends: `"cls"`, the first token; `"spatial"`, the mean over the
-            spatial tokens; or the position of one token in the sequence, prefix tokens included.
-            The default is `"cls"` if there are prefix tokens, and `"spatial"` otherwise.
+        query: the token that attends. `"cls"` is the first token, `"spatial"` is the mean over the
+            spatial tokens, and an integer is the position of a token in the sequence, prefix tokens
+            included. The default is `"cls"` if there are prefix tokens, and `"spatial"` otherwise.
 
     Returns:
-        Dataset of `attention` of shape (example, layer, head, row, column), and of `picture` of
-        shape (example, pixel_row, pixel_column, colour). The attention weights of a map sum to 1
-        minus the attention to prefix tokens. Pictures show the images as the model receives them,
-        as 8-bit RGB.
+        Dataset with two variables.
+
+        * `attention`, of shape (example, layer, head, row, column): the attention maps. Each map
+          sums to 1 minus the attention to prefix tokens.
+        * `picture`, of shape (example, pixel_row, pixel_column, colour): the images as the model
+          receives them, as 8-bit RGB.
 
     Raises:
-        ValueError: for a model without attention weights, and a query that it does not have.
+        ValueError: if the model has no attention weights, or does not have the `query`.
 
     Examples:
         >>> maps = analysis.attention(vit, images[:1])

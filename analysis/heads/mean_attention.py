@@ -35,26 +35,32 @@ def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statis
         raw(q, k)     = mean over examples of a(q, k)
         spatial(q, k) = mean over examples of a(q, k) / sum_j a(q, j),  j and k spatial keys
 
-    CLS maps, aligned maps and offsets are all computed from this result, since the order of
-    averaging over examples and of aligning or averaging queries does not matter (Walmer et al.
-    2023, section 4). An example whose query attends to prefix tokens only, to the precision of
-    float32, has no `spatial` map and is left out of that mean; `left_out` counts these.
+    CLS maps, aligned maps and offsets are all computed from this result. This is possible because
+    averaging over examples commutes with aligning and with averaging over queries (Walmer et al.
+    2023, section 4). If the query of an example attends to prefix tokens only, to the precision of
+    float32, the example has no `spatial` map for this query. It is left out of that mean, and
+    `left_out` counts it.
 
     Args:
-        features: a model, or a callable from images to a dict of attention weights of shape
-            (example, head, query, key). Where some names end in `"weights"`, as in the tap grammar,
-            the others are left out.
+        features: a model, or a callable that maps images to a dict from layer name to attention
+            weights of shape (example, head, query, key). If any names end in `"weights"`, as in the
+            tap grammar, only these entries are used.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
-        Dataset of `raw` of shape (layer, head, query, key) over all tokens and `spatial` of shape
-        (layer, head, query, spatial_key) over the spatial keys; both are shares, and
-        sum to 1 over the keys. `left_out` of shape (layer, head, query) is a number of examples;
-        where it is all of them, `spatial` is NaN.
+        Dataset with three variables.
+
+        * `raw`, of shape (layer, head, query, key): the mean attention over all tokens. It sums to
+          1 over the keys.
+        * `spatial`, of shape (layer, head, query, spatial_key): the mean of the attention
+          renormalised over the spatial keys. It sums to 1 over these keys, and is NaN if all
+          examples were left out.
+        * `left_out`, of shape (layer, head, query): the number of examples that were left out of
+          the mean `spatial`.
 
     Raises:
-        ValueError: for taps that are not attention weights over the grid's tokens, or weights that
-            are not finite.
+        ValueError: if a tap does not hold attention weights over the tokens of the grid, or if
+            weights are not finite.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -106,29 +112,31 @@ Coordinates: TypeAlias = dict[str, Any]  # of a result, by dimension, as xarray 
 
 
 def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataArray:
-    """Attention by the offset from the query to the key, averaged over the spatial queries.
+    """Attention as a function of the offset from query to key, averaged over the spatial queries.
 
         aligned(d) = 1 / N(d) sum over q of w(q) spatial(q, q + d),  q and q + d on the grid
 
-    (aligned aggregated attention maps: Walmer et al. 2023, section 4.2, figure 3). Queries near an
-    edge have no keys beyond it, so fewer queries contribute to a larger offset. The weight w(q) is
-    1, or the share of the examples that `mean_attention` did not leave out at this query.
+    Walmer et al. (2023, section 4.2, figure 3) call the results aligned aggregated attention maps.
+    A query near an edge has no keys beyond the edge, so fewer queries contribute to larger offsets.
+    The weight w(q) is the share of the examples that `mean_attention` did not leave out at the
+    query q; usually it is 1.
 
     Args:
         mean: Dataset from `mean_attention`.
-        normalize: `"queries"`: N(d) is the sum of w over all queries, as in the paper; each map
-            sums to 1 and is the distribution of offsets. `"coverage"`: N(d) is the sum of w over
-            the queries that have a key at offset d; uniform attention is flat, and maps do not sum
-            to 1.
+        normalize: the normaliser N(d). With `"queries"`, as in the paper, N(d) is the sum of w over
+            all queries. Each map then sums to 1 and is the distribution of offsets. With
+            `"coverage"`, N(d) is the sum of w over the queries that have a key at offset d. Uniform
+            attention then gives a constant map, and maps do not sum to 1.
 
     Returns:
-        DataArray of shape (layer, head, row_offset, column_offset), of 2 rows - 1 by
-        2 columns - 1 offsets; the coordinates are in pixels, down and to the right, and the query
-        is at (0, 0). The coordinate `left_out` of shape (layer, head) is the number of (example,
-        query) pairs left out; where N(d) is 0, the map is NaN.
+        DataArray of shape (layer, head, row_offset, column_offset). A grid of R rows and C columns
+        gives 2 R - 1 row offsets and 2 C - 1 column offsets. They are in pixels, positive down and
+        to the right, and the query is at (0, 0). The map is NaN where N(d) is 0. The coordinate
+        `left_out` of shape (layer, head) is the number of (example, query) pairs that were left
+        out.
 
     Raises:
-        ValueError: for an unknown `normalize`, or a `mean` that is not from `mean_attention`.
+        ValueError: if `normalize` is unknown, or if `mean` is not from `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -175,16 +183,20 @@ def _aligned_sum(maps: np.ndarray, grid: TokenGrid) -> np.ndarray:
 def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
     """Centre of mass and peak of each head's attention, relative to the query.
 
-    Queries at an edge have no keys beyond it: a head that attends to the token on the left has its
-    peak there, but its centre of mass is nearer to the query.
+    A query at an edge has no keys beyond the edge. For a head that attends to the token on the left
+    of the query, the peak is at that offset, but the centre of mass is nearer to the query.
 
     Args:
         aligned: DataArray from `aligned_attention`.
 
     Returns:
-        Dataset of `row_offset`, `column_offset` (down and to the right) and `length` of the centre
-        of mass, and `peak_row` and `peak_column`, the offset with the most attention; all of shape
-        (layer, head), in pixels, and NaN where the map is NaN.
+        Dataset with five variables of shape (layer, head), in pixels. All are NaN where the map is
+        NaN.
+
+        * `row_offset` and `column_offset`: the offset of the centre of mass, positive down and to
+          the right.
+        * `length`: the distance of the centre of mass from the query.
+        * `peak_row` and `peak_column`: the offset that receives the most attention.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -224,21 +236,21 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
 
         distance = mean over q of sum_k spatial(q, k) |position(q) - position(k)|
 
-    over spatial queries and keys, each query with the weight of `aligned_attention`. In
-    pixels it equals `attention_distance`.
+    The mean is over the spatial queries q, weighted as in `aligned_attention`, and the sum is over
+    the spatial keys k. In pixels, the result equals `attention_distance`.
 
     Args:
         mean: Dataset from `mean_attention`.
-        units: `"pixels"`, or `"unit"`: the centres of the corner tokens are the corners of a square
-            of side 1, to compare models with different grids (Walmer et al. 2023, section 4.3,
-            appendix C.2).
+        units: `"pixels"` or `"unit"`. With `"unit"`, the grid is scaled so that the centres of its
+            corner tokens are the corners of a square of side 1. This allows a comparison of models
+            with different grids (Walmer et al. 2023, section 4.3, appendix C.2).
 
     Returns:
-        DataArray of shape (layer, head), with the coordinate `left_out` as of
+        DataArray of shape (layer, head). The coordinate `left_out` is the same as in
         `attention_distance`.
 
     Raises:
-        ValueError: for unknown `units`, or a `mean` that is not from `mean_attention`.
+        ValueError: if `units` is unknown, or if `mean` is not from `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -265,21 +277,21 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
 
 
 def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
-    """Mean attention of a query, or of all spatial queries, on the grid of keys.
+    """Mean attention from one query, or from all spatial queries, to the grid of keys.
 
     Args:
         mean: Dataset from `mean_attention`.
-        query: `"cls"`, the first token; `"spatial"`, the mean over the spatial queries,
-            each with the weight of `aligned_attention`; or the position of one token in the
-            sequence, prefix included.
+        query: the token that attends. `"cls"` is the first token, `"spatial"` is the mean over the
+            spatial queries, weighted as in `aligned_attention`, and an integer is the position of a
+            token in the sequence, prefix tokens included.
 
     Returns:
-        DataArray of shape (layer, head, row, column); each map sums to 1, or is NaN where all
-        examples were left out. The coordinate `left_out` of shape (layer, head) is the number of
-        (example, query) pairs left out.
+        DataArray of shape (layer, head, row, column). Each map sums to 1, or is NaN if all examples
+        were left out. The coordinate `left_out` of shape (layer, head) is the number of (example,
+        query) pairs that were left out.
 
     Raises:
-        ValueError: for a query that the tokens do not have, or a `mean` that is not from
+        ValueError: if the tokens do not have the `query`, or if `mean` is not from
             `mean_attention`.
 
     Examples:
@@ -377,47 +389,63 @@ def head_classes(
 ) -> xr.Dataset:
     """Classifies attention heads by the offset from queries to the keys that they attend to.
 
-    Walmer et al. 2023 (section 4.2, figures 3 and 14) assign these types by eye; here numeric
-    thresholds do. With d the offset from query to key, distributed as in the aligned map, m its
-    median by row and column, and "uniform" the same quantity for a head that attends to all keys
-    equally, a head is of the first type whose condition it meets:
+    Walmer et al. 2023 (section 4.2, figures 3 and 14) assign the types by eye. This function
+    applies thresholds to the distribution of d, the offset from query to key in the aligned map.
 
-        strict   own token's share >= `strict`
-        offset   local, and E|d - m| <= `offset` E|d|
-        axial    both: E|d_row d_column| <= E|d_row| E|d_column| / `elongation`, neither of these
-                 `elongation` times the other, in tokens or as a share of uniform;
-                 a row: E|d_column| >= `elongation` E|d_row|, and E|d_row| <= `local` uniform;
-                 a column: the other way round
-        soft     local
-        global   none of the above
-        none     all its queries attend to prefix tokens only
+    * `reach` is E|d|, the mean distance of keys from the query. `row_reach` is E|d_row|, and
+      `column_reach` is E|d_column|.
+    * `spread` is E|d - m|, the mean distance of keys from the median offset m, where m has a row
+      and a column.
+    * A uniform head attends to all keys equally. A head is local if its `spread` is at most `local`
+      times the `spread` of a uniform head.
 
-    where local means E|d - m| <= `local` uniform. The median is used because queries at an edge,
-    which have no keys beyond it, shift a mean far more. Attention along a row is axial at any
-    distance, and so is attention to both neighbours in a row. Attention from all queries to one
-    position of the image is global. The thresholds are conventions, far from the values of
-    constructed heads of each type; trained heads lie in between, as the returned statistics show.
+    A head has the first of these types whose condition it meets.
+
+    * `"none"`: all its queries attend to prefix tokens only.
+    * `"strict"`: the query's own token receives at least the share `strict` of the attention.
+    * `"offset"`: the head is local, and `spread` is at most `offset` times `reach`.
+    * `"axial"` along both axes: E|d_row d_column| is at most `row_reach` times `column_reach`
+      divided by `elongation`. In addition, the ratio of `row_reach` to `column_reach`, in tokens or
+      relative to a uniform head, lies between 1 / `elongation` and `elongation`.
+    * `"axial"` along a row: `column_reach` is at least `elongation` times `row_reach`, and
+      `row_reach` is at most `local` times the `row_reach` of a uniform head. Along a column, rows
+      and columns are exchanged.
+    * `"soft"`: the head is local.
+    * `"global"`: none of these conditions is met.
+
+    The median is used because it is robust to queries at an edge, which have no keys beyond the
+    edge and shift a mean far more. Attention along a row is axial at any distance, and so is
+    attention to both neighbours in a row. If all queries attend to one position of the image, the
+    head is global. The thresholds are conventions. Constructed heads of each type are far from
+    them, while trained heads lie in between, as the returned statistics show.
 
     Args:
         mean: Dataset from `mean_attention`.
         strict: smallest share of attention on the query's own token for a strict head.
-        local: largest ratio of E|d - m| to E|d - m| of the uniform head, for a local head.
-        offset: largest ratio of E|d - m| to E|d| for an offset head.
+        local: largest ratio of `spread` to the `spread` of a uniform head, for a local head.
+        offset: largest ratio of `spread` to `reach` for an offset head.
         elongation: smallest ratio of length to width for an axial head.
 
     Returns:
-        Dataset of the strings `kind` and `direction`, and of the statistics that determine them,
-        all of shape (layer, head). In tokens: `row_median` and `column_median` (m, down and to the
-        right), `reach` (E|d|), `row_reach`, `column_reach` and `spread` (E|d - m|). Without unit:
-        `own` (the share of d = 0), `relative_spread` (spread divided by uniform), `nearer` (E|d -
-        m| / E|d|, 1 if d is always 0) and `crossing` (E|d_row d_column| / (E|d_row| E|d_column|): 1
-        if rows and columns are independent or one does not vary, 0 for a cross). They are NaN for a
-        `"none"` head. `direction` is one of eight for an offset head, such as `"up-left"`; `"row"`,
-        `"column"` or `"both"` for an axial head; otherwise empty. The coordinate `left_out` is as
-        in `aligned_attention`.
+        Dataset with variables of shape (layer, head). The statistics are NaN for a `"none"` head.
+        The coordinate `left_out` is the same as in `aligned_attention`.
+
+        * `kind`: the type of the head, a string.
+        * `direction`: a string. For an offset head, it is one of eight directions such as
+          `"up-left"`. For an axial head, it is `"row"`, `"column"` or `"both"`. For other heads, it
+          is empty.
+        * `row_median` and `column_median`: the median offset m in tokens, positive down and to the
+          right.
+        * `reach`, `row_reach`, `column_reach` and `spread`: the mean distances defined above, in
+          tokens.
+        * `own`: the share of attention at d = 0.
+        * `relative_spread`: `spread` divided by the `spread` of a uniform head.
+        * `nearer`: `spread` divided by `reach`, and 1 if d is always 0.
+        * `crossing`: E|d_row d_column| / (E|d_row| E|d_column|). It is 1 if rows and columns are
+          independent or if one of them does not vary, and 0 for a cross.
 
     Raises:
-        ValueError: for a grid of a single token, bounds that are not positive, or a `mean` that is
+        ValueError: if the grid has a single token, if a threshold is not positive, or if `mean` is
             not from `mean_attention`.
 
     Examples:

@@ -37,24 +37,26 @@ def attention_rollout(
 
         R_l = A_l R_(l-1),  A_l = (mean over heads of a_l) / 2 + I / 2,  R_0 = I
 
-    R_l(q, k) is the share of token k of the embedding in token q after layer l (Abnar and Zuidema
-    2020, https://arxiv.org/abs/2005.00928, section 3). The halves stand for skips and branches of
-    equal weight; values and MLPs are ignored. Attention to prefix tokens counts like any other, so
-    that no query has to be left out.
+    R_l(q, k) is the share of the embedding of token k in token q after layer l (Abnar and Zuidema
+    2020, https://arxiv.org/abs/2005.00928, section 3). The two halves assume that the skip and the
+    branch have equal weight. Values and MLPs are ignored. Attention to prefix tokens counts like
+    any other attention, so no query is left out.
 
     Args:
-        features: a model, or a callable from images to taps, with `"block*/attention/weights"` of
-            shape (example, head, query, key), and `"block*/*/skip"` and `"block*/*/sum"` of all
-            sites of these blocks, which show that the skips are there.
+        features: a model, or a callable that maps images to a dict of taps. It must contain
+            `"block*/attention/weights"` of shape (example, head, query, key), and `"block*/*/skip"`
+            and `"block*/*/sum"` for the attention and the MLP of each of these blocks. From the
+            last two, the function verifies that the model has skips.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
-        DataArray of shape (layer, query, key) over all tokens, prefix included; sums to 1 over the
-        keys.
+        DataArray of shape (layer, query, key) over all tokens, prefix tokens included. It sums to 1
+        over the keys.
 
     Raises:
-        ValueError: for a site without its skip, or one whose sum is not the next skip, as in
-            post-norm models, for which rollout is not defined; and as for `mean_attention`.
+        ValueError: if the attention or MLP of a block has no skip, or if its sum is not the next
+            skip. Rollout is not defined for such models, for example post-norm models. The error
+            cases of `mean_attention` apply as well.
 
     Examples:
         >>> rollout = analysis.attention_rollout(vit, images)
@@ -93,9 +95,9 @@ def attention_rollout(
 def rollout_of_images(
     features: Model, images: Images, grid: Grid = None
 ) -> Statistic[xr.DataArray]:
-    """Attention rollout through all layers for each image; use it for a few images.
+    """Attention rollout through all layers for each image. Use it for a few images.
 
-    Arguments and errors are as for `attention_rollout`.
+    Arguments and errors are the same as for `attention_rollout`.
 
     Returns:
         DataArray of shape (example, query, key).
@@ -188,33 +190,37 @@ def gradient_attention(
     grid: Grid = None,
     scores: Scores = "logits",
 ) -> xr.DataArray:
-    """Relevance of tokens for a class: attention weighted by its gradient, through the layers.
+    """Relevance of tokens for a class: attention times its gradient, accumulated through the
+    layers.
 
         R_l = R_(l-1) + A_l R_(l-1),  A_l = mean over heads of max(0, a_l * d y_c / d a_l),  R_0 = I
 
     Here, y_c is the score of class c, and R(q, k) is the relevance of token k of the embedding to
     query q of the last layer (Chefer et al. 2021, "Generic Attention-Model Explainability",
-    https://arxiv.org/abs/2103.15679, equations 5 and 6). Unlike rollout it depends on the class.
-    Values and MLPs are ignored, and rows do not sum to 1. The relevance to the prediction is the
-    mean over the queries that the classification head pools. The attribute `pooled_tokens` lists
-    them. If the features do not specify them, they are the CLS token if there is a prefix, and all
-    tokens otherwise.
+    https://arxiv.org/abs/2103.15679, equations 5 and 6). Unlike rollout, the relevance depends on
+    the class. Values and MLPs are ignored, and rows do not sum to 1.
+
+    The relevance to the prediction is the mean over the queries that the classification head pools.
+    The attribute `pooled_tokens` lists these queries. If the features do not specify them, the CLS
+    token is used if there are prefix tokens, and all tokens otherwise.
 
     Args:
-        features: a model, or a callable from images to taps with gradients: attention weights of
-            shape (example, head, query, key) and the scores, as of
+        features: a model, or a callable that maps images to taps through which gradients flow. The
+            taps are attention weights of shape (example, head, query, key) and the scores, as in
             `vit_tf.submodel(vit, "block*/attention/weights", "logits")`.
         images: as in `vit_tf.analysis`.
         classes: as in `vit_tf.analysis`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
-        scores: name of the tap with the scores, of shape (example, class).
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the grid of the
+            features.
+        scores: name of the tap that holds the scores of shape (example, class).
 
     Returns:
-        DataArray of shape (example, class, query, key) over all tokens, prefix included.
+        DataArray of shape (example, class, query, key) over all tokens, prefix tokens included.
 
     Raises:
-        ValueError: for classes or scores that do not exist, a missing grid, weights that the scores
-            do not depend on, as far as TensorFlow can determine, and as for `attention_distance`.
+        ValueError: if the classes or the scores do not exist, if there is no grid, or if the scores
+            do not depend on the weights, as far as TensorFlow can determine. The error cases of
+            `attention_distance` apply as well.
 
     Examples:
         >>> relevance = analysis.gradient_attention(vit, images[:2], classes=[0, 2])

@@ -28,37 +28,47 @@ def attention_saliency(
 
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
 
-    The IoU is averaged over the images with a non-empty mask, except those whose query attends to
-    prefix tokens only, to the precision of float32. `kept` is the smallest set of tokens that
-    together receive the share `mass` of the attention, of CLS or of the mean over the spatial
-    queries, without prefix keys. `covered` is the share of a token's patch that the mask covers, so
-    for masks of pixels this is the IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3,
-    figures 5 and 16). They count a patch that the mask touches as covered: for their definition,
-    pass such masks on the token grid.
+    * `kept_t` is 1 for the tokens that are kept, and 0 for other tokens. Kept is the smallest set
+      of spatial tokens that together receive the share `mass` of the attention. The attention is
+      from CLS, or is the mean over the spatial queries; prefix keys are excluded.
+    * `covered_t` is the share of the patch of token t that the mask covers. For masks of pixels,
+      the result is therefore the IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3,
+      figures 5 and 16).
+
+    The IoU is averaged over the images with a non-empty mask. Images whose query attends to prefix
+    tokens only, to the precision of float32, are left out. Walmer et al. count a patch as covered
+    if the mask touches it. For their definition, pass such masks at the size of the token grid.
 
     Args:
-        features: a model, or a callable from images to a dict of attention weights, as for
+        features: a model, or a callable that maps images to a dict of attention weights, as for
             `mean_attention`.
-        images_and_masks: batched `tf.data.Dataset` of (images, masks), or a pair of arrays. Masks,
-            the union of an image's objects, are booleans or shares in [0, 1] of shape (example,
-            row, column), at the size of the image or of the token grid.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
-        mass: share of the attention that is kept, more than 0 and at most 1.
+        images_and_masks: batched `tf.data.Dataset` of (images, masks), or a pair of arrays. Masks
+            have shape (example, row, column), at the size of the images or of the token grid. A
+            mask marks all objects of its image. Its values are booleans, or numbers in [0, 1] for
+            the share of the pixel or patch that the objects cover.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the grid of the
+            features.
+        mass: share of the attention that the kept tokens receive, more than 0 and at most 1.
 
     Returns:
-        Dataset of `iou` of shape (query, layer, head), and of `best_iou` and `best_head` of shape
-        (query, layer), for the head with the largest mean IoU in each layer. `other_iou` is the IoU
-        with the mask of the next image of the batch: it shows how far attention overlaps with the
-        positions of objects. `leave_one_out` and `other_leave_one_out` are `iou` and `other_iou`
-        without each batch of images, with the dim `batch` first. `query` is `"spatial"` and, if
-        there is a prefix, `"cls"`. The attribute `left_out` counts images with an empty mask. The
-        variable `left_out`, of shape (query, layer, head), counts images with a mask whose query
-        attends to prefix tokens only. `iou` is NaN where all images are left out; `best_iou` is NaN
-        and `best_head` -1 where no head of a layer has an IoU.
+        Dataset with seven variables. The dim `query` has the values `"spatial"` and, if there are
+        prefix tokens, `"cls"`. The attribute `left_out` is the number of images with an empty mask.
+
+        * `iou`, of shape (query, layer, head): the mean IoU. It is NaN if all images were left out.
+        * `best_iou` and `best_head`, of shape (query, layer): the largest mean IoU of the heads of
+          a layer, and the index of this head. They are NaN and -1 if no head of the layer has an
+          IoU.
+        * `other_iou`, of shape (query, layer, head): the mean IoU with the mask of another image,
+          the preceding one in the batch. It shows how much attention overlaps with the usual
+          positions of objects.
+        * `leave_one_out` and `other_leave_one_out`, of shape (batch, query, layer, head): `iou` and
+          `other_iou` computed without each batch of images in turn.
+        * `left_out`, of shape (query, layer, head): the number of images with a non-empty mask
+          whose query attends to prefix tokens only.
 
     Raises:
-        ValueError: for an invalid `mass`, masks of the wrong size, masks with values outside
-            [0, 1] or only empty masks, and as for `mean_attention`.
+        ValueError: if `mass` is invalid, if masks have the wrong size or values outside [0, 1], or
+            if all masks are empty. The error cases of `mean_attention` apply as well.
 
     Examples:
         >>> masks = np.zeros((24, 32, 32), bool)
