@@ -266,40 +266,53 @@ def token_ablation(
     grid: Grid = None,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Change of a model's predictions when the prefix, or a share of the other tokens, is removed.
+    """Change of a model's predictions when prefix tokens, or a share of the spatial tokens, are
+    replaced.
 
-    The tokens are replaced at one layer. Spatial tokens are replaced in one of these orders:
+    The tokens are replaced at one layer. Spatial tokens are replaced in one of these orders.
 
-    * `"random"`: in random order,
-    * `"largest"`: tokens with the largest Euclidean norm first (see `outlier_tokens`),
-    * `"attended"`: tokens that receive the most attention first,
+    * `"random"`: in random order.
+    * `"largest"`: tokens with the largest Euclidean norm first (see `outlier_tokens`).
+    * `"attended"`: tokens that receive the most attention first.
     * `"unattended"`: tokens that receive the least attention first.
 
     The attention that a token receives is averaged over heads and over the prefix queries. If there
-    is no prefix, it is averaged over all queries. ViTs are more robust than ResNets to patches
-    removed from the image (Naseer et al. 2021, https://arxiv.org/abs/2105.10497). See `effects` for
-    the formulas of the changes.
+    are no prefix tokens, it is averaged over all queries. ViTs are more robust than ResNets to
+    patches that are removed from the image (Naseer et al. 2021, https://arxiv.org/abs/2105.10497).
 
     Args:
-        features: a model; or a submodel that returns the tokens to replace, of shape (example,
-            token, channel), and the scores. To order tokens by attention, it also returns attention
-            weights: `vit_tf.submodel(vit, "embedding", "block00/attention/weights", "logits")`.
+        features: a model, or a submodel that returns the tokens to replace, of shape (example,
+            token, channel), and the scores. To order tokens by attention, the submodel also returns
+            attention weights, as in `vit_tf.submodel(vit, "embedding", "block00/attention/weights",
+            "logits")`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap with the scores before a softmax, of shape (example, class).
-        replacement: replacement of a token: `"zero"`; `"mean"`, its mean over the images; or
-            `"resample"`, the same token of another image of the batch.
+        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
+        replacement: the new value of a token. `"zero"` sets the token to zero, `"mean"` uses its
+            mean over the images, and `"resample"` uses the token at the same position in another
+            image of the batch.
         shares: shares of the spatial tokens to replace, in (0, 1].
-        grid: `TokenGrid` of the tokens; by default the features' own.
-        seed: seed of the random order, which differs from batch to batch.
+        grid: `TokenGrid` of the tokens; by default the grid of the features.
+        seed: seed of the random order. The order differs from batch to batch.
 
     Returns:
-        Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
-        shape (tokens, share), and of `accuracy` and `loss` of the unmodified model. `"cls"` and
-        `"registers"` are replaced all at once, at share 1; other values are NaN.
+        Dataset with changes of shape (tokens, share). The dim `tokens` lists `"cls"`, `"registers"`
+        (if there are several prefix tokens) and the orders of spatial tokens. Prefix tokens are
+        replaced all at once and have values only at share 1. Combinations that were not measured
+        are NaN.
+
+        * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
+        * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
+          in nats.
+        * `output_change`: the mean divergence of the predicted class probabilities p' with the
+          intervention from p without it, sum_c p(c) log(p(c) / p'(c)), in nats.
+        * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
+          errors over images of these paired differences.
+        * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
+          model.
 
     Raises:
-        ValueError: for features that are not a submodel of one layer of tokens and scores, tokens
-            that do not fit the grid, shares out of range, or scores that are not finite.
+        ValueError: if the features are not a submodel of one layer of tokens and the scores, if
+            tokens do not fit the grid, if a share is out of range, or if scores are not finite.
 
     Examples:
         >>> effect = analysis.token_ablation(vit, (images, labels), shares=(0.25, 0.5))
@@ -395,27 +408,38 @@ def skip_ablation(
 ) -> xr.Dataset:
     """Change of a model's predictions when the skips or the branches of one block are removed.
 
-    The skips or branches are set to zero in the trained model. Without its branches a block is the
-    identity (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586); without its skips only
-    its branches remain, as in the models that Raghu et al. 2021 trained without skips (figure 8).
-    See `effects` for the formulas of the changes.
+    The skips or the branches are set to zero in the trained model. Without its branches, a block is
+    the identity (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586). Without its skips,
+    only its branches remain, as in the models that Raghu et al. 2021 trained without skips (figure
+    8).
 
     Args:
-        features: a model, or a submodel of skips and branches and of the scores, such as
-            `vit_tf.submodel(vit, "*/skip", "*/branch", "logits")`, in the names of the tap grammar.
+        features: a model, or a submodel that returns skips, branches and scores, such as
+            `vit_tf.submodel(vit, "*/skip", "*/branch", "logits")`. Names follow the tap grammar.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap with the scores before a softmax, of shape (example, class).
-        whole_blocks: whether to remove them from all sites of a block at once, or from each site
-            separately. A unit of a ResNet is a block of one site.
+        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
+        whole_blocks: if true, the skips (or branches) of a whole block are removed at once. If
+            false, those of the attention and of the MLP are removed separately. A unit of a ResNet
+            has a single skip and branch.
 
     Returns:
-        Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
-        shape (layer, path), and of `accuracy` and `loss` of the unmodified model. A layer is a
-        block or a site, a path `"skip"` or `"branch"`; a layer that has no skip has NaN there.
+        Dataset with changes of shape (layer, path). A layer is a block, or the attention or MLP of
+        a block such as `"block00/mlp"`. The path is `"skip"` or `"branch"`, whichever is removed.
+        Values are NaN for a skip that a layer does not have.
+
+        * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
+        * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
+          in nats.
+        * `output_change`: the mean divergence of the predicted class probabilities p' with the
+          intervention from p without it, sum_c p(c) log(p(c) / p'(c)), in nats.
+        * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
+          errors over images of these paired differences.
+        * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
+          model.
 
     Raises:
-        ValueError: for features that are not a submodel of skips or branches and scores, or scores
-            that are not finite.
+        ValueError: if the features are not a submodel of skips or branches and the scores, or if
+            scores are not finite.
 
     Examples:
         >>> effect = analysis.skip_ablation(vit, (images, labels))
@@ -451,30 +475,38 @@ def head_ablation(
 ) -> xr.Dataset:
     """Change of a model's predictions when the output of one attention head is removed.
 
-    The output of the head, before the heads are projected together, is replaced at every token
-    (Michel et al. 2019, https://arxiv.org/abs/1905.10650). See `effects` for the formulas of the
-    changes. If a change is zero, other heads and layers compensate for the head, or none of them
-    uses its output.
+    The output of one head is replaced at every token, before the output projection of the attention
+    (Michel et al. 2019, https://arxiv.org/abs/1905.10650). A change of zero means that no later
+    layer uses the output of the head, or that other heads and layers compensate for it.
 
     Args:
-        features: a model; or a submodel that returns the outputs of heads, of shape (example,
-            token, head, channel), and the scores: `vit_tf.submodel(vit, "*/heads", "logits")`. For
-            a model with attention layers of Keras, use the values, `"*/value"`, instead: the output
-            of a head is a weighted mean of its values.
+        features: a model, or a submodel that returns the outputs of heads, of shape (example,
+            token, head, channel), and the scores, as in `vit_tf.submodel(vit, "*/heads",
+            "logits")`. For a model with attention layers of Keras, use the values, `"*/value"`,
+            instead. The output of a head is a weighted mean of its values.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap with the scores before a softmax, of shape (example, class).
-        replacement: replacement of the output of a head: `"zero"`; `"mean"`, its mean over the
-            images at each token; or `"resample"`, the same head's output for another image of the
-            batch.
+        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
+        replacement: the new output of a head. `"zero"` sets the output to zero, `"mean"` uses its
+            mean over the images at each token, and `"resample"` uses the output of the same head
+            for another image of the batch.
 
     Returns:
-        Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
-        shape (layer, head), and of `accuracy` and `loss` of the unmodified model. Values are NaN
-        for heads that a layer does not have.
+        Dataset with changes of shape (layer, head). If layers differ in their number of heads,
+        values are NaN for heads that a layer does not have.
+
+        * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
+        * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
+          in nats.
+        * `output_change`: the mean divergence of the predicted class probabilities p' with the
+          intervention from p without it, sum_c p(c) log(p(c) / p'(c)), in nats.
+        * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
+          errors over images of these paired differences.
+        * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
+          model.
 
     Raises:
-        ValueError: for features that are not a submodel of heads and scores, an unknown
-            replacement, or scores that are not finite.
+        ValueError: if the features are not a submodel of heads and the scores, if `replacement` is
+            unknown, or if scores are not finite.
 
     Examples:
         >>> effect = analysis.head_ablation(vit, (images, labels))
@@ -521,34 +553,36 @@ def activation_patching(
     source: Model | None = None,
     tokens: Sequence[int] | None = None,
 ) -> xr.Dataset:
-    """Effect on the scores of patching one token of one layer with its value from another run.
+    """Effect on the scores when one token of one layer takes its value from another run.
 
         transfer = sum over pairs of <s_patched - s, d> / sum over pairs of |d|^2,  d = s_other - s
 
-    Here, `s` are the scores of an image, and `s_other` are the scores of the other run. `s_patched`
-    are the scores of the image if the token has its value from the other run (Meng et al. 2022,
-    https://arxiv.org/abs/2202.05262, for language models). The transfer is 0 if the token has no
-    effect, and 1 if it carries the whole difference between the runs. It may lie outside [0, 1].
+    Each pair has an image and another image. `s` are the scores of the image, and `s_other` are the
+    scores of the run on the other image. `s_patched` are the scores of the image if one token takes
+    its value from the run on the other image (Meng et al. 2022, https://arxiv.org/abs/2202.05262,
+    for language models). The transfer is 0 if the token has no effect, and 1 if it carries the
+    whole difference between the two runs. It may lie outside [0, 1].
 
     Args:
-        features: a model; or a submodel that returns layers of tokens, of shape (example, token,
-            channel), and the scores: `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
-        pairs: batched `tf.data.Dataset` of (images, other images), or a pair of arrays. The other
-            run is the run on the other image.
-        scores: name of the tap with the scores, of shape (example, class).
-        source: a submodel of another model of the same architecture, whose run on the other images
-            provides the values. By default, the same model provides them. To compare two models on
-            the same images, pass pairs of identical images.
-        tokens: positions of the tokens to patch; all by default.
+        features: a model, or a submodel that returns layers of tokens, of shape (example, token,
+            channel), and the scores, as in `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
+        pairs: batched `tf.data.Dataset` of (images, other images), or a pair of arrays.
+        scores: name of the tap that holds the scores of shape (example, class).
+        source: a submodel of another model of the same architecture. It runs on the other images
+            and provides the values. By default, the same model provides them. To compare two models
+            on the same images, pass pairs of identical images.
+        tokens: positions of the tokens to patch; all tokens by default.
 
     Returns:
-        Dataset of `transfer` and its standard error `stderr` (by linearization of the ratio), both
-        of shape (layer, token).
+        Dataset with two variables of shape (layer, token).
+
+        * `transfer`: the transfer if this token of this layer is patched.
+        * `stderr`: the standard error of the transfer over pairs, by linearization of the ratio.
 
     Raises:
-        ValueError: for features that are not a submodel of scores and of layers with equally many
-            tokens, a source without their taps, pairs whose runs do not differ, or scores that are
-            not finite.
+        ValueError: if the features are not a submodel of the scores and of layers with equally many
+            tokens, if `source` lacks one of these taps, if the two runs have equal scores for all
+            pairs, or if scores are not finite.
 
     Examples:
         >>> effect = analysis.activation_patching(vit, (images[:2], images[2:4]), tokens=[0, 1])

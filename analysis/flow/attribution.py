@@ -29,31 +29,34 @@ def input_gradients(
     seed: int = 0,
     scores: Scores = "logits",
 ) -> xr.DataArray:
-    """Gradient of the scores of classes with respect to the pixels, averaged over noisy images.
+    """Gradient of class scores with respect to the pixels, averaged over noisy copies of each
+    image.
 
         gradient = mean over n samples of d y_c / d x at x + e,  e ~ N(0, sigma^2)
 
-    Here, sigma = `noise` (max x - min x) of each image (Smilkov et al. 2017, "SmoothGrad",
-    https://arxiv.org/abs/1706.03825, section 2). `noise=0` with `samples=1` is the plain gradient
-    (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034, section 3).
+    Here, y_c is the score of class c, and sigma is `noise` times (max x - min x) of each image x
+    (Smilkov et al. 2017, "SmoothGrad", https://arxiv.org/abs/1706.03825, section 2). `noise=0` with
+    `samples=1` gives the plain gradient (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034,
+    section 3).
 
     Args:
-        features: a model, or a callable from images to taps with gradients, the scores among them.
+        features: a model, or a callable that maps images to taps through which gradients flow. The
+            taps include the scores.
         images: as in `vit_tf.analysis`.
         classes: as in `vit_tf.analysis`.
-        samples: number of noisy images, at least 1; images of a batch get the same noise before
-            it is scaled.
-        noise: standard deviation of the noise as a share of an image's range of values.
+        samples: number n of noisy copies of an image, at least 1. All images of a batch get the
+            same noise, scaled by their own sigma.
+        noise: standard deviation of the noise, relative to the range of values of an image.
         seed: seed of the noise.
-        scores: name of the tap with the scores, of shape (example, class).
+        scores: name of the tap that holds the scores of shape (example, class).
 
     Returns:
-        DataArray of shape (example, class, row, column, channel), change of the score per unit of
-        pixel value.
+        DataArray of shape (example, class, row, column, channel), the change of the score per unit
+        of pixel value.
 
     Raises:
-        ValueError: for classes or scores that do not exist, no samples, negative noise, or
-            gradients that are not finite.
+        ValueError: if the classes or the scores do not exist, if `samples` is below 1 or `noise` is
+            negative, or if gradients are not finite.
 
     Examples:
         >>> gradients = analysis.input_gradients(vit, images[:2], classes=[0], samples=2)
@@ -127,24 +130,25 @@ def grad_cam(
 
         cam_c(p) = max(0, sum_k w_k A_k(p)),  w_k = mean over positions p of d y_c / d A_k
 
-    Here, A_k is channel k of a layer's map, and y_c is the score of class c (Selvaraju et al. 2017,
-    https://arxiv.org/abs/1610.02391, equations 1 and 2). The map is enlarged bilinearly.
+    Here, A_k is channel k of the map of a layer, and y_c is the score of class c (Selvaraju et al.
+    2017, https://arxiv.org/abs/1610.02391, equations 1 and 2). The result is enlarged bilinearly to
+    the size of the image.
 
     Args:
-        features: a model, or a callable from images to taps with gradients: maps of shape (example,
-            row, column, channel), and the scores, as of
+        features: a model, or a callable that maps images to taps through which gradients flow. The
+            taps are maps of shape (example, row, column, channel) and the scores, as in
             `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
         images: as in `vit_tf.analysis`.
         classes: as in `vit_tf.analysis`.
-        scores: name of the tap with the scores, of shape (example, class).
+        scores: name of the tap that holds the scores of shape (example, class).
 
     Returns:
-        DataArray of shape (example, class, layer, row, column), one value per pixel, comparable
-        between positions of one layer but not between layers.
+        DataArray of shape (example, class, layer, row, column), with one value per pixel. Values
+        are comparable between positions of a layer, but not between layers.
 
     Raises:
-        ValueError: for classes, scores or maps that do not exist, a map that the scores do not
-            depend on, as far as TensorFlow can determine, or values that are not finite.
+        ValueError: if the classes, scores or maps do not exist, if the scores do not depend on a
+            map, as far as TensorFlow can determine, or if values are not finite.
 
     Examples:
         >>> maps = analysis.grad_cam(bit, images[:2], classes=[0])

@@ -26,26 +26,27 @@ def _weight_of(model: Any, name: str) -> Any:
 
 
 def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.DataArray:
-    """The first principal components of the patch-embedding filters (figure 7, left).
+    """Principal components of the patch-embedding filters of a ViT (Dosovitskiy et al. 2020, figure
+    7, left).
 
-    The matrix F has a row f_u - mean(f) for the filter f_u of each hidden unit u. The components
-    are the first right singular vectors of F, of unit length. The share of the variance that
-    component i explains follows from the singular values s: `s_i^2 / sum_j s_j^2`. The sign of a
-    component is chosen such that its entry of largest magnitude is positive.
+    Let f_u be the filter of the hidden unit u. The matrix F has a row f_u - mean(f) for each hidden
+    unit. The components are the first right singular vectors of F, of unit length. Component i
+    explains the share `s_i^2 / sum_j s_j^2` of the variance, where s are the singular values. The
+    sign of a component is chosen so that its entry of largest magnitude is positive.
 
     Args:
-        kernel: a model that embeds patches of the image, its path or name; or an array of shape
-            (row, column, channel, hidden unit), such as `model.patch_kernel`.
+        kernel: a model that embeds patches of the image, or its path or name. An array of shape
+            (row, column, channel, hidden unit), such as `model.patch_kernel`, is also accepted.
         count: number of components. The default is 28, as in the paper, or all components if the
             kernel has fewer.
 
     Returns:
-        DataArray of dims (component, row, column, channel), with the share of the variance as the
-        coordinate `explained_variance` (component).
+        DataArray of dims (component, row, column, channel). The coordinate `explained_variance` of
+        dims (component,) is the share of the variance that each component explains.
 
     Raises:
-        ValueError: for a kernel that does not have this shape, is not finite or has equal filters
-            only, and for more components than the kernel has.
+        ValueError: if the kernel does not have this shape, is not finite or has only equal filters,
+            or if `count` exceeds the number of components of the kernel.
 
     Examples:
         >>> filters = analysis.patch_filters(vit, count=4)
@@ -93,19 +94,22 @@ def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.Da
 
 
 def position_similarity(positions: Model | np.ndarray, grid: Grid = None) -> xr.DataArray:
-    """Cosine similarity of the position embeddings of all pairs of patches (figure 7, centre).
+    """Cosine similarity between the position embeddings of patches (Dosovitskiy et al. 2020, figure
+    7, centre).
 
     Args:
-        positions: a model with position embeddings, its path or name; or an array of shape (token,
-            hidden unit), such as `model.position_embedding`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns), whose prefix is left out; by
-            default the model's own.
+        positions: a model with position embeddings, or its path or name. An array of shape (token,
+            hidden unit), such as `model.position_embedding`, is also accepted.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the grid of the
+            model. Prefix tokens are left out.
 
     Returns:
-        DataArray of dims (row, column, other_row, other_column), in [-1, 1] up to rounding.
+        DataArray of dims (row, column, other_row, other_column), the similarity of each pair of
+        patches. Values lie in [-1, 1] up to rounding.
 
     Raises:
-        ValueError: for position embeddings that do not fit the grid, are not finite or are zero.
+        ValueError: if the position embeddings do not fit the grid, are not finite, or are zero for
+            a patch.
 
     Examples:
         >>> similarity = analysis.position_similarity(vit)

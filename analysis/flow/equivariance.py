@@ -34,32 +34,42 @@ def equivariance_error(
     shifts: Sequence[Shift] | None = None,
     grid: Grid = None,
 ) -> Statistic[xr.Dataset]:
-    """Difference between a layer's map of a moved image and the moved map of the image.
+    """Measures whether representations move with the image when it is flipped or shifted.
 
         error = sum |f(T x) - T f(x)|^2 / (2 sum |f(x) - mean|^2)
 
-    The sum is over examples, positions and channels, and the mean of each channel over examples and
-    positions (Lenc and Vedaldi 2015, https://arxiv.org/abs/1411.5908, section 3, who fit how
-    features move; here it is known). The error is 0 if the representation moves with the image, and
-    1 if the moved image is represented as differently as another image. `T` flips the image from
-    left to right, or shifts it cyclically: what leaves it on one side returns on the other. A
-    vector, such as a pooled layer, has no positions: its error measures invariance.
+    f(x) is the map of a layer for the image x, and T flips the image from left to right or shifts
+    it cyclically: pixels that leave the image on one side return on the other. Both sums are over
+    examples, positions and channels. The mean of a channel is over examples and positions. The
+    error is 0 if the representation moves with the image. It is 1 if f(T x) and T f(x) differ as
+    much as the maps of two different images.
+
+    Lenc and Vedaldi (2015, https://arxiv.org/abs/1411.5908, section 3) fit the transform of the
+    features, whereas here it is known. A vector, such as a pooled layer, has no positions, so its
+    error measures invariance.
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.
-        shifts: pairs of numbers of pixels, down and to the right. The default is one shift, by
-            equally many pixels in both directions: the smallest shift that moves the maps of all
-            layers by whole positions, such as the patch size of a ViT.
+        shifts: pairs (down, right) of integers, in pixels. By default, there is one shift, with the
+            same number of pixels in both directions. It is the smallest shift that moves the maps
+            of all layers by whole positions, such as the patch size of a ViT.
 
     Returns:
-        Dataset of `error` and `stderr`, the jackknife over batches, of shape (transform, layer).
-        If there are several batches, `leave_one_out` of shape (batch, transform, layer) is the
-        error without each, which pairs models that are measured on the same batches. Transforms are
-        `"flip"` and `"shift 4 4"`. A shift that is no whole number of a layer's positions is NaN.
+        Dataset with three variables. The dim `transform` lists `"flip"` and the shifts, such as
+        `"shift 4 4"`.
+
+        * `error`, of shape (transform, layer): the equivariance error. It is NaN if the shift does
+          not move the map of the layer by whole positions.
+        * `stderr`, of shape (transform, layer): the standard error of `error`, by the jackknife
+          over batches.
+        * `leave_one_out`, of shape (batch, transform, layer): the error computed without each batch
+          in turn, if there are several batches. It allows paired comparisons of models that are
+          measured on the same batches.
 
     Raises:
-        ValueError: without maps or a grid, for shifts that are not pairs of integers, for
-            activations that are not finite, and for constant layers, which are named.
+        ValueError: if there are no maps or no grid, or if shifts are not pairs of integers.
+        ValueError: if activations are not finite, or if a layer is constant; the message names the
+            layer.
 
     Examples:
         >>> error = analysis.equivariance_error(vit, images)

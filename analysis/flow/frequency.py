@@ -21,33 +21,38 @@ FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest frequency
 def frequency_amplitude(
     features: Model, images: Images, grid: Grid = None
 ) -> Statistic[xr.Dataset]:
-    """Log amplitude of every layer at higher spatial frequencies, relative to frequency 0.
+    """Log amplitude of every layer at high spatial frequencies, relative to frequency 0.
 
         amplitude(w) = mean over examples of (log A(w) - log A(0)),
         A(w)^2       = mean over channels of |sum over r, c of x(r, c) exp(-i (w r + w c))|^2
 
-    The frequencies lie on the diagonal of the two-dimensional Fourier transform of a layer's map
-    `x` (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section 3 and figure 2, who also
-    average the logarithms over channels). Attention that averages tokens lowers the amplitude, and
-    more so the more uniform it is. At the frequency `(w, w)`, a blur of standard deviation `s`
-    lowers it by `s^2 w^2`.
+    x is the map of a layer, and the frequencies (w, w) lie on the diagonal of its two-dimensional
+    Fourier transform (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section 3 and figure 2;
+    they average the logarithms over channels too). Attention that averages tokens lowers the
+    amplitude, and uniform attention lowers it most. At the frequency (w, w), a blur of standard
+    deviation s lowers it by `s^2 w^2`.
 
     Args:
-        features, images, grid: as in `vit_tf.analysis`. Layers are maps, or tokens on the grid;
-            vectors are left out.
+        features, images, grid: as in `vit_tf.analysis`. Layers are maps, or tokens on the grid.
+            Vectors are left out.
 
     Returns:
-        Dataset of `amplitude`, natural logarithms, and `stderr` of shape (layer, frequency), for
-        the fractions 0, 1/4, 1/2, 3/4 and 1 of the highest frequency along either axis of the
-        layer's map, or those nearest. If there are several batches, `leave_one_out` of shape
-        (batch, layer, frequency) is the amplitude without each, which pairs models that are
-        measured on the same batches. The coordinate `angular_frequency` of shape (layer, frequency)
-        is the length of the frequency, in radians per position. A frequency without any amplitude
-        is -inf.
+        Dataset with three variables and a coordinate. The dim `frequency` lists the fractions 0,
+        1/4, 1/2, 3/4 and 1 of the highest frequency along each axis of the map. If the map does not
+        have such a frequency, the nearest one is used.
+
+        * `amplitude`, of shape (layer, frequency): the log amplitude (natural logarithm) relative
+          to frequency 0. It is -inf if the amplitude is zero.
+        * `stderr`, of shape (layer, frequency): the standard error of `amplitude` over examples.
+        * `leave_one_out`, of shape (batch, layer, frequency): the amplitude computed without each
+          batch in turn, if there are several batches. It allows paired comparisons of models that
+          are measured on the same batches.
+        * `angular_frequency`, a coordinate of shape (layer, frequency): the length of the frequency
+          vector, in radians per position.
 
     Raises:
-        ValueError: without maps or a grid, for activations that are not finite, and for a layer
-            without amplitude at frequency 0, which is named.
+        ValueError: if there are no maps or no grid, or if activations are not finite.
+        ValueError: if the amplitude of a layer at frequency 0 is zero; the message names the layer.
 
     Examples:
         >>> frequencies = analysis.frequency_amplitude(vit, images)

@@ -27,25 +27,26 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
 
         scores(layer) = head(pooling(final norm(layer)))
 
-    In general, everything between the last of the layers and the scores is applied to each layer
-    (nostalgebraist 2020, "interpreting GPT: the logit lens"; for ViTs Vilas et al. 2023,
-    https://arxiv.org/abs/2310.18969). The lens decodes a layer in the basis of the last one. A
-    layer that it cannot decode may still encode the class in another basis, which a probe shows.
+    More generally, the lens applies everything between the last layer and the scores to each layer
+    (nostalgebraist 2020, "interpreting GPT: the logit lens"; for ViTs, Vilas et al. 2023,
+    https://arxiv.org/abs/2310.18969). The lens decodes a layer in the basis of the last layer. A
+    layer that it cannot decode may still encode the class in another basis. A probe such as
+    `ridge_probe` can show this.
 
     Args:
-        features: a model; or a submodel that returns layers of equally many channels and the
-            scores: `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`. The scores must depend on
-            the last layer only.
+        features: a model, or a submodel that returns the scores and layers with equally many
+            channels, as in `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`. The scores must
+            depend on the last layer only.
         images: as in `vit_tf.analysis`.
-        scores: name of the tap with the scores, of shape (example, class).
+        scores: name of the tap that holds the scores of shape (example, class).
 
     Returns:
-        DataArray of shape (example, layer, class), in the units of the scores. At the last layer,
-        the values are the scores of the model.
+        DataArray of shape (example, layer, class), in the units of the scores. For the last layer,
+        the values are the scores of the model itself.
 
     Raises:
-        ValueError: for features that are not a chain of layers, layers with more or fewer channels
-            than the last, or scores that do not exist.
+        ValueError: if the scores depend on more than the last layer, if layers differ from the last
+            layer in their number of channels, or if the scores do not exist.
 
     Examples:
         >>> lens = analysis.logit_lens(vit, images)
@@ -143,16 +144,21 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
         agreement = mean over examples of [argmax s_layer = argmax s_last]
 
     Args:
-        lens: DataArray (example, layer, class) of `logit_lens`.
+        lens: DataArray of shape (example, layer, class) from `logit_lens`.
         labels: labels of the images, an integer array of shape (example,).
 
     Returns:
-        Dataset with `accuracy` and `agreement` of shape (layer,), each with the standard error of
-        the mean over examples in `..._stderr`.
+        Dataset with four variables of shape (layer,).
+
+        * `accuracy`: the share of examples that the lens of the layer classifies correctly.
+        * `agreement`: the share of examples for which the lens of the layer and the lens of the
+          last layer predict the same class.
+        * `accuracy_stderr` and `agreement_stderr`: the standard errors of the two means over
+          examples.
 
     Raises:
-        ValueError: for a result of another measurement, or labels that are not one class for each
-            example.
+        ValueError: if `lens` is not from `logit_lens`, or if there is not exactly one label for
+            each example.
 
     Examples:
         >>> lens = analysis.logit_lens(vit, images)

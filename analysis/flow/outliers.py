@@ -53,7 +53,7 @@ ByToken: TypeAlias = dict[str, tf.Tensor]
 def outlier_tokens(
     features: Model, images: Images | None = None, grid: Grid = None, level: float = 0.01
 ) -> Statistic[xr.Dataset]:
-    """Tokens of outlying norm in every layer, and the attention that they receive.
+    """Tokens of unusually large norm in every layer, and the attention that they receive.
 
         threshold^2 = Q(3/4) + (Q(3/4) - Q(1/2)) (q(p) - q(3/4)) / (q(3/4) - q(1/2)),
         (1 - p) * tokens * layers = level
@@ -62,32 +62,40 @@ def outlier_tokens(
     are the quantiles of the chi-squared distribution with one degree of freedom. The squared norm
     of a Gaussian vector, whatever its dimension and covariance, never has a longer tail than this
     distribution. If all tokens are Gaussian, the probability of any outlier in any layer is
-    therefore at most `level`. A token is an outlier if its norm is above the threshold and at least
-    twice the median. Outliers do not change the threshold as long as they are fewer than a quarter
-    of the tokens. Darcet et al. 2024 (https://arxiv.org/abs/2309.16588) find them in large ViTs, at
-    about ten times the norm of the others.
+    therefore at most `level`.
+
+    A token is an outlier if its norm is above the threshold and at least twice the median norm.
+    Outliers do not change the threshold as long as they are fewer than a quarter of the tokens.
+    Darcet et al. 2024 (https://arxiv.org/abs/2309.16588) find outliers in large ViTs, with about
+    ten times the norm of other tokens.
 
     Args:
-        features, images, grid: as in `vit_tf.analysis`. Layers are tokens on the grid, maps, or
-            attention weights, which read the tokens of the last layer before them.
-        level: probability of any outlier in Gaussian tokens.
+        features, images, grid: as in `vit_tf.analysis`. Layers are tokens on the grid, or maps.
+            Attention weights are assigned to the last such layer before them, whose tokens the
+            attention reads.
+        level: upper bound on the probability of any outlier if all tokens are Gaussian.
 
     Returns:
-        Dataset with variables of two shapes. Values that do not exist are NaN.
+        Dataset with variables of shape (layer,) and of shape (layer, tokens). The dim `tokens`
+        lists `"outlier"`, `"ordinary"` and `"prefix"`. Statistics of tokens that do not occur are
+        NaN.
 
-        Of shape (layer,): `share` is the share of spatial tokens that are outliers, and `stderr` is
-        its standard error over images. `images` is the share of images with an outlier. `threshold`
-        and `median_norm` are norms. `norm_ratio` is the median norm of the outliers divided by the
-        median norm of the other tokens.
-
-        Of shape (layer, tokens), for `"outlier"`, `"ordinary"` and `"prefix"` tokens: `attention`
-        is the attention that a token receives in the attention layer that reads the layer. It is
-        averaged over heads and queries, and relative to uniform attention. `attention_stderr` is
-        its standard error over images.
+        * `share`, of shape (layer,): the share of spatial tokens that are outliers.
+        * `stderr`, of shape (layer,): the standard error of `share` over images.
+        * `images`, of shape (layer,): the share of images with an outlier.
+        * `threshold`, of shape (layer,): the norm above which a token is an outlier.
+        * `median_norm`, of shape (layer,): the median norm of the spatial tokens.
+        * `norm_ratio`, of shape (layer,): the median norm of the outliers divided by the median
+          norm of the other spatial tokens.
+        * `attention`, of shape (layer, tokens): the attention that a token receives in the
+          attention layer that reads this layer. It is averaged over heads and queries, and relative
+          to uniform attention.
+        * `attention_stderr`, of shape (layer, tokens): the standard error of `attention` over
+          images.
 
     Raises:
-        ValueError: for a level that is not in (0, 1), fewer than 16 tokens, activations that are
-            not finite, or layers without tokens on a known grid.
+        ValueError: if `level` is not in (0, 1), if a layer has fewer than 16 tokens or no tokens on
+            a known grid, or if activations are not finite.
 
     Examples:
         >>> result = analysis.outlier_tokens(vit, images)
@@ -255,42 +263,51 @@ def outlier_roles(
     seed: int = 0,
     outliers: xr.Dataset | None = None,
 ) -> xr.Dataset:
-    """What outlier tokens encode, and what the output loses without them.
+    """What outlier tokens encode, and how the output changes if they are replaced.
 
-    Outliers are compared with as many ordinary tokens of the same images, chosen at random, in two
-    ways. First, a ridge classifier of one token predicts the class of the image and the token's
-    position (Darcet et al. 2024, section 2.2, https://arxiv.org/abs/2309.16588). Second, the tokens
-    are replaced, as in `token_ablation`: by zero, by the mean over the images at their position,
-    and by the token at their position in another image. A single replacement may mislead: zero is
-    an input that the model never saw, and the mean keeps what is the same in all images.
+    The outliers of an image are compared with as many ordinary tokens of the same image, chosen at
+    random. There are two comparisons.
+
+    * Probes: a ridge classifier predicts the class of the image, or the position of the token, from
+      a single token (Darcet et al. 2024, section 2.2, https://arxiv.org/abs/2309.16588).
+    * Replacement: the tokens are replaced, as in `token_ablation`, by zero, by the mean over the
+      images at their position, or by the token at their position in another image. A single kind of
+      replacement may mislead. Zero is an input that the model never saw, and the mean keeps what
+      all images share.
 
     Args:
         features: a model, or a submodel that returns layers of tokens and the scores.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap with the scores before a softmax.
+        scores: name of the tap that holds the scores before a softmax.
         level: as for `outlier_tokens`.
-        seed: seed of the random choices, which follow from it and from the values of an image.
-        outliers: result of `outlier_tokens` for these layers, with their thresholds; measured first
-            if None.
+        seed: seed of the random choices. They depend on the seed and on the values of an image, not
+            on its batch.
+        outliers: result of `outlier_tokens` for the same layers, whose thresholds are used. If
+            None, it is measured first.
 
     Returns:
-        Dataset with variables of three shapes. Layers with outliers in fewer than 20 images are
-        NaN. The content is `"class"` or `"position"`, and the tokens are `"outlier"` or
-        `"ordinary"`.
+        Dataset with variables of three shapes. The dim `content` lists `"class"` and `"position"`,
+        and the dim `tokens` lists `"outlier"` and `"ordinary"`. Values are NaN for layers with
+        outliers in fewer than 20 images.
 
-        Of shape (layer, content, tokens): `probe_accuracy`, over five folds of images, its standard
-        error `probe_accuracy_stderr`, and `chance`, the share of the most frequent class or
-        position.
-
-        Of shape (layer, content): `probe_difference`, the accuracy for outliers minus the accuracy
-        for ordinary tokens of the same images, and `probe_difference_stderr`.
-
-        Of shape (layer, tokens, replacement): `accuracy_change`, `loss_change` and `output_change`,
-        each with `..._stderr`.
+        * `probe_accuracy`, of shape (layer, content, tokens): the accuracy of the probe,
+          cross-validated over five folds of the images.
+        * `probe_accuracy_stderr`, of shape (layer, content, tokens): the standard error of
+          `probe_accuracy` over images.
+        * `chance`, of shape (layer, content, tokens): the share of the most frequent class or
+          position.
+        * `probe_difference`, of shape (layer, content): the accuracy for outliers minus the
+          accuracy for ordinary tokens of the same images.
+        * `probe_difference_stderr`, of shape (layer, content): the standard error of
+          `probe_difference` over images.
+        * `accuracy_change`, `loss_change` and `output_change`, of shape (layer, tokens,
+          replacement): the changes of the output after replacement, as in `token_ablation`.
+        * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`, of the same
+          shape: the standard errors of these changes over images.
 
     Raises:
-        ValueError: for features that are not a submodel of layers of tokens and scores, `outliers`
-            that lack one of these layers, or activations that are not finite.
+        ValueError: if the features are not a submodel of layers of tokens and the scores, if
+            `outliers` lacks one of these layers, or if activations are not finite.
 
     Examples:
         >>> result = analysis.outlier_roles(vit, (images, labels))

@@ -316,30 +316,35 @@ def receptive_field(
         field(row, column) = mean over examples of sum over image channels of
                              |d tap[centre] / d image[row, column]|
 
-    (Luo et al. 2017; Raghu et al. 2021, section 5, figures 6 and C.1 to C.4). The centre is the
-    token or position at `(rows // 2, columns // 2)`; a vector (example, channel) is its own centre.
-    The class token, which has no position, has a field of its own: `token="cls"`.
+    This is the effective receptive field (Luo et al. 2017; Raghu et al. 2021, section 5, figures 6
+    and C.1 to C.4). The centre is the token or position at `(rows // 2, columns // 2)`. For a
+    vector of shape (example, channel), it is the vector itself. The class token has no position;
+    `token="cls"` gives its field.
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
-            channel), (example, row, column, channel) or (example, channel).
+        features: a model, or a callable that maps images to a dict of layers of shape (example,
+            token, channel), (example, row, column, channel) or (example, channel).
         images: as in `vit_tf.analysis`.
-        channels: `"sum"`, the gradient of the sum over the layer's channels, which is fast;
-            `"all"`, the mean of the absolute gradients of all channels, as in the paper; or a
-            number of channels to sample for each image by itself.
+        channels: the channels of the layer to differentiate. `"sum"` is the gradient of the sum
+            over channels, which is fast. `"all"` is the mean of the absolute gradients of all
+            channels, as in the paper. With an integer, the mean is over this number of channels,
+            sampled for each image separately.
         grid: `TokenGrid` of layers of shape (example, token, channel), or a pair (rows, columns);
-            by default the features' own.
+            by default the grid of the features.
         seed: seed of the sampled channels.
-        token: `"centre"`, or `"cls"` for the first prefix token in place of the centre, in layers
-            of tokens that depend on the image there: from the first attention on.
+        token: `"centre"` for the centre, or `"cls"` for the first prefix token. With `"cls"`, use
+            only layers in which this token depends on the image, that is, layers from the first
+            attention on.
 
     Returns:
-        DataArray of shape (layer, row, column), one value per pixel, per unit of the image.
+        DataArray of shape (layer, row, column), with one value per pixel: the change of the
+        activation per unit of the image.
 
     Raises:
-        ValueError: for unknown `channels` or `token`, a grid without prefix tokens for `"cls"`,
-            tokens without a grid, a layer that does not depend on
-            the image or gradients that are not finite; the layer is named.
+        ValueError: if `channels` or `token` is unknown, if `token` is `"cls"` and the grid has no
+            prefix tokens, or if there are tokens without a grid.
+        ValueError: if a layer does not depend on the image, or if gradients are not finite; the
+            message names the layer.
 
     Examples:
         >>> field = analysis.receptive_field(vit, images)
@@ -415,22 +420,25 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
 
         field(row, column) = sum over image channels of |d sum_k A_k(p) / d x(row, column)|
 
-    This is `receptive_field` with `channels="sum"`, for the position p under each cell of a grid
-    over the image instead of the centre (Luo et al. 2016, https://arxiv.org/abs/1701.04128, section
-    3). In a map with more positions than cells, p is the position under the middle of the cell.
+    A_k is channel k of a map, and x is the image. A grid of cells is laid over the image, and p is
+    the position of the map under a cell (Luo et al. 2016, https://arxiv.org/abs/1701.04128, section
+    3). If the map has more positions than there are cells, p is the position under the middle of
+    the cell. `receptive_field` with `channels="sum"` is the same quantity for the centre of the
+    map, averaged over examples.
 
     Args:
-        features: a model, or a callable from images to maps of shape (example, row, column,
+        features: a model, or a callable that maps images to maps of shape (example, row, column,
             channel).
         images: as in `vit_tf.analysis`.
-        rows, columns: size of the grid, such as the size of the last map.
+        rows, columns: size of the grid of cells, for example the size of the last map.
 
     Returns:
-        DataArray of shape (example, layer, place, row, column): `place` is a cell, row by row.
+        DataArray of shape (example, layer, place, row, column). The dim `place` lists the cells row
+        by row.
 
     Raises:
-        ValueError: for a grid without cells, taps that are not maps, a layer that does not depend
-            on the image, as far as TensorFlow can determine, or gradients that are not finite.
+        ValueError: if the grid has no cells, if a tap is not a map, if a layer does not depend on
+            the image, as far as TensorFlow can determine, or if gradients are not finite.
 
     Examples:
         >>> fields = analysis.position_attribution(bit, images[:2], rows=2, columns=2)

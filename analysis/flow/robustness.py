@@ -37,41 +37,56 @@ def robustness(
     strengths: Sequence[float] = STRENGTHS,
     seed: int = 0,
 ) -> Statistic[xr.Dataset]:
-    """Accuracy on images that are perturbed to several degrees.
+    """Accuracy on perturbed images, for several perturbations and strengths.
 
         area = integral of the accuracy over strengths, from 0 to the largest, over its length
 
-    The integral is computed by the trapezoidal rule. For perturbations of patches, the strength is
-    the share of the patches of an image that are changed (Naseer et al. 2021,
-    https://arxiv.org/abs/2105.10497, sections 3.1 and 3.3). `"patch drop"` replaces random patches
-    by 0, `"patch shuffle"` exchanges random patches with each other, and the occlusions replace the
-    patches with the largest, or smallest, variance of pixels by 0. For noise, the strength is the
-    standard deviation, in units of the image's own: Gaussian noise is added at spatial frequencies
-    below, or above, half the highest (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section
-    3). Perturbed images are the same for all models that expect images in the same range. The
-    random numbers of an image follow from its values and the seed, so batches and order do not
-    matter.
+    The integral is computed by the trapezoidal rule and divided by the largest strength. For
+    perturbations of patches, the strength is the share of the patches of an image that are changed
+    (Naseer et al. 2021, https://arxiv.org/abs/2105.10497, sections 3.1 and 3.3). For noise, the
+    strength is the standard deviation of the noise divided by the standard deviation of the image
+    (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section 3).
+
+    * `"patch drop"` replaces random patches by 0.
+    * `"patch shuffle"` exchanges random patches with each other.
+    * `"occlusion of salient patches"` replaces the patches with the largest pixel variance by 0.
+    * `"occlusion of other patches"` replaces the patches with the smallest pixel variance by 0.
+    * `"low-frequency noise"` adds Gaussian noise at spatial frequencies up to half the highest
+      frequency.
+    * `"high-frequency noise"` adds Gaussian noise at spatial frequencies above half the highest
+      frequency.
+
+    The random numbers of an image depend only on its values and on the seed, not on the batch or
+    the order of images. All models that expect images in the same range are therefore tested on the
+    same perturbed images.
 
     Args:
-        features: a model, or a callable from images to a dict with its scores.
+        features: a model, or a callable that maps images to a dict that contains the scores.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap with the scores, of shape (example, class).
-        patch_size: side of a patch in pixels; by default the model's own. If models are compared,
-            pass the same size for all.
-        strengths: ascending, in (0, 1].
+        scores: name of the tap that holds the scores of shape (example, class).
+        patch_size: side of a patch in pixels; by default the patch size of the model. To compare
+            models, pass the same size for all of them.
+        strengths: strengths in ascending order, in (0, 1].
         seed: seed of the random numbers.
 
     Returns:
-        Dataset of `accuracy`, `accuracy_change` and `accuracy_change_stderr` of shape
-        (perturbation, strength), `area` (in units of accuracy) and `area_stderr` of shape
-        (perturbation,), and `intact_accuracy`. The change is relative to the accuracy on intact
-        images, and its standard error is for the paired difference. The coordinate `correct`, of
-        shape (perturbation, strength), stores which images are classified correctly, as packed
-        bits, so that models can be compared image by image.
+        Dataset with six variables and a coordinate.
+
+        * `accuracy`, of shape (perturbation, strength): the accuracy on perturbed images.
+        * `accuracy_change`, of shape (perturbation, strength): the accuracy on perturbed images
+          minus the accuracy on intact images.
+        * `accuracy_change_stderr`, of shape (perturbation, strength): the standard error of this
+          paired difference.
+        * `area` and `area_stderr`, of shape (perturbation,): the mean accuracy over strengths, as
+          defined above, and its standard error.
+        * `intact_accuracy`, a scalar: the accuracy on intact images.
+        * `correct`, a coordinate of shape (perturbation, strength): the images that are classified
+          correctly, as packed bits. It allows paired comparisons of models, image by image.
 
     Raises:
-        ValueError: for strengths that are not ascending in (0, 1], images that the patches do not
-            tile, a model without a patch size where none is given, and labels beyond the classes.
+        ValueError: if `strengths` are not ascending in (0, 1], if the patches do not tile the
+            images, if neither `patch_size` nor the model specifies a patch size, or if a label is
+            not a class.
 
     Examples:
         >>> result = analysis.robustness(vit, (images, labels), strengths=(0.25, 0.75))

@@ -24,34 +24,40 @@ DECISIONS = SHAPE, TEXTURE, OTHER = ("shape", "texture", "other")
 def shape_bias(
     features: Model, images: AnnotatedImages, scores: Scores = "logits"
 ) -> Statistic[xr.Dataset]:
-    """Share of decisions for the shape among those for the shape or the texture of an image.
+    """Share of decisions for the shape when shape and texture of an image disagree.
 
         shape_bias = shape decisions / (shape decisions + texture decisions)
 
-    The images show the shape of one class with the texture of another (Geirhos et al. 2019,
+    The images show the shape of one class with the texture of another class (Geirhos et al. 2019,
     https://arxiv.org/abs/1811.12231). The bias is 1 for a model that classifies by the silhouette,
-    and 0 for one that classifies by colours. A model can have either bias only if both cues showed
-    the class in its training, as in `vit_tf.data.load("textured-shapes")`; one that was trained on
-    `"shapes"`, whose colours are random, can use the shape alone.
+    and 0 for a model that classifies by colours. A model can have either bias only if both cues
+    indicated the class in its training data, as in `vit_tf.data.load("textured-shapes")`. A model
+    that was trained on `"shapes"`, where colours are random, can only use the shape.
 
     Args:
-        features: a model, or a callable from images to a dict with its scores.
-        images: pair of images and labels of shape (example, 2), the classes of the shape and of the
-            texture, as `vit_tf.data.load_cue_conflict` returns them, or a batched
-            `tf.data.Dataset` of these.
-        scores: name of the tap with the scores, of shape (example, class). Classes that are named
-            as the synthetic shapes may be in another order.
+        features: a model, or a callable that maps images to a dict that contains the scores.
+        images: pair (images, labels), or a batched `tf.data.Dataset` of such pairs, as
+            `vit_tf.data.load_cue_conflict` returns them. Labels have shape (example, 2): the class
+            of the shape and the class of the texture.
+        scores: name of the tap that holds the scores of shape (example, class). If the class names
+            of the model are the kinds of the synthetic shapes, labels are matched to classes by
+            name, so the order of the classes does not matter.
 
     Returns:
-        Dataset with these variables. `shape_bias` is over all images, and `low` and `high` are the
-        ends of its 95 % CI (Wilson 1927). `class_shape_bias`, `class_low` and `class_high`, of
-        shape (class,), are over the images with a shape of the class. `decisions`, of shape
-        (decision,), holds the shares of decisions for shape, texture and other classes. A bias is
-        NaN if no decision is for shape or texture.
+        Dataset with seven variables. A bias is NaN if no decision is for the shape or the texture.
+
+        * `shape_bias`, a scalar: the shape bias over all images.
+        * `low` and `high`, scalars: the ends of the 95 % CI of `shape_bias` (Wilson 1927).
+        * `class_shape_bias`, of shape (class,): the shape bias over the images whose shape is of
+          the class.
+        * `class_low` and `class_high`, of shape (class,): the ends of the 95 % CI of
+          `class_shape_bias`.
+        * `decisions`, of shape (decision,): the shares of images that are classified as the class
+          of the shape, as the class of the texture, and as another class.
 
     Raises:
-        ValueError: for labels that do not have this shape, lie outside the range of classes, or
-            give shape and texture the same class; and for scores that are not finite.
+        ValueError: if labels do not have this shape, are not classes, or give the shape and the
+            texture the same class, or if scores are not finite.
 
     Examples:
         >>> conflicts = images, np.stack([labels, (labels + 1) % 3], axis=1)

@@ -28,32 +28,35 @@ from ..engine.stream import Statistic, Totals
 
 @one_pass_measurement("skips", description="skip ratios")
 def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
-    """Norm ratio and cosine similarity of the skip and the branch of every residual sum, by token.
+    """Norm ratio and cosine similarity of the skip and the branch of every residual sum, for each
+    token.
 
         norm_ratio = mean over examples of |skip| / |branch|
         cosine     = mean over examples of <skip, branch> / (|skip| |branch|)
 
-    Norms and products are over the channels of a token (Raghu et al. 2021, section 6, figures 7 and
-    E.2). If the skip or the branch of an example is exactly zero at a token, as behind a ReLU that
-    is off, the ratio and the cosine do not exist, and the example is left out of that token's
-    means. The attribute `left_out` is the share of such cases.
+    Norms and inner products are over the channels of a token (Raghu et al. 2021, section 6, figures
+    7 and E.2). If the skip or the branch of a token is exactly zero for an example, for example
+    after an inactive ReLU, the ratio and the cosine are undefined. The example is then left out of
+    the means of this token. The attribute `left_out` is the share of the values that were left out.
 
     Args:
-        features: a model, or a callable from images to taps. The taps `"site/skip"` and
-            `"site/branch"` are paired, and other taps are left out. In maps, each position counts
-            as a token, row by row.
+        features: a model, or a callable that maps images to taps. The taps `"site/skip"` and
+            `"site/branch"` form a pair, where the site is for example `"block00/mlp"`. Other taps
+            are ignored. In a map, each position counts as a token, row by row.
         images: as in `vit_tf.analysis`.
-        grid: `TokenGrid` whose number of prefix tokens is stored with the result, or a pair (rows,
-            columns); by default the features' own.
+        grid: `TokenGrid`, or a pair (rows, columns); by default the grid of the features. Its
+            number of prefix tokens is stored with the result.
 
     Returns:
-        Dataset with `norm_ratio` and `cosine` of shape (layer, token); a layer is a site such as
-        `"block00/mlp"`. Tokens that a layer does not have, or never defines, are NaN. And
-        `negative_share` of shape (layer,), the share of the skip's values below 0: it is 0 where
-        the skip is what a ReLU returned, as the identity skips of post-activation ResNets.
+        Dataset with three variables. A layer is a residual sum such as `"block00/mlp"`.
+
+        * `norm_ratio` and `cosine`, of shape (layer, token): the means defined above. They are NaN
+          for tokens that a layer does not have, and for tokens that were left out in all examples.
+        * `negative_share`, of shape (layer,): the share of values of the skip below 0. It is 0 if
+          the skip is the output of a ReLU, as the identity skips of post-activation ResNets are.
 
     Raises:
-        ValueError: if no skip has its branch, or for activations that are not finite.
+        ValueError: if no skip has a branch of the same name, or if activations are not finite.
 
     Examples:
         >>> ratio = analysis.skip_ratio(vit, images)
@@ -80,18 +83,20 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
 def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
     """Norms of the skip and the branch of every residual sum, for each token of each image.
 
-    `skip_ratio` averages the ratio of these norms; use this function for a few images.
+    `skip_ratio` averages the ratio of these norms over images. Use this function for a few images.
 
     Args:
         features, images: as for `skip_ratio`.
 
     Returns:
-        Dataset with `skip` and `branch` of shape (example, layer, token), Euclidean norms over the
-        channels; a layer is a site such as `"block00/mlp"`. Tokens that a layer does not have are
-        NaN.
+        Dataset with two variables of shape (example, layer, token). A layer is a residual sum such
+        as `"block00/mlp"`. Values are NaN for tokens that a layer does not have.
+
+        * `skip`: the Euclidean norm of the skip over the channels.
+        * `branch`: the Euclidean norm of the branch over the channels.
 
     Raises:
-        ValueError: as for `skip_ratio`.
+        ValueError: in the same cases as `skip_ratio`.
 
     Examples:
         >>> norms = analysis.branch_norms(vit, images[:2])

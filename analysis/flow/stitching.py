@@ -36,36 +36,47 @@ def stitching(
     scores: Scores = "logits",
     l2: float = 1e-4,
 ) -> xr.Dataset:
-    """Loss of one model whose layer is replaced by a linear map of another model's layer.
+    """Loss of a model in which a layer is replaced by a linear map of another model's layer.
 
         W = argmin sum over tokens of |x W + b - y|^2 + l2 (mean of x's variances) tokens |W|^2
 
-    Here, `x` are tokens of a layer of the first model, and `y` are the tokens at the same positions
-    of a layer of the second model. The second model continues from `x W + b` (Lenc and Vedaldi
-    2015, https://arxiv.org/abs/1411.5908). Bansal et al. 2021 (https://arxiv.org/abs/2106.07682)
-    train the map on the loss instead. CKA compares directions of large variance. Stitching shows
-    what the second model can use, which may lie in directions of small variance. Prefix tokens have
-    their own map: from the first model's prefix tokens if it has equally many, otherwise from the
-    mean of its spatial tokens.
+    Here, `x` are the tokens of a layer of the first model, and `y` are the tokens at the same
+    positions of a layer of the second model. The second model continues from `x W + b` (Lenc and
+    Vedaldi 2015, https://arxiv.org/abs/1411.5908). Bansal et al. 2021
+    (https://arxiv.org/abs/2106.07682) train the map on the loss instead.
+
+    CKA compares directions of large variance. Stitching shows what the second model can use, and
+    this may lie in directions of small variance. Prefix tokens have a map of their own. It is
+    fitted on the prefix tokens of the first model if both models have equally many, and otherwise
+    on the mean of the first model's spatial tokens.
 
     Args:
-        features_x: the model whose layers are mapped.
-        features_y: the model that runs on, or a submodel of its layers and scores.
-        train: images that the maps are fitted on, as in `vit_tf.analysis`; more than the channels
-            of a layer, where there are prefix tokens.
-        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays, that the loss is
-            measured on.
-        scores: name of the tap of the second model with the scores.
-        l2: penalty, relative to the mean variance of the channels.
+        features_x: the first model, whose layers are mapped.
+        features_y: the second model, which continues from the mapped layers, or a submodel of its
+            layers and scores.
+        train: images on which the maps are fitted, as in `vit_tf.analysis`. If there are prefix
+            tokens, use more images than a layer has channels.
+        images: images and labels on which the loss is measured, a batched `tf.data.Dataset` of
+            (images, labels) or a pair of arrays.
+        scores: name of the tap of the second model that holds the scores.
+        l2: ridge penalty, relative to the mean variance of the channels of x.
 
     Returns:
-        Dataset of `loss_change`, `accuracy_change` and `output_change`, each with `..._stderr`, of
-        shape (layer_x, layer_y), and of the `accuracy` and `loss` of the second model without
-        stitching. The changes are relative to this model, and paired over images.
+        Dataset with changes of shape (layer_x, layer_y). Each change is the value of the stitched
+        model minus the value of the second model without stitching, paired over images.
+
+        * `loss_change` and `accuracy_change`: the change of the cross-entropy, in nats, and of the
+          accuracy.
+        * `output_change`: the mean divergence of the class probabilities of the stitched model from
+          the class probabilities of the second model, in nats.
+        * `loss_change_stderr`, `accuracy_change_stderr` and `output_change_stderr`: the standard
+          errors of these changes over images.
+        * `loss` and `accuracy`, scalars: the cross-entropy and the accuracy of the second model
+          without stitching.
 
     Raises:
-        ValueError: for a second model that cannot be run from its layers, layers without positions
-            on the second model's grid, activations that are not finite, and an l2 below 0.
+        ValueError: if the second model cannot be run from its layers, if a layer has no positions
+            on the grid of the second model, if activations are not finite, or if `l2` is negative.
 
     Examples:
         >>> result = analysis.stitching(bit, vit, images, (images, labels), l2=0.1)

@@ -161,7 +161,7 @@ def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statis
 
         distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
 
-    The sums are over the spatial keys k, and distances are in pixels. `attention_distance` is the
+    Both sums are over the spatial keys k, and distances are in pixels. `attention_distance` is the
     average of these distances. Use this function for a few images, because the weights of ViT-B/16
     at 224 px take 22 MB per image.
 
