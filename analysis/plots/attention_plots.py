@@ -72,7 +72,7 @@ def plot_attention_distance(
     """Mean attention distance of each head, sorted within its layer (Figures 3 and 4 of Raghu).
 
     Each line shows one layer, in pixels or in the `units` of the result. Each of several results
-    has a panel, on a common scale.
+    has its own panel, and all panels have a common scale.
     """
     arrays = style.by_label(results)
     arrays = {label: select_layers(result, layers) for label, result in arrays.items()}
@@ -130,8 +130,8 @@ def _sorted_heads(ax: "Axes", result: xr.DataArray) -> "Axes":
 def plot_mean_distance(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Attention distance of every head by layer (Figures 4 and 15 of Walmer et al. 2023).
 
-    Each point shows one head, and a line connects the means of the layers, as in figure 7 (right)
-    of Dosovitskiy et al. 2020.
+    Each point shows one head. A line connects the means of the layers, as in figure 7 (right) of
+    Dosovitskiy et al. 2020.
     """
     distances = style.by_label(results)
     units = {str(result.attrs.get("units", "")) for result in distances.values()}
@@ -156,9 +156,9 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None") -> "Axes":
 def plot_aligned_attention(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
-    """Attention by the offset from the query (Figure 3 of Walmer et al. 2023).
+    """Attention as a function of the offset from the query (Figure 3 of Walmer et al. 2023).
 
-    Every panel is scaled to its own maximum; red lines cross at the query.
+    Each panel shows one head and is scaled to its own maximum. Two red lines cross at the query.
     """
     result = select_layers(result, layers)
     offsets = [result[dim].values.astype(float) for dim in ("row_offset", "column_offset")]
@@ -184,9 +184,10 @@ def plot_aligned_attention(
 def plot_attention(
     result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None, example: int = 0
 ) -> "Axes":
-    """Attention of every head of every layer over the image: a row per layer, a column per head.
+    """Attention of every head of every layer, drawn over the image.
 
-    Every panel is scaled to its own maximum, which its title states relative to uniform attention.
+    Rows show layers, and columns show heads. Each panel is scaled to its own maximum. Its title
+    states this maximum relative to uniform attention.
     """
     result = select_labels(result, example=example)
     maps = select_layers(result["attention"], layers)
@@ -216,9 +217,10 @@ def plot_attention_maps(
     layers: list[str] | None = None,
     image: np.ndarray | None = None,
 ) -> "Axes":
-    """Mean attention of a query on the grid of keys (Figures 2 and 17 of Walmer et al. 2023).
+    """Mean attention from a query to the grid of keys (Figures 2 and 17 of Walmer et al. 2023).
 
-    Every panel is scaled to its own maximum, which its title states relative to uniform attention.
+    Each panel is scaled to its own maximum. Its title states this maximum relative to uniform
+    attention.
     """
     result = select_layers(result, layers)
     query = "CLS" if result.attrs.get("query") == CLS else "the query"
@@ -236,13 +238,15 @@ def plot_mean_attention(
     layers: list[str] | None = None,
     image: np.ndarray | None = None,
 ) -> "Axes":
-    """Mean attention of a query of every head on the grid of keys, over all images.
+    """Mean attention over all images from a query to the grid of keys, for every head.
 
-    Every panel is scaled to its own maximum, which its title states relative to uniform attention.
+    Each panel is scaled to its own maximum. Its title states this maximum relative to uniform
+    attention.
 
     Args:
-        query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
-            sequence. None means `"cls"` if there is a prefix, and `"spatial"` otherwise.
+        query: the token that attends. `"cls"` is the first token, `"spatial"` is the mean over the
+            spatial queries, and an integer is a position in the sequence. None means `"cls"` if
+            there are prefix tokens, and `"spatial"` otherwise.
     """
     raw = select_layers(result["raw"], layers)
     prefix, shape = style.token_layout(result)
@@ -306,9 +310,9 @@ def plot_attention_offset(
 ) -> "Axes":
     """Mean offset of each head's attention from its query (section 4.2 of Walmer et al. 2023).
 
-    Each point shows the centre of mass of one head's attention, relative to the position of the
-    query, which is where the grey lines cross. The axes point right and down, as in the image. Each
-    layer has a colour.
+    Each point shows one head: the centre of mass of its attention relative to the query. Grey lines
+    cross at the position of the query. The axes point right and down, as in the image. Each layer
+    has a colour.
     """
     offsets = [select_layers(result[name], layers) for name in ("column_offset", "row_offset")]
     names, cut = shorten(layer_names(offsets[0]))
@@ -336,7 +340,7 @@ def plot_attention_offset(
 def plot_head_classes(
     result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
-    """The type of every attention head, with the direction of those that have one.
+    """Type of every attention head, and its direction if it has one.
 
     Layers run from left to right, and heads downwards. Each type has a colour.
     """
@@ -413,13 +417,14 @@ LEAST_PATTERN = 0.2  # repetition at the bright end of the colours, at least
 def plot_attention_patterns(
     result: xr.Dataset, ax: "Axes | None", *, query: str = SPATIAL
 ) -> "Axes":
-    """How much the heads of two layers repeat one sparse pattern.
+    """Repetition of one sparse attention pattern between the heads of two layers, for all pairs of
+    layers.
 
-    The matrix has depth on both axes, rightwards and upwards. Colours go from 0 to at least 0.2, so
-    that a negligible repetition, such as 0.02, is dark.
+    Layers run from left to right and from bottom to top. The colour scale starts at 0 and ends at
+    0.2 or higher, so a negligible repetition, such as 0.02, is dark.
 
     Args:
-        query: `"cls"` or `"spatial"`.
+        query: the query whose maps are compared, `"cls"` or `"spatial"`.
     """
     values = select_labels(result["repetition"], query=query)
     gaps = "\n(grey: a single head)" if np.isnan(values.values).any() else ""
@@ -444,15 +449,16 @@ def plot_attention_rollout(
     layers: list[str] | None = None,
     image: np.ndarray | list[np.ndarray] | None = None,
 ) -> "Axes":
-    """Attention rollout of a query on the grid of keys (Abnar and Zuidema 2020).
+    """Attention rollout from a query to the grid of keys (Abnar and Zuidema 2020).
 
-    Every panel is scaled to its own maximum.
+    Each panel is scaled to its own maximum.
 
     Args:
-        query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
-            sequence. None means `"cls"` if there is a prefix, and `"spatial"` otherwise.
-        image: the image below the maps, or a list with an image for each example, as for
-            `plot_overlay`.
+        query: the token that attends. `"cls"` is the first token, `"spatial"` is the mean over the
+            spatial queries, and an integer is a position in the sequence. None means `"cls"` if
+            there are prefix tokens, and `"spatial"` otherwise.
+        image: the image below the maps, or a list with one image for each example, in a format that
+            `plot_overlay` accepts.
     """
     first = result.dims[0]
     prefix, shape = style.token_layout(result)
@@ -492,13 +498,14 @@ def plot_attention_rows(
     layer: str | None = None,
     example: int = 0,
 ) -> "Axes":
-    """Attention of one query in all heads of a layer, over the image.
+    """Attention of one query in all heads of a layer, drawn over the image.
 
-    Every panel is scaled to its own maximum.
+    Each panel shows one head and is scaled to its own maximum.
 
     Args:
-        query: name of a prefix token, such as `"cls"`, or position in the sequence. The default is
-            CLS if there is a prefix, and the centre otherwise.
+        query: the token that attends, as the name of a prefix token, such as `"cls"`, or as a
+            position in the sequence. The default is CLS if there are prefix tokens, and the token
+            at the centre otherwise.
         layer: name of the layer; None means the last layer.
     """
     attention = result["attention"]
@@ -522,8 +529,8 @@ def plot_gradient_attention(
 ) -> "Axes":
     """Gradient-weighted attention of the pooled tokens, with a panel for each class.
 
-    The relevance is averaged over the tokens that the classification head pools, as queries. The
-    attribute `pooled_tokens` lists them. Each panel is scaled to its own maximum.
+    The relevance is averaged over the queries that the classification head pools. The attribute
+    `pooled_tokens` lists these queries. Each panel is scaled to its own maximum.
     """
     prefix, shape = style.token_layout(result)
     values = select_labels(result, example=example).values

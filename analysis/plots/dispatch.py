@@ -30,21 +30,21 @@ def plot(
     ax: "Axes | None" = None,
     **options: Any,
 ) -> "Axes":
-    """Draw any result of a measurement, by the plot named `plot_<measurement>`.
+    """Draws the result of any measurement with the plot named `plot_<measurement>`.
 
     Args:
-        result: what a measurement returns; or a dict from label to several results of one
-            measurement, where its plot compares several.
-        ax: Matplotlib axes to draw in; those of a new figure if None.
-        **options: further arguments of that plot, such as `title="..."`, `image=photo`,
+        result: result of a measurement, or a dict from label to result if the plot of the
+            measurement accepts several results.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        **options: further arguments of the plot, such as `title="..."`, `image=photo`,
             `query="cls"` or `layers=[...]`.
 
     Returns:
-        The Matplotlib axes. A plot of several panels has them as the array `ax.panels`.
+        The Matplotlib axes. If the plot has several panels, the array `ax.panels` holds their axes.
 
     Raises:
-        ValueError: if no plot draws such a result, and as that plot.
-        TypeError: for an option that the plot does not have.
+        ValueError: if no plot draws such a result, or if the plot itself raises a `ValueError`.
+        TypeError: if the plot does not have one of the options.
 
     Examples:
         >>> rollout = analysis.attention_rollout(model, images)

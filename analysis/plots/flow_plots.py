@@ -43,13 +43,14 @@ SKIP_LABELS = {
 def plot_receptive_field(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
-    """Effective receptive field of each layer's centre position (Figure 6 of Raghu et al. 2021).
+    """Effective receptive field of the centre position of each layer (Figure 6 of Raghu et al.
+    2021).
 
-    Every panel is divided by its own maximum and coloured by the square root of that fraction,
-    since the centre exceeds the rest by orders of magnitude.
+    Each panel is divided by its own maximum. Colours follow the square root of the result, since
+    values at the centre exceed values elsewhere by orders of magnitude.
 
     Args:
-        result: absolute gradients at each pixel.
+        result: values are absolute gradients at each pixel.
     """
     from matplotlib.colors import PowerNorm
 
@@ -73,11 +74,11 @@ def plot_skip_ratio(
     Layers run from left to right, and tokens downwards.
 
     Args:
-        results: NaN where a layer has fewer tokens (drawn grey). The attribute `prefix` is the
-            number of prefix tokens. A dict is drawn by `plot_skip_ratio_lines`.
-        variable: "norm_ratio" is ||skip|| / ||branch||, in log colours centred on 1. "cosine" is
-            the cosine similarity of skip and branch, in [-1, 1].
-        tokens: number of tokens to draw, from the first on.
+        results: NaN, where a layer has fewer tokens, is drawn in grey. The attribute `prefix` is
+            the number of prefix tokens. A dict of results is drawn by `plot_skip_ratio_lines`.
+        variable: "norm_ratio" is ||skip|| / ||branch||, with logarithmic colours centred on 1.
+            "cosine" is the cosine similarity of skip and branch, in [-1, 1].
+        tokens: number of tokens to draw, starting with the first token.
     """
     if isinstance(results, dict):
         return plot_skip_ratio_lines(results, ax, variable=variable)
@@ -127,10 +128,12 @@ def plot_skip_ratio_lines(
 ) -> "Axes":
     """Skip-to-branch norm ratio by layer, averaged over tokens (Figures 7 right and E.2 of Raghu).
 
-    Each model and kind of token has a colour, and each site of a block has a line style.
+    Each combination of model and kind of token has a colour. Attention and MLP of a block have
+    different line styles.
 
     Args:
-        results: the attribute `prefix` is the number of prefix tokens (0: ResNets, GAP).
+        results: the attribute `prefix` is the number of prefix tokens, which is 0 for ResNets and
+            for ViTs with GAP.
         variable: "norm_ratio" is ||skip|| / ||branch||. "cosine" is the cosine similarity of skip
             and branch.
     """
@@ -199,9 +202,10 @@ def _plot_sites(
 
 @draws(dict.fromkeys(("skip", "branch"), "example layer token"), see="plot_skip_ratio")
 def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0) -> "Axes":
-    """Norms of skip and branch by layer for one image: mean and range over tokens.
+    """Norms of skip and branch by layer for one image, with mean and range over tokens.
 
-    Two lines show the means. A band around each goes from the smallest to the largest token.
+    Two lines show the means over tokens. The band around each line ranges from the token with the
+    smallest norm to the token with the largest norm.
     """
     norms = {name: select_labels(result[name], example=example) for name in ("skip", "branch")}
     lines = {(name, ""): norm.mean("token") for name, norm in norms.items()}
@@ -222,13 +226,13 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0
     see="plot_position_similarity",
 )
 def plot_patch_filters(result: xr.DataArray, ax: "Axes | None") -> "Axes":
-    """Principal components of the patch embedding's filters (Figure 7 left of the ViT paper).
+    """Principal components of the patch-embedding filters (Figure 7 left of the ViT paper).
 
-    Each tile is scaled to its own range, darkest to brightest, and titled with the fraction of the
+    Each tile shows one component, scaled to its own range. Its title states the fraction of the
     variance that the component explains.
 
     Args:
-        result: filters with one channel (drawn grey) or three (red, green, blue).
+        result: filters have one channel (drawn in grey) or three channels (red, green and blue).
     """
     channels, count = result.sizes["channel"], result.sizes["component"]
     if channels not in (1, 3) or "explained_variance" not in result.coords:
@@ -255,10 +259,11 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     see="plot_patch_filters",
 )
 def plot_position_similarity(result: xr.DataArray, ax: "Axes | None") -> "Axes":
-    """Similarity of every position embedding to all (Figure 7 centre of the ViT paper).
+    """Cosine similarity of every position embedding to all others (Figure 7 centre of the ViT
+    paper).
 
-    At the position of each patch lies a map of its similarity to the patches at all positions.
-    Colours are fixed to [-1, 1].
+    Each patch has a small map of the similarity of its position embedding to the embeddings of all
+    patches. The maps are arranged as the patches are in the image. Colours are fixed to [-1, 1].
     """
     rows, columns = result.sizes["row"], result.sizes["column"]
     gap = max(1, round(max(rows, columns) / 8))
@@ -297,11 +302,11 @@ def plot_logit_lens(
     classes: list[int | str] | None = None,
     example: int = 0,
 ) -> "Axes":
-    """Logit lens of one image: class scores of every layer under the model's own head.
+    """Logit lens of one image: the class scores that the final norm and head give for every layer.
 
     Args:
-        classes: the classes to draw, as the coordinate `class` has them; the five of the highest
-            scores at the last layer if None.
+        classes: the classes to draw, as values of the coordinate `class`. None means the five
+            classes with the highest scores at the last layer.
     """
     scores = select_labels(result, example=example)
     best = np.argsort(-scores.values[-1], kind="stable")[:5]
@@ -323,7 +328,7 @@ LENS_LINES = {"accuracy": "accuracy", "agreement": "agreement with the last laye
 def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None") -> "Axes":
     """Accuracy of every layer under the logit lens, and its agreement with the last layer.
 
-    Bands are 95 % intervals.
+    Bands show 95 % CIs.
     """
     lines, errors = (
         {
@@ -356,9 +361,10 @@ EFFECTS = {
 def plot_head_ablation(
     result: xr.Dataset, ax: "Axes | None", *, change: str = "output_change"
 ) -> "Axes":
-    """Effect of ablating each attention head: a cell per layer and head.
+    """Effect of ablating each attention head, with a cell for each layer and head.
 
-    Layers run from left to right, and heads downwards. Cells without a head are grey.
+    Layers run from left to right, and heads downwards. A cell is grey if the layer has no such
+    head.
     """
     values = expect_variable(result, _effect(change), ("layer", "head"))
     return _draw_cells(values, ax, style.titled("Head ablation", result), EFFECTS[change])
@@ -370,7 +376,7 @@ def plot_head_ablation(
     see="plot_token_ablation",
 )
 def plot_activation_patching(result: xr.Dataset, ax: "Axes | None") -> "Axes":
-    """Effect of patching each token of each layer with its value from another run.
+    """Effect on the scores when a token of a layer takes its value from another run.
 
     Layers run from left to right, and tokens downwards.
     """
@@ -397,12 +403,13 @@ def _draw_cells(values: xr.DataArray, ax: "Axes | None", title: str, label: str)
 def plot_head_effects(
     results: style.Datasets, ax: "Axes | None", *, change: str = "output_change"
 ) -> "Axes":
-    """Effect of ablating each attention head against its attention distance.
+    """Effect of ablating each attention head versus its attention distance.
 
-    Each point shows one head, with its 95 % interval where standard errors are known.
+    Each point shows one head. If standard errors are known, a bar shows its 95 % CI.
 
     Args:
-        results: the changes too; `distance` comes from `attention_distance`.
+        results: the Dataset also holds the changes from `head_ablation`, and `distance` is the
+            result of `attention_distance`.
     """
     effects = style.labelled(results, _effect(change), "layer", "head")
     distances = style.labelled(results, "distance")
@@ -440,7 +447,8 @@ def plot_skip_ablation(
 ) -> "Axes":
     """Effect of removing the skips, or the branches, of each block.
 
-    Each line shows one model and path, within a band of 1.96 standard errors.
+    Each line shows one model without the skips, or without the branches, of each block. A band
+    shows 1.96 standard errors on both sides.
     """
     lines, errors = (
         style.split(style.labelled(results, name, "layer", "path"), "path")
@@ -462,11 +470,11 @@ def plot_skip_ablation(
 def plot_token_ablation(
     results: style.Datasets, ax: "Axes | None", *, change: str = "accuracy_change"
 ) -> "Axes":
-    """Effect of replacing a growing fraction of the tokens, in several orders.
+    """Effect of replacing a growing fraction of the tokens, for several orders of tokens.
 
-    Each line shows one order, with bars of 1.96 standard errors. Prefix tokens are replaced all at
-    once: they are shown as points at a fraction of 1. Each of several results has a panel, on a
-    common scale.
+    Each line shows one order, with error bars of 1.96 standard errors. Prefix tokens are replaced
+    all at once, and are therefore shown as points at a fraction of 1. Each of several results has
+    its own panel, and all panels have a common scale.
     """
     style.labelled(results, _effect(change), "tokens", "share")
     title = style.titled("Token ablation", results)
@@ -537,22 +545,22 @@ def plot_overlay(
     high: float | None = None,
     label: str = "value",
 ) -> "Axes":
-    """A map over an image: one colour for each cell of a grid that tiles it.
+    """Draws a map over an image, with one colour for each cell of a grid that tiles the image.
 
     Args:
-        image: array of shape (height, width, 3), integers in [0, 255] or floats in [-1, 1] as
-            models of this package take them.
-        values: array or DataArray of shape (rows, columns); NaN is grey.
-        ax: Matplotlib axes; those of a new figure, with a colour bar, if None.
+        image: array of shape (height, width, 3), with integers in [0, 255] or with floats in [-1,
+            1], the range that models of this package expect.
+        values: array or DataArray of shape (rows, columns). NaN is drawn in grey.
+        ax: Matplotlib axes to draw in. None creates a figure with a colour bar.
         opacity: opacity of the colours, from 0 to 1.
-        low, high: limits of the colour scale; by default the smallest and the largest value.
+        low, high: limits of the colour scale. The defaults are the smallest and the largest value.
         label: label of the colour bar.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: for an image or a map that does not have this shape, or image values out of
+        ValueError: if the image or the map does not have this shape, or if image values are out of
             range.
 
     Examples:
@@ -578,9 +586,9 @@ def plot_overlay(
 def plot_input_gradients(
     result: xr.DataArray, ax: "Axes | None", *, image: np.ndarray | None = None, example: int = 0
 ) -> "Axes":
-    """Absolute input gradients, summed over image channels, a panel for each class.
+    """Absolute input gradients, summed over image channels, with a panel for each class.
 
-    Every panel is scaled to its own maximum.
+    Each panel is scaled to its own maximum.
     """
     maps = abs(select_labels(result, example=example)).sum("channel")
     names = [f"class {name}" for name in result["class"].values]
@@ -597,10 +605,13 @@ def plot_grad_cam(
     class_label: int | str | None = None,
     example: int = 0,
 ) -> "Axes":
-    """Grad-CAM of a class, a panel for each layer, scaled to its own maximum.
+    """Grad-CAM of one class, with a panel for each layer.
+
+    Each panel is scaled to its own maximum.
 
     Args:
-        class_label: the class, as the coordinate `class` has it; the first if None.
+        class_label: the class to draw, as a value of the coordinate `class`. None means the first
+            class.
     """
     label = result["class"].values[0] if class_label is None else class_label
     maps = select_labels(result, **{"example": example, "class": label})
@@ -617,12 +628,12 @@ def plot_position_attribution(
     image: np.ndarray | None = None,
     example: int = 0,
 ) -> "Axes":
-    """Effective receptive field at one position of an image, a panel for each layer.
+    """Effective receptive field at one position of an image, with a panel for each layer.
 
-    Every panel is scaled to its own maximum; colours follow the square root.
+    Each panel is scaled to its own maximum. Colours follow the square root of the result.
 
     Args:
-        place: the cell, counted row by row; the middle one if None.
+        place: index of the cell, counted row by row. None means the middle cell.
     """
     place = result["place"].values[result.sizes["place"] // 2] if place is None else place
     maps = np.sqrt(select_labels(result, example=example, place=place))
@@ -643,15 +654,18 @@ def plot_token_similarity(
     layer: str | None = None,
     example: int = 0,
 ) -> "Axes":
-    """Similarity of one token to all tokens of every image; frames mark the most similar ones.
+    """Cosine similarity of one token to all tokens of every image.
 
-    Colours run from the smallest cosine to 1.
+    Frames mark the most similar tokens. The colour scale ranges from the smallest cosine similarity
+    to 1.
 
     Args:
-        token: position on the grid, row by row, without the prefix; the middle one if None.
-        images: list of the images, as for `plot_overlay`; None draws the maps alone.
-        layer: name of the layer; the last if None.
-        example: number of the token's image.
+        token: position of the token on the grid, counted row by row without prefix tokens. None
+            means the middle of the grid.
+        images: list of the images, in a format that `plot_overlay` accepts. None draws the maps
+            without images.
+        layer: name of the layer. None means the last layer.
+        example: index of the image that contains the token.
     """
     from matplotlib.colors import Normalize
 

@@ -16,14 +16,19 @@ def cka_heatmap(result: xr.Dataset) -> InteractiveFigure:
     """Interactive form of `plot_cka`: a heatmap that shows the value of each cell.
 
     Args:
-        result: Dataset with `cka` and, where known, `stderr` of dims (layer_x, layer_y).
+        result: Dataset with `cka` and, if known, `stderr`, both of dims (layer_x, layer_y).
 
     Returns:
-        dict with `kind`, which is "heatmap"; `x` and `y`, the names of the layers; `values` and
-        `errors`, a list of numbers for each layer of y, from the first on, with None for values
-        that are not finite (`errors` is None without `stderr`); `low`, `high` and `colours`, the
-        limits of the colour scale and its colours from low to high; `x_label`, `y_label` and
-        `value_label`.
+        Dict, ready for JSON.
+
+        * `kind`: the string "heatmap".
+        * `x` and `y`: the names of the layers along both axes.
+        * `values`: a list for each layer of `y`, with a number for each layer of `x`. None replaces
+          numbers that are not finite.
+        * `errors`: the standard errors in the same form, or None if `result` has no `stderr`.
+        * `low` and `high`: the limits of the colour scale.
+        * `colours`: the colours of the scale, from low to high.
+        * `x_label`, `y_label` and `value_label`: the labels of the axes and of the values.
     """
     cka = expect_variable(result, "cka", ("layer_x", "layer_y"))
     errors = result["stderr"].transpose(*cka.dims).values.T if "stderr" in result else None
@@ -47,12 +52,17 @@ def distance_lines(result: xr.DataArray) -> InteractiveFigure:
     """Interactive form of `plot_attention_distance`: lines that show the name of each head.
 
     Args:
-        result: DataArray of dims (layer, head), in pixels.
+        result: DataArray of attention distances in pixels, of dims (layer, head).
 
     Returns:
-        dict with `kind`, which is "lines"; `series`, a dict for each layer with its `name`, its
-        `short` name, its `colour`, the sorted `values` of its heads and their `labels`; `title`,
-        the name of the model; `x_label`, `y_label` and `value_label`.
+        Dict, ready for JSON.
+
+        * `kind`: the string "lines".
+        * `series`: a dict for each layer, with its `name`, its `short` name and its `colour`. Its
+          `values` are the sorted distances of its heads, and its `labels` are the names of these
+          heads.
+        * `title`: the name of the model.
+        * `x_label`, `y_label` and `value_label`: the labels of the axes and of the values.
     """
     distance = expect_array(result, ("layer", "head"))
     names = layer_names(distance)

@@ -27,13 +27,15 @@ MOST_NEIGHBOUR_LAYERS = 6  # rows of a plot that selects layers itself
 def plot_neighbours(
     result: xr.Dataset, ax: "Axes | None", *, query: int = 0, layers: list[str] | None = None
 ) -> "Axes":
-    """The nearest images to a query by layer: a row per layer, the query first.
+    """The nearest images to a query image, with a row for each layer.
 
-    Above each picture stands its cosine similarity to the query.
+    The query is the first picture of each row. The number above each other picture is its cosine
+    similarity to the query.
 
     Args:
-        query: number of the query.
-        layers: names of the layers to draw, in order; by default six, evenly spaced, and the last.
+        query: index of the query image.
+        layers: names of the layers to draw, in order. By default, at most six layers are drawn,
+            evenly spaced from the first to the last.
     """
     names = layer_names(result["position"])
     if layers is None:
@@ -65,7 +67,10 @@ def plot_neighbours(
     see="plot_neighbours",
 )
 def plot_mistakes(result: xr.Dataset, ax: "Axes | None") -> "Axes":
-    """The most confident mistakes: predicted class with its probability, and right class."""
+    """The most confidently misclassified images.
+
+    The title of each image states the predicted class, its probability and the correct class.
+    """
     num_ranks = result.sizes["rank"]
     counts = f"{result.attrs['mistakes']} mistakes on {result.attrs['examples']} images"
     title = style.titled("Most confident mistakes", result) + f"\n{counts}"
@@ -95,9 +100,9 @@ def plot_mistakes(result: xr.Dataset, ax: "Axes | None") -> "Axes":
 def plot_projection(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
-    """Images as points in two dimensions by layer, a colour per class.
+    """Images as points in two dimensions, with a panel for each layer and a colour for each class.
 
-    The axes of each panel have the scale of its points.
+    Each panel has its own scale.
     """
     result = select_layers(result, layers)
     labels = result["label"].values

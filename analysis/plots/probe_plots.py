@@ -64,13 +64,13 @@ def plot_probe_map(
 ) -> "Axes":
     """Ridge-probe accuracy of every token, with a map for each layer (Figure D.4 of Raghu et al.).
 
-    All maps share the scale that the colour bar shows. If there is a CLS token, titles show its
+    All maps share one colour scale. If there is a CLS token, the title of each map states its
     accuracy.
 
     Args:
-        result: result of `ridge_probe` with `tokens="each"`, at one `l2`. The attributes `prefix`,
-            `rows` and `columns` specify the grid: the tokens after the prefix lie row by row.
-            Layers with fewer tokens hold NaN, and cannot be drawn.
+        result: it is from `ridge_probe` with `tokens="each"`, at a single `l2`. The attributes
+            `prefix`, `rows` and `columns` specify the grid, on which the tokens after the prefix
+            tokens lie row by row. Layers with fewer tokens hold NaN and cannot be drawn.
         layers: names of the layers to draw. If None, at most 8 layers on the grid are drawn, evenly
             spaced through the depth.
     """
@@ -124,16 +124,17 @@ def plot_ridge_probe(
 ) -> "Axes":
     """Ridge-probe accuracy by layer (Figures 11, 13, F.1 and F.2 of Raghu et al. 2021).
 
-    Each line shows one `l2`. None is selected, since selecting on the test set would bias the
-    accuracy. To draw a single `l2`, select it on other images and pass `result.sel(l2=...)`.
-    Calling again on the same axes adds another model in another colour.
+    Each line shows one value of `l2`. The plot does not select a value, since selection on the test
+    set would bias the accuracy. To draw a single value, select it on other images and pass
+    `result.sel(l2=...)`. A further call on the same axes adds another model in another colour.
 
-    For several tokens, the line shows their mean, and the band their range. For several seeds, the
-    line shows their mean, and the error bars their standard deviation (n - 1 degrees of freedom).
-    Depth is normalised to [0, 1]. Layers are named as long as all models share them.
+    For several tokens, the line shows their mean, and the band shows their range. For several
+    seeds, the line shows their mean, and the error bars show their standard deviation (n - 1
+    degrees of freedom). Depth is normalised to [0, 1]. If all models have the same layers, the axis
+    names these layers.
 
     Args:
-        label: name of the model in the legend; the attribute `model` if None.
+        label: name of the model in the legend. None means the attribute `model` of the result.
     """
     if isinstance(results, dict):
         for name, result in results.items():
@@ -228,10 +229,11 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer and token pooling (Figures 11 and F.3 of Raghu et al. 2021).
 
     Each model has a colour. Each variant has a line style and a marker, which are the same for all
-    models. Lines show means over seeds, with error bars as in `plot_ridge_probe`.
+    models. Lines show means over seeds, and error bars show their standard deviation, as in
+    `plot_ridge_probe`.
 
     Args:
-        results: labels are "model: variant", such as "ViT-CLS: first token".
+        results: labels have the form "model: variant", such as "ViT-CLS: first token".
     """
     lines = style.by_label(results)
     models, _, variants = zip(*(label.partition(": ") for label in lines), strict=True)
@@ -250,7 +252,10 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
 
 @draws("layer token", of="ridge_probe", several=True, example=PROBES_OF_EACH, by_name_only=True)
 def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
-    """A line for each model, and the range of its spatial tokens."""
+    """Ridge-probe accuracy of the spatial tokens by layer, with a line for each model.
+
+    The line shows the mean over spatial tokens, and the band shows their range.
+    """
     spatial = {
         label: result.isel(token=slice(int(result.attrs["prefix"]), None))
         for label, result in style.by_label(results).items()
@@ -262,7 +267,7 @@ def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
 def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer, for each combination of model and token summary.
 
-    Each line shows one combination. Only layers for which all summaries of a model exist are shown.
+    Each line shows one combination. Only layers that have all summaries of a model are shown.
     """
     results, shared = style.by_label(results), {}
     for label, result in results.items():
@@ -277,10 +282,13 @@ def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
 
 @draws("layer", of="ridge_probe", several=True, example=PROBES_AT_L2, by_name_only=True)
 def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
-    """A line for each model, with error bars where there are several seeds of it.
+    """Ridge-probe accuracy by layer, with a line for each model.
+
+    If there are several seeds of a model, the line shows their mean, and error bars show their
+    standard deviation.
 
     Args:
-        results: further seeds of a model are labelled "MODEL: seed 1".
+        results: the further seeds of a model have labels such as "MODEL: seed 1".
     """
     seeds: dict[str, list[xr.DataArray]] = {}
     for label, result in style.by_label(results).items():
@@ -300,7 +308,7 @@ def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     by_name_only=True,
 )
 def plot_accuracy_by_data(results: style.Datasets, ax: "Axes | None") -> "Axes":
-    """Test accuracy by share of the training data (Figures 3 and 4 of the ViT paper)."""
+    """Test accuracy versus share of the training data (Figures 3 and 4 of the ViT paper)."""
     ax = style.new_axes(7.5, 4.4) if ax is None else ax
     for index, (label, line) in enumerate(style.by_label(results).items()):
         accuracy, low, high = (100 * line[name].values for name in ("accuracy", "low", "high"))
@@ -332,7 +340,8 @@ def plot_accuracy_by_data(results: style.Datasets, ax: "Axes | None") -> "Axes":
 def plot_best_layers(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
-    """Score and number of the best layer of each model (Tables 1 and 5 of Walmer et al. 2023)."""
+    """Score of the best layer of each model, with the number of this layer (Tables 1 and 5 of
+    Walmer et al. 2023)."""
     results = style.by_label(results)
     height = 0.9 + 0.42 * len(results)
     ax = style.new_axes(6.5, height) if ax is None else ax
@@ -369,7 +378,7 @@ def plot_knn_accuracy(
     Each result has a colour, and each k has a line style.
 
     Args:
-        top: 1 or 5, for top-1 or top-5 accuracy.
+        top: 1 for top-1 accuracy, or 5 for top-5 accuracy.
     """
     accuracies = style.by_label(results)
     lines = {label: select_labels(accuracy, top=top) for label, accuracy in accuracies.items()}
@@ -390,7 +399,8 @@ def plot_linear_probe(
 ) -> "Axes":
     """Accuracy by layer of linear probes trained by gradient descent (Table 6 of Walmer et al.).
 
-    Each result has a colour. Each choice of tokens and batch normalisation has a line style.
+    Each result has a colour. Each combination of token summary and batch normalisation has a line
+    style.
     """
     accuracies = style.by_label(results)
     lines = {
@@ -515,8 +525,9 @@ def plot_keypoint_correspondence(
 
     Args:
         threshold: largest distance of a correct keypoint, as a fraction of the longer side of the
-            image or of the object's box, depending on the results.
-        average: `"image"` or `"point"`, what is averaged within a category.
+            image or of the object's box, depending on the result.
+        average: `"image"` to average over image pairs within a category, or `"point"` to average
+            over keypoints.
     """
     scores = style.labelled(results, "score")
     lines = {

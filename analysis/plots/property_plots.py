@@ -31,10 +31,10 @@ def plot_intrinsic_dimension(
 ) -> "Axes":
     """Intrinsic dimension, participation ratio and effective rank by layer, on a log scale.
 
-    Each line shows one result and measure, with a band for its 95 % CI.
+    Each line shows one combination of result and measure, with a band for its 95 % CI.
 
     Args:
-        measure: `"two_nn"`, `"participation_ratio"` or `"effective_rank"`; all if None.
+        measure: `"two_nn"`, `"participation_ratio"` or `"effective_rank"`. None means all three.
     """
     measures = [measure] if measure is not None else list(DIMENSIONS)
     values = style.labelled(results, "dimension")
@@ -66,7 +66,7 @@ def plot_frequency_amplitude(
     Each line shows one result, with a band for its 95 % CI.
 
     Args:
-        frequency: one of the result's fractions of the highest frequency.
+        frequency: fraction of the highest frequency, as a value of the coordinate `frequency`.
     """
     words = "log amplitude relative to frequency 0"
     lines, errors = (
@@ -90,8 +90,8 @@ def plot_equivariance_error(
 ) -> "Axes":
     """Equivariance error by layer and transform.
 
-    Each line shows one result and transform, with a band for its 95 % CI. Points are missing for
-    shifts that are not a whole number of a layer's positions.
+    Each line shows one combination of result and transform, with a band for its 95 % CI. A point is
+    missing if a shift does not move the map of the layer by whole positions.
     """
     lines = style.split(style.labelled(results, "error"), "transform")
     errors = style.split(style.labelled(results, "stderr"), "transform")
@@ -113,9 +113,10 @@ def plot_equivariance_error(
 def plot_robustness(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
-    """Accuracy over the strength of every perturbation (Figures 3 and 8 of Naseer et al. 2021).
+    """Accuracy versus strength of every perturbation (Figures 3 and 8 of Naseer et al. 2021).
 
-    Each line shows one result, with a band for the 95 % CI of the change from intact images.
+    Each line shows one result. Its band is the 95 % CI of the difference from the accuracy on
+    intact images.
     """
     named = style.by_label(results)
     perturbations = layer_names(next(iter(named.values())), "perturbation")
@@ -158,9 +159,10 @@ STITCHED = {
     see="plot_cka",
 )
 def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss_change") -> "Axes":
-    """Change of the second model's predictions behind a linear map of a layer of the first.
+    """Change of a model's predictions when a layer is replaced by a mapped layer of another model.
 
-    `layer_x`, which is mapped, left to right, and `layer_y`, which is replaced, bottom up.
+    `layer_x`, the layer that is mapped, runs from left to right. `layer_y`, the layer that is
+    replaced, runs from bottom to top.
     """
     require_word(change, tuple(STITCHED), "change")
     models = style.models(result)
@@ -185,10 +187,11 @@ def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss
 def plot_outlier_tokens(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
-    """Share of outlier tokens by layer, their norm, and the attention that tokens receive.
+    """Share of outlier tokens by layer, their relative norm, and the attention that tokens receive.
 
-    Each line shows one result and kind of tokens, with a band for its 95 % CI. Norms and attention
-    of outliers are missing for layers without outliers.
+    There are three panels. Each line shows one result; in the panel of attention, it shows one
+    result and kind of token. Bands show 95 % CIs. If a layer has no outliers, it has no norm and
+    attention of outliers.
     """
     named = style.by_label(results)
     title = style.titled("Outlier tokens", results)
@@ -243,8 +246,9 @@ def plot_outlier_tokens(
 def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """What outlier and ordinary tokens encode, and the effect of replacing them, by layer.
 
-    Accuracy of a probe of one token for the class and for the position, with dots at chance, and
-    the divergence of predictions after every replacement, each with a band of the 95 % CI.
+    Two panels show the accuracy of probes of a single token, which predict the class of the image
+    and the position of the token. Dotted lines show chance. The third panel shows the divergence of
+    the predictions after each kind of replacement. Bands show 95 % CIs.
     """
     contents = layer_names(result, "content")
     titles = [f"probe of the {content}" for content in contents] + ["replaced tokens"]
@@ -299,10 +303,10 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
 def plot_shape_bias(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
-    """Shape bias of each class and of all (Figure 4 of Geirhos et al. 2019).
+    """Shape bias for each class and over all images (Figure 4 of Geirhos et al. 2019).
 
-    Each point shows one result and class of the shape, with its 95 % CI. A line marks the bias over
-    all images.
+    Each point shows one result and the class of the shape, with its 95 % CI. A vertical line shows
+    the bias over all images, with a band for its 95 % CI.
     """
     named = style.by_label(results)
     classes = layer_names(next(iter(named.values())), "class")

@@ -50,15 +50,15 @@ def plot_cka(
 ) -> "Axes":
     """CKA of every pair of layers (Figures 1, 2, 8 and H.1 of Raghu et al. 2021).
 
-    `layer_x` runs from left to right, and `layer_y` from bottom to top. Colours are fixed to
-    [0, 1]. Since the estimator is unbiased, values may lie outside these limits: they get the
-    colours of the limits, and the colour bar has arrows. Several results have a panel each, at most
-    4 in a row. If all results share their layers, the outer panels name them. Models are named if a
-    result compares two.
+    `layer_x` runs from left to right, and `layer_y` from bottom to top. Colours are fixed to [0,
+    1]. Since the estimator is unbiased, values may lie outside these limits. Such values get the
+    colours of the limits, and the colour bar has arrows. Each of several results has its own panel,
+    at most 4 in a row. If all results have the same layers, only the outer panels name them. If a
+    result compares two models, the plot names both.
 
     Args:
         results: the attributes `model_x` and `model_y` name the models. If the standard error
-            `stderr` is known, the colour bar shows the largest one.
+            `stderr` is known, the colour bar states its largest value.
     """
     by_label = style.by_label(results)
     cka = {x: y if isinstance(y, xr.DataArray) else y["cka"] for x, y in by_label.items()}
@@ -138,10 +138,11 @@ WITHOUT = {
     see="plot_cka",
 )
 def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
-    """CKA between layers, and without few images, the first component and the pixels.
+    """CKA between layers, and CKA without single parts of the representations.
 
-    The first matrix is CKA; the others are CKA without one part each. Their titles state the part's
-    median share of HSIC. Colours are fixed to [0, 1].
+    The first matrix shows CKA. Each other matrix shows CKA without one part: the most influential
+    images, the first principal component, or the part that the pixels explain. Its title states the
+    median share of HSIC of this part. Colours are fixed to [0, 1].
     """
     without, share = result["without"], result["share"]
     maps = {"CKA": result["cka"]}
@@ -159,11 +160,11 @@ def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     see="plot_cka",
 )
 def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
-    """Several measures of similarity between layers, and where the measures disagree.
+    """Several similarity measures between layers, and the disagreement of the measures.
 
-    Matrices of the measures, at most 4 in a row, and last of the disagreement, in other colours;
-    all scales are fixed to [0, 1]. The title of a measure states how similar a layer is to itself,
-    where that is less than 1.
+    There is a matrix for each measure, at most 4 in a row. The last matrix shows the disagreement
+    of the measures, in other colours. All colour scales are fixed to [0, 1]. If a measure gives a
+    similarity below 1 for a layer with itself, its title states the smallest such value.
     """
     values, maps = result["similarity"], {}
     first, second = style.models(result)
@@ -197,13 +198,14 @@ def _self_similarity(matrix: xr.DataArray) -> float:
     by_name_only=True,
 )
 def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
-    """The most similar layer of another run for each layer (Kornblith et al. 2019, section 6.1).
+    """For each layer, the most similar layer of another run (Kornblith et al. 2019, section 6.1).
 
-    The matrix of CKA, and in every column (`layer_x`) a mark at the `layer_y` of the largest CKA: a
-    disc on the thin diagonal, where layers meet the layer of their own name, else a cross.
+    The matrix shows CKA. In every column (`layer_x`), a mark shows the `layer_y` with the largest
+    CKA. The mark is a disc if both layers have the same name, and lies on the thin diagonal.
+    Otherwise it is a cross.
 
     Args:
-        result: of two runs of one architecture.
+        result: the result compares two runs of one architecture.
     """
     cka = result["cka"]
     names, other = (layer_names(cka, dim) for dim in DIMS)
@@ -250,14 +252,15 @@ def _mark_matches(ax: "Axes", cka: np.ndarray) -> None:
     see="plot_layer_match_accuracy",
 )
 def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axes":
-    """CKA of each layer with the layer of its name in another model (Figures 12, G.1 and G.2).
+    """CKA of each layer with the layer of the same name in another model (Figures 12, G.1 and G.2).
 
-    Each line shows one result, and colours go from dark to bright. A band shows the 95 % interval
-    (Student's t over batches) where the number of batches is known. The axis of CKA spans [0, 1],
-    or more if values lie outside.
+    Each line shows one result. Line colours go from dark to bright in the order of the results. If
+    the number of batches is known, a band shows the 95 % CI (Student's t over batches). The axis of
+    CKA spans [0, 1], or more if values lie outside.
 
     Args:
-        results: in order if the labels are, such as growing fractions of the training images.
+        results: if the labels have an order, such as growing fractions of the training images, pass
+            the results in this order.
     """
     results = style.by_label(results)
     lines = style.labelled(results, "cka")
@@ -284,7 +287,7 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axe
 
 @draws({"cka": "fraction layer"}, of="best_matching_layer", several=True, by_name_only=True)
 def plot_data_scale(results: style.Datasets, ax: "Axes | None") -> "Axes":
-    """`plot_best_matching_layer` with a line for each fraction of the training images."""
+    """Draws `plot_best_matching_layer` with a line for each fraction of the training images."""
     (result,) = style.by_label(results).values()
     lines = {
         f"{100 * fraction:g} % of the data": result.sel(fraction=fraction)
@@ -302,8 +305,9 @@ def plot_data_scale(results: style.Datasets, ax: "Axes | None") -> "Axes":
 def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """CKA between the last layers of all pairs of models (Figures 6 and 19 of Walmer et al.).
 
-    Matrices with the numbers written on them, colours fixed to [0, 1]. A part that no two models
-    have is left out; one that a model lacks is grey.
+    There is a matrix of all models for each part of the representation, such as the CLS token. Each
+    cell states its value, and colours are fixed to [0, 1]. A cell is grey if one of its models does
+    not have this part. Parts that fewer than two models have are not drawn.
     """
     cka = result["cka"]
     least = min(2, cka.sizes["model_x"])
@@ -351,21 +355,22 @@ def plot_localization(
 ) -> "Axes":
     """CKA of single tokens with every input patch (Figures 9, 10, D.1 to D.3 of Raghu et al.).
 
-    A frame marks each token's own position. For a single layer, the maps are arranged as the tokens
-    are in the image, with prefix tokens in a row above. For a list of layers, there is a row of
-    maps for each layer.
+    The frame in each map marks the position of the token itself. For a single layer, the maps are
+    arranged as the tokens are in the image, with prefix tokens in a row above. For a list of
+    layers, there is a row of maps for each layer.
 
-    Colours are shared by all maps and span their values: CKA of a token and a patch is often far
-    from 1.
+    All maps share one colour scale. It spans the values, since the CKA of a token and a patch is
+    often far from 1.
 
     Args:
-        result: result of `localization`, with the coordinates `token_row` and `token_column`. NaN
-            (constant patches) is grey.
+        result: it has the coordinates `token_row` and `token_column`. NaN, for constant patches, is
+            drawn in grey.
         layer: name of the layer to draw, or a list of names, in order. None means the last layer.
-        tokens: the tokens to draw, by their coordinate. The default for one layer is all tokens if
-            there are at most 16, otherwise up to 4 x 4 evenly spaced spatial tokens. The default
-            for a list of layers is all tokens if there are at most 6, otherwise the first token and
-            the tokens nearest to the centre, two corners and two edges.
+        tokens: the tokens to draw, as values of the coordinate `token`. For one layer, the default
+            is all tokens if there are at most 16, otherwise up to 4 x 4 evenly spaced spatial
+            tokens. For a list of layers, the default is all tokens if there are at most 6.
+            Otherwise it is the first token and the tokens nearest to the centre, two corners and
+            two edges.
     """
     from matplotlib.colors import Normalize
 
@@ -471,14 +476,16 @@ ORDERS = {
 def plot_head_similarity(
     result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
-    """CKA of growing subsets of a ViT's heads with layers of another model (Figure 5 of Raghu).
+    """CKA between growing subsets of a ViT's heads and layers of another model (Figure 5 of Raghu).
 
-    Mean attention distance of a subset against CKA, a colour per layer; filled markers and solid
-    lines for subsets of the most local heads, hollow and dashed for the most global. Both orders
-    meet at the subset of all heads.
+    The horizontal axis is the mean attention distance of a subset of heads. The vertical axis is
+    its CKA with a layer, and each layer has a colour. Filled markers and solid lines show subsets
+    that start with the most local heads. Hollow markers and dashed lines show subsets that start
+    with the most global heads. Both orders end at the subset of all heads.
 
     Args:
-        result: distances in pixels; where the standard error `stderr` is known, it is a band.
+        result: distances are in pixels. If the standard error `stderr` is known, it is drawn as a
+            band.
     """
     cka, distance = select_layers(result["cka"], layers), result["distance"]
     error = select_layers(result["stderr"], layers) if "stderr" in result else None
@@ -510,7 +517,7 @@ def plot_head_similarity(
 
 @draws("layer token row column", of="localization", panels="(layer, token)", by_name_only=True)
 def plot_localization_by_layer(result: xr.DataArray, ax: "Axes | None") -> "Axes":
-    """`plot_localization` of all layers."""
+    """Draws `plot_localization` with a row of maps for each layer."""
     return plot_localization(result, ax, layer=list(result.layer.values))
 
 
@@ -539,11 +546,12 @@ OUTCOME_COLOURS = {
     see="plot_cka",
 )
 def plot_formation(result: xr.Dataset, ax: "Axes | None") -> "Axes":
-    """Representations of every layer during training: CKA over epochs, and probe accuracy.
+    """Formation of the representations of every layer during training.
 
     One matrix shows `cka_to_start`, and one shows `cka_to_previous`, with colours fixed to [0, 1].
-    If there is an `accuracy`, a third matrix shows it, with colours from the lowest to the highest
-    value. Layers run upwards, and each record fills the time around its epoch.
+    If the result has an `accuracy`, a third matrix shows the probe accuracy, with colours from the
+    lowest to the highest value. Layers run from bottom to top, and epochs from left to right. The
+    cells of a recorded epoch extend halfway to the neighbouring records.
     """
     names = [name for name in PANELS if name != "accuracy" or name in result]
     values = [result[name].transpose("epoch", "layer") for name in names]
@@ -597,11 +605,13 @@ PLACES = (
 def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Test accuracy versus training compute (Figure 5 of the ViT paper).
 
-    A named point per run, coloured by family; compute on a logarithmic axis.
+    Each point shows one run, with its name. Families of models have different colours. The axis of
+    compute is logarithmic.
 
     Args:
-        result: with the coordinates `run`, names, and `family`; compute in floating-point
-            operations, accuracy a fraction. Runs without an accuracy (NaN) are left out.
+        result: the coordinates `run` and `family` are the names of the runs and of their model
+            families. `training_flops` counts floating-point operations, and `test_accuracy` is a
+            fraction. Runs without an accuracy (NaN) are left out.
     """
     accuracy, flops = result["test_accuracy"], result["training_flops"]
     has_accuracy = np.isfinite(accuracy.values)
@@ -663,11 +673,12 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
     see="report_trainings",
 )
 def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
-    """Claims of papers measured in several runs, each relative to its threshold.
+    """Claims of papers, measured in several runs and shown relative to their thresholds.
 
-    There is a row for each tested claim. Its scale ends at the largest distance from the threshold,
-    and the side that the claim predicts is on the right. Points are runs; diamonds are their means
-    with the intervals, coloured by the outcome.
+    Each row shows one tested claim. The horizontal position is the distance of the measured value
+    from the threshold, divided by the largest distance in the row. Values that agree with the claim
+    are on the right. Small points show runs. Diamonds show the means over runs with their
+    intervals, and colours show the outcomes.
     """
     values, result = result["values"], current_outcomes(result)
     is_tested = np.isfinite(result["value"].values)
