@@ -40,24 +40,29 @@ def clustering(
 
         purity = sum over clusters of the size of its largest class / number of examples
 
-    Two other scores are the mutual information divided by the mean of both entropies, and the Rand
-    index adjusted for chance (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25).
-    Purity grows with the number of clusters, and at chance it is the share of the largest class:
-    compare with a baseline. The default is one cluster per class, as in Walmer et al. 2023, who use
+    Two other scores are the normalised mutual information (NMI), that is, the mutual information
+    divided by the mean of both entropies, and the adjusted Rand index (ARI), which is adjusted for
+    chance (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25). Purity grows with the
+    number of clusters, and its chance level is the share of the largest class, so compare it with a
+    baseline. By default, there are as many clusters as classes, as in Walmer et al. 2023, who use
     50 clusters for 50 classes.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        num_clusters: number of clusters; as many as there are labels if None.
+        num_clusters: number of clusters; by default the number of different labels.
         seed: seed of the initial centres.
-        starts: number of initializations; the one with the smallest inertia is used.
+        starts: number of initializations. The result with the smallest inertia is used.
 
     Returns:
-        Dataset of `purity`, `nmi` and `ari` of shape (layer,). The adjusted index may be negative.
+        Dataset with three variables of shape (layer,).
+
+        * `purity`: the purity of the clusters.
+        * `nmi`: the normalised mutual information of clusters and labels.
+        * `ari`: the adjusted Rand index, which may be negative.
 
     Raises:
-        ValueError: for unknown `tokens`, features that are not finite, or a layer with fewer
+        ValueError: if `tokens` is unknown, if features are not finite, or if a layer has fewer
             distinct examples than clusters.
 
     Examples:
@@ -94,29 +99,32 @@ def object_clustering(
     seed: int = 0,
     starts: int = STARTS,
 ) -> Statistic[xr.Dataset]:
-    """Agreement of k-means clusters of objects or parts with their labels, as in `clustering`.
+    """Agreement of k-means clusters of objects, or of object parts, with their labels.
 
     The features of an object are averaged under its mask (Walmer et al. 2023, sections 5.3 and D.5,
-    figures 8, 26 and 27). The paper does not state the number of clusters. The authors' code uses
-    80 clusters for objects and for parts, more than there are classes. For comparable numbers, use
-    `num_clusters=80` and `dense_features`; this needs at least 80 objects.
+    figures 8, 26 and 27). The scores are those of `clustering`. The paper does not state the number
+    of clusters. The authors' code uses 80 clusters for objects and for parts, more than there are
+    classes. For comparable numbers, use `num_clusters=80` and `dense_features`, with at least 80
+    objects.
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}` of tokens that lie on the
-            grid.
+        features: a model, or a callable that maps images to a dict of layers with tokens that lie
+            on the grid.
         images: batched `tf.data.Dataset` of (images, masks, labels), or a triple of arrays. Masks
-            are as for `masked_features`; labels of shape (example, object) are integers, negative
-            for padding where images have different numbers of objects.
-        num_clusters, seed, starts: as for `clustering`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
+            are the same as for `masked_features`. Labels are integers of shape (example, object).
+            If images differ in their number of objects, negative labels mark the padding.
+        num_clusters, seed, starts: the same as for `clustering`.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the grid of the
+            features.
 
     Returns:
-        Dataset as from `clustering`. In the attributes, `objects` is the number of objects, and
-        `left_out` is the number of objects with a label whose mask is empty.
+        Dataset as from `clustering`. The attribute `objects` is the number of objects. The
+        attribute `left_out` is the number of labelled objects that were left out because their mask
+        is empty.
 
     Raises:
-        ValueError: for tokens or masks that do not lie on the grid, masks with values beyond [0,
-            1], and as for `clustering`.
+        ValueError: if tokens or masks do not lie on the grid, or if masks have values outside [0,
+            1]. The error cases of `clustering` apply as well.
 
     Examples:
         >>> masks = np.zeros((24, 2, 32, 32), bool)
@@ -158,20 +166,22 @@ def object_clustering(
 
 
 def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tensor:
-    """The mean of the tokens under each mask, weighted by the share of a patch that it covers.
+    """Mean of the tokens under each mask, weighted by the share of each patch that the mask covers.
 
-        mean(m) = sum_t cover(m, t) x(t) / sum_t cover(m, t)
+    mean(m) = sum_t cover(m, t) x(t) / sum_t cover(m, t)
 
     Args:
-        tokens: tensor of shape (example, token, channel) on the grid.
-        masks: booleans or shares of shape (example, object, row, column), of pixels or of tokens.
+        tokens: tensor of shape (example, token, channel). The tokens lie on the grid.
+        masks: tensor of shape (example, object, row, column), at the size of the images or of the
+            token grid. Values are booleans, or numbers in [0, 1] for the share that the object
+            covers.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns).
 
     Returns:
-        Tensor of shape (example, object, channel); NaN for an empty mask.
+        Tensor of shape (example, object, channel). Features are NaN for an empty mask.
 
     Raises:
-        ValueError: for tokens or masks that do not have these shapes.
+        ValueError: if tokens or masks do not have these shapes.
 
     Examples:
         >>> tokens = np.ones((1, 4, 8), np.float32)
@@ -207,19 +217,19 @@ def cluster_scores(
     seed: int = 0,
     starts: int = STARTS,
 ) -> xr.Dataset:
-    """`clustering` of precomputed pooled features.
+    """Computes the result of `clustering` from pooled features that were computed before.
 
     Args:
-        features: the model or function that computed the features; its name is stored.
-        pooled: `engine.Pooled` with `layers`, a dict from layer to array of shape (example,
-            channel), and `labels` of shape (example,).
-        num_clusters, seed, starts: as for `clustering`.
+        features: the model or function that computed the features. The result stores its name.
+        pooled: an `engine.Pooled`. Its `layers` are a dict from layer name to array of shape
+            (example, channel), and its `labels` have shape (example,).
+        num_clusters, seed, starts: the same as for `clustering`.
 
     Returns:
         Dataset as from `clustering`.
 
     Raises:
-        ValueError: for a layer with fewer distinct examples than clusters.
+        ValueError: if a layer has fewer distinct examples than clusters.
 
     Examples:
         >>> x = np.random.default_rng(0).normal(size=(24, 8))

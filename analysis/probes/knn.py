@@ -40,31 +40,34 @@ def knn_accuracy(
 
         votes(c) = sum of exp(cos(x, x_j) / temperature),  j of class c among the k nearest to x
 
-    Here, x and x_j are pooled features of a test and a training image (Caron et al. 2021, appendix
-    E; Walmer et al. 2023, section 6.1). The search is exact, in float64: the test features are
-    stored, of shape (layer, test image, channel), and each batch of training images replaces
-    neighbours that are further away. Ties between training images go to the earlier ones, and ties
-    between classes to the lower label.
+    Here, x are the pooled features of a test image, and x_j are the pooled features of a training
+    image (Caron et al. 2021, appendix E; Walmer et al. 2023, section 6.1). The search is exact, in
+    float64. It stores the features of the test images, of shape (layer, test image, channel), and
+    each batch of training images replaces neighbours that are further away. If training images are
+    equally near, the earlier image is used. If classes have equal votes, the lower label wins.
 
     Args:
         features, train, test, num_classes, tokens: as in `vit_tf.analysis`.
-        k: numbers of neighbours, or one.
+        k: number of neighbours, or several such numbers.
         temperature: temperature of the votes, above 0.
-        without_votes: whether classes without votes, in the order of their labels, fill up the top
-            5 where fewer than 5 classes have votes. They do, in no defined order, in DINO's code
-            and in the numbers of Walmer et al. 2023 (figure 28). At most `k` classes count in
-            either case.
+        without_votes: if true, classes without votes fill up the top 5 when fewer than 5 classes
+            have votes, in the order of their labels. DINO's code and the numbers of Walmer et al.
+            2023 (figure 28) include such classes too, in no defined order. At most `k` classes
+            count in either case.
 
     Returns:
-        DataArray of accuracies of shape (layer, k, top). `top` is 1 or 5: an image counts as
-        correct if its class is among the 1 or 5 classes with most votes. By default, a class
-        without votes never counts. The coordinate `tied`, of shape (layer, k), counts test images
-        whose k-th and next neighbour are equally near.
+        DataArray of accuracies of shape (layer, k, top).
+
+        * `top`, a dim: 1 or 5. An image counts as correct if its class is among the 1 or 5 classes
+          with the most votes. By default, a class without votes never counts.
+        * `tied`, a coordinate of shape (layer, k): the number of test images whose k-th nearest and
+          next neighbours are equally near.
 
     Raises:
-        ValueError: for unknown `tokens`, a `k` below 1 or above the number of training images, a
-            `temperature` that is not above 0, labels outside the classes, features that are zero or
-            not finite, or a layer in which the choice of neighbours is tied for every test image.
+        ValueError: if `tokens` is unknown, if `k` is below 1 or above the number of training
+            images, if `temperature` is not above 0, or if labels are not classes.
+        ValueError: if features are zero or not finite, or if the choice of neighbours in a layer is
+            tied for every test image.
 
     Examples:
         >>> train, test = (images[:16], labels[:16]), (images[16:], labels[16:])

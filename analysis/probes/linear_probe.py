@@ -201,40 +201,43 @@ def linear_probe(
 ) -> xr.DataArray:
     """Test accuracy of a softmax classifier trained by gradient descent on every layer.
 
-        logits = W x / r + b,    r^2 = mean of |x|^2 over the training images,
+        logits = W x / r + b,    r^2 = mean of |x|^2 over the training images
 
-    The pooled features x of the frozen model are used as they are, or after batch normalisation
+    The pooled features x of the frozen model are used without change, or after batch normalisation
     without scale and shift (He et al. 2021, MAE, appendix A.1; Walmer et al. 2023, section E.4 and
     table 6). The classifier is trained by SGD with momentum 0.9, no weight decay and a cosine decay
-    to 0, as in the linear evaluation of Caron et al. 2021 (DINO, `eval_linear.py`); W and b start
+    to 0, as in the linear evaluation of Caron et al. 2021 (DINO, `eval_linear.py`). W and b start
     at 0. Dividing the features of a layer by r is equivalent to dividing the learning rate of W by
-    r^2: the curvature of the loss is then at most 1, and one learning rate suits the features of
-    all layers.
+    r^2. The curvature of the loss is then at most 1, so one learning rate suits the features of all
+    layers.
 
-    All probes are trained as one Keras model, whose loss is the sum of their losses; the update of
-    a probe does not depend on the others, so each ends as if it were trained alone. The pooled
-    features of all images are stored, of shape (example, channel) for each layer and choice of
-    tokens.
+    All probes are trained as one Keras model, whose loss is the sum of their losses. The update of
+    a probe does not depend on other probes, so the result is the same as if each probe were trained
+    alone. The pooled features of all images are stored. For each layer and choice of tokens, they
+    have the shape (example, channel).
 
     Args:
         features, train, test, num_classes: as in `vit_tf.analysis`.
-        tokens: what is classified: the `"cls"` token, or the mean of the `"spatial"` tokens or of
-            `"all"`; one of these or several. None is `("cls", "spatial")` for a model with a CLS
-            token and `"all"` for others. The `token_grid` of the features separates these.
-        batch_norm: False, True or both. It uses the statistics of the batch in training, and those
-            of all training images afterwards.
-        epochs: passes over the training images.
-        batch_size: examples per step; the remainder of each epoch is left out.
-        learning_rate: initial learning rate for a batch of 256; it is scaled with the batch size.
-        seed: seed of the order of the examples.
+        tokens: the tokens whose features are classified, as one word or several. `"cls"` is the CLS
+            token, `"spatial"` is the mean of the spatial tokens, and `"all"` is the mean of all
+            tokens. None means `("cls", "spatial")` for a model with a CLS token, and `"all"` for
+            other models. The `token_grid` of the features determines which tokens are spatial.
+        batch_norm: whether to use batch normalisation: False, True or both. In training, it uses
+            the statistics of the batch; afterwards, it uses the statistics of all training images.
+        epochs: number of passes over the training images.
+        batch_size: number of examples per step. Each epoch leaves out the last incomplete batch.
+        learning_rate: initial learning rate for a batch size of 256. It is scaled in proportion to
+            the batch size.
+        seed: seed of the order of the training images.
 
     Returns:
-        DataArray accuracy of shape (layer, tokens, batch_norm). The coordinate `training_loss` of
-        the same shape is the mean cross-entropy of the trained probe over the training images.
+        DataArray of test accuracies of shape (layer, tokens, batch_norm). The coordinate
+        `training_loss` of the same shape is the mean cross-entropy of the trained probe on the
+        training images.
 
     Raises:
-        ValueError: for unknown `tokens`, labels outside the classes, features that are not finite
-            or all zero, or settings that are not above 0.
+        ValueError: if `tokens` is unknown, if labels are not classes, if features are not finite or
+            all zero, or if a setting is not above 0.
 
     Examples:
         >>> train, test = (images[:16], labels[:16]), (images[16:], labels[16:])

@@ -27,28 +27,33 @@ def mistakes(
 
         probability(x) = max over classes c of softmax(scores(x))_c
 
-    A wrong prediction of high probability shows a class that the model confuses, or a label that is
-    wrong (Northcutt et al. 2021, https://arxiv.org/abs/2103.14749).
+    A wrong prediction with a high probability indicates a class that the model confuses, or a wrong
+    label (Northcutt et al. 2021, https://arxiv.org/abs/2103.14749).
 
     Args:
-        features: a model, or features whose tap `scores` is of shape (example, class).
-        images: as `train` in `vit_tf.analysis`, with labels.
-        k: number of mistakes, at most.
-        scores: name of the tap with the scores before a softmax.
+        features: a model, or features with the tap `scores` of shape (example, class).
+        images: images with labels, in the form of `train` in `vit_tf.analysis`.
+        k: largest number of mistakes to return.
+        scores: name of the tap that holds the scores before a softmax.
 
     Returns:
-        Dataset of shape (rank,). The most probable mistake comes first; among equally probable
-        ones, the earlier image does. `probability` belongs to the predicted class, and
-        `label_probability` to the true class. `predicted` and `label` are numbers of classes, and
-        `position` is the number of the image. `predicted_name` and `label_name` exist if class
-        names are known. `picture`, of shape (rank, pixel_row, pixel_column, colour), is 8-bit RGB
-        with at most 112 pixels a side. The attribute `accuracy` is the accuracy, and `mistakes` is
-        the number of all mistakes; if there are fewer than `k`, all are returned.
+        Dataset with variables of shape (rank,), ordered by probability. If probabilities are equal,
+        the earlier image comes first. The attribute `accuracy` is the accuracy of the model, and
+        the attribute `mistakes` is the number of all its mistakes. If there are fewer than `k`
+        mistakes, all are returned.
+
+        * `probability` and `label_probability`: the probability of the predicted class and of the
+          true class.
+        * `predicted` and `label`: the indices of the predicted class and of the true class.
+        * `predicted_name` and `label_name`: the names of these classes, if class names are known.
+        * `position`: the index of the image.
+        * `picture`, of shape (rank, pixel_row, pixel_column, colour): the image as 8-bit RGB, with
+          at most 112 pixels a side.
 
     Raises:
-        ValueError: for images without labels, labels outside the classes, a `k` below 1, a model
-            without scores of two classes or more, scores that are not finite, and a model that
-            classifies all images correctly.
+        ValueError: if images have no labels, if labels are not classes, or if `k` is below 1.
+        ValueError: if the model has no scores of at least two classes, if scores are not finite, or
+            if the model classifies all images correctly.
 
     Examples:
         >>> analysis.mistakes(vit, (images, labels), k=4).probability.dims

@@ -33,24 +33,28 @@ def neighbours(
 
         similarity(q, x) = cos(f(q), f(x))
 
-    Here, f are pooled features. The search is exact, in float64, in one pass over the images. A
-    query that is among the images is its own nearest neighbour. `knn_accuracy` measures whether
-    neighbours are of one class, `retrieval` how well they are ranked.
+    Here, f are pooled features. The search is exact, in float64, in one pass over the images. If a
+    query is among the images, it is its own nearest neighbour. `knn_accuracy` measures whether
+    neighbours belong to the same class, and `retrieval` measures how well images are ranked.
 
     Args:
         features, images, tokens: as in `vit_tf.analysis`.
-        query: an image or several, in any form that `images` may have.
-        k: number of neighbours.
+        query: one image or several, in any form that `images` may have.
+        k: number of neighbours of each query.
 
     Returns:
-        Dataset of `similarity` and `position`, the number of the image from 0 on, of shape (layer,
-        query, rank), the nearest first and the earlier of equally near ones; and of pictures, 8-bit
-        RGB of at most 112 pixels a side: `picture` of shape (layer, query, rank, pixel_row,
-        pixel_column, colour) and `query_picture` of shape (query, pixel_row, pixel_column, colour).
+        Dataset with four variables. The nearest image has rank 0. If images are equally near, the
+        earlier image comes first. Pictures are 8-bit RGB with at most 112 pixels a side.
+
+        * `similarity`, of shape (layer, query, rank): the cosine similarity of the image to the
+          query.
+        * `position`, of shape (layer, query, rank): the index of the image.
+        * `picture`, of shape (layer, query, rank, pixel_row, pixel_column, colour): the image.
+        * `query_picture`, of shape (query, pixel_row, pixel_column, colour): the query image.
 
     Raises:
-        ValueError: for unknown `tokens`, a `k` below 1 or above the number of images, and features
-            that are zero or not finite.
+        ValueError: if `tokens` is unknown, if `k` is below 1 or above the number of images, or if
+            features are zero or not finite.
 
     Examples:
         >>> nearest = analysis.neighbours(vit, images, images[3], k=1)

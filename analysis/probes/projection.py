@@ -27,30 +27,36 @@ def projection(
     tokens: str | None = None,
     seed: int = 0,
 ) -> xr.DataArray:
-    """Two-dimensional projection of the images' features, in every layer, for a scatter by class.
+    """Two-dimensional projection of image features in every layer, for a scatter plot by class.
 
         p(x) = (f(x) - mean f) [v_1, v_2]
 
-    Here, f are pooled features, and v_1 and v_2 are their first two principal directions, of unit
-    length and signed so that the largest entry in magnitude is positive. Alternatively, the
-    projection is UMAP of f (McInnes et al. 2018, https://arxiv.org/abs/1802.03426), with the
-    defaults of umap-learn, which has to be installed separately. Distances between groups of a UMAP
-    mean little. A probe measures how separable classes are: `knn_accuracy`, `ridge_probe`.
+    Here, f are pooled features, and v_1 and v_2 are their first two principal directions. The
+    directions have unit length, and their sign makes the entry of largest magnitude positive.
+    Alternatively, the projection is a UMAP of f (McInnes et al. 2018,
+    https://arxiv.org/abs/1802.03426), with the defaults of umap-learn, which has to be installed
+    separately. Distances between groups in a UMAP mean little. To measure how separable classes
+    are, use a probe such as `knn_accuracy` or `ridge_probe`.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
-        images: as `train` in `vit_tf.analysis`, with labels.
-        method: `"pca"` or `"umap"`.
-        seed: seed of UMAP.
+        images: images with labels, in the form of `train` in `vit_tf.analysis`.
+        method: `"pca"` for principal components, or `"umap"`.
+        seed: seed of UMAP. PCA is deterministic.
 
     Returns:
-        DataArray of shape (layer, example, component). Coordinates: `label` of shape (example,),
-        `class_name` where class names are known; of PCA, `explained_variance` of shape (layer,
-        component), the share of the variance along each component.
+        DataArray of shape (layer, example, component), with these coordinates.
+
+        * `label`, of shape (example,): the class of the image.
+        * `class_name`, of shape (example,): the name of this class, if class names are known.
+        * `explained_variance`, of shape (layer, component), for PCA only: the share of the variance
+          along each component.
 
     Raises:
-        ValueError: for an unknown method, unknown `tokens`, images without labels, fewer than three
-            images, UMAP without umap-learn, and layers that are the same for all images.
+        ValueError: if `method` or `tokens` is unknown, if images have no labels, or if there are
+            fewer than three images.
+        ValueError: if `method` is `"umap"` and umap-learn is not installed, or if a layer is the
+            same for all images.
 
     Examples:
         >>> points = analysis.projection(vit, (images, labels))

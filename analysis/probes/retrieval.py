@@ -47,15 +47,16 @@ def average_precision(ranks: np.ndarray, count: int) -> float:
 
         AP = sum_j (j / r_j + (j + 1) / (r_j + 1)) / (2 count),    j = 0, 1, ...
 
-    Here, r_j is the rank of the j-th positive image. For r_j = 0, the first term is 1, as in the
-    evaluation code of Radenovic et al. 2018.
+    Here, r_j is the rank of the j-th positive image, counted from 0. If r_j is 0, the first term is
+    1, as in the evaluation code of Radenovic et al. 2018.
 
     Args:
-        ranks: int array of shape (positive,), from 0, ascending, as from `positive_ranks`.
-        count: number of positive images, found or not.
+        ranks: ranks of the positive images as an int array of shape (positive,), ascending and
+            counted from 0.
+        count: number of all positive images, including any that are not in the ranking.
 
     Returns:
-        A share; NaN for a `count` of 0.
+        The average precision, a number from 0 to 1. It is NaN if `count` is 0.
 
     Examples:
         >>> ranks = np.array([0, 2])
@@ -89,36 +90,45 @@ def retrieval(
     tokens: str | None = None,
     k: Sequence[int] = TOPS,
 ) -> xr.Dataset:
-    """Precision of ranking images by their similarity to a query, in every layer.
+    """Precision of image retrieval by feature similarity to a query, in every layer.
 
     Images are ranked by the cosine similarity of pooled features. The scores are mean average
     precision and mean precision at k, for the three difficulties of revisited Oxford and Paris
-    (Radenovic et al. 2018; Walmer et al. 2023, section 6.1, figures 9 and 29). The ranking is
-    exact, in float64, with one pass over the queries and one over the database. The measurement
-    stores the features of the queries and the similarity of each image to each query, of shape
-    (layer, image, query), 2.8 MB per layer for 5,000 images and 70 queries. Ties go to the earlier
-    image. Walmer et al. 2023 use the `"cls"` token and queries that are not cropped: load them with
-    `crop_queries=False` of `vit_tf.data.load_revisited`.
+    (Radenovic et al. 2018; Walmer et al. 2023, section 6.1, figures 9 and 29). Walmer et al. 2023
+    use the `"cls"` token and queries that are not cropped; `vit_tf.data.load_revisited` loads such
+    queries with `crop_queries=False`.
+
+    The ranking is exact, in float64, with one pass over the queries and one pass over the database.
+    The measurement stores the features of the queries and the similarity of each image to each
+    query, of shape (layer, image, query). For 5,000 images and 70 queries, this takes 2.8 MB per
+    layer. If images are equally similar, the earlier image comes first.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
-        queries: batched `tf.data.Dataset` of (images, numbers), or a pair of arrays.
-        database: as `queries`, or images alone.
-        truth: list of a dict for each query, in their order, of `easy`, `hard` and `junk`, int
-            arrays of positions in the database, as from `vit_tf.data.load_revisited`.
+        queries: batched `tf.data.Dataset` of (images, numbers), or a pair of arrays. The numbers
+            are ignored.
+        database: in the same form as `queries`, or images without numbers.
+        truth: list with a dict for each query, in the order of the queries, as from
+            `vit_tf.data.load_revisited`. Its entries `easy`, `hard` and `junk` are int arrays of
+            positions in the database.
         k: numbers of top-ranked images at which the precision is computed.
 
     Returns:
-        Dataset of `score`, the mean average precision, of shape (layer, difficulty); `precision`,
-        the mean at k, of shape (layer, difficulty, k); and `average_precision` of each query, of
-        shape (layer, difficulty, query). A query without a positive image of a difficulty is NaN
-        there and left out of means, which are NaN if no query has one. The coordinate `asked` of
-        shape (difficulty,) counts the queries that have one.
+        Dataset with three variables and a coordinate. If a query has no positive image of a
+        difficulty, it is left out of the means for this difficulty. Means are NaN if all queries
+        are left out.
+
+        * `score`, of shape (layer, difficulty): the mean average precision over queries.
+        * `precision`, of shape (layer, difficulty, k): the mean precision at k over queries.
+        * `average_precision`, of shape (layer, difficulty, query): the average precision of each
+          query. It is NaN for a query that is left out.
+        * `asked`, a coordinate of shape (difficulty,): the number of queries that are not left out.
 
     Raises:
-        ValueError: for unknown `tokens`, a `k` below 1, a `truth` that does not fit, features that
-            are zero or not finite, or a layer in which all images are equally similar to all
-            queries.
+        ValueError: if `tokens` is unknown, if `k` is below 1, or if `truth` does not fit the
+            queries and the database.
+        ValueError: if features are zero or not finite, or if all images of a layer are equally
+            similar to every query.
 
     Examples:
         >>> truth = [{"easy": np.arange(4), "hard": np.arange(4, 6), "junk": np.arange(0)}] * 2

@@ -112,29 +112,31 @@ def ridge_probe(
 ) -> xr.DataArray:
     """Test accuracy of a regularised least-squares classifier on every layer.
 
-    Targets are 1 for the class and -1 elsewhere; the intercept is not penalised:
-
         W = argmin |Xc W - Yc|^2 + l2 |W|^2,    prediction = argmax((x - mean) W + mean target)
 
     Xc and Yc are the centred features and targets (Raghu et al. 2021, appendix A, figures 11 and
-    13). One eigendecomposition per layer, in float64, gives the solutions for all `l2`. It
-    decomposes Xc' Xc, or Xc Xc' if there are fewer examples than channels. Choose `l2` on held-out
-    training images, not on the test set.
+    13). The target is 1 for the class of the image and -1 for other classes. The intercept is not
+    penalised. For each layer, one eigendecomposition in float64 gives the solutions for all values
+    of `l2`. It decomposes Xc' Xc, or Xc Xc' if there are fewer examples than channels. Choose `l2`
+    on held-out training images, not on the test set.
 
     Args:
         features, train, test, num_classes: as in `vit_tf.analysis`.
-        l2: strengths of the penalty, above 0.
-        tokens: what is probed: the `"cls"` token, the mean of the `"spatial"` tokens or of
-            `"all"`, or `"each"` token by itself. The features' `token_grid` separates these.
+        l2: strengths of the penalty, each above 0.
+        tokens: the tokens whose features are classified. `"cls"` is the CLS token, `"spatial"` is
+            the mean of the spatial tokens, `"all"` is the mean of all tokens, and `"each"` fits a
+            probe to each token separately. The `token_grid` of the features determines which tokens
+            are spatial.
 
     Returns:
-        DataArray of accuracies of shape (layer, l2), or of shape (layer, l2, token) for `"each"`.
-        In the latter, layers with fewer tokens hold NaN, and the attributes hold the number of
-        `prefix` tokens and, where known, the `rows` and `columns` of the other tokens.
+        DataArray of test accuracies of shape (layer, l2), or of shape (layer, l2, token) for
+        `tokens="each"`. With `"each"`, values are NaN for tokens that a layer does not have. The
+        attribute `prefix` is then the number of prefix tokens. The attributes `rows` and `columns`
+        are the grid of the other tokens, if it is known.
 
     Raises:
-        ValueError: for unknown `tokens`, an `l2` that is not above 0, labels that do not fit
-            `num_classes` or activations that are not finite.
+        ValueError: if `tokens` is unknown, if a value of `l2` is not above 0, if labels are not
+            classes, or if activations are not finite.
 
     Examples:
         >>> train, test = (images[:16], labels[:16]), (images[16:], labels[16:])
@@ -160,12 +162,13 @@ def fit_ridge_probe(
     l2: Sequence[float] = L2,
     tokens: str = ALL,
 ) -> Callable[[LabelledImages], xr.DataArray]:
-    """Fits the probes of `ridge_probe` once, to score them on several data sets.
+    """Fits the probes of `ridge_probe` once, so that they can be scored on several data sets.
 
-    Arguments and errors are as for `ridge_probe`.
+    Arguments and errors are the same as for `ridge_probe`.
 
     Returns:
-        Function from a data set of (images, labels) to the accuracy on it.
+        Function that takes a data set of (images, labels) and returns the accuracy on it, in the
+        form of `ridge_probe`.
 
     Examples:
         >>> probe = analysis.fit_ridge_probe(vit, (images[:16], labels[:16]))
@@ -319,16 +322,19 @@ def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]
 
 
 def select_l2(validation: xr.DataArray, test: xr.DataArray) -> xr.DataArray:
-    """Test accuracy of each layer, and token, at the `l2` that is best for it on held-out images.
+    """Test accuracy at the `l2` that is best on held-out images, selected for each layer and token.
 
     Args:
-        validation: accuracy on held-out images, of dims (layer, l2) or (layer, l2, token).
-        test: accuracy on the test set, with the same coordinates.
+        validation: accuracy on held-out images, a DataArray of dims (layer, l2) or (layer, l2,
+            token).
+        test: accuracy on the test set, a DataArray with the same coordinates.
 
     Returns:
-        DataArray of dims (layer,) or (layer, token), with the coordinates `l2`, the selected value
-        (the largest of equally good ones), and `validation_accuracy`, the accuracy on the held-out
-        images at it, of the same dims. Tokens that a layer does not have are NaN.
+        DataArray of test accuracies of dims (layer,) or (layer, token), with two coordinates of the
+        same dims. Values are NaN for tokens that a layer does not have.
+
+        * `l2`: the selected value. If several values are equally good, it is the largest.
+        * `validation_accuracy`: the accuracy on the held-out images at this value.
 
     Examples:
         >>> probe = analysis.fit_ridge_probe(vit, (images[:12], labels[:12]))
