@@ -121,7 +121,7 @@ def run(options: Options) -> None:
     """List the figures, or measure and report."""
     numbers = report_commands.figure_numbers(options)
     if options.list:
-        print(report_commands.list_figures_quickly(numbers))
+        print(report_commands.list_figures(numbers))
         return
     from vit_tf.analysis.study.figure import lookup_figures
 

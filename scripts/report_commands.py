@@ -8,7 +8,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from functools import cache, partial
 from importlib.metadata import version
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import keras
 
     from vit_tf.analysis.study.data import Data
-    from vit_tf.analysis.study.figure import Figure
     from vit_tf.data.pipeline import TooFewImages
     from vit_tf.data.source import Description
 
@@ -124,31 +123,33 @@ def figure_numbers(options: Options) -> list[str]:
     return [number for number in options.figures.split(",") if number]
 
 
-def list_figures(figures: Iterable[Figure]) -> str:
-    """A table of figures and of the models in a study that they need, as text."""
-    rows = {}
-    for figure in figures:
-        needed = rows.setdefault((",".join(figure.choices), figure.shows), {})
-        needed |= dict.fromkeys(figure.models.all_roles)
-    lines = ["figures                  what they show                                       models"]
-    lines += [f"{n:24} {shows:52} {', '.join(needed)}" for (n, shows), needed in rows.items()]
-    return "\n".join(lines)
+def list_figures(numbers: Sequence[str], with_models: bool = False) -> str:
+    """A table of the figures with these numbers, or of all, as text; TensorFlow is not imported.
 
+    `with_models` adds the models in a study that each figure needs.
+    """
+    from vit_tf.analysis.study.listing import ListedFigure, listed_figures
 
-def list_figures_quickly(numbers: Sequence[str]) -> str:
-    """A table of the figures with these numbers, or of all, as text; TensorFlow is not imported."""
-    from vit_tf.analysis.study.listing import listed_figures
-
-    rows = listed_figures()
-    listed = {choice for choices, _ in rows or () for choice in choices}
-    if rows is None or not listed.issuperset(numbers):
+    listed = listed_figures()
+    all_choices = {choice for figure in listed or () for choice in figure.choices}
+    if listed is None or not all_choices.issuperset(numbers):
         from vit_tf.analysis.study.figure import lookup_figures
 
-        rows = [(figure.choices, figure.shows) for figure in lookup_figures(numbers)]
-    selected = [row for row in rows if not numbers or set(numbers) & set(row[0])]
-    return "\n".join(
-        dict.fromkeys(f"{','.join(choices):24} {shows}" for choices, shows in selected)
-    )
+        listed = [
+            ListedFigure(figure.choices, figure.shows, figure.models.all_roles)
+            for figure in lookup_figures(numbers)
+        ]
+    # Figures of the same numbers that show the same are one line, with the models of all.
+    roles_of_lines: dict[tuple[str, str], dict[str, None]] = {}
+    for figure in listed:
+        if not numbers or set(numbers) & set(figure.choices):
+            roles = roles_of_lines.setdefault((",".join(figure.choices), figure.shows), {})
+            roles |= dict.fromkeys(figure.roles)
+    if not with_models:
+        return "\n".join(f"{choices:24} {shows}" for choices, shows in roles_of_lines)
+    lines = ["figures                  what they show                                       models"]
+    lines += [f"{n:24} {shows:52} {', '.join(r)}" for (n, shows), r in roles_of_lines.items()]
+    return "\n".join(lines)
 
 
 def subset_sizes(options: Options, description: Description) -> dict[str, int]:

@@ -142,12 +142,13 @@ def parse(arguments: Arguments = None) -> Options:
 
 def run(options: Options) -> None:
     """List the figures, or train, measure and report."""
+    numbers = report_commands.figure_numbers(options)
+    if options.list:
+        print(report_commands.list_figures(numbers, with_models=True))
+        return
     from vit_tf.analysis.study.figure import lookup_figures
 
-    figures = lookup_figures(report_commands.figure_numbers(options))
-    if options.list:
-        print(report_commands.list_figures(figures))
-        return
+    figures = lookup_figures(numbers)
     start = time.perf_counter()
     report = make_study(figures, options)
     if report:

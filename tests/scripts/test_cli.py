@@ -93,9 +93,12 @@ def test_only_the_module_of_the_command_is_imported():
 
 def test_help_and_the_list_of_figures_do_not_wait_for_tensorflow():
     helps = [[name, "--help"] for name in cli.COMMANDS]
-    names, printed = names_of_modules(*helps, ["analyze", "--list", "--figures", "W.9,1"])
+    lists = [[name, "--list", "--figures", "W.9,1"] for name in ("analyze", "study")]
+    names, printed = names_of_modules(*helps, *lists)
     assert all(f"usage: vit-tf {name} " in printed for name in cli.COMMANDS)
     assert re.search(r"^1,B\.1 +CKA .*\nW\.9,W\.28 +k-NN ", printed, re.M)
+    # Those of a study name the models, of figures with the same numbers together.
+    assert re.search(r"^1,B\.1 +CKA .* vit, gap, resnet\nW\.9,W\.28 +k-NN .* vit, ", printed, re.M)
     assert {"vit_tf.scripts.analyze", "vit_tf.scripts.train"} <= names
     assert not names & {"keras", "tensorflow", "matplotlib", "xarray"}
 
