@@ -36,16 +36,16 @@ class Window:
 
 
 def dense_size(height: int, width: int, size: int, patch: int) -> tuple[int, int]:
-    """(height, width) in pixels to which `dense_features` resizes an image.
+    """Size (height, width) in pixels to which `dense_features` resizes an image.
 
-    The shorter side becomes twice the input size. The longer side becomes the multiple of the patch
-    size that best preserves the aspect ratio (Walmer et al. 2023, appendix B.4); of two equally
-    good ones, the larger. The code of that paper rounds down instead. An image that was already
-    resized to the size of that code keeps its size.
+    The shorter side becomes twice the input size of the model. The longer side becomes the multiple
+    of the patch size that best preserves the aspect ratio (Walmer et al. 2023, appendix B.4). If
+    two multiples are equally good, the larger one is used. The authors' code rounds down instead.
+    An image that already has the size to which the authors' code resizes is not resized again.
 
     Args:
         height, width: size of the image, in pixels.
-        size: height and width that the model takes, in pixels.
+        size: height and width of the model's input, in pixels.
         patch: height and width of a patch, in pixels.
 
     Returns:
@@ -90,25 +90,27 @@ def _along(length: int, size: int, patch: int) -> list[tuple[int, int]]:
 
 @measurement("tokens", any_size=True)
 def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[str, np.ndarray]:
-    """Tokens of images at twice the input size, cut into windows that the model takes.
+    """Tokens of images at twice the input size of the model, computed in windows.
 
-    The images are resized (bilinear, antialiased) to `dense_size`, and `plan_windows` determines
-    the windows (Walmer et al. 2023, section 5.3 and appendix B.4). Prefix tokens are left out:
-    each window has its own.
+    The images are resized (bilinear, antialiased) to `dense_size`. Then the model runs on windows
+    of its input size, which `plan_windows` determines (Walmer et al. 2023, section 5.3 and appendix
+    B.4). Prefix tokens are left out, because each window has its own.
 
     Args:
-        features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
-            the grid.
-        images: array of shape (example, height, width, channel) of images of any one size, or a
-            batched `tf.data.Dataset` of them, normalised as the model expects.
-        grid: `TokenGrid` of the model's tokens, as many rows as columns; by default the features'.
+        features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
+            holds its tokens or its feature map, with the positions of the grid.
+        images: array of shape (example, height, width, channel), or a batched `tf.data.Dataset`.
+            Images may have any size, but all have the same one. They are normalised as the model
+            expects.
+        grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
+            grid of `features`.
 
     Returns:
         dict from layer to a float32 array of shape (example, row, column, channel).
 
     Raises:
-        ValueError: without a grid, and for a grid that is not square, images of unknown size, or
-            layers without the grid's tokens.
+        ValueError: if there is no grid or it is not square, if the size of the images is unknown,
+            or if the positions of a layer are not those of the grid.
 
     Examples:
         >>> maps = analysis.dense_features(vit, images[:2], layers="norm")

@@ -131,30 +131,32 @@ def correct_keypoints(
 ) -> dict[str, tuple[float, float]]:
     """Percentage of correct keypoints (PCK) of each category, as a fraction.
 
-    A keypoint is correct at a distance of up to `reach` pixels, the same for all images, or of up
-    to `reach` times the longer side of the object's bounding box in the target image:
+    With `threshold="image"`, a keypoint is correct if its distance is at most `reach` pixels. This
+    limit is the same for all images. With `threshold="box"`, the limit is relative to the longer
+    side of the object's bounding box in the target image:
 
         distance <= reach * max(bottom - top, right - left)
 
-    Published numbers for SPair-71k use the box, also in Walmer et al. 2023.
+    Published numbers for SPair-71k use the box, including those of Walmer et al. 2023.
 
     Args:
-        distances: array of shape (pair, point), in pixels; NaN where a pair has fewer points.
-        categories: of each pair, array of shape (pair,).
-        reach: largest distance of a correct keypoint: in pixels for `"image"`, a share of the
-            longer side for `"box"`.
+        distances: distances in pixels, array of shape (pair, point). Pairs with fewer points are
+            filled up with NaN.
+        categories: the category of each pair, array of shape (pair,).
+        reach: largest distance of a correct keypoint. It is in pixels for `"image"`, and a fraction
+            of the longer side of the box for `"box"`.
         threshold: `"image"` or `"box"`.
-        boxes: for `"box"`, of the object in each target, array of shape (pair, 4), (top, left,
-            bottom, right) in the pixels of the distances.
+        boxes: for `"box"`, the bounding box of the object in each target image, array of shape
+            (pair, 4). A row is (top, left, bottom, right), in the same pixels as `distances`.
 
     Returns:
-        dict from category, in sorted order, to two numbers: the share of correct points among all
-            points of the category, and the mean over its pairs of the share of correct points in a
-            pair.
+        dict from category, in sorted order, to two fractions. The first is the fraction of correct
+        points among all points of the category. For the second, the fraction of correct points is
+        computed for each pair and averaged over the pairs of the category.
 
     Raises:
-        ValueError: for an unknown `threshold`, and for `boxes` that are not one for each pair, are
-            empty, or are given for `"image"`.
+        ValueError: if `threshold` is unknown, if there is not exactly one box for each pair, if a
+            box is empty, or if `boxes` are given for `"image"`.
 
     Examples:
         >>> distances = np.array([[1.0, 9.0]])
@@ -208,43 +210,46 @@ def keypoint_correspondence(
 ) -> xr.Dataset:
     """Share of keypoints whose most similar pixel in another image is the same keypoint.
 
-    Both images are resized and padded to squares of the model's size. A keypoint is correct within
-    a share of the longer side of the target image, or of the object's bounding box in it. Scores
-    are means over categories (Walmer et al. 2023, section 6.2, appendix E.1, figures 10 and 31).
+    Both images of a pair are resized and padded to squares of the model's input size. A predicted
+    keypoint is correct if its distance from the true one is at most a given fraction of the longer
+    side of the target image (or of the object's bounding box in this image). Scores are means over
+    categories (Walmer et al. 2023, section 6.2, appendix E.1, figures 10 and 31).
 
-    For comparable numbers, use `threshold="box"` and `similarity="inner_product"`, and select
-    `average="point"` from the result. The paper names the longer side of the image, but the
-    authors' code uses the longer side of the box, as is usual for SPair-71k. The code normalises
-    tokens before enlarging them, and counts all points of a category. Other differences remain: it
-    resizes with a Lanczos filter, pads with black instead of zeros (square images of the model's
-    size are not resized), and draws pairs with replacement.
+    For numbers comparable with Walmer et al., use `threshold="box"` and
+    `similarity="inner_product"`, and select `average="point"` from the result. The paper names the
+    longer side of the image, but the authors' code uses the longer side of the box, as is usual for
+    SPair-71k. The authors' code also normalises tokens before enlarging them, and counts all points
+    of a category. Some differences remain: the authors' code resizes with a Lanczos filter, pads
+    with black instead of zeros, and draws pairs with replacement. (Square images of the model's
+    size are neither resized nor padded.)
 
     Args:
-        features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
-            the grid.
-        pairs: list of dicts. `category` is a name. `source` and `target` are normalised images of
-            shape (height, width, channel), of any sizes. `source_points` and `target_points` are
-            arrays of shape (point, 2): the (row, column) in pixels of the keypoints that are
-            visible in both images. The centre of the first pixel is (0.5, 0.5). `target_box`, for
-            `threshold="box"`, is the (top, left, bottom, right) of the object in the target, in
-            pixels.
-        grid: `TokenGrid` of the model's tokens, square; by default the features' own.
-        thresholds: fractions of the longer side.
-        threshold: `"image"` or `"box"`: the thresholds are fractions of the longer side of the
-            target image, or of the object's bounding box in it.
+        features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
+            holds its tokens or its feature map, with the positions of the grid.
+        pairs: list of dicts, one per pair of images. `category` is a name. `source` and `target`
+            are normalised images of shape (height, width, channel), of any size. `source_points`
+            and `target_points` are arrays of shape (point, 2). They hold the (row, column) in
+            pixels of the keypoints that are visible in both images, where the centre of the first
+            pixel is (0.5, 0.5). For `threshold="box"`, `target_box` is the bounding box (top, left,
+            bottom, right) of the object in the target image, in pixels.
+        grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
+            grid of `features`.
+        thresholds: largest distances of a correct keypoint, as fractions of the longer side.
+        threshold: whose longer side the `thresholds` refer to. `"image"` is the target image, and
+            `"box"` is the object's bounding box in the target image.
         similarity: `"cosine"` enlarges tokens and then normalises them. `"inner_product"`
-            normalises tokens and then enlarges them. As for `match_points`.
+            normalises tokens and then enlarges them. See `match_points`.
 
     Returns:
-        Dataset of `pck` of shape (average, layer, category, threshold), and of `score`, its mean
-        over categories. With the average `"point"`, PCK is the share of correct points among all
-        points of a category. With `"image"`, this share is computed for each pair of images, and
-        averaged over the pairs of a category.
+        Dataset with `pck` of shape (average, layer, category, threshold), and `score`, the mean of
+        `pck` over categories. For `average="point"`, PCK is the fraction of correct points among
+        all points of a category. For `average="image"`, the fraction of correct points is computed
+        for each pair of images and averaged over the pairs of a category.
 
     Raises:
-        ValueError: without pairs, for pairs without points, points beyond their image, boxes that
-            are missing or empty, a grid that is not square, layers without its tokens, and an
-            unknown `threshold` or `similarity`.
+        ValueError: if there are no pairs, if a pair has no points or a point outside its image, or
+            if a box is missing or empty. Also if the grid is not square, if the positions of a
+            layer are not those of the grid, or if `threshold` or `similarity` is unknown.
 
     Examples:
         >>> pairs = vit_tf.data.load_shape_pairs(4, image_size=32)
@@ -341,21 +346,22 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
 
         cosine(t, u) = <x_t, x_u> / (|x_t| |x_u|)
 
-    The product is over the channels of a layer. In another image, the most similar token is the
-    predicted counterpart of a token. Use this function for a few images.
+    The inner product is over the channels of a layer. The most similar token in another image is
+    the predicted counterpart of a token. Use this function for a few images only: the result grows
+    with the square of their number.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}`, as for `localization`.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
-        DataArray of shape (layer, example, token, other_example, other_token); tokens are counted
-        without the prefix, row by row. A token that is zero, as behind a ReLU that is off, has no
-        direction: its cosines are NaN.
+        DataArray of shape (layer, example, token, other_example, other_token). Tokens are counted
+        row by row, without prefix tokens. If all channels of a token are zero, as they may be after
+        a ReLU, its cosines are undefined and are NaN.
 
     Raises:
-        ValueError: for taps that do not share one grid that tiles the images, or tokens that are
-            not finite; the layer is named.
+        ValueError: if the layers do not have one common grid that divides the images evenly, or if
+            tokens are not finite (the message names the layer).
 
     Examples:
         >>> similarity = analysis.token_similarity(vit, images[:2])

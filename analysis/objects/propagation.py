@@ -28,10 +28,13 @@ PALETTE = (
 
 
 def region_similarity(masks: np.ndarray, truth: np.ndarray, objects: Sequence[int]) -> np.ndarray:
-    """J: intersection over union of each object in each frame, 1 where it is in neither mask.
+    """Region similarity J: the intersection over union of each object in each frame.
+
+    J is 1 if the object is in neither of the two masks of a frame.
 
     Args:
-        masks, truth: int arrays of shape (frame, height, width), 1, 2, ... for objects.
+        masks, truth: predicted and true index masks, int arrays of shape (frame, height, width).
+            Objects have the values 1, 2, ...
         objects: numbers of the objects.
 
     Returns:
@@ -57,19 +60,20 @@ def region_similarity(masks: np.ndarray, truth: np.ndarray, objects: Sequence[in
 def boundary_accuracy(
     masks: np.ndarray, truth: np.ndarray, objects: Sequence[int], tolerance: float = 0.008
 ) -> np.ndarray:
-    """F: agreement of the outlines of each object in each frame.
+    """Boundary accuracy F: the agreement of the outlines of each object in each frame.
 
         F = 2 P R / (P + R)
 
-    The precision P is the share of the predicted outline that lies within a tolerance of the true
-    outline. The recall R is the share of the true outline that lies within that tolerance of the
-    predicted one. The tolerance is `tolerance` times the diagonal of the image, rounded up to whole
-    pixels (Perazzi et al. 2016; Pont-Tuset et al. 2017). F is 1 where neither mask has an outline,
-    and 0 where only one of them has.
+    The precision P is the fraction of the predicted outline that lies near the true outline. The
+    recall R is the fraction of the true outline that lies near the predicted outline. A pixel is
+    near an outline if its distance is at most `tolerance` times the diagonal of the image, rounded
+    up to whole pixels (Perazzi et al. 2016; Pont-Tuset et al. 2017). F is 1 if neither mask has an
+    outline, and 0 if only one of the masks has an outline.
 
     Args:
         masks, truth, objects: as for `region_similarity`.
-        tolerance: share of the diagonal.
+        tolerance: largest distance between matching outline pixels, as a fraction of the image
+            diagonal.
 
     Returns:
         float64 array of shape (frame, object).
@@ -137,13 +141,13 @@ def write_masks(folder: str | os.PathLike, masks: np.ndarray) -> None:
 
     Args:
         folder: output folder, created if missing.
-        masks: ints from 0 to 255 of shape (frame, height, width).
+        masks: int array of shape (frame, height, width), with values from 0 to 255.
 
     Returns:
-        None; one file for each frame is written.
+        None. One file for each frame is written.
 
     Raises:
-        ValueError: for masks that do not have this shape or these values.
+        ValueError: if `masks` has another shape, or values outside 0 to 255.
 
     Examples:
         >>> masks = np.zeros((2, 32, 32), np.uint8)
@@ -188,26 +192,27 @@ def propagate(
 
         label[t, i] = sum_j w_ij label_j,    w_ij ~ exp(cosine(token[t, i], token_j) / temperature)
 
-    Sums are over the `top` tokens j that are most similar to token i of frame t. Candidates are
-    the tokens of the first frame and of the last `num_last` frames before t that lie at most
-    `radius` rows and at most `radius` columns from i. The weights sum to 1. This is the protocol of
-    Walmer et al. 2023, section 6.2, which follows DINO's protocol for DAVIS (Caron et al. 2021).
-    Propagated labels are not rounded.
+    The label of token i in frame t is a weighted mean over the `top` tokens j that are most similar
+    to token i. The candidates for j are the tokens of the first frame and of the `num_last` frames
+    before t. A candidate is at most `radius` rows and at most `radius` columns away from i. The
+    weights sum to 1. This is the protocol of Walmer et al. 2023, section 6.2, which follows DINO's
+    protocol for DAVIS (Caron et al. 2021). Propagated labels are not rounded.
 
     Args:
         tokens: array of shape (frame, row, column, channel).
-        first: labels of the first frame, float array of shape (row, column, label).
-        num_last: number of previous frames, apart from the first.
+        first: labels of the first frame, a float array of shape (row, column, label).
+        num_last: number of previous frames that are used in addition to the first frame.
         temperature: divisor of the cosines.
-        top: number of tokens that are averaged for a label.
-        radius: largest distance along each axis, in tokens.
+        top: number of tokens whose labels are averaged.
+        radius: largest number of rows, and of columns, between two tokens that are compared.
 
     Returns:
-        float32 array of shape (frame, row, column, label). The labels of the first frame are
-        `first`.
+        float32 array of labels, of shape (frame, row, column, label). The labels of the first frame
+        are `first`.
 
     Raises:
-        ValueError: for arrays whose shapes do not match, and numbers out of range.
+        ValueError: if the shapes of `tokens` and `first` do not match, or if a number is out of
+            range.
 
     Examples:
         >>> tokens = np.random.default_rng(0).normal(size=(3, 4, 4, 8))
@@ -266,23 +271,25 @@ def _best_mean(cosines: np.ndarray, values: np.ndarray, top: int, temperature: f
 def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: Any) -> np.ndarray:
     """Index masks of all frames of a video, propagated from the mask of the first frame.
 
-    This follows DINO's protocol. The first mask is sampled at the centre of each token. The
-    propagated labels are enlarged bilinearly, and in each frame the values for each object and for
-    the background are rescaled to [0, 1]. Each pixel gets the label with the largest value. Values
-    that differ by rounding errors only are not rescaled, since an object may fill a frame.
+    This follows DINO's protocol. First, the mask of the first frame is sampled at the centre of
+    each token, and `propagate` computes the labels of all frames. Then the labels are enlarged
+    bilinearly. In each frame, the values of each object, and of the background, are rescaled to [0,
+    1]. Each pixel gets the label with the largest value. Values are not rescaled if they differ by
+    rounding errors only, as they do if an object fills the frame.
 
     Args:
         tokens: array of shape (frame, row, column, channel).
-        first: int array of shape (height, width), 0 for the background, 1, 2, ... for objects and
-            255 for void, which counts as background.
+        first: mask of the first frame, an int array of shape (height, width). Its values are 0 for
+            the background, 1, 2, ... for objects, and 255 for void pixels, which count as
+            background.
         **options: as for `propagate`.
 
     Returns:
-        uint8 array of shape (frame, height, width). The mask of the first frame is `first`, with
-        void as background.
+        uint8 array of masks, of shape (frame, height, width). The mask of the first frame is
+        `first`, with void pixels as background.
 
     Raises:
-        ValueError: for a first mask that is not an index mask with an object, and as for
+        ValueError: if `first` is not an index mask with at least one object, and as for
             `propagate`.
 
     Examples:
@@ -336,22 +343,21 @@ def follow_masks(
 ) -> dict[str, np.ndarray]:
     """Masks that each layer propagates through a video from the first frame.
 
-    `label_propagation` scores these masks. The official evaluation of DAVIS reads them as written
-    by `write_masks`, with one folder per video.
+    `label_propagation` scores these masks. To use the official evaluation of DAVIS, save them with
+    `write_masks`, in one folder per video.
 
     Args:
         features, grid, dense, **options: as for `label_propagation`.
         frames: normalised images of shape (frame, height, width, channel).
-        first: index mask of shape (height, width), as for `propagate_masks`.
+        first: index mask of the first frame, of shape (height, width), as for `propagate_masks`.
 
     Returns:
-        dict from layer to masks, a uint8 array of shape (frame, height, width). Its values are 0
+        dict from layer to masks, a uint8 array of shape (frame, height, width). The values are 0
         for the background and 1, 2, ... for objects. The mask of the first frame is `first`, with
-        void as background.
+        void pixels as background.
 
     Raises:
-        ValueError: as for `propagate_masks` and `dense_features`, and for features that are not
-            finite.
+        ValueError: as for `propagate_masks` and `dense_features`, and if features are not finite.
 
     Examples:
         >>> shapes = vit_tf.data.load_shape_videos(1, num_frames=4, image_size=32)
@@ -394,27 +400,32 @@ def label_propagation(
     """Accuracy of the masks that each layer propagates through videos from the first frame.
 
     The region similarity J and the boundary accuracy F of each object are averaged over frames. The
-    first frame is left out because its masks are given, and the last because DAVIS leaves it out
-    (Walmer et al. 2023, section 6.2, figures 10 and 30, table 4; Pont-Tuset et al. 2017). The
-    `score` of a layer is the mean over objects of (J + F) / 2. `follow_masks` returns the masks.
+    first frame is left out because its mask is given. The last frame is left out because the
+    evaluation of DAVIS leaves it out (Walmer et al. 2023, section 6.2, figures 10 and 30, table 4;
+    Pont-Tuset et al. 2017). The `score` of a layer is (J + F) / 2, averaged over objects.
+    `follow_masks` returns the masks themselves.
 
     Args:
-        features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
-            the grid.
-        videos: iterable of (frames, masks), read once: normalised images of shape (frame, height,
-            width, channel) and index masks, ints of shape (frame, height, width), 0 for the
-            background, 1, 2, ... for objects and 255 for void, which counts as background. Objects
-            that are not in the first frame are ignored.
-        grid: `TokenGrid` of the model's tokens, square; by default the features' own.
-        dense: whether to use `dense_features`; if not, frames must have the model's input size.
+        features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
+            holds its tokens or its feature map, with the positions of the grid.
+        videos: iterable of pairs (frames, masks), which is read once. `frames` are normalised
+            images of shape (frame, height, width, channel). `masks` are int index masks of shape
+            (frame, height, width). Mask values are 0 for the background, 1, 2, ... for objects, and
+            255 for void pixels, which count as background. Objects that are not in the first frame
+            are ignored.
+        grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
+            grid of `features`.
+        dense: whether to compute tokens with `dense_features`. If False, frames must have the
+            model's input size.
         **options: as for `propagate`.
 
     Returns:
-        Dataset of `region` and `boundary` of shape (layer, object), and of `score` of shape
-        (layer,). Objects are ordered by video, which the coordinate `video` names.
+        Dataset with `region` (J) and `boundary` (F), both of shape (layer, object), and `score`, of
+        shape (layer,). Objects are ordered by video. The coordinate `video` holds the index of each
+        object's video.
 
     Raises:
-        ValueError: for videos of fewer than three frames or without an object in the first, and as
+        ValueError: if a video has fewer than three frames or no object in the first frame. Also as
             for `propagate` and `dense_features`.
 
     Examples:

@@ -157,34 +157,42 @@ def cka(
 
         CKA(X, Y) = sum_b HSIC(X_b, Y_b) / sqrt(sum_b HSIC(X_b, X_b) sum_b HSIC(Y_b, Y_b))
 
-    Sums are over the minibatches b, with the linear kernel and the unbiased HSIC (Kornblith et al.
-    2019, equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation 5). The unbiased
-    estimator may be negative, or above 1 between different layers; it is not clamped. Batches count
-    equally, whatever their size: leave out a last batch that is much smaller than the rest. A last
-    batch of fewer than 4 examples, for which HSIC is undefined, is left out. Layers in which at
-    most one example of each batch differs from the others are left out with a warning that names
-    them.
+    Sums are over the minibatches b. HSIC has linear kernels and is the unbiased estimator
+    (Kornblith et al. 2019, equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation
+    5). CKA is not clamped: with this estimator, it may be negative, or above 1 between different
+    layers. All batches have equal weight, whatever their size: leave out a last batch that is much
+    smaller than the others.
+
+    A last batch of fewer than 4 examples is not used, since HSIC is undefined for it. A layer is
+    left out, with a warning that names it, if its activations in each batch are equal for all
+    examples, or for all examples but one.
 
     Args:
-        features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`;
-            or, without images, precomputed activations: `{layer: array of shape (example, ...)}`.
+        features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`.
+            Without `images`, a dict of precomputed activations, `{layer: array of shape (example,
+            ...)}`.
         images: as in `vit_tf.analysis`.
-        features_y: the second model, or its activations; by default the layers of the first are
-            compared.
+        features_y: the second model, or its precomputed activations. By default, the layers of the
+            first model are compared with each other.
 
     Returns:
-        Dataset with `cka` and `stderr`, both of shape (layer_x, layer_y). The standard error is the
-        jackknife over batches; of a single batch it is NaN, with a warning. `leave_one_out` of
-        shape (batch, layer_x, layer_y) is the CKA without each batch, or without each of at most 32
-        groups of them, from which models are compared by paired differences. Of two models,
-        `permuted` of shape (layer_x, layer_y) is the CKA by chance: images of the second model are
-        shifted by half a batch, so that it is shown others than the first. In the attributes
-        `remainder` counts the examples of a last batch too small, and `constant_layers` names the
-        layers that were left out.
+        Dataset with the following variables and attributes.
+
+        * `cka` and `stderr`, of shape (layer_x, layer_y): CKA and its standard error, a jackknife
+          over batches. With a single batch, `stderr` is NaN, with a warning.
+        * `leave_one_out`, of shape (batch, layer_x, layer_y): CKA without each batch in turn (from
+          33 batches on, without each of 32 groups of batches). It allows paired comparisons of
+          models measured on the same batches.
+        * `permuted`, of shape (layer_x, layer_y), for two models only: CKA expected by chance. The
+          second model's images are shifted by half a batch, so that the two models are compared on
+          different images.
+        * The attribute `remainder` counts the examples in a last batch that was too small. The
+          attribute `constant_layers` names the layers that were left out.
 
     Raises:
-        ValueError: for a batch of fewer than 4 examples that is not the last of several, a model
-            of constant layers only, or activations that are not finite; the layer is named.
+        ValueError: if a batch other than the last has fewer than 4 examples, if the only batch
+            does, if all layers of a model are constant, or if activations are not finite (the
+            message names the layer).
 
     Examples:
         >>> similarity = analysis.cka(vit, images, bit)
@@ -345,17 +353,19 @@ def varying_layers(
 def best_matching_layer(similarity: xr.Dataset) -> xr.Dataset:
     """CKA of every layer with the layer of the same name in the other model.
 
-    It compares models trained on different amounts of data (Raghu et al. 2021, section 8, figure
-    12) or before and after fine-tuning (appendix G, figures G.1 and G.2).
+    Use it to compare models trained on different amounts of data (Raghu et al. 2021, section 8,
+    figure 12) or before and after fine-tuning (appendix G, figures G.1 and G.2).
 
     Args:
-        similarity: Dataset from `cka` of two models: cka(layer_x, layer_y) and its stderr.
+        similarity: result of `cka` for two models, a Dataset with `cka` and `stderr` of shape
+            (layer_x, layer_y).
 
     Returns:
-        Dataset cka(layer) and stderr(layer), layers in the order of the first model.
+        Dataset with `cka` and `stderr`, both of shape (layer,). Layers are in the order of the
+        first model.
 
     Raises:
-        ValueError: if the models share no layer.
+        ValueError: if the models have no layer name in common.
 
     Examples:
         >>> similarity = analysis.cka(vit, images, vit)
@@ -374,20 +384,22 @@ def best_matching_layer(similarity: xr.Dataset) -> xr.Dataset:
 
 
 def layer_match_accuracy(similarity: xr.Dataset) -> tuple[int, int]:
-    """Number of layers of one training run whose best match in another has the same name.
+    """Number of layers whose best match in a second training run has the same name.
 
-    The sanity check of Kornblith et al. 2019, section 6.1: architecturally identical models
-    trained from different initializations should be most similar layer by layer.
+    This is the sanity check of Kornblith et al. 2019, section 6.1. If two models have the same
+    architecture and different initializations, the layer of the second model that is most similar
+    to a given layer of the first should be the corresponding layer.
 
     Args:
-        similarity: as for `best_matching_layer`, of two runs of one architecture.
+        similarity: result of `cka` for two training runs of one architecture.
 
     Returns:
-        Pair of the number of layers (along x) whose largest CKA is with the layer of their own
-        name, and the number of layers that have one.
+        Pair of two counts of layers of the first run (`layer_x`). The first count is the number of
+        layers whose largest CKA is with the layer of the same name. The second count is the number
+        of layers for which the second run has a layer of the same name.
 
     Raises:
-        ValueError: if the models share no layer.
+        ValueError: if the models have no layer name in common.
 
     Examples:
         >>> similarity = analysis.cka(vit, images, vit)
@@ -419,19 +431,20 @@ def _shared(cka: xr.DataArray) -> list[str]:
 
 @one_pass_measurement("norms", description="CKA of norms")
 def depth_cka(features: Model, images: Images) -> Statistic[xr.Dataset]:
-    """CKA between the normalised inputs of all sites, and the last norm, of one model.
+    """CKA between the normalised inputs of all sublayers of one model, and the last norm.
 
-    Walmer et al. 2023, section D.3, figures 20 to 22.
+    The source is Walmer et al. 2023, section D.3, figures 20 to 22.
 
     Args:
-        features: a model, or a callable from images to taps. The taps named `"norm"` are compared.
+        features: a model, or a callable from images to taps. The taps whose last part is `"norm"`
+            are compared, such as `"block00/mlp/norm"`.
         images: as in `vit_tf.analysis`.
 
     Returns:
-        Dataset as from `cka`, with layers named by tap.
+        Dataset with the variables of `cka`. Layers have the names of their taps.
 
     Raises:
-        ValueError: without such taps, and as for `cka`.
+        ValueError: if the model has no such taps, and as for `cka`.
 
     Examples:
         >>> similarity = analysis.depth_cka(vit, images)
@@ -459,10 +472,10 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> St
         site: `"attention"`, `"mlp"` or another site with a skip and a branch.
 
     Returns:
-        Dataset as from `cka`: `layer_x` are the branches, `layer_y` the skips.
+        Dataset with the variables of `cka`. `layer_x` holds the branches and `layer_y` the skips.
 
     Raises:
-        ValueError: without such taps, and as for `cka`.
+        ValueError: if the model has no such taps, and as for `cka`.
 
     Examples:
         >>> similarity = analysis.residual_cka(vit, images, site="mlp")
@@ -495,24 +508,26 @@ def _cka_of_endings(names: Sequence[str], *features: Features) -> Statistic[xr.D
 
 @one_pass_measurement("tokens", description="last layers")
 def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
-    """Minibatch CKA between the last layers of any number of models, by part of the sequence.
+    """Minibatch CKA between the last layers of several models, for CLS and for spatial tokens.
 
-    The estimator is the same as in `cka`, over all channels of the first token, or of all spatial
-    tokens (Walmer et al. 2023, section 5.1, figures 6 and 19).
+    The estimator is the same as in `cka`. It is computed once from all channels of the first token,
+    and once from all channels of all spatial tokens (Walmer et al. 2023, section 5.1, figures 6 and
+    19).
 
     Args:
-        models: dict from a model's name to its features, a callable from images to taps with a
-            `token_grid`. Its last tap is compared: tokens of shape (example, token, channel) or a
-            map on the grid.
+        models: dict from a model's name to its features. Features are a callable from images to
+            taps, with an attribute `token_grid`. The last tap of each model is compared. It has
+            tokens of shape (example, token, channel), or is a map on the grid.
         images: as in `vit_tf.analysis`.
 
     Returns:
-        Dataset with `cka` and `stderr` of shape (model_x, model_y, part). A model without prefix
-        tokens has no part `"cls"`: NaN. The attribute `layers` names the tap of each model.
+        Dataset with `cka` and `stderr`, both of shape (model_x, model_y, part). The parts are
+        `"cls"` and `"spatial"`. The part `"cls"` is NaN for a model without prefix tokens. The
+        attribute `layers` names the compared tap of each model.
 
     Raises:
-        ValueError: without models or grids, for a last tap that is not on its grid, and as for
-            `cka`.
+        ValueError: if there are no models, if a model has no grid, or if its last tap is not on the
+            grid. Also as for `cka`.
 
     Examples:
         >>> similarity = analysis.last_layer_cka({"ViT": vit, "BiT": bit}, images)

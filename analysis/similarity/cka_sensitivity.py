@@ -33,7 +33,7 @@ def cka_sensitivity(
     fraction: float = 0.02,
     unbiased: bool = True,
 ) -> Statistic[xr.Dataset]:
-    """Share of CKA's numerator due to few images, one component or the pixels, and CKA without it.
+    """How much of CKA is due to a few images, to one principal component and to the pixels.
 
         share(images)    = sum over i in S of sum_j K_ij L_ij / HSIC(K, L)
         share(component) = HSIC(K_1, L_1) / HSIC(K, L)
@@ -42,9 +42,9 @@ def cka_sensitivity(
     `K` and `L` are the centred kernels of two layers. HSIC is summed over minibatches, as in `cka`.
     The other symbols are:
 
-    * `S`: the images of each batch with the largest `sum_j K_ij^2`, and those with the largest
-      `sum_j L_ij^2`. The number of images is `fraction` of the batch for each layer.
-    * `K_1` and `L_1`: the kernels of the first principal component of each layer in a batch.
+    * `S`: the images of each batch with the largest `sum_j K_ij^2`, and the images with the largest
+      `sum_j L_ij^2`. Each of the two groups has `fraction` of the images of the batch.
+    * `K_1` and `L_1`: the kernels of the first principal component of the two layers in a batch.
     * `P`: the centred linear kernel of the pixels. `K` and `L` are regressed on it.
 
     Three papers show why these parts matter:
@@ -57,25 +57,27 @@ def cka_sensitivity(
       https://arxiv.org/abs/2202.00095).
 
     Args:
-        features_x, images, features_y: as for `cka`. Without images, precomputed activations have
-            no pixels, and `"pixels"` is NaN.
-        fraction: fraction of the images of a batch that each of the two layers contributes to `S`;
-            at least one image.
-        unbiased: whether HSIC is unbiased. If False, the centred kernels keep their diagonals
-            (Kornblith et al. 2019), and CKA is larger for smaller batches.
+        features_x, images, features_y: as for `cka`. With precomputed activations and no images,
+            there are no pixels, and the part `"pixels"` is NaN.
+        fraction: fraction of the images of a batch that each of the two layers contributes to `S`.
+            Each layer contributes at least one image.
+        unbiased: whether to use the unbiased HSIC. If False, the centred kernels keep their
+            diagonals (Kornblith et al. 2019), and CKA is larger for smaller batches.
 
     Returns:
-        Dataset of `cka` and `stderr` of shape (layer_x, layer_y), as from `cka`, and of three
-        variables of shape (part, layer_x, layer_y), for the parts `"images"`, `"component"` and
-        `"pixels"`. `share` is the part's share of the numerator of CKA. `without` is CKA without
-        the part. `change_stderr` is the standard error of `without - cka` on the same images.
-        Standard errors are jackknifed over batches. `without` is 0 if a layer consists only of the
-        component or of the pixels, such as a rotation of the pixels. It may lie outside [-1, 1],
-        as an unbiased CKA may.
+        Dataset with `cka` and `stderr` of shape (layer_x, layer_y), as from `cka`. It has three
+        more variables, of shape (part, layer_x, layer_y). The parts are `"images"`, `"component"`
+        and `"pixels"`.
+
+        * `share`: the part's share of the numerator of CKA.
+        * `without`: CKA without the part. It is 0 if a layer consists of this part only. An example
+          is a layer that rotates the pixels. Like any unbiased CKA, it may lie outside [-1, 1].
+        * `change_stderr`: standard error of `without - cka` on the same images, a jackknife over
+          batches.
 
     Raises:
-        ValueError: for batches of fewer than 8 images, a fraction outside of (0, 0.25], and as for
-            `cka`.
+        ValueError: if a batch has fewer than 8 images or `fraction` is outside (0, 0.25]. Also as
+            for `cka`.
 
     Examples:
         >>> sensitivity = analysis.cka_sensitivity(vit, images)

@@ -35,33 +35,38 @@ def intrinsic_dimension(
         participation_ratio = (sum_i l_i)^2 / sum_i l_i^2
         effective_rank      = exp(-sum_i p_i log p_i),  p_i = sqrt(l_i) / sum_j sqrt(l_j)
 
-    Here, `r1` and `r2` are the distances from an image to its two nearest neighbours (Facco et al.
-    2017, https://doi.org/10.1038/s41598-017-11873-y, equation 2), and `l` are the eigenvalues of
-    the covariance over images (effective rank: Roy and Vetterli 2007). TwoNN counts the directions
-    in which neighbours differ, even if images lie on a curved manifold. The other two measures
-    count the linear directions with much variance. All three grow with the number of images up to
-    their limit: `n` images of a Gaussian in `d` dimensions of equal variance have a participation
-    ratio of about `d n / (n + d)`. Compare models on equally many images.
+    Here, `r1` and `r2` are the distances from an image to its nearest and second nearest neighbour
+    (Facco et al. 2017, https://doi.org/10.1038/s41598-017-11873-y, equation 2). The `l_i` are the
+    eigenvalues of the covariance over images (Roy and Vetterli 2007, for the effective rank). TwoNN
+    counts the directions in which neighbours differ, even if images lie on a curved manifold. The
+    other two measures count the linear directions with much variance.
 
-    TwoNN is the maximum-likelihood estimate of `d`. It censors the tenth of the images with the
-    largest ratios `r2 / r1`, which the paper leaves out: it uses the fact that these ratios are
-    larger than the others, but not their values.
+    All three measures grow with the number of images up to a limit. For example, `n` samples of a
+    `d`-dimensional Gaussian with equal variances have a participation ratio of about `d n / (n +
+    d)`. Compare models on equally many images.
+
+    TwoNN is the maximum-likelihood estimate of `d`. The paper leaves out the tenth of the images
+    with the largest ratios `r2 / r1`. Here, these images are censored instead: the estimate uses
+    the fact that their ratios are larger than the others, but not the values of the ratios.
 
     Args:
         features, images, tokens: as in `vit_tf.analysis`.
 
     Returns:
-        Dataset of `dimension` and `stderr` of shape (measure, layer), with the measures `"two_nn"`,
-        `"participation_ratio"` and `"effective_rank"`. `leave_one_out`, of shape (batch, measure,
-        layer), holds the values without each of 10 groups of images. `stderr` is their jackknife
-        standard error, and paired differences between models use them. They are first-order
-        approximations for the measures that depend on eigenvalues. TwoNN leaves out images that
-        equal another image in a layer: the attribute `duplicates` is the largest number of such
-        images in any layer.
+        Dataset with the following variables and attribute. The measures are `"two_nn"`,
+        `"participation_ratio"` and `"effective_rank"`.
+
+        * `dimension` and `stderr`, of shape (measure, layer): the values and their standard errors,
+          computed from `leave_one_out` by the jackknife.
+        * `leave_one_out`, of shape (batch, measure, layer): the values without each of 10 groups of
+          images. It allows paired comparisons of models. Participation ratio and effective rank
+          without a group are first-order approximations.
+        * The attribute `duplicates` is the largest number of images, over all layers, whose
+          features equal those of another image. TwoNN leaves such images out.
 
     Raises:
-        ValueError: for fewer than 20 images, activations that are not finite, and a layer with
-            fewer than 20 distinct images, which is named.
+        ValueError: if there are fewer than 20 images, if activations are not finite, or if a layer
+            has fewer than 20 distinct feature vectors (the message names the layer).
 
     Examples:
         >>> dimension = analysis.intrinsic_dimension(vit, images)

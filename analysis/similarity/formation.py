@@ -138,36 +138,42 @@ EXPECTED = (
 class FormationRecorder(Recorder):
     """Records, while a model is trained, how its layers change and how well they classify.
 
-    At the start and after every `every` epochs, it records the CKA of each layer with itself at the
-    start and at the previous record, on the same images (as `cka` of two models), and the accuracy
-    of a ridge classifier on the features of a few images (as `few_shot` at one `l2`). It stores
-    kernels of the images, not weights: a record costs one forward pass, which is compiled once per
-    `fit`. If an optimizer averages the weights, the weights before averaging are measured.
+    At the start of the training and then every `every` epochs, it records two things. The first is
+    the CKA of each layer with the same layer at the start, and with the same layer at the previous
+    record, on the same images (computed as by `cka` for two models). The second is the accuracy of
+    a ridge classifier on the features of a few images (computed as by `few_shot` with one `l2`).
 
-    With a folder, a killed run can resume: `formation-state/` holds the records of the last two
-    epochs. Put the callback before the one that saves the weights, which may then be one epoch
-    older than the last record. Only the first of several workers writes.
+    It stores kernels of the images, not weights. A record costs one forward pass, which is compiled
+    once per `fit`. If the optimizer keeps a moving average of the weights, the weights without
+    averaging are measured.
+
+    With a folder, a killed run can resume: `formation-state/` holds the two latest records. Put
+    this callback before the callback that saves the weights. The saved weights may then be one
+    epoch older than the last record, which a resumed run allows. With several workers, only the
+    first one writes.
 
     Args:
         features: callable from images to `{layer: tensor}` that shares the weights of the model
-            being trained, such as `vit_tf.submodel(model, "block*/mlp/sum")`; or a function from
-            the model to such a callable, such as `lambda model: vit_tf.submodel(model,
-            "block*/mlp/sum")`.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`, for
-            CKA. It is read once. For each layer and batch, a kernel of example x example is stored.
+            being trained, such as `vit_tf.submodel(model, "block*/mlp/sum")`. It may also be a
+            function from the model to such a callable, such as `lambda model:
+            vit_tf.submodel(model, "block*/mlp/sum")`.
+        images: images for CKA, an array of shape (example, height, width, channel) or a batched
+            `tf.data.Dataset`. They are read once. For each layer and batch, a kernel of shape
+            (example, example) is stored.
         every: number of epochs between records.
-        probes: `(train, test, num_classes)`, or None. Both data sets consist of (images, labels):
-            `train` has a few images to fit the probes, and `test` has other images to score them.
-            They are read once.
+        probes: tuple `(train, test, num_classes)`, or None for no classifiers. `train` and `test`
+            are data sets of (images, labels), which are read once. The ridge classifiers are fitted
+            on `train`, which has a few images, and scored on `test`, which has other images.
         l2: strength of the penalty of the ridge classifiers.
-        folder: folder of `formation.nc` and `formation-state/`, or None.
-        log_dir: folder for TensorBoard's scalars of each layer, or None.
+        folder: folder in which `formation.nc` and `formation-state/` are written; None writes
+            nothing.
+        log_dir: folder for TensorBoard scalars of each layer; None writes none.
 
     Raises:
-        ValueError: for an `every` or `l2` out of range, batches of fewer than 4 images, or labels
-            outside the classes. During training: for `features` that have neither of these forms or
-            belong to another model, a layer that is constant or not finite, and records in `folder`
-            that belong to other images or to a later epoch.
+        ValueError: if `every` or `l2` is out of range, if a batch has fewer than 4 images, or if a
+            label is outside the classes. During training, it is raised if `features` has neither of
+            the two forms or belongs to another model, and if a layer is constant or not finite. It
+            is also raised if the records in `folder` belong to other images or to a later epoch.
     """
 
     def __init__(

@@ -50,33 +50,39 @@ def head_similarity(
 ) -> Statistic[xr.Dataset]:
     """CKA between subsets of a ViT block's heads and the layers of another model.
 
-    For each subset, the result has the minibatch CKA (as in `cka`) between the outputs of its
-    heads, at all tokens, and each layer of the other model, and the mean attention distance of the
-    subset (Raghu et al. 2021, section 5, figure 5). The linear kernel of a subset is the sum of its
-    heads' kernels, so the HSIC of every subset follows from the HSIC of single heads:
+    Two values are computed for each subset of heads (Raghu et al. 2021, section 5, figure 5). The
+    first is the minibatch CKA, as in `cka`, between the outputs of these heads at all tokens and
+    each layer of the other model. The second is the mean attention distance of these heads. The
+    linear kernel of a subset is the sum of the kernels of its heads, so the HSIC of every subset
+    follows from the HSIC of single heads:
 
         HSIC(S, T) = sum over s in S and t in T of HSIC(s, t)
 
     Args:
-        features_vit: a model, or a callable from images to taps, with `"{block}/attention/weights"`
-            of shape (example, head, query, key) and `"{block}/attention/heads"` of shape (example,
-            token, head, channel).
-        features_other: a model, or a callable from images to `{layer: tensor}`, such as a ResNet's
-            lower layers.
+        features_vit: a ViT, or a callable from images to taps. The tap
+            `"{block}/attention/weights"` has the shape (example, head, query, key), and the tap
+            `"{block}/attention/heads"` has the shape (example, token, head, channel).
+        features_other: the other model, or a callable from images to `{layer: tensor}`, such as the
+            lower layers of a ResNet.
         images: as in `vit_tf.analysis`.
-        grid: `TokenGrid` of the ViT's tokens, or a pair (rows, columns); by default the features'.
+        grid: `TokenGrid` of the ViT's tokens, or a pair (rows, columns). The default is the grid of
+            `features_vit`.
         block: name of the block.
 
     Returns:
-        Dataset with `cka` and `stderr` of shape (order, subset, layer), and `distance` of shape
-        (order, subset) in pixels. `left_out` of shape (order, subset) counts the queries that have
-        no distance, as for `attention_distance`. `order` is `"local"` (heads of the smallest
-        distance first) or `"global"` (largest first), `subset` the number of heads; both orders
-        end with all heads.
+        Dataset with the following coordinates and variables.
+
+        * `order` is `"local"` or `"global"`. The order `"local"` adds the heads with the smallest
+          attention distance first, the order `"global"` those with the largest.
+        * `subset` is the number of heads in the subset, up to all heads.
+        * `cka` and `stderr`, of shape (order, subset, layer): CKA and its standard error.
+        * `distance`, of shape (order, subset): mean attention distance in pixels.
+        * `left_out`, of shape (order, subset): number of queries that have no attention distance,
+          as for `attention_distance`.
 
     Raises:
-        ValueError: without a grid, for taps that do not exist or do not have these shapes, a head
-            that attends to prefix tokens only, and as for `attention_distance` and `cka`.
+        ValueError: if there is no grid, if a tap does not exist or has another shape, or if a head
+            attends to prefix tokens only. Also as for `attention_distance` and `cka`.
 
     Examples:
         >>> similarity = analysis.head_similarity(vit, bit, images, block="block01")

@@ -34,35 +34,44 @@ def localization(
 
         CKA(t, p) = sum_b HSIC(t, p) / sqrt(sum_b HSIC(t, t) sum_b HSIC(p, p))
 
-    Sums are over the minibatches b. HSIC is the unbiased one of `cka`, between all channels of
-    token t and all pixels of patch p (Raghu et al. 2021, section 7, figures 9, 10, D.1 to D.3).
-    Layers are compared on one grid: measure the stages of a ResNet one by one.
+    Sums are over the minibatches b. HSIC is computed between all channels of token t and all pixels
+    of patch p, with the unbiased estimator that `cka` uses (Raghu et al. 2021, section 7, figures
+    9, 10, D.1 to D.3). All layers of a call must have the same grid: measure the stages of a ResNet
+    one by one.
 
-    CKA is undefined for a patch that is the same in all images of each batch, or in all but one,
-    such as a blank corner: its cells are NaN, and the attribute `constant_patches` counts such
-    patches. Memory holds a kernel of example x example float32 values for each token of each layer
-    and for each patch. For the 12 x 197 + 196 kernels of a ViT-B/16 and batches of 128 images, they
-    need 168 MB. Select fewer `tokens` for larger batches.
+    CKA is undefined for a patch that is the same in all images of each batch, or in all images but
+    one, such as a blank corner. The cells of such a patch are NaN, and the attribute
+    `constant_patches` counts such patches.
+
+    A float32 kernel of shape (example, example) is kept in memory for each token of each layer and
+    for each patch. The 12 x 197 + 196 kernels of a ViT-B/16 need 168 MB for batches of 128 images.
+    Select fewer `tokens` for larger batches.
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
-            channel), or (example, row, column, channel), each position a token, row by row.
+        features: a model, or a callable from images to `{layer: tensor}`. A tensor has the shape
+            (example, token, channel) or (example, row, column, channel). In the second case, each
+            position is a token, counted row by row.
         images, grid: as in `vit_tf.analysis`.
-        tokens: positions of the tokens to measure, in the sequence with its prefix; all by default.
+        tokens: indices of the tokens to measure, in the sequence with its prefix tokens. The
+            default is all tokens.
 
     Returns:
-        DataArray of shape (layer, token, row, column). The coordinates `token_row` and
-        `token_column` are the token's own position, NaN for prefix tokens. CKA is not clamped to
-        [0, 1]. For several batches, two attributes show the error over images. They are lists with
-        a value for each batch, computed for the last layer without that batch. The attribute
-        `own_share_without_batch` holds the share of tokens whose most similar patch is their own.
-        The attribute `rank_without_batch` holds the share of other patches with a lower CKA than
-        the token's own patch, averaged over tokens.
+        DataArray of CKA, of shape (layer, token, row, column). CKA is not clamped to [0, 1]. The
+        coordinates `token_row` and `token_column` give the position of the token on the grid. They
+        are NaN for prefix tokens.
+
+        With several batches, two attributes allow an error over images to be computed. Both are
+        lists with one value per batch, computed for the last layer without this batch.
+
+        * `own_share_without_batch`: share of tokens whose most similar patch is their own.
+        * `rank_without_batch`: share of other patches with a lower CKA than the token's own patch,
+          averaged over tokens.
 
     Raises:
-        ValueError: for taps that do not share a grid that tiles the images, unknown `tokens`, fewer
-            than 4 examples in a batch other than the last, a constant token (the message names it
-            and its layer), or values that are not finite.
+        ValueError: if the layers do not have one common grid that divides the images evenly, if
+            `tokens` contains an unknown index, or if a batch other than the last has fewer than 4
+            examples. Also if a token is constant (the message names the token and its layer), or if
+            values are not finite.
 
     Examples:
         >>> similarity = analysis.localization(vit, images, tokens=[0, 5])

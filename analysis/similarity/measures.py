@@ -273,13 +273,13 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
 
         k(a, b) = exp(-|a - b|^2 / (2 sigma^2)),    sigma = bandwidth * median |a - b|
 
-    The median is over the pairs of different images of the batch (Kornblith et al. 2019, section 3,
-    "kernel selection"). HSIC is unbiased and summed over batches, as in `cka`. Values are not
-    clamped. As the bandwidth grows, they approach the CKA of linear kernels.
+    The median is taken over all pairs of different images in the batch (Kornblith et al. 2019,
+    section 3, "kernel selection"). HSIC is unbiased and summed over batches, as in `cka`. Values
+    are not clamped. For large bandwidths, the values approach the CKA of linear kernels.
 
-    Scale: 0 (independent) to 1; estimates may lie outside. The measure is invariant to orthogonal
-    maps, isotropic scaling and translation, but not to other invertible linear maps. Memory: images
-    x images for each layer.
+    The scale is 0 (independent) to 1, but estimates may lie outside. The measure is invariant to
+    orthogonal maps, isotropic scaling and translation, but not to other invertible linear maps.
+    Memory grows as (images per batch)^2 for each layer.
 
     Args:
         bandwidth: standard deviation of the kernel as a fraction of the median distance, above 0.
@@ -288,7 +288,7 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
         A `Measure` for `similarities(..., measures=[...])`.
 
     Raises:
-        ValueError: for a bandwidth that is not above 0.
+        ValueError: if the bandwidth is not above 0.
 
     Examples:
         >>> measure = analysis.rbf_cka(0.2)
@@ -317,20 +317,23 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
 
 @made_once
 def token_cka() -> Measure:
-    """CKA of single tokens: each token of a layer and the token at the same position in another.
+    """CKA between tokens at the same position in two layers.
 
         CKA(X, Y) = sum_t HSIC(X_t, Y_t) / sqrt(sum_t HSIC(X_t, X_t) sum_t HSIC(Y_t, Y_t))
 
     Sums are over tokens t and minibatches, with linear kernels and the unbiased HSIC of `cka`. The
-    kernel of `cka` is the sum of the kernels of all tokens: `cka` compares whole images, and
-    `token_cka` compares each position. Positions of a map are tokens, and a vector is one token.
+    kernel in `cka` is the sum of the kernels of all tokens. Thus `cka` compares whole images, and
+    `token_cka` compares each position. Each position of a feature map is a token. A layer with one
+    vector per image has one token.
 
-    Scale: 0 (independent) to 1; estimates may lie outside. The measure is invariant to an
+    The scale is 0 (independent) to 1, but estimates may lie outside. The measure is invariant to an
     orthogonal map and a translation of each token separately, and to isotropic scaling of all
-    tokens. Unlike CKA, it is not invariant to a permutation of the tokens. Between layers with
-    different numbers of tokens, the value is NaN. Memory: tokens x
-    images x images for each layer, the most of all measures: 1.1 GB for 84 layers of 197 tokens in
-    batches of 128 images. Select fewer layers for larger batches.
+    tokens. Unlike CKA, it is not invariant to a permutation of the tokens. The value is NaN for
+    layers with different numbers of tokens.
+
+    Memory grows as tokens x (images per batch)^2 for each layer, the most of all measures. For
+    example, 84 layers of 197 tokens need 1.1 GB in batches of 128 images. Select fewer layers for
+    larger batches.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -384,16 +387,20 @@ UNKNOWN = "layers with too many directions together for so few images"
 def svcca(variance: float = 0.99) -> Measure:
     """Mean canonical correlation of the directions of largest variance.
 
-    The features of each layer are centred over the batch. The fewest principal directions that
-    explain the share `variance` of the variance are kept, and `cca` compares these (Raghu et al.
-    2017, section 2.1). Values are averaged over batches.
+    First, the features of each layer are centred over the batch and reduced to their first
+    principal directions, as few as explain the share `variance` of the variance. Then `cca`
+    compares the reduced features (Raghu et al. 2017, section 2.1). Values are averaged over
+    batches.
 
-    Scale: 0 to 1. Independent layers of d directions each score about sqrt(d / n) for n images,
-    which is far above 0 for large d. If two layers have more than n - 1 directions together, their
-    subspaces always intersect, and the value is NaN: use larger batches or a smaller `variance`.
-    The measure is invariant to orthogonal maps, isotropic scaling and translation, but not to other
-    invertible linear maps, which change the directions that are kept. Memory: images x images for
-    each layer, whatever the width; time: images cubed for each pair.
+    The scale is 0 to 1. Two independent layers with d directions each score about sqrt(d / n) in
+    batches of n images, which is far above 0 for large d. If two layers together have more than n -
+    1 directions, their subspaces always intersect. The value is then NaN: use larger batches or a
+    smaller `variance`.
+
+    The measure is invariant to orthogonal maps, isotropic scaling and translation. Other invertible
+    linear maps change the directions that are kept, so the measure is not invariant to them. For
+    batches of n images, memory grows as n^2 for each layer, whatever its width, and time grows as
+    n^3 for each pair of layers.
 
     Args:
         variance: share of the variance that is kept, above 0 and at most 1.
@@ -402,7 +409,7 @@ def svcca(variance: float = 0.99) -> Measure:
         A `Measure` for `similarities(..., measures=[...])`.
 
     Raises:
-        ValueError: for a share out of range.
+        ValueError: if `variance` is not above 0 and at most 1.
 
     Examples:
         >>> measure = analysis.svcca(variance=0.9)
@@ -426,14 +433,15 @@ def cca() -> Measure:
 
         rho_1, rho_2, ... = singular values of Q_X' Q_Y,    value = mean of the min(d_X, d_Y) first
 
-    Here, Q is an orthonormal basis of the space that the columns of the centred features span. It
-    has d directions: those with more than 1e-10 of the largest variance (Hotelling 1936; Kornblith
-    et al. 2019, section 3.2). Values are averaged over batches.
+    Here, Q is an orthonormal basis of the space that the columns of the centred features span. The
+    number of its directions is d. Directions whose variance is at most 1e-10 of the largest
+    variance do not count (Hotelling 1936; Kornblith et al. 2019, section 3.2). Values are averaged
+    over batches.
 
-    The scale is the same as for `svcca`. The value is NaN if d_X + d_Y exceeds n - 1 for batches of
-    n images. A batch must have more images than the two layers have channels together: pool the
-    tokens, and use large batches. The measure is invariant to every invertible linear map and
-    translation of either layer. Memory and time are the same as for `svcca`.
+    The scale is the same as for `svcca`. The value is NaN if d_X + d_Y exceeds n - 1 in batches of
+    n images. Therefore, a batch must have more images than the two layers together have channels:
+    pool the tokens, and use large batches. The measure is invariant to every invertible linear map
+    and translation of either layer. Memory and time are the same as for `svcca`.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -452,20 +460,22 @@ def cca() -> Measure:
 
 @made_once
 def pwcca() -> Measure:
-    """Mean canonical correlation, weighted by how much of the first layer each direction explains.
+    """Mean canonical correlation, weighted by how much each direction explains of the first layer.
 
         value = sum_i a_i rho_i / sum_i a_i,    a_i = sum_j |<h_i, x_j>|
 
-    Here, h_i are the canonical directions of the first layer (`layer_x`), unit vectors over the
-    images, and x_j are its centred channels (Morcos et al. 2018, section 2.2, equation 2). The
-    measure is not symmetric: the weights belong to `layer_x`. Values are averaged over batches.
+    Here, the h_i are the canonical directions of the first layer (`layer_x`). They are unit vectors
+    over the images. The x_j are the centred channels of `layer_x` (Morcos et al. 2018, section 2.2,
+    equation 2). The measure is not symmetric, because the weights are those of `layer_x`. Values
+    are averaged over batches.
 
-    The scale is the same as for `cca`, and values are NaN for the same layers. They are also NaN
-    for layers of more than 4096 channels, which would need as many images. The measure is invariant
-    to every invertible linear map of `layer_y`, and to isotropic scaling and translation of both
-    layers. It is not invariant to orthogonal maps of `layer_x`, since the weights depend on its
-    channels. Memory: images x images, and images x
-    channels, for each layer; time: images cubed, and images x images x channels, for each pair.
+    The scale is the same as for `cca`, and values are NaN for the same layers. Values are also NaN
+    for layers with more than 4096 channels, because such layers would need batches of more than
+    4096 images. The measure is invariant to every invertible linear map of `layer_y`, and to
+    isotropic scaling and translation of both layers. It is not invariant to orthogonal maps of
+    `layer_x`, since the weights depend on its channels. For batches of n images and layers of c
+    channels, memory grows as n^2 + n c for each layer, and time grows as n^3 + n^2 c for each pair
+    of layers.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -575,13 +585,14 @@ def procrustes() -> Measure:
         angle = arccos(|X' Y|_* / (|X|_F |Y|_F)),    value = 1 - angle / (pi / 2)
 
     X and Y are features centred over the batch, and |.|_* is the nuclear norm, the sum of singular
-    values (Williams et al. 2021, equation 5, for the group of orthogonal maps). The angle is a
-    metric: it obeys the triangle inequality, which CKA does not. Values are averaged over batches.
+    values (Williams et al. 2021, equation 5, for the group of orthogonal maps). Unlike CKA, the
+    angle is a metric: it satisfies the triangle inequality. Values are averaged over batches.
 
-    Scale: 0 (unrelated) to 1. With few images, independent layers of many channels score above 0:
-    compare only values of the same batch size. The measure is invariant to orthogonal maps,
-    isotropic scaling and translation, but not to other invertible linear maps. Memory: images x
-    images for each layer, whatever the width; time: images cubed for each pair.
+    The scale is 0 (unrelated) to 1. With few images, independent layers of many channels score
+    above 0: compare only values measured with the same batch size. The measure is invariant to
+    orthogonal maps, isotropic scaling and translation, but not to other invertible linear maps. For
+    batches of n images, memory grows as n^2 for each layer, whatever its width, and time grows as
+    n^3 for each pair of layers.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -621,13 +632,15 @@ def rsa(correlation: str = "pearson") -> Measure:
 
         value = corr(d_X, d_Y),    d_X = (|x_i - x_j| for the pairs i < j of images of the batch)
 
-    Euclidean distances are correlated (Kriegeskorte et al. 2008, "representational similarity
-    analysis"), or their ranks, where ties get their mean rank. Values are averaged over batches.
+    The Euclidean distances of all pairs of images are computed in each layer, and the distances in
+    two layers are correlated, or the ranks of these distances (Kriegeskorte et al. 2008,
+    "representational similarity analysis"). Equal distances get their mean rank. Values are
+    averaged over batches.
 
-    Scale: -1 to 1, 0 for unrelated distances. The measure is invariant to orthogonal maps,
-    isotropic scaling and translation, but not to other invertible linear maps. With ranks, it is
-    also invariant to any increasing function of the distances. Memory: images x images for each
-    layer.
+    The scale is -1 to 1, and 0 for unrelated distances. The measure is invariant to orthogonal
+    maps, isotropic scaling and translation, but not to other invertible linear maps. With ranks, it
+    is also invariant to any increasing function of the distances. Memory grows as (images per
+    batch)^2 for each layer.
 
     Args:
         correlation: `"pearson"` or `"spearman"`.
@@ -668,27 +681,28 @@ def _ranks(layers: Layers) -> tf.Tensor:
 
 @made_once
 def mutual_knn(k: int = 10) -> Measure:
-    """Mean share of the k nearest neighbours of an image that two representations have in common.
+    """Share of the k nearest neighbours of an image that two layers have in common, on average.
 
         value = mean over images i of |N_X(i) and N_Y(i)| / k
 
-    Here, N(i) are the k other images of the batch with the largest cosine similarity to image i.
-    Features are not centred (Huh et al. 2024, "The Platonic Representation Hypothesis", appendix A
-    and its code). Ties go to the earlier images. Values are averaged over batches.
+    Here, N(i) is the set of the k other images of the batch with the largest cosine similarity to
+    image i. Features are not centred (Huh et al. 2024, "The Platonic Representation Hypothesis",
+    appendix A and its code). Of images with equal similarity, the earlier ones in the batch are
+    taken. Values are averaged over batches.
 
-    Scale: 0 to 1; independent representations share k / (n - 1) for batches of n images, so compare
-    only values of the same k and batch size. The measure is invariant to orthogonal maps and to
+    The scale is 0 to 1. Independent layers score k / (n - 1) in batches of n images, so compare
+    only values with the same k and batch size. The measure is invariant to orthogonal maps and to
     scaling, even of each image separately, but not to translation or other invertible linear maps.
-    Memory: images x images for each layer.
+    Memory grows as n^2 for each layer.
 
     Args:
-        k: number of neighbours; batches need k + 2 images.
+        k: number of neighbours. A batch must have at least k + 2 images.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
 
     Raises:
-        ValueError: for a `k` below 1.
+        ValueError: if `k` is below 1.
 
     Examples:
         >>> measure = analysis.mutual_knn(k=5)
@@ -720,21 +734,23 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
 
         R^2 = 1 - sum_f |Y_f - mean - (X_f - mean) W_f|^2 / sum_f |Y_f - mean|^2
 
-    W_f and the means are fitted on the images of a batch that are not in fold f. The penalty is
-    `l2` times the mean of the squared lengths of their centred features (ridge regression as in
-    Schrimpf et al. 2018, "Brain-Score", and Kornblith et al. 2019, section 3.1). Image i of a batch
-    is in fold i modulo `folds`. Sums of squares are added over folds, channels and batches before
-    the ratio. The measure is not symmetric: x predicts y.
+    For each fold f, W_f and the means are fitted on the images of the batch that are not in f.
+    Image i of a batch is in fold i modulo `folds`. The penalty of the ridge regression is `l2`
+    times the mean squared length of the centred features of these images (Schrimpf et al. 2018,
+    "Brain-Score"; Kornblith et al. 2019, section 3.1). Sums of squares are added over folds,
+    channels and batches before the ratio is taken. The measure is not symmetric: `layer_x` predicts
+    `layer_y`.
 
-    Scale: at most 1; 0 for a prediction that is no better than the mean of the other images, and
-    negative for a worse one. Values are not clamped. The measure is invariant to orthogonal maps,
-    isotropic scaling and translation of either layer, but not to other invertible linear maps.
-    Memory: images x images for each layer, whatever the width; time: images cubed for each layer,
-    images squared for each pair.
+    Values are at most 1 and are not clamped. The value is 0 if the prediction is only as good as
+    the mean of the other images, and negative if it is worse. The measure is invariant to
+    orthogonal maps, isotropic scaling and translation of either layer, but not to other invertible
+    linear maps. For batches of n images, memory grows as n^2 for each layer, whatever its width.
+    Time grows as n^3 for each layer and as n^2 for each pair of layers.
 
     Args:
-        l2: strength of the penalty, above 0.
-        folds: number of folds, at least 2; batches need twice as many images.
+        l2: strength of the ridge penalty, above 0.
+        folds: number of folds, at least 2. A batch must have at least twice as many images as
+            folds.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.

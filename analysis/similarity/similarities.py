@@ -60,41 +60,54 @@ def similarities(
     measures: Sequence[str | Measure] | None = None,
     tokens: str | None = None,
 ) -> Statistic[xr.Dataset]:
-    """Several measures of the similarity of layers, of one or two models, in one pass over images.
+    """Several similarity measures between layers of one or two models, in one pass over the images.
 
     The measures are `cka`, `rbf_cka`, `token_cka`, `procrustes`, `svcca`, `cca`, `pwcca`, `rsa`,
-    `mutual_knn` and `linear_predictivity`; their own docstrings describe their invariances and
-    scales. All but `token_cka` and `pwcca` are computed from the images x images kernels of a
-    batch, which are computed once for all measures. Memory therefore does not grow with the width
-    of a layer or the number of batches. For batches of n images, it holds about eight n x n float64
-    matrices for each layer. A measure is defined on a batch and depends on the batch size. Values
-    are averaged over batches (for CKA and `linear_predictivity`, sums are taken over batches before
-    the ratio). Drop a last batch that is much smaller.
+    `mutual_knn` and `linear_predictivity`. The docstring of each measure describes its scale and
+    its invariances.
+
+    A measure is computed on each batch and depends on the batch size. Values are averaged over
+    batches. The CKA measures and `linear_predictivity` are ratios of sums over all batches instead.
+    Drop a last batch that is much smaller than the others.
+
+    All measures except `token_cka` and `pwcca` use only the kernel of each layer, of shape
+    (example, example). It is computed once per batch for all measures. Memory therefore does not
+    grow with the width of a layer or the number of batches: it is about eight float64 matrices of
+    shape (example, example) for each layer.
 
     Args:
-        features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`;
-            or, without images, precomputed activations: `{layer: array of shape (example, ...)}`.
+        features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`.
+            Without `images`, a dict of precomputed activations, `{layer: array of shape (example,
+            ...)}`.
         images: as in `vit_tf.analysis`.
-        features_y: the second model, or its activations; by default the layers of the first are
-            compared.
-        measures: list of names or of measures with settings of their own, `["cka", rbf_cka(0.2)]`.
-            The default is all measures, without `"token_cka"` if `tokens` are pooled.
-        tokens: representation of an image. The default is all activations of a layer, flattened, as
-            in `cka`. `"cls"` is the CLS token, and `"spatial"` or `"all"` the mean of these tokens.
+        features_y: the second model, or its precomputed activations. By default, the layers of the
+            first model are compared with each other.
+        measures: list of measure names, or of measures with their own settings, such as `["cka",
+            rbf_cka(0.2)]`. The default is all measures. If `tokens` is given, the default does not
+            include `"token_cka"`.
+        tokens: how an image is represented by a layer. The default uses all activations of the
+            layer, flattened, as in `cka`. `"cls"` uses the CLS token, `"spatial"` the mean of the
+            spatial tokens, and `"all"` the mean of all tokens.
 
     Returns:
-        Dataset with `similarity` and `stderr`, both of shape (measure, layer_x, layer_y),
-        `disagreement` of shape (layer_x, layer_y), as computed by `disagreement`, and
-        `invariant(measure)`, the invariances in words. The standard error is the jackknife over
-        batches; it is NaN, with a warning, for a single batch. A pair of layers without a value is
-        NaN, with a warning that names the reason. The attribute `settings` holds the settings of
-        the measures, `remainder` counts the examples of a last batch that is too small, and
-        `constant_layers` names the layers that were left out.
+        Dataset with the following variables and attributes.
+
+        * `similarity`, of shape (measure, layer_x, layer_y): the similarities. If a measure is
+          undefined for a pair of layers, the value is NaN, and a warning names the reason.
+        * `stderr`, of the same shape: the standard error, a jackknife over batches. With a single
+          batch, it is NaN, with a warning.
+        * `disagreement`, of shape (layer_x, layer_y): the largest rank of the pair by any measure
+          minus its smallest rank. Ranks run from 0 (the least similar pair) to 1 (the most similar
+          pair).
+        * `invariant`, of shape (measure,): the invariances of each measure, in words.
+        * The attribute `settings` holds the settings of the measures. The attribute `remainder`
+          counts the examples in a last batch that was too small. The attribute `constant_layers`
+          names the layers that were left out.
 
     Raises:
-        ValueError: for unknown or repeated measures or `tokens`, a batch other than the last of
-            several that is smaller than a measure requires, a model with constant layers only, or
-            activations that are not finite (the message names the layer).
+        ValueError: if a measure is unknown or repeated, or if `tokens` is unknown. Also if a batch
+            other than the last is smaller than a measure requires, if all layers of a model are
+            constant, or if activations are not finite (the message names the layer).
 
     Examples:
         >>> similarity = analysis.similarities(vit, images, measures=["cka", analysis.rbf_cka(0.2)])
