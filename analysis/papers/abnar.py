@@ -30,7 +30,9 @@ ROLLOUT = Figure(
     draw=plot_attention_rollout,
     name="rollout-{model}",
     title="Attention rollout",
-    caption="Each panel shows from which image positions the content of the CLS token, or of the "
-    "mean token where there is none, comes after that layer, assuming that attention and skip "
-    "connection contribute half each.",
+    caption=(
+        "Each panel shows from which image positions the content of the CLS token comes after a "
+        "layer (without a CLS token, the content of the mean token). Attention and skip "
+        "connection are assumed to contribute half each."
+    ),
 )

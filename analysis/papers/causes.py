@@ -177,10 +177,11 @@ def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
     Share of heads whose removal lowers accuracy by less than one point.
 
     Michel et al. 2019 count the heads of language models whose removal causes no statistically
-    significant loss. That number depends on the number of examples, so this package uses a margin
-    of one point instead. The threshold is 1/2 (most heads). The interval is over images, for all
-    heads of this model. Its lower end counts the heads whose interval lies below the margin, and
-    its upper end counts those whose interval does not lie above it.
+    significant loss. This count depends on the number of examples, so this package uses a margin of
+    one point instead. The threshold is 1/2 (most heads). The interval is over images, for all heads
+    of this model. The loss due to each head has its own interval. The lower end of the share counts
+    the heads whose interval lies below the margin. The upper end counts the heads whose interval
+    does not lie above the margin.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     dims = ("layer", "head")
@@ -216,8 +217,8 @@ def _share_below(
 def global_heads_matter(effects: xr.Dataset) -> Estimate:
     """Rank correlation between attention distance and head importance.
 
-    Spearman's correlation, over all heads, between attention distance and the change of the
-    output when the head is removed. Above 0, global heads matter more.
+    Spearman's correlation over all heads between two values: the attention distance of a head, and
+    the change of the output when the head is removed. If it is above 0, global heads matter more.
     """
     dims = ("layer", "head")
     pairs = [
@@ -231,10 +232,10 @@ def global_heads_matter(effects: xr.Dataset) -> Estimate:
 def vits_survive_layers(effects: xr.Dataset) -> Estimate:
     """ViTs are robust to the removal of almost any single layer.
 
-    Share of blocks that cost less than five points of accuracy when their branches are removed.
+    Share of blocks whose branches can be removed at a loss of less than five points of accuracy.
 
-    The margin of five points is this package's. The threshold is 1/2 (most blocks). The interval is
-    computed as for attention heads.
+    The margin of five points is a choice of this package. The threshold is 1/2 (most blocks). The
+    interval is computed as for attention heads.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     of_branches = effects.sel(path=["branch"])
@@ -245,12 +246,12 @@ def vits_survive_layers(effects: xr.Dataset) -> Estimate:
 def classes_emerge(lens: xr.Dataset) -> Estimate:
     """Class representations emerge over the layers in the space of the class embedding.
 
-    Relative depth at which the logit lens reaches half of its final accuracy above chance: 0 is the
-    first block, 1 the last.
+    Relative depth at which the logit lens reaches half of its final accuracy above chance. The
+    depth is 0 at the first block and 1 at the last block.
 
-    The accuracy at the last block is that of the model itself, so it does not show where classes
-    emerge. The threshold, a quarter of the depth, is a convention. The interval follows from
-    Wilson's interval over images for the accuracy of each block.
+    The accuracy at the last block is the accuracy of the model itself, so it does not show where
+    classes emerge. The threshold, a quarter of the depth, is a convention. The interval follows
+    from Wilson's interval over images for the accuracy of each block.
     """
     accuracy = blocks_of(expect_variable(lens, "accuracy", ("layer",))).values
     require_above_chance(accuracy[-1], lens.attrs, "the ViT")
@@ -280,8 +281,10 @@ HEADS = Figure(
     name="head-effects-{model}",
     show="analysis.plots.plot_head_ablation",
     title="Head ablation by attention distance",
-    caption="Each point is a head: its attention distance, and the change of the output without "
-    "it, with its 95 % CI over images.",
+    caption=(
+        "Each point is a head. The axes are its attention distance and the change of the output "
+        "without this head, with a 95 % CI over images."
+    ),
     claims=[heads_are_dispensable],
     quantities=[global_heads_matter],
 )
@@ -296,9 +299,12 @@ BLOCKS = Figure(
     draw=plot_skip_ablation,
     name="without-blocks",
     title="Accuracy without the skips or branches of a block",
-    caption="Each point is the change in accuracy of the trained model with one block ablated. "
-    "Without its branches a block is removed; without its skips it has no identity path. Models "
-    "trained without these skips have adapted to it.",
+    caption=(
+        "Each point is the change in accuracy of the trained model when one block is ablated. "
+        "Ablating the branches removes the block. Ablating the skips removes the identity path "
+        "through the block. Models that are trained without these skips have adapted to their "
+        "absence."
+    ),
     claims=[vits_survive_layers],
 )
 
@@ -312,8 +318,11 @@ TOKENS = Figure(
     draw=plot_token_ablation,
     name="without-tokens-{model}",
     title="Token ablation at half depth",
-    caption="Accuracy over the share of tokens removed; each line is an order of removal. Where a "
-    "line falls before that of random tokens, these tokens carry more information.",
+    caption=(
+        "Each line shows accuracy against the share of tokens removed, for one order of removal. "
+        "If a line falls earlier than the line for random tokens, the tokens removed first carry "
+        "more information than random tokens."
+    ),
 )
 
 LENS = Figure(
@@ -326,7 +335,9 @@ LENS = Figure(
     draw=plot_lens_accuracy,
     name="logit-lens-{model}",
     title="Logit-lens accuracy",
-    caption="Each point is the accuracy of the final norm and head applied to the output of a "
-    "block. Where the line rises, the block writes the class in the space of the head.",
+    caption=(
+        "Each point is the accuracy of the final norm and head, applied to the output of a "
+        "block. A block at which the line rises adds class information that the head can use."
+    ),
     claims=[classes_emerge],
 )

@@ -14,7 +14,7 @@ class Chapter:
 
 STRUCTURE = Chapter(
     "Representation structure",
-    "How similar are the representations of a model's layers, and those of two models? Raghu et "
+    "How similar are the representations of the layers of one model, and of two models? Raghu et "
     "al. (section 4) find a uniform similarity structure in ViTs and distinct stages in ResNets.",
     rank=1,
 )
@@ -26,27 +26,28 @@ LOCALITY = Chapter(
 )
 EMBEDDINGS = Chapter(
     "Patch and position embeddings",
-    "What do the patch and position embeddings learn? Dosovitskiy et al. (section 4.5) find "
-    "filters that resemble a low-dimensional basis for the fine structure of a patch, and position "
-    "embeddings whose similarity shows the rows and columns of the image.",
+    "What do the patch and position embeddings learn? Dosovitskiy et al. (section 4.5) find that "
+    "the filters resemble a low-dimensional basis for the fine structure of a patch. They also "
+    "find that the similarity of position embeddings shows the rows and columns of the image.",
     rank=3,
 )
 SKIPS = Chapter(
     "Skip connections",
-    "How much does each sublayer pass on by its skip connection, and how much by its branch? Raghu "
-    "et al. (section 6) find skip connections more influential in ViTs than in ResNets.",
+    "How much information does each sublayer pass on through its skip connection, and how much "
+    "through its branch? Raghu et al. (section 6) find skip connections more influential in ViTs "
+    "than in ResNets.",
     rank=4,
 )
 LOCALIZATION = Chapter(
     "Spatial information",
-    "Do tokens keep their spatial location up to the last block? Raghu et al. (section 7) find "
-    "that ViT tokens do, most clearly in models trained with a CLS token.",
+    "Do tokens stay similar to the image patch at their own location up to the last block? Raghu "
+    "et al. (section 7) find that ViT tokens do, most clearly in models trained with a CLS token.",
     rank=5,
 )
 PROBES = Chapter(
     "Linear probes",
-    "How linearly separable are the classes in each layer, when a probe is fitted on a few images "
-    "of each class?",
+    "How linearly separable are the classes in each layer? A probe is fitted on a few images of "
+    "each class.",
     rank=6,
 )
 CLASSES = Chapter(
@@ -58,9 +59,9 @@ CLASSES = Chapter(
 )
 OBJECTS = Chapter(
     "Objects and parts",
-    "Does attention align with the object, and do the tokens within a mask encode its class? "
-    "Walmer et al. (sections 4.4 and 5.3) find objects early in every ViT. Grey lines are "
-    "baselines: the untrained model, and noise instead of features.",
+    "Does attention align with the object in the image, and do the tokens within its mask encode "
+    "its class? Walmer et al. (sections 4.4 and 5.3) find objects early in every ViT. Grey lines "
+    "are baselines: the untrained model, and noise instead of features.",
     rank=8,
 )
 TASKS = Chapter(

@@ -61,11 +61,11 @@ def difference_of(roles: xr.Dataset, content: str) -> Estimate:
 def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
     """High-norm tokens hold more information on the whole image than ordinary tokens.
 
-    Accuracy of predicting the image's class from one outlier token minus the accuracy from one
-    ordinary token of the same image, averaged over the layers with outlier tokens.
+    Accuracy of predicting the image's class from one outlier (high-norm) token minus the accuracy
+    from one ordinary token of the same image, averaged over the layers with outlier tokens.
 
-    The claim is not tested if the model has no such tokens: Darcet et al. 2024 observe them in
-    large models that were trained for long. The interval is over images.
+    The claim is not tested if the model has no outlier tokens. Darcet et al. 2024 observe such
+    tokens in large models after long training. The interval is over images.
     """
     return difference_of(roles, CLASS)
 
@@ -74,11 +74,11 @@ def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
 def outliers_hold_no_position(roles: xr.Dataset) -> Estimate:
     """High-norm tokens hold less information on their position than ordinary tokens.
 
-    Accuracy of predicting the position from one outlier token minus the accuracy from one ordinary
-    token of the same image, averaged over the layers with outlier tokens.
+    Accuracy of predicting a token's position from one outlier (high-norm) token minus the accuracy
+    from one ordinary token of the same image, averaged over the layers with outlier tokens.
 
-    If all outliers have the same position, their content is not needed to predict it: compare the
-    accuracy with `chance`. The interval is over images.
+    If all outlier tokens have the same position, a probe predicts this position without their
+    content: compare the accuracy with `chance`. The interval is over images.
     """
     return difference_of(roles, POSITION)
 
@@ -100,8 +100,11 @@ OUTLIERS = Figure(
     draw=plot_outlier_tokens,
     name="outlier-tokens-{model}",
     title="Outlier tokens, {model}",
-    caption="Share of the tokens whose norm exceeds what Gaussian tokens reach, their norm "
-    "relative to the others, and the attention that outlier, ordinary and prefix tokens receive.",
+    caption=(
+        "Outlier tokens are tokens whose norm exceeds what Gaussian tokens reach. The panels "
+        "show their share, their norm relative to other tokens, and the attention that outlier, "
+        "ordinary and prefix tokens receive."
+    ),
 )
 
 ROLES = Figure(
@@ -114,9 +117,12 @@ ROLES = Figure(
     draw=plot_outlier_roles,
     name="outlier-roles-{model}",
     title="Roles of outlier tokens, {model}",
-    caption="Accuracy of probes of one outlier, or ordinary, token for the class of the image and "
-    "for the token's position, dotted at chance, and the divergence of the predictions where the "
-    "tokens are replaced. Trust an effect that all three replacements show.",
+    caption=(
+        "Two panels show the accuracy of probes on one outlier or one ordinary token, for the "
+        "class of the image and for the position of the token. Dotted lines are chance. The "
+        "other panel shows how much predictions diverge when such tokens are replaced. Trust an "
+        "effect only if all three kinds of replacement show it."
+    ),
     instead=nothing_to_show,
     claims=[outliers_hold_the_class, outliers_hold_no_position],
 )

@@ -46,8 +46,8 @@ def measures_disagree(result: xr.Dataset) -> Estimate:
     It is 1 if all measures rank the pairs of layers in the same order.
 
     The threshold of 1/2 is a convention: it lies midway between equal and unrelated orders.
-    Measures that do not give 1 for a layer with itself are left out, since they disagree because of
-    noise; an example is the prediction of features from few images. Since pairs share layers, the
+    Measures whose similarity of a layer to itself is not 1 are left out, because they disagree due
+    to noise. An example is `linear_predictivity` on few images. Since pairs share layers, the
     interval is a jackknife of Fisher's z that leaves out one layer at a time.
     """
     values = expect_variable(result, "similarity", ("measure", "layer_x", "layer_y")).values
@@ -96,8 +96,10 @@ AGREEMENT = Figure(
     draw=plot_similarities,
     name="measures-{base}",
     title="Similarity of layers by several measures",
-    caption="Each panel shows the similarity of all pairs of blocks by one measure, on a common "
-    "scale. The last shows disagreement: bright pairs are among the most similar by one measure "
-    "and among the least similar by another.",
+    caption=(
+        "Each panel shows the similarity of all pairs of blocks by one measure, on a common "
+        "scale. The last panel shows disagreement. A bright pair is among the most similar pairs "
+        "by one measure and among the least similar pairs by another measure."
+    ),
     claims=[measures_disagree],
 )

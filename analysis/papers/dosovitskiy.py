@@ -120,10 +120,10 @@ FOUR = "accuracy.{vit} accuracy.{resnet} accuracy.{fraction} accuracy.{resnet_fr
 def vit_gains_more_from_data(
     vit: Accuracy, resnet: Accuracy, less_vit: Accuracy, less_resnet: Accuracy
 ) -> Estimate:
-    """With more data, the ViT catches up with the ResNet, whose inductive biases help with little.
+    """As data grow, the ViT catches up with the ResNet, whose inductive biases help on little data.
 
-    Difference in test accuracy (ViT minus ResNet) of models trained on all data, minus this
-    difference for models trained on the smallest fraction that both were trained on.
+    Test accuracy of the ViT minus test accuracy of the ResNet: the value for training on all data
+    minus the value for training on the smallest fraction of the data.
     """
     return minus(_gap(vit, resnet), _gap(less_vit, less_resnet))
 
@@ -135,7 +135,7 @@ def resnet_better_on_little_data(
     """With little data, the ResNet is more accurate than the ViT.
 
     Test accuracy of the ResNet minus test accuracy of the ViT, both trained on the smallest
-    fraction of the data that both were trained on.
+    fraction of the data for which there are models of both.
     """
     return _gap(less_resnet, less_vit)
 
@@ -148,7 +148,7 @@ def vit_better_on_all_data(
 
     Test accuracy of the ViT minus test accuracy of the ResNet, both trained on all data.
 
-    "Enough" is up to 300 million images in the paper.
+    In the paper, "enough data" are up to 300 million images.
     """
     return _gap(vit, resnet)
 
@@ -167,7 +167,7 @@ def hybrid_better_at_small_compute(hybrid: Accuracy, vit: Accuracy) -> Estimate:
 
     Test accuracy of the hybrid minus test accuracy of the ViT, both trained with the same recipe.
 
-    The study's hybrid takes about an eighth more operations per image.
+    In `vit-tf study`, the hybrid needs about an eighth more operations per image than the ViT.
     """
     return _gap(hybrid, vit)
 
@@ -182,12 +182,13 @@ def hybrid_better_at_small_compute(hybrid: Accuracy, vit: Accuracy) -> Estimate:
     about=RUNS,
 )
 def masked_pretraining_helps(tuned: Accuracy, vit: Accuracy) -> Estimate:
-    """Pre-training by masked patch prediction is more accurate than training from scratch.
+    """Pre-training by masked patch prediction gives higher accuracy than training from scratch.
 
-    Test accuracy, pre-trained and fine-tuned minus trained from scratch. In `vit-tf study`, the
-    pre-trained model is trained for twice as many epochs, half of them on masked patches.
+    Test accuracy of the model that is pre-trained and then fine-tuned minus test accuracy of the
+    model trained from scratch. In `vit-tf study`, the pre-trained model is trained for twice as
+    many epochs, half of them on masked patches.
 
-    The paper's difference is 2 points, of ViT-B/16 on ImageNet.
+    The difference in the paper is 2 points, for ViT-B/16 on ImageNet.
     """
     return _gap(tuned, vit)
 
@@ -221,7 +222,7 @@ def near_positions_are_similar(similarity: xr.DataArray) -> Estimate:
     Rank correlation between the distance of two patches and the cosine similarity of their position
     embeddings.
 
-    Descriptive: these are all positions of the model, not a sample.
+    The value is descriptive: these are all positions of the model, not a sample.
     """
     distance, cosine, _ = _pairs_of_positions(similarity)
     return descriptive(rank_correlation(np.stack([distance, cosine], axis=1)), ALL_POSITIONS)
@@ -231,12 +232,12 @@ def near_positions_are_similar(similarity: xr.DataArray) -> Estimate:
 def positions_have_rows_and_columns(similarity: xr.DataArray) -> Estimate:
     """Patches in the same row or column have similar position embeddings.
 
-    Cosine similarity of position embeddings in the same row or column minus the similarity of
-    others at equal distance, averaged over distances.
+    Cosine similarity of two position embeddings in the same row or column minus the similarity of
+    two embeddings that share neither but have the same distance, averaged over distances.
 
-    Distance alone would make positions in a row similar as well. The similarity of others is
-    interpolated between their distances. Descriptive: these are all positions of the model, not a
-    sample.
+    The second similarity is subtracted because positions in a row are also near each other. It is
+    interpolated between the distances that occur. The value is descriptive: these are all positions
+    of the model, not a sample.
     """
     distance, cosine, is_aligned = _pairs_of_positions(similarity)
     means = []
@@ -278,9 +279,11 @@ FIGURE_3 = Figure(
     "for model in {models}.values()])",
     show="analysis.plots.plot_accuracy_by_data",
     title="Test accuracy by amount of training data",
-    caption="Each point is the test accuracy of a model trained on a share of the images, and "
-    "its 95 % CI; in `vit-tf study`, with as many updates as on all. Where the "
-    "lines cross, the ViT overtakes the ResNet.",
+    caption=(
+        "Each point is the test accuracy of a model trained on a fraction of the images, with "
+        "its 95 % CI. In `vit-tf study`, all fractions have the same number of updates. Where "
+        "the lines cross, the ViT overtakes the ResNet."
+    ),
     claims=[vit_gains_more_from_data, resnet_better_on_little_data, vit_better_on_all_data],
 )
 
@@ -298,8 +301,10 @@ FIGURE_5 = FIGURE_3.variant(
     "for model in {models}.values()], [model.evaluate(images)[1] for model in {models}.values()])",
     show="analysis.plots.plot_compute",
     title="Test accuracy by training compute",
-    caption="Each point is a model: operations of its training and test accuracy. Models up and to "
-    "the left are more efficient.",
+    caption=(
+        "Each point is a model. The axes are the number of operations for its training and its "
+        "test accuracy. Models at the upper left are the most efficient."
+    ),
     claims=[hybrid_better_at_small_compute, masked_pretraining_helps],
 )
 
@@ -314,9 +319,11 @@ FIGURE_7_LEFT = Figure(
     name="patch-filters-{model}",
     call="analysis.patch_filters({model})",
     title="Patch-embedding filters",
-    caption="Each panel is a principal component of the patch-embedding filters, in image colours, "
-    "with the share of variance that it explains. Smooth patterns are learned; noise remains from "
-    "the initialization.",
+    caption=(
+        "Each panel is a principal component of the patch-embedding filters, in image colours. "
+        "The number is the share of variance that it explains. Smooth patterns are learned. "
+        "Noise remains from the initialization."
+    ),
 )
 
 FIGURE_7_MIDDLE = FIGURE_7_LEFT.variant(
@@ -327,7 +334,10 @@ FIGURE_7_MIDDLE = FIGURE_7_LEFT.variant(
     name="position-similarity-{model}",
     call="analysis.position_similarity({model})",
     title="Similarity of position embeddings",
-    caption="Each panel is a position in the image and shows the cosine similarity of its position "
-    "embedding to those of all positions. Visible rows and columns are a learned 2-D structure.",
+    caption=(
+        "Each panel belongs to one position in the image. It shows the cosine similarity between "
+        "the embedding of this position and the embeddings of all positions. Visible rows and "
+        "columns are a learned 2-D structure."
+    ),
     claims=[near_positions_are_similar, positions_have_rows_and_columns],
 )

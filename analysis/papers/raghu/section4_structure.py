@@ -39,10 +39,10 @@ def cka_of_two(first: StudyModel, second: StudyModel) -> SharedPass:
 def uniform_structure(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     """Lower and upper layers are more similar in the ViT than in the ResNet.
 
-    Mean CKA between block outputs of the lower half and those of the upper half: the value of the
-    ViT minus the value of the ResNet.
+    Mean CKA between block outputs of the lower half and block outputs of the upper half: the value
+    for the ViT minus the value for the ResNet.
 
-    Each block or unit counts once, whatever its number of layers.
+    Each ViT block and each ResNet unit counts once, whatever its number of layers.
     """
     ends = (at_block_ends(expect_cka(result)) for result in (vit, resnet))
     return minus(*(of_cka(between_halves, result) for result in ends))
@@ -50,16 +50,17 @@ def uniform_structure(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
 
 @claim("cka.{vit}.{resnet}", "4", "2", "share of depth", below=0.5, least=0.1, about=RUNS)
 def early_correspondence(cross: xr.Dataset) -> Estimate:
-    """The lower half of the ResNet is similar to a smaller share of the lower ViT layers.
+    """The lower half of the ResNet is similar to less than the lower half of the ViT.
 
-    Share of the ViT's depth that the best matches of the lower ResNet units span.
+    Share of the ViT's depth that is covered by the blocks most similar to the lower ResNet units.
 
         share = 2 mean over the lower ResNet units of (best ViT block + 1/2) / ViT blocks
 
-    The share is s if the units map evenly to the first s of the ViT, and 1 on average for matches
-    by chance. The threshold is 1/2, the share for similar representations at similar depth. A best
-    match with a CKA below 1/2 does not count. The claim is not tested unless most lower ResNet
-    units have a match and most of the matched blocks differ. The interval is over images.
+    The share is s if the units match the lowest s of the ViT blocks evenly, and 1 on average if
+    they match at random. The threshold is 1/2, the share if representations are similar at similar
+    depth. A best match with a CKA below 1/2 does not count. The claim is tested only if most lower
+    ResNet units have a match, and if most of the matched blocks are different ones. The interval is
+    over images.
     """
     cross = at_block_ends(expect_cka(cross))
     cka = cross["cka"].values
@@ -96,10 +97,10 @@ def early_correspondence(cross: xr.Dataset) -> Estimate:
 def mixer_like_vit(with_vit: xr.Dataset, with_resnet: xr.Dataset) -> Estimate:
     """An MLP-Mixer is more similar to a ViT than to a ResNet.
 
-    CKA of each Mixer block with the best-matching block or unit of another model, averaged over
+    CKA of each Mixer block with the most similar block or unit of another model, averaged over
     Mixer blocks: the value for the ViT minus the value for the ResNet.
 
-    The paper compares the structure within the models too.
+    The paper also compares the structure within each model.
     """
     ends = (at_block_ends(expect_cka(result)) for result in (with_vit, with_resnet))
     return minus(*(of_cka(lambda cka: cka.max(axis=1).mean(), result) for result in ends))
@@ -109,7 +110,7 @@ def mixer_like_vit(with_vit: xr.Dataset, with_resnet: xr.Dataset) -> Estimate:
 def halves_alike(result: xr.Dataset) -> Estimate:
     """CKA between lower and upper half.
 
-    Mean CKA between the layers of the lower half of a model and those of its upper half.
+    Mean CKA between the layers of the lower half of a model and the layers of its upper half.
     """
     return of_cka(between_halves, expect_cka(result))
 
@@ -118,7 +119,8 @@ def halves_alike(result: xr.Dataset) -> Estimate:
 def last_layers_alike(result: xr.Dataset) -> Estimate:
     """CKA between the last layers of two models.
 
-    CKA between the last layers before the logits: 1 if they are equal up to rotation and scale.
+    CKA between the last layers before the logits. It is 1 if they are equal up to rotation and
+    scale.
     """
     return of_cka(lambda cka: cka[-1, -1], expect_cka(result))
 
@@ -178,9 +180,11 @@ FIGURE_1 = Figure(
     interactive=cka_heatmap,
     name="cka-{model}",
     title="CKA between layers",
-    caption="Each cell is the CKA between two layers on the same images; the input is at the lower "
-    "left. Bright blocks are groups of similar layers; the representation changes at dark bands "
-    "between them.",
+    caption=(
+        "Each cell is the CKA between two layers on the same images. The layers nearest to the "
+        "input are at the lower left. Bright squares are groups of similar layers. The "
+        "representation changes between two such squares."
+    ),
     claims=[uniform_structure],
     quantities=[halves_alike],
     overview=Overview("CKA between layers", lambda result: expect_cka(result)["cka"].values, "CKA"),
@@ -197,8 +201,11 @@ FIGURE_2 = Figure(
     interactive=cka_heatmap,
     name="cka-{model}-{other}",
     title="CKA between the layers of two models",
-    caption="Each cell is the CKA between a layer of the first model (column) and one of the "
-    "second (row). The brightest cell of a column is the best-matching layer of the second model.",
+    caption=(
+        "Each cell is the CKA between a layer of the first model (column) and a layer of the "
+        "second model (row). The brightest cell of a column is the best-matching layer of the "
+        "second model."
+    ),
     claims=[early_correspondence],
     quantities=[last_layers_alike, best_matches],
 )

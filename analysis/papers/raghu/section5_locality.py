@@ -48,10 +48,10 @@ def head_similarity_of(vit: StudyModel, other: StudyModel) -> SharedPass:
 
 @claim("head_classes.{vit}", "5", "3", "difference in share of heads", above=0, least=0.1)
 def first_block_mixes(kinds: xr.Dataset) -> Estimate:
-    """The first block has both local and global heads, the last block global ones only.
+    """The first block has both local and global heads; the last block has only global heads.
 
-    The smaller of the shares of local and of global heads in the first block, minus the share of
-    local heads in the last.
+    Share of local heads or share of global heads in the first block, whichever is smaller, minus
+    the share of local heads in the last block.
 
     Local and global heads are defined as for the claims of Walmer et al. The value is descriptive,
     because these are all heads of the model, not a sample.
@@ -72,13 +72,13 @@ def first_block_mixes(kinds: xr.Dataset) -> Estimate:
 def last_block_global(distance: xr.DataArray, patterns: xr.Dataset) -> Estimate:
     """Most heads of the last block are global.
 
-    Share of the last block's heads whose attention distance is at least half the distance of
+    Share of the heads of the last block whose attention distance is at least half the distance of
     uniform attention.
 
-    Half of uniform attention, a convention, is midway between a head that attends to its own
-    position only and one that attends uniformly. Heads that attend almost uniformly in every image
-    (a peak below 0.05) select nothing and do not count. Descriptive: these are all heads of the
-    model, not a sample.
+    The threshold of half the distance is a convention: it lies midway between a head that attends
+    only to its own position and a head that attends uniformly. Heads that attend almost uniformly
+    in every image (a peak below 0.05) select nothing and do not count. The value is descriptive:
+    these are all heads of the model, not a sample.
     """
     peaks = expect_variable(patterns, "peak", ("query", "layer", "head")).sel(query="spatial")
     selects = peaks.values[-1] >= LEAST_PEAK
@@ -106,7 +106,8 @@ def less_data_less_local(less: xr.DataArray, complete: xr.DataArray) -> Estimate
     layers of the lower half: the value for the model trained on the smallest fraction of the data
     minus the value for the model trained on all data.
 
-    In `vit-tf study`, models trained on less data have as many updates as the one on all.
+    In `vit-tf study`, models trained on less data have as many updates as the model trained on all
+    data.
     """
     first, second = (lower(relative_distance(each)).min(axis=1).mean() for each in (less, complete))
     return descriptive(first - second, "the error over images is not known")
@@ -131,7 +132,7 @@ def local_and_global(kinds: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
 def early_reach(distance: xr.DataArray) -> Estimate:
     """Attention distance in the first block.
 
-    Mean attention distance over heads, divided by that of uniform attention.
+    Mean attention distance over heads, divided by the distance of uniform attention.
     """
     return student(relative_distance(distance)[0], "heads")
 
@@ -144,7 +145,7 @@ def early_reach(distance: xr.DataArray) -> Estimate:
 def last_reach(distance: xr.DataArray) -> Estimate:
     """Attention distance in the last block.
 
-    Mean attention distance over heads, divided by that of uniform attention.
+    Mean attention distance over heads, divided by the distance of uniform attention.
     """
     return student(relative_distance(distance)[-1], "heads")
 
@@ -158,15 +159,15 @@ def last_reach(distance: xr.DataArray) -> Estimate:
     least=0.2,
 )
 def local_heads_resemble(subsets: xr.Dataset, distance: xr.DataArray) -> Estimate:
-    """More global subsets of first-block heads are less similar to lower ResNet layers.
+    """First-block heads that attend more globally are less similar to lower ResNet layers.
 
-    Rank correlation between a head subset's mean attention distance and its CKA with lower
-    ResNet layers.
+    Rank correlation over subsets of the heads of the first block. It is computed between the mean
+    attention distance of a subset and the CKA of this subset with lower ResNet layers.
 
-    This is Spearman's correlation over all subsets, with CKA averaged over the layers. It is
-    descriptive, because the subsets share heads and one model has one such set of subsets. The
-    claim is not tested if the attention distances of the heads in the first block differ by less
-    than a quarter of the distance of uniform attention.
+    The correlation is Spearman's, and CKA is averaged over the ResNet layers. The value is
+    descriptive, because the subsets share heads and are not a sample. The claim is not tested if
+    the attention distances of the heads in the first block differ by less than a quarter of the
+    distance of uniform attention.
     """
     span = np.ptp(relative_distance(distance)[0])
     if span < LEAST_SPAN:
@@ -209,8 +210,11 @@ FIGURE_3 = Figure(
     interactive=distance_lines,
     name="attention-distance",
     title="Attention distance of heads",
-    caption="Mean attention distance of each head, sorted within its layer; each line is a layer. "
-    "Low points are local heads; a flat line is a layer whose heads have equal distances.",
+    caption=(
+        "Each line is a layer. Its points are the mean attention distances of its heads, in "
+        "ascending order. Low points are local heads. A flat line is a layer whose heads have "
+        "equal distances."
+    ),
     claims=[first_block_mixes, last_block_global, less_data_less_local],
     quantities=[early_reach, last_reach],
     overview=Overview(
@@ -230,9 +234,12 @@ FIGURE_5 = Figure(
     draw=plot_head_similarity,
     name="head-similarity-{model}-{other}",
     title="CKA between heads and lower layers of another model",
-    caption="Each point is a subset of the heads of block 0, which grows from the most local "
-    "or from the most global head; the axes are its mean attention distance and its CKA. Where a "
-    "line falls to the right, global heads compute features that the convolutions lack.",
+    caption=(
+        "Each point is a subset of the heads of block 0. Along a line, heads are added one by "
+        "one, starting with the most local head or with the most global head. The axes are the "
+        "mean attention distance and the CKA of a subset. If a line falls to the right, global "
+        "heads compute features that the convolutions lack."
+    ),
     claims=[local_heads_resemble],
 )
 
@@ -293,8 +300,9 @@ def early_fields(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     Mean receptive-field size in the lower half of the layers: the value for the ViT minus the value
     for the ResNet. A size of 1 means that all pixels have equal influence.
 
-    The difference between untrained copies is due to the architectures alone. The fields are
-    measured on few images and channels, so their error is not known.
+    Compare the value with the difference between untrained copies of the models, which is due to
+    the architectures alone. Receptive fields are measured on few images and channels, so their
+    error is not known.
     """
     first, second = (lower(extent(field)).mean() for field in (vit, resnet))
     return descriptive(first - second, FEW_FIELDS)
@@ -310,14 +318,15 @@ def early_fields(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     learned=True,
 )
 def branch_fields(branch: xr.DataArray, total: xr.DataArray, distance: xr.DataArray) -> Estimate:
-    """Receptive fields of later attention sublayers depend on their own patch through the skip.
+    """In later attention sublayers, the skip makes the own patch dominate the receptive field.
 
     Share of the centre patch in the receptive field of an attention branch minus its share after
-    the sum with the skip, averaged over the upper half of the sublayers. The difference for
-    untrained copies is subtracted from the difference for the trained model.
+    the skip is added, averaged over the upper half of the sublayers: the value for the trained
+    model minus the value for untrained copies.
 
-    Without the skip, the share falls in any model, even an untrained one: training has to add to
-    this. The fields are measured on few images and channels, so their error is not known.
+    Without the skip, the share is lower in any model, even in an untrained one. The claim requires
+    that training increases this effect. Receptive fields are measured on few images and channels,
+    so their error is not known.
     """
     patch = int(distance.attrs["stride"])
     shares = [_centre_shares(field, patch) for field in (branch, total)]
@@ -342,8 +351,9 @@ FEW_FIELDS = "the error of a field of few images and channels is not known"
 def early_extent(field: xr.DataArray) -> Estimate:
     """Receptive-field size in the lower half.
 
-    Standard deviation of pixel position, weighted by the effective receptive field of the centre,
-    relative to a uniform field and averaged over the lower half of the layers.
+    Standard deviation of pixel positions, weighted by the effective receptive field of the centre
+    token. It is divided by the value for a uniform field and averaged over the lower half of the
+    layers.
     """
     return student(lower(extent(field)), "layers")
 
@@ -408,9 +418,11 @@ FIGURE_C4 = FIGURE_6.variant(
     name="receptive-field-branch-{model}",
     call='analysis.receptive_field({model}, few_images(images), channels=1, layers="*/branch")',
     title="Effective receptive fields before the residual connection",
-    caption="Each panel is the gradient of a branch's output at the centre position, before it is "
-    "added to the skip, with respect to the pixels. Where the centre patch is not the brightest, "
-    "its dominance after the sum comes from the skip.",
+    caption=(
+        "Each panel is the gradient with respect to the pixels of a branch's output at the "
+        "centre position, before the skip is added. If the centre patch is not the brightest, "
+        "its dominance after the sum comes from the skip."
+    ),
     claims=[branch_fields],
     overview=None,
 )

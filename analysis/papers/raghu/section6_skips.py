@@ -65,8 +65,8 @@ def cls_skips_first(ratios: xr.Dataset) -> Estimate:
     Skip-to-branch norm ratio of the CLS token divided by the ratio of the spatial tokens: the value
     in the lower half of the blocks divided by the value in the upper half.
 
-    The ratios are averaged (geometric mean) over the sublayers of a block and then over blocks, so
-    that attention and MLP count equally. The threshold is 1: no change with depth.
+    The geometric mean of the ratios is taken over the sublayers of a block and then over blocks, so
+    that attention and MLP have equal weight. The threshold is 1 (no change with depth).
     """
     logs = _cls_over_spatial(ratios)
     blocks = (
@@ -103,13 +103,14 @@ def _cls_over_spatial(ratios: xr.Dataset) -> np.ndarray:
 def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     """Skip connections are more influential in the ViT than in the ResNet.
 
-    Skip-to-branch norm ratio of identity skips: the ViT's ratio divided by the ResNet's.
+    Skip-to-branch norm ratio of identity skips: the ratio of the ViT divided by the ratio of the
+    ResNet.
 
-    The value of a model is the mean over tokens, then the geometric mean over layers. The paper's
-    ResNet (v1) applies a ReLU after the sum, as do those of timm and torchvision. Its identity
-    skips therefore have no negative values; its projection shortcuts, which have some, are left
-    out. BiT (v2) activates within the branch. Its ratios are not comparable, so the claim is not
-    tested on it.
+    The ratio of a model is the mean over tokens and then the geometric mean over layers. ResNets of
+    type v1 apply a ReLU after the sum (the paper's ResNet and the ResNets of timm and torchvision).
+    Therefore, their identity skips have no negative values. Their projection shortcuts do, and are
+    left out. BiT (v2) applies the ReLU within the branch. Its ratios are not comparable, so the
+    claim is not tested on it.
     """
     ratio = expect_variable(resnet, "norm_ratio", ("layer", "token"))
     is_rectified = expect_variable(resnet, "negative_share", ("layer",)).values == 0
@@ -140,8 +141,8 @@ def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
 def skips_partition(intact: xr.Dataset, without: xr.Dataset, block: str) -> Estimate:
     """Without the skips of a block, layers before it and after it are less similar.
 
-    Mean CKA between the layers before and after the block: the value for the model without the
-    block's skips minus the value for the model with all skips.
+    Mean CKA between the layers before a block and the layers after it: the value for the model
+    without the block's skips minus the value for the model with all skips.
     """
     names = layer_names(intact["cka"], "layer_x")
     inside = [i for i, name in enumerate(names) if name.split("/")[0] == block] or [0]
@@ -166,7 +167,8 @@ def skips_partition(intact: xr.Dataset, without: xr.Dataset, block: str) -> Esti
 def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
     """Removing the skips of a middle block reduces accuracy.
 
-    Test accuracy with all skips minus test accuracy without the skips of the block.
+    Test accuracy of the model with all skips minus test accuracy of the model without the skips of
+    a block.
 
     From accuracy in [0, 1], number of test examples and, where known, which of them are classified
     correctly, and the number of classes.
@@ -182,8 +184,8 @@ def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
 def skips_over_branches(ratios: xr.Dataset) -> Estimate:
     """Skip-to-branch norm ratio.
 
-    Norm of the skip divided by the norm of its branch, averaged over tokens, and then over layers
-    (geometric mean). Above 1, the skip dominates.
+    Norm of the skip divided by the norm of its branch: the mean over tokens, then the geometric
+    mean over layers. If it is above 1, the skip dominates.
     """
     ratio = expect_variable(ratios, "norm_ratio", ("layer", "token")).values
     return transformed(student(np.log(np.nanmean(ratio, axis=1)), "layers"), np.exp)
@@ -199,8 +201,10 @@ FIGURE_7_LEFT = Figure(
     draw=plot_skip_ratio,
     name="skip-ratio-{model}",
     title="Skip-to-branch norm ratio by token",
-    caption="Each cell is the norm ratio of one token at one sum: above 1 the skip dominates, "
-    "below 1 the branch.",
+    caption=(
+        "Each cell is the norm ratio of one token at one residual sum. Above 1, the skip "
+        "dominates. Below 1, the branch dominates."
+    ),
     claims=[cls_skips_first],
 )
 
@@ -210,8 +214,10 @@ FIGURE_7_RIGHT = FIGURE_7_LEFT.variant(
     draw=plot_skip_ratio_lines,
     name="skip-ratio",
     title="Skip-to-branch norm ratio by layer",
-    caption="Norm ratio at each sum: the higher a line, the more the skip dominates. At the grey "
-    "line skip and branch have equal norms.",
+    caption=(
+        "Each point is the norm ratio at a residual sum. The higher a line, the more the skip "
+        "dominates. At the grey line, skip and branch have equal norms."
+    ),
     claims=[skip_influence],
     quantities=[skips_over_branches],
 )
@@ -223,8 +229,11 @@ FIGURE_E2 = FIGURE_7_RIGHT.variant(
     name="skip-cosine",
     show='analysis.plots.plot_skip_ratio_lines(results, variable="cosine")',
     title="Cosine of skip and branch by layer",
-    caption="Cosine similarity of skip and branch at each sum: at 1 the branch amplifies the skip, "
-    "at 0 it is orthogonal to it, below 0 it cancels part of it.",
+    caption=(
+        "Each point is the cosine similarity of skip and branch at a residual sum. At 1, the "
+        "branch amplifies the skip. At 0, the branch is orthogonal to the skip. Below 0, the "
+        "branch cancels part of the skip."
+    ),
 )
 
 FIGURE_8 = Figure(
@@ -237,7 +246,10 @@ FIGURE_8 = Figure(
     draw=plot_cka,
     name="without-skips-{model}",
     title="CKA between layers without the skips of a block",
-    caption="CKA within the intact model and within models trained without the skips of one block. "
-    "Two separate bright squares, before and after the block, show that these skips matter.",
+    caption=(
+        "Each panel shows the CKA between all layers of one model: the intact model, or a model "
+        "trained without the skips of one block. If there are two separate bright squares, "
+        "before and after the block, these skips matter."
+    ),
     claims=[skips_partition, skips_cost_accuracy],
 )

@@ -82,12 +82,12 @@ def localization_of_stages(model: StudyModel) -> Measurements | None:
 def own_patch(similarity: xr.DataArray) -> Estimate:
     """Most tokens of the last layer are most similar to their own patch.
 
-    Share of last-layer tokens whose most similar patch, by CKA, is their own.
+    Share of the tokens in the last layer whose most similar patch, by CKA, is their own patch.
 
-    The threshold of 1/2 (most tokens) is a convention; by chance, the share is one over the number
-    of patches. Only the rank counts: the CKA with the own patch may be small. The interval is over
-    images, for all tokens of this model. With few images, noise hides the own patch, and the claim
-    is not tested.
+    The threshold of 1/2 (most tokens) is a convention. By chance, the share is one divided by the
+    number of patches. Only the rank counts: the CKA with the own patch may be small. The interval
+    is over images, for all tokens of this model. If there are so few images that noise hides the
+    own patch, the claim is not tested.
     """
     maps, own = last_maps(similarity)
     value = own_share(maps, own)
@@ -122,9 +122,10 @@ def _batches_of(similarity: xr.DataArray) -> tuple[float, str, str]:
 def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
     """A ViT trained with a CLS token localizes better than one with global average pooling.
 
-    Share of other patches whose CKA with a last-layer token is lower than that of its own patch.
-    The share for average pooling is subtracted from the share for CLS, and then the difference for
-    untrained models from the difference for trained models.
+    For a token in the last layer, share of the other patches that are less similar to it (by CKA)
+    than its own patch. The CLS model's share minus the average-pooling model's share is computed
+    for trained and for untrained models. The untrained difference is subtracted from the trained
+    difference.
 
     As `vit_localizes_more`.
     """
@@ -143,13 +144,15 @@ def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
 def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """The ViT localizes better than the ResNet.
 
-    Share of other patches whose CKA with a last-layer token is lower than that of its own patch,
-    on the coarser grid: the ViT's share minus the ResNet's.
+    For a token in the last layer, share of the other patches that are less similar to it (by CKA)
+    than its own patch: the value for the ViT minus the value for the ResNet. Both are measured on
+    the coarser of the two grids.
 
-    The share is 1 if all tokens are most similar to their own patch, and 1/2 by chance, on any
-    grid. Only the rank counts: the ResNet may have a larger CKA with its own patch and also with
-    all other patches. Patches and tokens of the finer grid are averaged within those of the coarser
-    grid, so the size of a coarse patch has to be a multiple of that of a fine one.
+    On any grid, the share is 1 if all tokens are most similar to their own patch, and 1/2 by
+    chance. Only the rank counts: the ResNet may have a larger CKA with its own patch and also with
+    all other patches. Tokens and patches of the finer grid are averaged within the patches of the
+    coarser grid. Therefore, the patch size of the coarser grid must be a multiple of the patch size
+    of the finer grid.
     """
     return _localizes_more(vit, resnet)
 
@@ -208,7 +211,7 @@ def _grids(first: xr.DataArray, second: xr.DataArray) -> str:
     more="localizes more of its last-layer tokens",
 )
 def localized_tokens(similarity: xr.DataArray) -> Estimate:
-    """Share of last-layer tokens that are most similar to their own patch.
+    """Share of tokens in the last layer that are most similar to their own patch.
 
     A token counts if its most similar patch, by CKA, is its own.
     """
@@ -372,7 +375,8 @@ def gap_tokens_classify(gap: xr.DataArray, vit: xr.DataArray) -> Estimate:
     Mean accuracy of probes on single last-layer tokens: the value for the model with average
     pooling minus the value for the model with a CLS token.
 
-    The standard error is binomial, on the assumption that all tokens fail on the same images.
+    The standard error is binomial. It assumes that the probes on all tokens fail on the same
+    images.
     """
     return _better_tokens(gap, vit)
 
@@ -389,8 +393,8 @@ def gap_tokens_classify(gap: xr.DataArray, vit: xr.DataArray) -> Estimate:
 def resnet_tokens_classify(resnet: xr.DataArray, vit: xr.DataArray) -> Estimate:
     """Single-token probes are more accurate for the ResNet than for a ViT with a CLS token.
 
-    Mean accuracy of probes on single positions or tokens of the last layer: the value for the
-    ResNet minus the value for the ViT with a CLS token.
+    Mean accuracy of probes on single positions of the last feature map (ResNet) or single tokens of
+    the last layer (ViT with a CLS token): the value for the ResNet minus the value for the ViT.
 
     As `gap_tokens_classify`.
     """
@@ -424,11 +428,11 @@ def _better_tokens(*results: xr.DataArray) -> Estimate:
 def native_readouts_equal(first_token: xr.DataArray, mean: xr.DataArray) -> Estimate:
     """CLS and average-pooling models perform very similarly with their native aggregation.
 
-    Absolute difference between two probe accuracies in the last layer: on the CLS token of one
-    model, and on the mean of all tokens of the other model.
+    Absolute difference between two probe accuracies in the last layer. One probe is on the CLS
+    token of the CLS model, the other probe on the mean of all tokens of the average-pooling model.
 
-    The threshold of 0.05 is a convention. If the interval of the signed difference contains 0, that
-    of the absolute difference starts at 0.
+    The threshold of 0.05 is a convention. If the interval of the signed difference contains 0, the
+    interval of the absolute difference starts at 0.
     """
     accuracies = [_accuracy(result, -1) for result in (first_token, mean)]
     best = max(accuracy.value for accuracy in accuracies)
@@ -451,13 +455,13 @@ def native_readouts_equal(first_token: xr.DataArray, mean: xr.DataArray) -> Esti
     least=0.02,
 )
 def pooled_tokens_plateau(first_token: xr.DataArray, mean: xr.DataArray) -> Estimate:
-    """In the last layers of a CLS model, accuracy on CLS rises more than that on pooled tokens.
+    """In the last layers of a CLS model, accuracy rises more on CLS than on pooled tokens.
 
-    Increase in probe accuracy over the last third of the layers: the increase on the CLS token
-    minus the increase on the mean of all tokens.
+    Increase in probe accuracy over the last third of the layers: the increase for probes on the CLS
+    token minus the increase for probes on the mean of all tokens.
 
-    The interval is over images: for each image, the result stores in which layers its class is
-    predicted correctly.
+    The interval is over images. It uses the stored predictions: for each image, the layers in which
+    its class is predicted correctly.
     """
     require_above_chance(max(x.values.max() for x in (first_token, mean)), mean.attrs, "the ViT")
     layers = [name for name in layer_names(mean) if name in layer_names(first_token)]
@@ -480,10 +484,11 @@ def pooled_tokens_plateau(first_token: xr.DataArray, mean: xr.DataArray) -> Esti
     least=0.05,
 )
 def gap_tokens_become_alike(mean: xr.DataArray, first_token: xr.DataArray) -> Estimate:
-    """With average pooling, the first token is further below the mean early than in the last layer.
+    """With average pooling, the first token is less accurate than the mean mainly in early layers.
 
-    Gap in the lower half of the layers (mean over layers) minus gap in the last layer. The gap is
-    the probe accuracy on the mean of all tokens minus the probe accuracy on the first token.
+    The gap of a layer is the accuracy of a probe on the mean of all tokens minus the accuracy of a
+    probe on the first token. The value is the mean gap in the lower half of the layers minus the
+    gap in the last layer.
 
     The standard error is binomial and treats the two accuracies as independent.
     """
@@ -502,7 +507,7 @@ def gap_tokens_become_alike(mean: xr.DataArray, first_token: xr.DataArray) -> Es
     about=RUNS,
 )
 def data_improve_middle_layers(complete: xr.DataArray, less: xr.DataArray) -> Estimate:
-    """Pre-training on more data gives much higher accuracy even in middle layers.
+    """Pre-training on more data gives much higher probe accuracy even in middle layers.
 
     Probe accuracy, averaged over the middle third of the layers: the value for the model trained on
     all data minus the value for the model trained on the smallest fraction.
@@ -522,8 +527,8 @@ def data_improve_middle_layers(complete: xr.DataArray, less: xr.DataArray) -> Es
 def larger_vits_have_better_middle_layers(larger: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """Larger ViTs have much stronger intermediate representations than ResNets.
 
-    Probe accuracy, averaged over the middle third of the layers: the larger ViT's minus the
-    ResNet's.
+    Probe accuracy, averaged over the middle third of the layers: the value for the larger ViT minus
+    the value for the ResNet.
     """
     return _better_middle(larger, resnet)
 
@@ -566,7 +571,8 @@ def _correct(accuracy: xr.DataArray) -> np.ndarray:
 def readable_from(accuracy: xr.DataArray) -> Estimate:
     """Depth at which linear-probe accuracy reaches 90 % of its maximum.
 
-    Relative depth of the first such layer: 0 is the first layer, 1 the last.
+    Relative depth of the first layer whose linear-probe accuracy is at least 90 % of the maximum.
+    The depth is 0 at the first layer and 1 at the last layer.
     """
     values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
 
@@ -596,8 +602,8 @@ def readable_from(accuracy: xr.DataArray) -> Estimate:
 def best_probe(accuracy: xr.DataArray) -> Estimate:
     """Linear-probe accuracy of the best layer.
 
-    Test accuracy of a probe on the mean over all tokens or positions; the layer is chosen on
-    held-out images.
+    Test accuracy of a probe on the mean over all tokens or positions, in the best layer. This layer
+    is chosen on held-out images.
     """
     values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
     if "validation_accuracy" not in accuracy.coords:
@@ -654,8 +660,10 @@ FIGURE_D4 = FIGURE_11_LEFT.variant(
     draw=plot_probe_map,
     name="ridge-probe-map-{model}",
     title="Linear-probe accuracy on single tokens by position",
-    caption="Each cell is the test accuracy of a linear probe on the token at that position. "
-    "Uniform panels are layers that spread class information over all tokens.",
+    caption=(
+        "Each panel is a layer. Each cell is the test accuracy of a linear probe on the token at "
+        "this position. A layer with a uniform panel spreads class information over all tokens."
+    ),
 )
 
 FIGURE_11_RIGHT = FIGURE_11_LEFT.variant(
@@ -723,8 +731,11 @@ FIGURE_13_LEFT = FIGURE_13.variant(
     measure=probes_by_data,
     name="ridge-probe-data",
     title="Linear-probe accuracy by layer and amount of training data",
-    caption="Each point is the test accuracy of a linear probe on the mean over all tokens or "
-    "positions of one block's output, of models trained on all images or on a fraction of them.",
+    caption=(
+        "Each point is the test accuracy of a linear probe on the output of one block, averaged "
+        "over all tokens or positions. The models were trained on all images or on a fraction of "
+        "them."
+    ),
     claims=[data_improve_middle_layers],
     overview=None,
 )

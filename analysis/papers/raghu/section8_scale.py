@@ -83,9 +83,9 @@ def same_blocks_of(models: list[StudyModel]) -> Measurements:
 def data_hunger(similarity: xr.Dataset) -> Estimate:
     """Higher layers need more training data than lower layers.
 
-    CKA with the model trained on all data, averaged over the lower blocks, minus the average over
-    the upper blocks. This difference for a second seed trained on all data is subtracted from the
-    difference for the model trained on the smallest fraction.
+    CKA of each block with the same block of the model trained on all data: the mean over the lower
+    blocks minus the mean over the upper blocks. The value for a second seed trained on all data is
+    subtracted from the value for the model trained on the smallest fraction of the data.
 
     The second seed is the control: differences between two runs on all data are not due to data.
     """
@@ -117,11 +117,13 @@ def data_hunger(similarity: xr.Dataset) -> Estimate:
 def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate:
     """Higher layers of larger models need more training data.
 
-    CKA with the model trained on all data, in the upper half of the blocks: the value for a second
-    seed trained on all data minus the value for a model trained on the smallest fraction. The ViT's
-    difference is subtracted from the larger ViT's.
+    Loss of CKA due to less data: the larger ViT's loss minus the smaller ViT's loss. To compute a
+    loss, a second seed trained on all data and a model trained on the smallest fraction are each
+    compared with the model trained on all data, by the mean CKA over the upper half of the blocks.
+    The loss is the second seed's CKA minus the CKA of the model trained on the smallest fraction.
 
-    The second seeds are the control: two runs of a larger model may differ more on all data too.
+    The second seeds are the control: even on all data, two runs of a larger model may differ more
+    than two runs of a smaller model.
     """
     results = [expect_cka(result, ("fraction", "layer")) for result in (smaller, larger)]
     fractions = [result["fraction"].values.tolist() for result in results]
@@ -156,8 +158,8 @@ def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate
 def fine_tuning_keeps_first_blocks(similarity: xr.Dataset) -> Estimate:
     """The first four to five of 12 blocks are well preserved by fine-tuning.
 
-    CKA of each block with itself before fine-tuning: the mean over the first third of the blocks
-    minus the mean over the other blocks.
+    CKA between the pre-trained and the fine-tuned model, for each block: the mean over the first
+    third of the blocks minus the mean over the other blocks.
     """
     similarity = expect_cka(blocks_of(similarity), ("layer",))
     count = similarity.sizes["layer"]
@@ -194,13 +196,15 @@ far_fine_tuning_keeps_first_blocks = claim(
     about=RUNS,
 )
 def far_domains_change_more(near: xr.Dataset, far: xr.Dataset) -> Estimate:
-    """Fine-tuning on a far domain changes representations more than on a near one.
+    """Fine-tuning on a distant domain changes representations more than on a similar domain.
 
-    CKA of each block with itself before fine-tuning, averaged over blocks: the value after
-    fine-tuning on a near domain minus the value after fine-tuning on a far domain.
+    CKA between the pre-trained and the fine-tuned model, for each block and averaged over blocks:
+    the value for the model fine-tuned on a similar domain minus the value for the model fine-tuned
+    on a distant domain.
 
-    Both are measured on the same images. The paper fine-tunes models of natural images on others
-    (ImageNet, CIFAR-100), and on medical and satellite images.
+    Both values are measured on the same images. The paper fine-tunes models that were pre-trained
+    on natural images. The similar domains are ImageNet and CIFAR-100, and the distant domains are
+    medical and satellite images.
     """
     results = (expect_cka(blocks_of(result), ("layer",)) for result in (near, far))
     return minus(*(of_cka(np.mean, result) for result in results))
@@ -218,9 +222,12 @@ FIGURE_12 = Figure(
     show="analysis.plots.plot_best_matching_layer",
     call='analysis.best_matching_layer(analysis.cka({other}, images, {model}, detail="blocks"))',
     title="CKA between blocks trained on less data and on all",
-    caption="CKA between each block of a model trained on a fraction of the images and the same "
-    "block of the model trained on all. A falling line means that higher blocks need more data. "
-    "The 100 % line is the control: a second seed trained on all images.",
+    caption=(
+        "Each point is the CKA between a block of a model trained on a fraction of the images "
+        "and the same block of the model trained on all images. A falling line means that higher "
+        "blocks need more data. The 100 % line is the control, a second seed trained on all "
+        "images."
+    ),
     claims=[data_hunger, larger_models_need_data],
 )
 
@@ -235,8 +242,10 @@ FIGURE_G = Figure(
     name="fine-tuning",
     call='analysis.best_matching_layer(analysis.cka({model}, images, {other}, detail="blocks"))',
     title="CKA between blocks before and after fine-tuning",
-    caption="CKA between each block before and after fine-tuning, on the same images. Blocks with "
-    "high values changed little.",
+    caption=(
+        "Each point is the CKA between a block before fine-tuning and the same block after "
+        "fine-tuning, on the same images. Blocks with high values changed little."
+    ),
     claims=[
         fine_tuning_keeps_first_blocks,
         far_fine_tuning_keeps_first_blocks,
@@ -249,5 +258,7 @@ FIGURE_G_OF_OTHERS = FIGURE_G.variant(
     measure=same_blocks_of,
     name="counterparts",
     title="CKA between corresponding blocks of two models",
-    caption="CKA between each block and the block of the same name in the other model.",
+    caption=(
+        "Each point is the CKA between a block and the block of the same name in the other model."
+    ),
 )

@@ -71,8 +71,8 @@ def residual_cka_of(model: StudyModel) -> SharedPass:
 def skips_diverge(similarity: xr.Dataset) -> Estimate:
     """In mid-to-late layers of supervised ViTs, attention adds information that its skip lacks.
 
-    Mean CKA between attention branches and their skips in the upper half of the layers minus the
-    mean in the lower half.
+    Mean CKA between the attention branch of a layer and its skip: the mean over the upper half of
+    the layers minus the mean over the lower half.
     """
     similarity = expect_cka(similarity)
     skips = {
@@ -91,13 +91,15 @@ def skips_diverge(similarity: xr.Dataset) -> Estimate:
 
 @claim("norm_cka.{masked}", "D.3", "21 and 22", "difference in CKA", above=0, least=0.05)
 def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
-    """ViTs trained by reconstruction have an X pattern: their last layers return to the first.
+    """ViTs trained by reconstruction have an X pattern: their last layers resemble the first again.
 
-    CKA of a layer of the first third with its mirror image in the last third minus its CKA with the
-    middle layer, averaged over the layers of the first third.
+    For each layer of the first third, its CKA with the mirror layer in the last third minus its CKA
+    with the middle layer, averaged over these layers. The first layer mirrors the last layer, the
+    second the last but one.
 
-    The pattern appears if the model contains both an encoder and a decoder. If layers only drift
-    apart with depth, they are more similar to the middle layer. The interval is over images.
+    The pattern appears if the model contains both an encoder and a decoder. If layers only become
+    less similar with distance in depth, the first layers are more similar to the middle layer than
+    to the last layers. The interval is over images.
     """
     similarity = expect_cka(similarity)
     count = similarity.sizes["layer_x"]
@@ -144,9 +146,11 @@ FIGURE_20 = Figure(
     name="norm-cka-{model}",
     call="analysis.depth_cka({model}, images)",
     title="CKA between sublayer inputs",
-    caption="Each cell is the CKA between the normalized inputs of two sublayers. A bright "
-    "diagonal from the upper left to the lower right means that the last layers return to the "
-    "representation of the first.",
+    caption=(
+        "Each cell is the CKA between the normalized inputs of two sublayers. A bright diagonal "
+        "from the upper left to the lower right means that the last layers return to the "
+        "representations of the first layers."
+    ),
     claims=[masked_x_pattern],
 )
 
@@ -162,7 +166,9 @@ FIGURE_23 = Figure(
     name="residual-cka-{model}",
     show="analysis.plots.plot_residual_cka",
     title="CKA between skips and attention branches",
-    caption="Each cell is the CKA between the branch of one attention sublayer and the skip of "
-    "another. Dark cells on the diagonal are sublayers that add new information.",
+    caption=(
+        "Each cell is the CKA between the branch of one attention sublayer and the skip of "
+        "another. A dark cell on the diagonal is a sublayer that adds new information."
+    ),
     claims=[skips_diverge],
 )

@@ -89,15 +89,17 @@ def unit_distance_by_seed(model: StudyModel) -> Measurement | Measurements:
 def offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
     """There are offset local attention heads, which attend to one side of the query.
 
-    Asymmetry of the most asymmetric local head: 0 is symmetric around the query, 1 one-sided.
+    Asymmetry of the most asymmetric local head. It is 0 if the attention of the head is symmetric
+    around the query, and 1 if it is one-sided.
 
         1/2 sum over offsets d of |share(d) - share(-d)|
 
-    Here, share(d) is the share of attention at offset d. The threshold is 1/2, midway between both
-    ends. Attention that does not depend on position has an asymmetry of 0, however sharp it is. A
-    head is local if its spread is at most half that of uniform attention. Other heads count as 0,
-    since a head that attends to a fixed corner of the image is one-sided as well. The value is
-    descriptive: the heads of one model do not show the uncertainty of their maximum.
+    Here, share(d) is the share of attention at offset d. The threshold is 1/2, midway between
+    symmetric and one-sided. If attention does not depend on position, its asymmetry is 0, even if
+    the attention is sharp. A head is local if the spread of its attention is at most half the
+    spread of uniform attention. The asymmetry of other heads is set to 0, because a head that
+    attends to a fixed corner of the image would be one-sided as well. The value is descriptive: the
+    heads of one model do not show the uncertainty of their maximum.
     """
     dims = ("layer", "head", "row_offset", "column_offset")
     share = expect_array(aligned, dims).values
@@ -116,11 +118,12 @@ def offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
     least=0.05,
 )
 def masked_offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
-    """ViTs that are trained by reconstruction learn offset local heads too, as all ViTs studied.
+    """ViTs trained by reconstruction also learn offset local heads, like all ViTs in the paper.
 
     Asymmetry of the most asymmetric local head of the ViT trained on masked patches.
 
-    As `offset_heads`. Descriptive: a maximum over heads.
+    Asymmetry and local heads are defined as for `offset_heads`. The value is descriptive, because
+    it is a maximum over heads.
     """
     return offset_heads(aligned, kinds)
 
@@ -139,7 +142,8 @@ def offset_heads_early(kinds: xr.Dataset) -> Estimate:
 
     Share of offset heads in the lower half of the layers minus their share in the upper half.
 
-    Descriptive: these are all heads of the model, not a sample. Not tested without offset heads.
+    The value is descriptive: these are all heads of the model, not a sample. The claim is not
+    tested if there are no offset heads.
     """
     offset = expect_variable(kinds, "kind", ("layer", "head")).values == "offset"
     if not offset.any():
@@ -151,7 +155,8 @@ def offset_heads_early(kinds: xr.Dataset) -> Estimate:
 def local_kinds(kinds: xr.Dataset) -> Estimate:
     """There are several types of local heads: strict, soft, axial and offset.
 
-    Number of these types that occur among the heads; the threshold is midway between one and two.
+    Number of these four types that occur among the heads. The threshold is 1.5, midway between one
+    type and two types.
 
     The value is descriptive, because other models may have heads of further types.
     """
@@ -165,9 +170,10 @@ def local_kinds(kinds: xr.Dataset) -> Estimate:
 def layers_mix(kinds: xr.Dataset) -> Estimate:
     """Most layers have both local and global heads.
 
-    Share of layers with heads of both types.
+    Share of the layers that have both local and global heads.
 
-    Threshold 1/2, most, a convention. Descriptive: these are all layers of the model, not a sample.
+    The threshold of 1/2 (most layers) is a convention. The value is descriptive: these are all
+    layers of the model, not a sample.
     """
     is_local, is_global = local_and_global(kinds)
     mixed = is_local.any(axis=1) & is_global.any(axis=1)
@@ -176,10 +182,10 @@ def layers_mix(kinds: xr.Dataset) -> Estimate:
 
 @claim("unit_distance.{vit}", "4.3", "4", "difference in distance", below=0, least=0.02)
 def distance_dips(distance: xr.DataArray) -> Estimate:
-    """Attention distance dips around layers 3 to 6 of 12, compared with the first two.
+    """Attention distance dips around layers 3 to 6 of 12, compared with the first two layers.
 
-    Attention distance, with the image as a unit square: the mean over layers 3 to 6 of 12 minus the
-    mean over the first two layers.
+    Attention distance, with the image scaled to a unit square: the mean over layers 3 to 6 of 12
+    minus the mean over the first two layers.
 
     In models of other depths, layers at the same relative depth are used. The heads of a layer are
     averaged, and the interval takes into account that neighbouring layers are similar.
@@ -201,10 +207,10 @@ def distance_dips(distance: xr.DataArray) -> Estimate:
 def distance_rises(distance: xr.DataArray) -> Estimate:
     """In the later layers of supervised ViTs, attention distance increases again.
 
-    Attention distance, with the image as a unit square: the mean over the upper half of the layers
-    minus the mean over layers 3 to 6 of 12.
+    Attention distance, with the image scaled to a unit square: the mean over the upper half of the
+    layers minus the mean over layers 3 to 6 of 12.
 
-    Layers as in `distance_dips`.
+    In models of other depths, layers at the same relative depth are used.
     """
     values = expect_array(distance, ("layer", "head")).values
     _, third, late = phases(np.arange(len(values)))
@@ -224,14 +230,15 @@ def distance_rises(distance: xr.DataArray) -> Estimate:
 def supervision_orders_attention(
     labels: xr.DataArray, masked: xr.DataArray, seed: xr.DataArray
 ) -> Estimate:
-    """ViTs process local and global information in orders that depend on their supervision.
+    """The order in which ViTs process local and global information depends on their supervision.
 
-    Difference between two profiles of attention distance over depth, for a supervised ViT and one
-    trained on masked patches, minus the difference between two supervised seeds.
+    Dissimilarity of two profiles of attention distance over depth: the value for a supervised ViT
+    and a ViT trained on masked patches, minus the value for two seeds of the supervised ViT.
 
-        root mean square over relative depths of the difference of (mean over heads - mean over all)
+        profile       = mean over the heads of a layer - mean over all heads
+        dissimilarity = root mean square over relative depths of (profile 1 - profile 2)
 
-    The second seed is the control: two runs with the same supervision differ as well.
+    The second seed is the control: even two runs with the same supervision have different profiles.
     """
     return descriptive(
         profile_difference(labels, masked) - profile_difference(labels, seed), NO_IMAGES
@@ -251,12 +258,13 @@ def supervision_orders_attention(
 def supervision_orders_more_than_size(
     labels: xr.DataArray, masked: xr.DataArray, larger: xr.DataArray
 ) -> Estimate:
-    """The order of local and global processing is due to supervision more than to size.
+    """The order of local and global processing depends more on supervision than on model size.
 
-    Difference between two profiles of attention distance over depth, for a supervised ViT and one
-    trained on masked patches, minus the difference between the supervised ViT and a larger one.
+    Dissimilarity of two profiles of attention distance over depth: the value for a supervised ViT
+    and a ViT trained on masked patches, minus the value for the supervised ViT and a larger
+    supervised ViT.
 
-    Profiles as in `supervision_orders_attention`.
+    The dissimilarity of profiles is defined as for `supervision_orders_attention`.
     """
     return descriptive(
         profile_difference(labels, masked) - profile_difference(labels, larger), NO_IMAGES
@@ -297,9 +305,11 @@ FIGURE_3 = Figure(
     name="aligned-attention-{model}",
     call="analysis.aligned_attention(analysis.mean_attention({model}, images))",
     title="Attention by offset from the query",
-    caption="Each panel is a head: attention by the offset of the key from the query, which is at "
-    "the centre. A bright point next to the centre is an offset head, a bright line an axial "
-    "head.",
+    caption=(
+        "Each panel is a head. It shows attention by the offset of the key from the query; the "
+        "query is at the centre. An offset head has a bright point next to the centre. An axial "
+        "head has a bright line."
+    ),
     claims=[offset_heads, masked_offset_heads],
 )
 
@@ -321,9 +331,11 @@ FIGURE_18 = FIGURE_3.variant(
     name="head-kinds-{model}",
     call="analysis.head_classes(analysis.mean_attention({model}, images))",
     title="Attention head types",
-    caption="Each cell is a head, classified by its attention: to its own token (strict), around "
-    "it (soft), along a row or column (axial), to a neighbour in one direction (offset) or to "
-    "the whole image (global).",
+    caption=(
+        "Each cell is a head. Its type depends on where a token attends: to itself (strict), to "
+        "its surroundings (soft), along its row or column (axial), to a neighbour in one "
+        "direction (offset) or to the whole image (global)."
+    ),
     claims=[local_kinds, layers_mix, offset_heads_early],
 )
 
@@ -339,8 +351,11 @@ FIGURE_4 = Figure(
     name="attention-distance-depth",
     call='analysis.mean_distance(analysis.mean_attention({model}, images), units="unit")',
     title="Attention distance by layer",
-    caption="Mean attention distance in sides of the token grid: points are heads, lines are means "
-    "over the heads of a layer. Widely spread points indicate local and global heads.",
+    caption=(
+        "Mean attention distance, as a fraction of the side of the token grid. Points are heads, "
+        "and lines are means over the heads of a layer. If the points of a layer are widely "
+        "spread, it has both local and global heads."
+    ),
     claims=[
         distance_dips,
         distance_rises,
@@ -426,16 +441,17 @@ def _pattern_claim(query: str, words: str, statement: str) -> Claim:
 def patterns_vary(patterns: xr.Dataset, average: xr.DataArray) -> Estimate:
     """The tokens that receive most attention in late layers vary with the image.
 
-    Peak of the CLS attention averaged over images, divided by the mean peak of single images, in
-    the upper half of the layers. It is 1 if CLS attends to the same tokens in every image.
+    Peak of the CLS attention map averaged over images, divided by the mean peak of the maps of
+    single images, in the upper half of the layers. The ratio is 1 if CLS attends to the same tokens
+    in every image.
 
         mean over heads of peak(mean map) / mean over heads of mean(peak of an image's map)
 
-    Here, peak = 1 - entropy / log(tokens). The threshold of 1/2 is a convention: it lies midway
-    between attention to the same tokens in every image (1) and to different tokens in each image
-    (0; figures 11 to 13). The claim is tested only if patterns are sparse (a mean peak of at least
-    1/2), because attention that is diffuse in each image also has a low ratio. The interval is over
-    layers.
+    Here, peak = 1 - entropy / log(tokens). The threshold of 1/2 is a convention. It lies midway
+    between the ratio for attention to the same tokens in every image (1) and the ratio for
+    attention to different tokens in each image (0; figures 11 to 13). The claim is tested only if
+    attention is sparse (a mean peak of at least 1/2), because attention that is diffuse in each
+    image also has a low ratio. The interval is over layers.
     """
     peaks = of_query(expect_variable(patterns, "peak", ("query", "layer", "head")), "cls")
     mean_peak = np.nanmean(upper(peaks))
@@ -472,9 +488,11 @@ FIGURE_2 = Figure(
     draw=plot_attention_patterns,
     name="attention-patterns-{model}",
     title="Sparse repeating attention patterns",
-    caption="Each cell compares the heads of two layers on the same image: high where both "
-    "attend to the same few tokens, for any query, low where attention is diffuse or differs. A "
-    "bright block is a pattern that repeats over those layers.",
+    caption=(
+        "Each cell compares the heads of two layers on the same images. It is high if both "
+        "layers attend to the same few tokens, for any query. It is low if their attention is "
+        "diffuse or differs. A bright square means that a pattern repeats over these layers."
+    ),
     claims=[
         _pattern_claim(
             "cls",
@@ -497,9 +515,11 @@ FIGURE_11 = FIGURE_2.variant(
     name="cls-attention-{model}",
     call="analysis.attention_maps(analysis.mean_attention({model}, images))",
     title="Mean CLS attention",
-    caption="Each panel is a head: its attention to each position, averaged over images, each "
-    "panel on its own scale. A mean does not show whether a head attends to the same position in "
-    "every image or to objects that are mostly there.",
+    caption=(
+        "Each panel is a head and has its own scale. It shows the attention to each position, "
+        "averaged over images. The mean does not show whether a head attends to the same "
+        "position in every image or to objects that are mostly at this position."
+    ),
     claims=[patterns_vary],
 )
 
@@ -523,13 +543,13 @@ def _of_union(features: Features) -> Statistic[xr.Dataset]:
 def saliency_early(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     """CLS attention aligns with salient objects by the early-to-mid layers.
 
-    IoU of CLS attention with the object minus its IoU with objects of other images, for the best
-    head of each layer, averaged over the lower half of the layers. The value of the untrained model
-    is subtracted.
+    IoU of CLS attention with the object in the image minus its IoU with the objects of other
+    images, for the best head of each layer, averaged over the lower half of the layers. The value
+    for the untrained model is subtracted.
 
-    Objects of other images show how much any blob at the centre overlaps with objects at the
-    centre. Subtracting the best head of each untrained layer corrects for the choice of the best
-    head.
+    The IoU with objects of other images is a chance level: any blob at the centre overlaps with
+    objects at the centre. In the untrained model, the best head of each layer is chosen in the same
+    way. Subtracting its value corrects for this choice.
     """
     return minus(*(_salient(result, lower) for result in (saliency, untrained)))
 
@@ -538,11 +558,12 @@ def saliency_early(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
 def saliency_plateaus(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     """The alignment of CLS attention with objects plateaus early.
 
-    Increase of the largest IoU in the lower half over that of the untrained model, minus its
-    further increase in the upper half.
+    Early increase minus late increase of the IoU of the best head. The early increase is the
+    largest IoU in the lower half of the layers minus the largest IoU of the untrained model. The
+    late increase is the further increase of the largest IoU in the upper half.
 
-    The threshold is 0: an increase at a steady rate. The second increase is 0 if no later head is
-    better. The value is descriptive, because maxima over layers have no interval.
+    The threshold is 0, the value if the IoU increases at a steady rate. The late increase is 0 if
+    no later head is better. The value is descriptive, because maxima over layers have no interval.
     """
 
     best = _best_iou(saliency)
@@ -565,7 +586,7 @@ def saliency_drops(saliency: xr.Dataset) -> Estimate:
     IoU of CLS attention with the object, for the best head of each layer: the mean over the upper
     half of the layers minus the mean over layers 3 to 6 of 12.
 
-    Layers as in `distance_dips`.
+    In models of other depths, layers at the same relative depth are used.
     """
 
     def late_minus_plateau(iou: np.ndarray) -> float:

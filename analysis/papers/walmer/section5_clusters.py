@@ -198,8 +198,8 @@ def clusters_deepen(clusters: xr.Dataset) -> Estimate:
 
     Cluster purity of the last block minus cluster purity of the first block.
 
-    The interval is over the steps between neighbouring layers, because neighbouring layers are
-    similar.
+    The interval is over the steps from one layer to the next, because neighbouring layers are
+    similar and their values are not independent.
     """
     purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values
     count = len(purity)
@@ -221,7 +221,8 @@ def spatial_first(spatial: xr.Dataset, cls: xr.Dataset) -> Estimate:
     Cluster purity of the mean spatial token minus cluster purity of the CLS token, averaged over
     the lower half of the layers.
 
-    The interval is over images. It treats both purities as independent, which is conservative.
+    The interval is over images. It treats the two purities as independent, which makes it
+    conservative.
     """
     count = len(blocks_of(cls["layer"]))
     return minus(*(_purity(result, lower(np.arange(count))) for result in (spatial, cls)))
@@ -239,8 +240,8 @@ def masked_cls_is_semantic(clusters: xr.Dataset, untrained: xr.Dataset) -> Estim
     """ViTs trained by reconstruction learn semantic CLS features, though no loss depends on CLS.
 
     Cluster purity of CLS in the ViT trained on masked patches, averaged over layers, minus a chance
-    level. This is the highest purity of three baselines: the untrained model, raw pixels and mean
-    colour.
+    level. The chance level is the highest purity of three baselines: the untrained model, raw
+    pixels and mean colour.
     """
     return _over_untrained(clusters, untrained)
 
@@ -261,8 +262,8 @@ def supervised_most_semantic(labels: xr.Dataset, masked: xr.Dataset) -> Estimate
     Cluster purity of CLS, averaged over the upper half of the layers: the value for the supervised
     ViT minus the value for the ViT trained on masked patches.
 
-    In the paper, contrastive ViTs reach purities similar to those of supervised ViTs. To test this,
-    use released weights.
+    In the paper, contrastive ViTs reach similar purities as supervised ViTs. To test this, use
+    released weights.
     """
     halves = (upper(np.arange(len(blocks_of(x["layer"])))) for x in (labels, masked))
     return minus(*(_purity(x, half) for x, half in zip((labels, masked), halves, strict=True)))
@@ -392,8 +393,11 @@ FIGURE_7_SPATIAL = FIGURE_7.variant(
     name="clusters-spatial",
     call='analysis.clustering({model}, images, tokens="spatial", detail="grid")',
     title="Cluster purity of the mean spatial token by layer",
-    caption="As in the previous figure, for the mean spatial token of models with a CLS token. "
-    "Where the purity is higher than for CLS, the spatial tokens carry more class information.",
+    caption=(
+        "This figure shows cluster purity as the previous figure does, but for the mean spatial "
+        "token of models with a CLS token. In layers where it is higher than for CLS, the "
+        "spatial tokens carry more class information."
+    ),
     claims=[spatial_first],
 )
 
@@ -408,8 +412,11 @@ FIGURE_8_OBJECTS = Figure(
     name="clusters-objects",
     call='analysis.object_clustering({model}, objects, detail="blocks")',
     title="Cluster purity of objects by layer",
-    caption="Cluster purity: the share of objects in the majority class of their cluster, for "
-    "k-means with as many clusters as classes on the mean of the tokens within each mask.",
+    caption=(
+        "Cluster purity is the share of objects that belong to the majority class of their "
+        "cluster. An object's feature is the mean of the tokens within its mask. Clusters are "
+        "those of k-means, as many as there are classes."
+    ),
     claims=_cluster_claims("object", "objects", "8 left"),
 )
 
@@ -420,7 +427,10 @@ FIGURE_8_PARTS = FIGURE_8_OBJECTS.variant(
     name="clusters-parts",
     call='analysis.object_clustering({model}, parts, detail="blocks")',
     title="Cluster purity of parts by layer",
-    caption="Cluster purity: the share of parts in the majority class of their cluster, for "
-    "k-means with as many clusters as classes on the mean of the tokens within each mask.",
+    caption=(
+        "Cluster purity is the share of parts that belong to the majority class of their "
+        "cluster. A part's feature is the mean of the tokens within its mask. Clusters are those "
+        "of k-means, as many as there are classes."
+    ),
     claims=_cluster_claims("part", "parts", "8 right"),
 )

@@ -99,11 +99,10 @@ def retrieval_of(model: StudyModel) -> Measurement:
 def knn_last_best(neighbours: xr.DataArray) -> Estimate:
     """The last layer is the best for k-NN classification.
 
-    Top-1 accuracy of the last layer minus top-1 accuracy of the best other layer, which is chosen
-    on other images.
+    Top-1 accuracy of the last layer minus top-1 accuracy of the best layer before it.
 
-    To avoid selection bias, the best layer is chosen on every other image and scored on the rest,
-    and vice versa.
+    To avoid selection bias, the best layer is chosen on one half of the images (every second image)
+    and scored on the other half, and vice versa.
     """
     accuracy = top_one_above_chance(neighbours)
     if len(accuracy) < 2:
@@ -127,7 +126,8 @@ def knn_last_best(neighbours: xr.DataArray) -> Estimate:
 def larger_is_better(larger: xr.DataArray, vit: xr.DataArray) -> Estimate:
     """Larger architectures tend to give better features.
 
-    Top-1 k-NN accuracy of the last layer: the larger ViT's minus the ViT's.
+    Top-1 k-NN accuracy of the last layer: the value for the larger ViT minus the value for the
+    smaller ViT.
     """
     return minus(last_knn.statistic(larger), last_knn.statistic(vit))
 
@@ -143,8 +143,8 @@ def larger_is_better(larger: xr.DataArray, vit: xr.DataArray) -> Estimate:
 def masked_spatial_better_than_cls(probes: xr.DataArray) -> Estimate:
     """In ViTs trained by reconstruction, spatial features are better for probes than CLS.
 
-    Test accuracy of linear probes on the last layer, without batch normalization: the accuracy on
-    the mean of the spatial tokens minus the accuracy on the CLS token.
+    Test accuracy of linear probes on the last layer, without batch normalization: the value for the
+    mean of the spatial tokens minus the value for the CLS token.
 
     The standard error is binomial and treats the two accuracies as independent.
     """
@@ -328,8 +328,8 @@ def _task_claims(
 ) -> list[Claim]:
     """The claims of section 6.2 about a task, with the words for its score and what it is over.
 
-    To avoid selection bias, a best layer is chosen on every other unit and scored on the rest, and
-    vice versa. The middle of an odd number of layers is in neither half.
+    To avoid selection bias, a best layer is chosen on every second unit and scored on the others,
+    and vice versa. The middle of an odd number of layers is in neither half.
     """
     task_claim = partial(
         claim, section="6.2", figure=figure, unit=f"difference in {score}", above=0, least=0.02
@@ -374,13 +374,13 @@ def _task_claims(
     least=0.02,
 )
 def no_single_layer(task: xr.Dataset, neighbours: xr.DataArray) -> Estimate:
-    """No single layer is best for all tasks: the best differs for k-NN and keypoints.
+    """No single layer is best for all tasks: the best layers for k-NN and keypoints differ.
 
-    PCK at 0.1 of the layer that is best for k-NN, subtracted from the PCK at 0.1 of the best other
-    layer, which is chosen on other categories.
+    PCK at 0.1 of a competing layer minus PCK at 0.1 of the layer with the highest k-NN accuracy.
+    The competing layer is the one with the highest PCK among all layers except the k-NN layer.
 
-    The other layer is chosen on one half of the categories and scored on the other. The interval
-    does not include the uncertainty about which layer is best for k-NN.
+    The competing layer is chosen on one half of the categories and scored on the other half. The
+    interval does not include the uncertainty about which layer is best for k-NN.
     """
     accuracy = top_one_above_chance(neighbours)
     best = str(accuracy["layer"].values[accuracy.values.argmax()])
@@ -428,8 +428,11 @@ FIGURE_10_VIDEOS = Figure(
     name="propagation",
     call='analysis.label_propagation({model}, videos, detail="blocks")',
     title="Video object segmentation by layer",
-    caption="Each point is the J&F score (mean of region overlap J and contour accuracy F) of "
-    "masks propagated from the first frame to all others by token similarity alone.",
+    caption=(
+        "Each point is the J&F score: the mean of region similarity J and boundary accuracy F. "
+        "It scores masks that are propagated from the first frame to all other frames by token "
+        "similarity alone."
+    ),
     claims=_task_claims(
         "propagation",
         "10 left",
@@ -449,8 +452,11 @@ FIGURE_10_KEYPOINTS = FIGURE_10_VIDEOS.variant(
     name="keypoints",
     call='analysis.keypoint_correspondence({model}, pairs, detail="blocks")',
     title="Keypoint correspondence by layer",
-    caption="Each point is PCK at 0.1: the share of keypoints whose most similar position in "
-    "another image lies within a tenth of its side from the same keypoint.",
+    caption=(
+        "Each point is PCK at 0.1. A keypoint counts if its most similar position in another "
+        "image is near the same keypoint: at a distance of at most a tenth of the side of this "
+        "image."
+    ),
     claims=[
         *_task_claims(
             "keypoints",
@@ -525,8 +531,11 @@ TABLE_1 = Figure(
     imports="from vit_tf.analysis.papers.walmer.section6_tasks import best_layer",
     call='best_layer(analysis.knn_accuracy({model}, train, images, detail="blocks"))',
     title="Best layer for k-NN classification",
-    caption="Each point is the top-1 accuracy of a model's best layer, which is chosen on one half "
-    "of the images and scored on the other, with its 95 % CI; the number is that of the layer.",
+    caption=(
+        "Each point is the top-1 accuracy of a model's best layer, with its 95 % CI. The number "
+        "is the index of the layer. It is chosen on one half of the images and scored on the "
+        "other half."
+    ),
 )
 
 TABLE_1_RETRIEVAL = TABLE_1.variant(
@@ -536,8 +545,10 @@ TABLE_1_RETRIEVAL = TABLE_1.variant(
     name="best-layer-retrieval",
     call='best_layer(analysis.retrieval({model}, queries, database, truth, detail="blocks"))',
     title="Best layer for image retrieval",
-    caption="Each point is the mean average precision of a model's best layer, which is chosen on "
-    "one half of the queries and scored on the other, with its 95 % CI.",
+    caption=(
+        "Each point is the mean average precision of a model's best layer, with its 95 % CI. The "
+        "layer is chosen on one half of the queries and scored on the other half."
+    ),
 )
 
 TABLE_1_VIDEOS = TABLE_1_RETRIEVAL.variant(
@@ -545,8 +556,10 @@ TABLE_1_VIDEOS = TABLE_1_RETRIEVAL.variant(
     name="best-layer-videos",
     call='best_layer(analysis.label_propagation({model}, videos, detail="blocks"))',
     title="Best layer for video object segmentation",
-    caption="Each point is the J&F score of a model's best layer, which is chosen on one half of "
-    "the videos and scored on the other, with its 95 % CI.",
+    caption=(
+        "Each point is the J&F score of a model's best layer, with its 95 % CI. The layer is "
+        "chosen on one half of the videos and scored on the other half."
+    ),
 )
 
 TABLE_1_KEYPOINTS = TABLE_1_RETRIEVAL.variant(
@@ -554,6 +567,8 @@ TABLE_1_KEYPOINTS = TABLE_1_RETRIEVAL.variant(
     name="best-layer-keypoints",
     call='best_layer(analysis.keypoint_correspondence({model}, pairs, detail="blocks"))',
     title="Best layer for keypoint correspondence",
-    caption="Each point is PCK at 0.1 of a model's best layer, which is chosen on one half of the "
-    "categories and scored on the other, with its 95 % CI.",
+    caption=(
+        "Each point is PCK at 0.1 of a model's best layer, with its 95 % CI. The layer is chosen "
+        "on one half of the categories and scored on the other half."
+    ),
 )
