@@ -42,25 +42,28 @@ ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_approximate": "
 
 
 def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> VisionModel:
-    """Converts a KerasHub backbone or image classifier to a model of this package, with its taps.
+    """Converts a KerasHub backbone or image classifier to a model of this package.
 
-    `submodel` accepts a KerasHub model too, but only the outputs of its layers are taps there.
-    Dropout is not converted.
+    The converted model has the taps of this package. (`submodel` also accepts a KerasHub model
+    without conversion, but then only the outputs of its layers are taps.) Dropout is not converted.
 
     Args:
-        model: a `ViTBackbone`, `DeiTBackbone`, `DINOV2Backbone` or `DINOV3Backbone` of
-            `keras_hub.models`; a `ViTImageClassifier` or `DeiTImageClassifier`, whose logits the
-            model then returns; or a `CLIPVisionEncoder`, `SigLIPVisionEncoder`, `CLIPBackbone` or
-            `SigLIPBackbone`, whose image encoder (and CLIP's projection) is used.
-        preprocessing: the `vit_tf.Preprocessing` of its images. The default comes from a
-            classifier's image converter, otherwise from the public weights of the family.
+        model: model of `keras_hub.models`. Backbones are `ViTBackbone`, `DeiTBackbone`,
+            `DINOV2Backbone` and `DINOV3Backbone`. Classifiers are `ViTImageClassifier` and
+            `DeiTImageClassifier`. Image encoders are `CLIPVisionEncoder` and `SigLIPVisionEncoder`.
+            Of a `CLIPBackbone` or `SigLIPBackbone`, the image encoder is converted, with the
+            projection in CLIP.
+        preprocessing: `vit_tf.Preprocessing` of the model's images. By default, a classifier has
+            the preprocessing of its image converter. Other models have the preprocessing of the
+            public weights of their family.
 
     Returns:
-        `ViT`, which for a backbone returns its class token, or the mean of its tokens, as logits;
-        `CLIPViT`, which for an encoder alone returns its class token, or `SigLIPViT`.
+        A `ViT`, `CLIPViT` or `SigLIPViT`. A converted classifier returns its logits. A converted
+        backbone returns its class token, or the mean of its tokens, as logits. A converted
+        `CLIPVisionEncoder` returns its class token.
 
     Raises:
-        ValueError: for a model of another class, or one with a feature that `ViT` does not support.
+        ValueError: if the model is of another class, or has a feature that `ViT` does not support.
     """
     name = type(model).__name__ if type(model).__module__.startswith("keras_hub.") else ""
     backbone = model.backbone if name in TASKS else model

@@ -76,14 +76,14 @@ def load(source: str | os.PathLike) -> "Features | Module":
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 
     Args:
-        source: a `.keras` file; the folder of a SavedModel; the folder of a training run, which
-            has a `model.keras`; a checkpoint file or folder or a name of `list_pretrained`, as for
-            `load_pretrained`; or `timm:NAME`, a PyTorch module of timm, which measurements take
-            like any other model.
+        source: path or name, one of the following. A `.keras` file. The folder of a SavedModel. The
+            folder of a training run, which has a `model.keras`. A checkpoint that `load_pretrained`
+            can open (a file, a folder or a name in `list_pretrained`). `timm:NAME`, which opens a
+            PyTorch module of timm.
 
     Raises:
-        ValueError: for a path that does not exist or an unknown name (near matches are listed), and
-            as for `load_model`, `load_features` and `load_pretrained`.
+        ValueError: if the path does not exist or the name is unknown (the message lists near
+            matches). Also as for `load_model`, `load_features` and `load_pretrained`.
 
     Examples:
         model = vit_tf.load("vit-cls-cifar10")
@@ -110,62 +110,75 @@ def load_pretrained(
     preprocessing: Preprocessing | None = None,
     activation: str | None = None,
 ) -> keras.Model:
-    """Loads a model with the weights of a checkpoint, in the format that its authors released.
+    """Loads a pretrained model from a public checkpoint, in the format that its authors released.
 
     Small bundled models open by their names: `list_pretrained("*cifar10")`. A `.keras` file opens
-    as with `vit_tf.load_model`. Other formats are: Google's `.npz` of ViT (vision_transformer and
-    big_vision), of its hybrids, of BiT, Mixer and SigLIP; `.safetensors` or PyTorch files of ViT
-    with timm's tensor names (supervised, DeiT, DeiT-3, DINO, DINOv2, MAE, MoCo-v3), of
-    CLIP with OpenAI's or timm's, of SigLIP and of BEiT; folders of open_clip with
-    `open_clip_config.json`; folders of timm, built from their `architecture` and `model_args`; and
-    folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP, with `model.safetensors` or
-    `pytorch_model.bin`, in one file or sharded, next to `config.json`. The architecture of a file
-    is inferred from the names and shapes of its tensors. Every tensor is loaded, or skipped by
-    name: a replaced head and the tanh layer before it, a text encoder, a decoder, the state of an
-    optimizer. Every weight is loaded, or belongs to a new head.
+    as with `vit_tf.load_model`. The other formats are:
 
-    A known name determines the model's `preprocessing`; otherwise, the family determines it. For a
-    folder, it comes from `preprocessor_config.json` or timm's `config.json`, otherwise from the
-    family; for a plain ViT without these files, it must be given. A file does not state how a
-    ViT with timm's tensor names and a head was trained: values in [-1, 1] are assumed, but DeiT was
-    trained on images normalised by ImageNet's mean and standard deviation. DINOv2 and DINOv3 open
-    at the image size of their image processor, with a warning if their position embeddings have
-    another size.
+    * Google's `.npz` files of ViT (vision_transformer and big_vision), its hybrids, BiT, Mixer and
+      SigLIP
+    * `.safetensors` or PyTorch files of ViT with timm's tensor names (supervised, DeiT, DeiT-3,
+      DINO, DINOv2, MAE, MoCo-v3), of CLIP with the tensor names of OpenAI or timm, of SigLIP and of
+      BEiT
+    * folders of open_clip with `open_clip_config.json`
+    * folders of timm, where `architecture` and `model_args` define the model
+    * folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP, with `config.json` and the weights in
+      `model.safetensors` or `pytorch_model.bin`, in one file or in shards
+
+    The architecture of a file is inferred from the names and shapes of its tensors. Every tensor of
+    the file is loaded, unless it is skipped by its name: a head that is replaced and the tanh layer
+    before it, a text encoder, a decoder or the state of an optimizer. Every weight of the model is
+    loaded, unless it belongs to a new head.
+
+    The `preprocessing` of the model follows from the name if it is known. For a folder, it comes
+    from `preprocessor_config.json` or from timm's `config.json`. Otherwise, it follows from the
+    family. For a folder with a plain ViT and without these files, it must be given. A file does not
+    state how a ViT with timm's tensor names and a head was trained. Values in [-1, 1] are assumed.
+    For DeiT, pass `preprocessing`, because it was trained on images normalised by the mean and
+    standard deviation of ImageNet.
+
+    DINOv2 and DINOv3 open at the image size of their image processor. If their position embeddings
+    have another size, there is a warning.
 
     Args:
-        path_or_name: a file; a folder; a name of `list_pretrained`, which is downloaded once; or
-            `"hf://owner/name"`, a folder on the Hugging Face hub.
-        num_classes: number of logits. If it differs from the file's, the head is a new one,
-            initialized with zeros. None keeps the head of the file; if the file has none, the
-            logits are the pooled token (a CLIP model has no logits). 0 removes the head, as in
-            timm.
-        image_shape: (height, width) or (height, width, channels) of the images, in pixels; position
-            embeddings are resampled to it by the method `positions`. None keeps the size of the
-            file. Files of a BiT have no size: it follows from the name, or is 224. A file holds the
-            number of tokens but not the shape of their grid: if the grid of `image_shape` has as
-            many tokens, it is used; otherwise, the grid is square.
-        pooling: `"cls"` or `"gap"`, for a ViT or BEiT; None keeps the file's. A ViT with `"gap"`
-            has no class token, unless its file has registers or already pools that way.
-        num_heads: number of attention heads, where neither the file nor the model's size determines
-            it: for unpublished sizes, and for ViT-S, which has 6 heads, or 12 in MoCo-v3.
+        path_or_name: path of a file or folder; a name in `list_pretrained`, whose file is
+            downloaded once; or `"hf://owner/name"` for a folder on the Hugging Face hub.
+        num_classes: number of logits. If the file has another number, the model gets a new head,
+            which is initialized with zeros. None keeps the head of the file. If the file has no
+            head, the logits are the pooled token (a CLIP model then has no logits). 0 removes the
+            head, as in timm.
+        image_shape: size of the images in pixels, (height, width) or (height, width, channels).
+            Position embeddings are resampled to this size by the method `positions`. None keeps the
+            size of the file. (The files of a BiT have no size, so it follows from the name, or is
+            224.) A file holds the number of tokens but not the shape of their grid. If the grid of
+            `image_shape` has the same number of tokens, it is used. Otherwise, the grid is assumed
+            to be square.
+        pooling: `"cls"` or `"gap"`, for a ViT or BEiT. None keeps the pooling of the file. With
+            `"gap"`, a ViT has no class token, unless its file has registers or already uses
+            `"gap"`.
+        num_heads: number of attention heads. It is needed if neither the file nor the size of the
+            model determines it. This is the case for unpublished sizes and for ViT-S, which has 6
+            heads, or 12 heads in MoCo-v3.
         positions: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`, as for `vit_tf.at_resolution`.
-            None selects the method of the code that the file comes from: bilinear for Google's
-            files and for the relative positions of a BEiT with timm's names, PyTorch's for Hugging
-            Face's files without registers, DINO's for DINOv2's original files without registers,
-            and bicubic, as in timm, for others. DINO's own code, which Walmer et al. 2023 ran, uses
-            `"dino"`, and the code of BEiT's authors uses `"bicubic"`.
-        preprocessing: a `vit_tf.Preprocessing` instead of the one that the file, its name or
-            its family specifies.
-        activation: form of the GELU, which cannot be inferred from the tensors of a file:
-            `"quick_gelu"` or `"gelu"` for CLIP, and `"gelu"` or `"gelu_tanh"` for a ViT with timm's
-            tensor names and no class token. None selects the form that a known name or the
-            configuration in a folder specifies, and `"quick_gelu"` for a CLIP file with the sizes
-            of OpenAI's own models. Any other file of these two kinds requires this argument.
+            None selects the method of the code that the file comes from. This is `"bilinear"` for
+            Google's files and for the relative positions of a BEiT with timm's names. It is
+            `"torch"` for Hugging Face's files without registers, and `"dino"` for DINOv2's original
+            files without registers. For other files, it is `"bicubic"`, as in timm. The code of
+            DINO's authors, which Walmer et al. 2023 ran, uses `"dino"`. The code of BEiT's authors
+            uses `"bicubic"`.
+        preprocessing: `vit_tf.Preprocessing` that replaces the preprocessing specified by the file,
+            its name or its family.
+        activation: form of the GELU, for two kinds of files whose tensors do not determine it. For
+            CLIP, it is `"quick_gelu"` or `"gelu"`. For a ViT with timm's tensor names and no class
+            token, it is `"gelu"` or `"gelu_tanh"`. None selects the form that a known name or the
+            configuration in a folder specifies. For a CLIP file with the sizes of OpenAI's own
+            models, None selects `"quick_gelu"`. Any other file of these two kinds requires this
+            argument.
 
     Raises:
-        ValueError: for an unknown name, or a file that cannot be downloaded, is corrupt, is of an
-            unknown family, or does not match the model in every tensor and weight; mismatches are
-            listed.
+        ValueError: if the name is unknown, or if the file cannot be downloaded, is corrupt or
+            belongs to an unknown family. Also if the tensors of the file do not match the weights
+            of the model (the message lists the mismatches).
     """
     options = LoadOptions(num_classes, _image_shape(image_shape), pooling, num_heads)
     options = dataclasses.replace(options, preprocessing=preprocessing, activation=activation)

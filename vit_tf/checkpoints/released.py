@@ -266,12 +266,13 @@ class Checkpoint:
 
 
 def list_pretrained(pattern: str = "*") -> list[str]:
-    """Names of the known checkpoints that fit a shell pattern, such as `"*augreg*"`.
+    """Names of the known checkpoints that match a shell pattern, such as `"*augreg*"`.
 
-    Those of bundled models are first, without a `/`; others are downloaded.
+    Names of bundled models come first and contain no `/`. `load_pretrained` downloads the other
+    checkpoints.
 
     Raises:
-        ValueError: for a pattern that matches no name; near matches are listed.
+        ValueError: if the pattern matches no name. The message lists near matches.
     """
     all_names = [*bundled_models(), *CHECKPOINTS]
     names = fnmatch.filter(all_names, pattern)

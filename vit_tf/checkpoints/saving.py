@@ -35,12 +35,12 @@ Features: TypeAlias = "keras.Model | SavedFeatures"
 def load_model(path: str | os.PathLike) -> keras.Model:
     """Loads the `keras.Model` of a `.keras` file, without compiling it.
 
-    The folder of a training run opens as its `model.keras`, and a name of a bundled model opens too
-    (`vit_tf.list_pretrained`). The file may be at an address that TensorFlow or fsspec can open,
-    such as `gs://bucket/a.keras`.
+    `path` may also be the folder of a training run, whose `model.keras` is loaded, or the name of a
+    bundled model (`vit_tf.list_pretrained`). The file may be at an address that TensorFlow or
+    fsspec can open, such as `gs://bucket/a.keras`.
 
-    To restore a compiled model, use `keras.saving.load_model`, which finds this package's classes
-    too.
+    To restore a compiled model, use `keras.saving.load_model`. It also finds the classes of this
+    package.
 
     Raises:
         ValueError: if the file is missing, truncated or not a Keras model.
@@ -97,17 +97,18 @@ def load_model(path: str | os.PathLike) -> keras.Model:
 def load_features(path: str | os.PathLike, *patterns: str | Iterable[str]) -> Features:
     """A callable from images to `{tap: tensor}` from a `.keras` file or a SavedModel folder.
 
-    A `.keras` file of a submodel opens as it is. A `.keras` file of a whole model opens as the
-    submodel of the `patterns`, or of all its taps if there are none. A SavedModel that
-    `submodel.export` wrote returns the taps with which it was exported, in depth order. Any other
-    SavedModel returns its outputs in the order in which its graph computes them.
+    By default, all taps of the file are returned; `patterns` select some of them. A `.keras` file
+    has the taps of its model or submodel. A SavedModel that `submodel.export` wrote has the taps
+    with which it was exported, in depth order. For any other SavedModel, the taps are its outputs,
+    in the order in which its graph computes them.
 
     Args:
         path: the `.keras` file or the SavedModel folder.
         *patterns: shell patterns that select taps, or lists of them.
 
     Raises:
-        ValueError: for a path that is neither, or a pattern that matches no tap.
+        ValueError: if the path is neither a `.keras` file nor a SavedModel folder, or if a pattern
+            matches no tap.
     """
     path, patterns = os.fspath(path), as_patterns(patterns)
     if os.path.isdir(path):

@@ -61,64 +61,74 @@ def load(
 ) -> tuple[tf.data.Dataset, ...]:
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
 
-    The train split is shuffled anew in each epoch, in an order that depends on the seed alone; the
-    other splits keep their order. (Splits too large to cache are shuffled within 10,000 examples if
-    they come from TFDS.) Splits of up to 1 GiB are decoded once and kept in memory, as bytes where
-    their images share a size; larger ones are streamed. Nothing is decoded before the first batch
-    is asked for.
+    The train split is shuffled anew in each epoch. The order depends only on the seed and the
+    epoch. The other splits keep their order. Splits of up to 1 GiB are decoded once and kept in
+    memory, as bytes if all images have the same size. Larger splits are streamed (and those from
+    TFDS are shuffled within 10,000 examples). No image is decoded before the first batch is
+    requested.
 
-    A folder holds `class/*.jpg` or `{train,validation,test}/class/*.jpg`, where `training`, `val`,
-    `valid` and `testing` are accepted too, in upper or lower case. **Without folders of splits one
-    fifth of each class, always the same, is the test split**; `splits=("all",)` reads every image.
-    Images may also lie side by side, with a text file of their classes, in the folder or with its
-    name next to it: Tiny ImageNet and ImageNet open as released. Without such a file the labels are
-    -1, for uses without labels.
+    A folder holds `class/*.jpg` or `{train,validation,test}/class/*.jpg`. The names `training`,
+    `val`, `valid` and `testing` are accepted too, in upper or lower case. **Without folders for
+    splits, one fifth of each class is the test split. It is always the same fifth**.
+    `splits=("all",)` reads every image.
+
+    All images of a split may also be in one folder, without folders for classes. A text file then
+    holds the classes of the images. This file is in the folder, or next to it under the name of the
+    folder. Therefore, Tiny ImageNet and ImageNet open as released. Without such a file, all labels
+    are -1.
 
     Args:
-        name: `"digits"` (scikit-learn's, no download), `"shapes"` and
+        name: `"digits"` (the digits of scikit-learn, without a download), `"shapes"` or
             `"textured-shapes"` (generated), a TFDS name such as `"fashion_mnist"`, or the path of a
-            folder, as below, which may be an address that TensorFlow can open, such as
-            `"gs://bucket/photos"`. If a TFDS name is also a folder, `"./name"` selects the folder.
-        image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
-            pair. None keeps the images' own size.
-        batch_size: examples per batch; the last one may have fewer.
-        splits: which of "train", "validation", "test" and "all", every example of all splits, to
-            return. Only these are read. If a data set has only training and validation examples,
-            the latter are used as "test" if it is requested, and "validation" is split from the
-            former.
-        take: number of examples to keep of each split, or a dict from split to number; seeded and
-            class-balanced where the labels are known without reading the images.
-        validation: fraction of the train split that is held out, if "validation" is requested and
-            the data set has none; stratified where the labels are known, otherwise the last
-            examples, so that the rest is shuffled across files.
-        seed: seed of the shuffling, of `take` and of `validation`; the test split never depends on
-            it.
-        data_dir: folder of the TFDS data; the default of TFDS if None.
-        drop_remainder: whether every split leaves out a last batch that is not full.
-        preprocessing: preprocessing of the model, `model.preprocessing`: its size, interpolation,
-            crop, mean and std replace `image_size` and [-1, 1].
-        classes: names of the classes to keep, whose order gives their labels, such as those that
-            `read_class_list` finds in a file; all if None.
-        random_resized_crop: range of the area fraction of a random crop of every training image,
-            drawn anew in each epoch and resized (Szegedy et al. 2014, as torchvision's
-            RandomResizedCrop), such as (0.05, 1.0), or True for (0.08, 1.0); aspect ratios are from
-            3/4 to 4/3. Only the cropped part of a JPEG is decoded.
-        shard: (index, num_shards), for one of several processes that read one data set: the part of
-            every split that this process alone reads and decodes. Sizes differ by at most one
-            example; batches are of this part.
+            folder. The path may be an address that TensorFlow can open, such as
+            `"gs://bucket/photos"`. If a folder has the name of a TFDS data set, `"./name"` selects
+            the folder.
+        image_size: size in pixels to which images are resized (bilinear, antialiased), a number for
+            square images or a pair (height, width). None keeps the size of the images.
+        batch_size: number of examples per batch. The last batch may have fewer.
+        splits: splits to return, among "train", "validation", "test" and "all" (every example of
+            all splits). Only these splits are read. If a data set has training and validation
+            examples but no test examples, its validation examples are used as "test" if that is
+            requested. "validation" is then split off from the training examples.
+        take: number of examples to keep in each split, or a dict from split to number. The examples
+            are drawn at random with the seed. They are balanced over classes if the labels are
+            known without reading the images.
+        validation: fraction of the train split that is held out if "validation" is requested and
+            the data set has none. The held-out examples are stratified by class if the labels are
+            known. Otherwise, the last examples are held out, so that the others can be shuffled
+            across files.
+        seed: seed of the shuffling, of `take` and of `validation`. The test split does not depend
+            on it.
+        data_dir: folder of the TFDS data. None means the default folder of TFDS.
+        drop_remainder: whether to leave out the last batch of every split if it is not full.
+        preprocessing: preprocessing of the model, `model.preprocessing`. Its size replaces
+            `image_size`, and its mean and std replace the range [-1, 1]. Its interpolation and crop
+            are used too.
+        classes: names of the classes to keep, such as those that `read_class_list` finds in a file.
+            Labels follow the order of this list. None keeps all classes.
+        random_resized_crop: range of area fractions for random crops of training images, such as
+            (0.05, 1.0). True means (0.08, 1.0), and None means no crops. In each epoch, a new crop
+            of each image is drawn and resized (Szegedy et al. 2014, as torchvision's
+            RandomResizedCrop). Aspect ratios are between 3/4 and 4/3. Only the cropped part of a
+            JPEG is decoded.
+        shard: pair (index, num_shards), for one of several processes that read the same data set.
+            Each process reads and decodes only its own part of every split. The sizes of the parts
+            differ by at most one example. `batch_size` is the size of a batch in one process.
         repeats: how often each training image is repeated in succession, with different crops and
-            augmentations, in an epoch of the same number of images: the repeated augmentation of
-            Hoffer et al. 2020 (https://arxiv.org/abs/1901.09335), 3 in DeiT.
+            augmentations. The number of images in an epoch stays the same. This is the repeated
+            augmentation of Hoffer et al. 2020 (https://arxiv.org/abs/1901.09335). DeiT repeats each
+            image 3 times.
 
     Returns:
-        Tuple of `tf.data.Dataset`, one per split, of (images, labels): float32 of shape (example,
-        height, width, 3), grey repeated to RGB, or of the channels of the preprocessing (1, 3 or
-        4: grey, RGB, RGBA), and int32 of shape (example,). `class_names` of
-        each, as of Keras' `image_dataset_from_directory`, are the names of the classes.
+        Tuple with one `tf.data.Dataset` of (images, labels) per split. Images are float32 of shape
+        (example, height, width, channel). They have 3 channels, and grey images are repeated to
+        RGB. With `preprocessing`, they have its number of channels, which is 1 (grey), 3 (RGB) or 4
+        (RGBA). Labels are int32 of shape (example,). The attribute `class_names` of a data set
+        holds the names of the classes, as in Keras' `image_dataset_from_directory`.
 
     Raises:
-        ValueError: for arguments out of range, an unknown name, missing splits, images that differ
-            in size, and files that cannot be decoded.
+        ValueError: if an argument is out of range, if the name is unknown or a split is missing, if
+            images differ in size and `image_size` is None, or if a file cannot be decoded.
     """
     check_splits(splits)
     take = _checked_take(take, splits)
@@ -308,9 +318,9 @@ def few_shot(
         seed: seed of the selection and of the shuffling.
         image_size: height and width to resize to, in pixels; a number, a pair or None, as for
             `load`.
-        batch_size: examples per batch; the last one may have fewer.
+        batch_size: number of examples per batch. The last batch may have fewer.
         held_out: number of further images of each class; 0 makes the second data set empty.
-        data_dir: folder of the TFDS data; the default of TFDS if None.
+        data_dir: folder of the TFDS data. None means the default folder of TFDS.
         preprocessing: preprocessing of the model, as for `load`.
         classes: names of the classes to keep, as for `load`.
 

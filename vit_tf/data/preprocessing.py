@@ -21,32 +21,38 @@ ROUNDINGS = ("even", "down")
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How images become a model's input: resized and cropped, then `(image / 255 - mean) / std`.
+    """Preprocessing of images: resizes and crops them, then computes `(image / 255 - mean) / std`.
 
-    It can be called: `Preprocessing.from_range((224, 224), 0, 1)(image)`.
+    A `Preprocessing` is called on an image, such as `Preprocessing.from_range((224, 224), 0,
+    1)(image)`.
 
     Args:
-        size: (height, width) in pixels, or None for images of any size, which keep theirs.
-        mean, std: mean and standard deviation of each channel, for values in [0, 1]; the default of
-            0.5 gives values in [-1, 1]. Their number is the number of channels. Files and PIL
-            images become grey for 1 channel, RGBA for 4 channels and RGB otherwise, as Pillow
-            converts them.
-        interpolation: `"bilinear"`, `"bicubic"`, `"nearest"`, `"lanczos3"` or `"lanczos5"`.
-        channel_order: `"rgb"`, or `"bgr"` for a model that takes blue first; mean and std are in
-            that order.
-        crop: None to resize to `size` regardless of the aspect ratio; or the fraction in (0, 1] of
-            the shorter side that is kept: the shorter side is resized to `floor(size / crop)`, such
-            as 256 for 224 and 0.875, and the centre is cropped.
-        crop_rounding: how an offset of half a pixel is rounded: `"even"`, to the nearest even
-            number, as torchvision does, or `"down"`, as the image processors of transformers do.
-        antialias: whether images that shrink are antialiased, as Pillow does. The layers of Keras
-            and KerasHub do not by default.
-        aspect: None; or how images get the aspect ratio of `size` before they are resized, as in
-            `keras.layers.Resizing`: `"crop"`, their centre is cut out, or `"pad"`, they are padded
-            with black on both sides. `crop` applies after it.
+        size: (height, width) to which images are resized, in pixels. None keeps the size of each
+            image.
+        mean, std: mean and standard deviation of each channel, for values in [0, 1]. The default of
+            0.5 gives values in [-1, 1]. The length of `mean` is the number of channels. Pillow
+            converts files and PIL images to grey for 1 channel, to RGBA for 4 channels, and to RGB
+            otherwise.
+        interpolation: how images are resized, `"bilinear"`, `"bicubic"`, `"nearest"`, `"lanczos3"`
+            or `"lanczos5"`.
+        channel_order: order of the model's channels, `"rgb"` or `"bgr"` (blue first). `mean` and
+            `std` are in this order.
+        crop: fraction of the shorter side that is kept, in (0, 1]. The shorter side is resized to
+            `floor(size / crop)`, and then the centre of the image is cropped to `size`. For
+            example, a `size` of 224 and a `crop` of 0.875 resize the shorter side to 256. None
+            resizes images to `size` regardless of their aspect ratio.
+        crop_rounding: how the offset of the crop is rounded if it ends in half a pixel. `"even"`
+            rounds to the nearest even number, as torchvision does. `"down"` rounds down, as the
+            image processors of transformers do.
+        antialias: whether images are antialiased when they are made smaller, as in Pillow. The
+            layers of Keras and KerasHub do not antialias by default.
+        aspect: how images get the aspect ratio of `size` before they are resized, as in
+            `keras.layers.Resizing`. `"crop"` cuts out the centre of the image. `"pad"` adds black
+            on both sides. None keeps the aspect ratio of the image. The argument `crop` applies
+            afterwards.
 
     Raises:
-        ValueError: for a value out of its range.
+        ValueError: if a value is out of its range.
     """
 
     size: tuple[int, int] | None

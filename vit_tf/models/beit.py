@@ -65,37 +65,43 @@ class RelativeBias(SignatureLayer):
 
 @register
 class BEiT(TransformerModel):
-    """A BEiT whose every intermediate is a tap.
+    """A BEiT. Every intermediate activation has a name (a tap) and can be read.
 
-    Unlike `ViT`, it adds relative position biases to the attention scores instead of absolute
-    position embeddings to the tokens, its key projections have no bias, and each branch is scaled
-    by learned factors (LayerScale); the `branch` tap is the scaled branch.
+    It differs from `ViT` in three ways. It adds relative position biases to the attention scores
+    instead of absolute position embeddings to the tokens. Its key projections have no bias. Each
+    branch is scaled by learned factors (LayerScale), and the tap `branch` is the scaled branch.
 
-    Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
-    returns logits of shape (example, num_classes).
+    The model is called on images of shape (example, height, width, channel), by default with values
+    in [-1, 1]. It returns logits of shape (example, num_classes).
 
     Args:
-        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
+        image_shape: shape (height, width, channels) of the images, in pixels. Height and width must
+            be multiples of `patch_size`.
         patch_size: side of a patch, in pixels.
-        num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
+        num_layers, num_heads, hidden_dim, mlp_dim: number of blocks, number of attention heads,
+            dimension of a token, and hidden dimension of the MLPs.
         num_classes: number of logits. The head is initialized with zeros.
-        pooling: input of the head: `"gap"`, the mean of the spatial tokens, normalised after
-            averaging (tap `fc_norm`; there is no tap `norm`), or `"cls"`, the normalised class
+        pooling: input of the head. `"gap"` is the mean of the spatial tokens, normalised after
+            averaging. It has the tap `fc_norm` instead of `norm`. `"cls"` is the normalised class
             token.
-        shared_bias: whether all blocks share one table of relative positions, as in
-            pre-training, or each has its own.
-        layer_scale: initial value of LayerScale; None disables it.
-        without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
+        shared_bias: whether all blocks share one table of relative position biases, as in
+            pre-training. If False, each block has its own table.
+        layer_scale: initial value of the factors of LayerScale. None disables LayerScale.
+        without_skips: names of the blocks or sublayers whose skip connections are removed, such as
+            `"block06"` or `"block07/mlp"`.
         dropout_rate: dropout rate after the embedding and each projection.
-        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
-        position_type: `"relative"`; or `"learned"`, learned position embeddings, as in the
-            fine-tuned ViT of MAE (He et al. 2021, https://arxiv.org/abs/2111.06377, appendix A.1).
+        preprocessing: `vit_tf.Preprocessing` of the model's images. None means images with values
+            in [-1, 1].
+        position_type: `"relative"` for relative position biases, or `"learned"` for learned
+            position embeddings, as in the fine-tuned ViT of MAE (He et al. 2021,
+            https://arxiv.org/abs/2111.06377, appendix A.1).
         activation: as for `ViT`.
-        epsilon: added to the variance by all normalisations.
-        key_bias: whether projections to keys have a bias.
+        epsilon: small constant that all normalisation layers add to the variance.
+        key_bias: whether the key projections of the attention have a bias.
 
     Raises:
-        ValueError: for inconsistent sizes or an unknown name.
+        ValueError: if sizes do not fit together, or if an argument has an unknown name as its
+            value.
     """
 
     def __init__(

@@ -149,24 +149,30 @@ class Unit(SignatureLayer):
 
 @register
 class BiT(VisionModel):
-    """A ResNet-v2 with group normalisation and standardised convolutions; every step is a tap.
+    """A ResNet-v2 with group normalisation and standardised convolutions (Big Transfer).
 
-    Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
-    returns logits of shape (example, num_classes).
+    The model is called on images of shape (example, height, width, channel), by default with values
+    in [-1, 1]. It returns logits of shape (example, num_classes). Every intermediate activation has
+    a name (a tap) and can be read.
 
     Args:
-        image_shape: (height, width, channels) in pixels.
-        units: number of units of each stage.
-        width_factor: multiplies every number of channels; 1 gives 64 in the root.
+        image_shape: shape (height, width, channels) of the images, in pixels.
+        units: number of residual units in each stage.
+        width_factor: factor by which every number of channels is multiplied. With 1, the root has
+            64 channels.
         num_classes: number of logits. The head is initialized with zeros.
-        stem: `"imagenet"`, a 7x7 convolution and a pooling that shrink the image fourfold;
-            `"small"`, a 3x3 convolution that keeps its size; None chooses `"small"` for images
-            whose shorter side is below 96 pixels.
-        without_skips: units or stages whose skips are removed, such as `"stage2/unit02"`.
-        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+        stem: first layers of the network. `"imagenet"` has a 7x7 convolution and a pooling layer,
+            which shrink the image fourfold. `"small"` has a 3x3 convolution, which keeps the size
+            of the image. None selects `"small"` for images whose shorter side is below 96 pixels,
+            and `"imagenet"` for others.
+        without_skips: names of the units or stages whose skip connections are removed, such as
+            `"stage2/unit02"`.
+        preprocessing: `vit_tf.Preprocessing` of the model's images. None means images with values
+            in [-1, 1].
 
     Raises:
-        ValueError: for inconsistent sizes or an unknown name.
+        ValueError: if sizes do not fit together, or if an argument has an unknown name as its
+            value.
     """
 
     def __init__(

@@ -20,33 +20,38 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 @register
 class CLIPViT(ImageEncoder):
-    """The Vision Transformer of CLIP, whose every intermediate is a tap.
+    """The Vision Transformer of CLIP, with a tap for every intermediate activation.
 
-    It differs from `ViT` in a normalisation before the first block, patches embedded without a
-    bias, the quick form of GELU, an epsilon of 1e-5, and a linear projection of the class token to
-    the joint embedding space of images and texts (section 2.4).
+    It differs from `ViT` in the following. There is a normalisation layer before the first block.
+    Patches are embedded without a bias. GELU has its quick form, and epsilon is 1e-5. A linear
+    layer projects the class token to the joint embedding space of images and texts (section 2.4).
 
-    It is called on images of shape (example, height, width, channel), with values as
-    `preprocessing` describes. With a head, it returns logits of shape (example, num_classes).
+    The model is called on images of shape (example, height, width, channel), with values as
+    `preprocessing` produces them. With a head, it returns logits of shape (example, num_classes).
     Otherwise, it returns embeddings of shape (example, projection_dim), which are not normalised to
     unit length.
 
     Args:
-        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
+        image_shape: shape (height, width, channels) of the images, in pixels. Height and width must
+            be multiples of `patch_size`.
         patch_size: side of a patch, in pixels.
-        num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
-        projection_dim: number of channels of the embedding of an image.
-        num_classes: number of logits, a linear function of the embedding, initialized with zeros;
-            None for no head.
-        without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
+        num_layers, num_heads, hidden_dim, mlp_dim: number of blocks, number of attention heads,
+            dimension of a token, and hidden dimension of the MLPs.
+        projection_dim: number of channels of an image embedding.
+        num_classes: number of logits. The head is a linear layer on the embedding, initialized with
+            zeros. None means no head.
+        without_skips: names of the blocks or sublayers whose skip connections are removed, such as
+            `"block06"` or `"block07/mlp"`.
         dropout_rate: dropout rate after the embedding and each projection.
         activation: form of the GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
-        text_head: whether the head compares images with texts, see `vit_tf.with_text_head`.
-        preprocessing: the `vit_tf.Preprocessing` of its images, usually with the mean and standard
-            deviation of CLIP; None means values in [-1, 1].
+        text_head: whether the head compares images with texts. `vit_tf.with_text_head` makes such a
+            model.
+        preprocessing: `vit_tf.Preprocessing` of the model's images, usually with the mean and
+            standard deviation of CLIP. None means images with values in [-1, 1].
 
     Raises:
-        ValueError: for inconsistent sizes or an unknown name.
+        ValueError: if sizes do not fit together, or if an argument has an unknown name as its
+            value.
     """
 
     def __init__(

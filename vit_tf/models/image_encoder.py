@@ -143,22 +143,24 @@ def with_text_head(
 
         logits = scale image / |image| . embeddings^T + bias
 
-    which is how CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3) and SigLIP
-    (Zhai et al. 2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs. With one text per
-    class the model is a zero-shot classifier, and every measurement of logits applies to it.
-    Probabilities are the softmax over CLIP's logits, and the sigmoid of each of SigLIP's. The head
-    is saved with the model.
+    CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3) and SigLIP (Zhai et al.
+    2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs of images and texts in this
+    way. With one text per class, the model is a zero-shot classifier, and every measurement of
+    logits applies to it. For CLIP, probabilities are the softmax over the logits. For SigLIP, each
+    probability is the sigmoid of one logit. The head is saved with the model.
 
     Args:
-        model: a `CLIPViT` or `SigLIPViT`; its head, where it has one, is replaced.
-        embeddings: array of shape (text, channel), each row of length 1: the text encoder's
-            embeddings, normalised, in the order of the logits.
-        scale: number above 0: the exponential of the released `logit_scale`.
-        bias: number, or array of shape (text,), that is added: SigLIP's `logit_bias`; None for 0.
+        model: a `CLIPViT` or `SigLIPViT`. If it has a head, the copy has the new head instead.
+        embeddings: text embeddings, an array of shape (text, channel) computed by the text encoder.
+            Each row must be normalised to length 1. The rows have the order of the logits.
+        scale: factor of the logits, above 0. It is the exponential of `logit_scale` in the released
+            weights.
+        bias: number, or array of shape (text,), that is added to the logits, such as SigLIP's
+            `logit_bias`. None means 0.
 
     Raises:
-        ValueError: for a model of another class, or arrays of the wrong shape, with rows that are
-            not of length 1 or with values that are not finite.
+        ValueError: if the model is of another class, if an array has the wrong shape or values that
+            are not finite, or if a row of `embeddings` does not have length 1.
     """
     if not isinstance(model, ImageEncoder):
         raise ValueError(

@@ -93,25 +93,30 @@ class MixerBlock(SignatureLayer):
 
 @register
 class Mixer(VisionModel):
-    """An MLP-Mixer whose every intermediate is a tap.
+    """An MLP-Mixer. Every intermediate activation has a name (a tap) and can be read.
 
-    Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
-    returns logits of shape (example, num_classes), from the mean of all tokens.
+    The model is called on images of shape (example, height, width, channel), by default with values
+    in [-1, 1]. It returns logits of shape (example, num_classes), computed from the mean of all
+    tokens.
 
     Args:
-        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
+        image_shape: shape (height, width, channels) of the images, in pixels. Height and width must
+            be multiples of `patch_size`.
         patch_size: side of a patch, in pixels.
-        num_layers, hidden_dim, tokens_mlp_dim, channels_mlp_dim: the size of the model.
+        num_layers, hidden_dim, tokens_mlp_dim, channels_mlp_dim: number of blocks, dimension of a
+            token, and hidden dimensions of the token-mixing and channel-mixing MLPs.
         num_classes: number of logits. The head is initialized with zeros.
-        without_skips: sites whose skip is removed, such as `"block06"` or
-            `"block07/token_mixing"`.
+        without_skips: names of the blocks or sublayers whose skip connections are removed, such as
+            `"block06"` or `"block07/token_mixing"`.
         dropout_rate: dropout rate after the embedding and each layer of an MLP.
-        activation: form of the GELU: `"gelu"`, exact, or `"gelu_tanh"`, with which Google's
-            checkpoints were trained.
-        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+        activation: form of the GELU. `"gelu"` is the exact form. Google's checkpoints were trained
+            with `"gelu_tanh"`.
+        preprocessing: `vit_tf.Preprocessing` of the model's images. None means images with values
+            in [-1, 1].
 
     Raises:
-        ValueError: for inconsistent sizes or an unknown name.
+        ValueError: if sizes do not fit together, or if an argument has an unknown name as its
+            value.
     """
 
     def __init__(

@@ -318,17 +318,17 @@ def zero_head(num_classes: int, name: str = "head") -> keras.layers.Dense:
 
 
 def reinitialize(model: keras.Model, seed: int = 0) -> keras.Model:
-    """A randomly initialized model with the same configuration, such as an untrained baseline.
+    """A randomly initialized copy of a model, for use as an untrained baseline.
 
-    The global random state is left as it was. A layer of another package whose initializer has its
-    own seed keeps that seed.
+    The global random state does not change. If a layer of another package has an initializer with
+    its own seed, it keeps this seed.
 
     Args:
         model: a built `keras.Model` that can be rebuilt from its configuration.
-        seed: seed of the weights; equal seeds give equal weights.
+        seed: seed of the random weights. Equal seeds give equal weights.
 
     Returns:
-        A model of the same class, built and not compiled.
+        Model of the same class, built and not compiled.
 
     Raises:
         ValueError: if `model` is not a `keras.Model` or is not built.

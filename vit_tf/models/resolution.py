@@ -88,24 +88,26 @@ def at_resolution(
     num_classes: int | None = None,
     method: str = "bilinear",
 ) -> VisionModel:
-    """A copy of a model at another image size or with a new head.
+    """A copy of a model for another image size or with a new head.
 
-    Position embeddings are resampled as by `resample_positions`, the tables of relative positions
-    of a BEiT as by `resample_relative_positions`. All other weights are copied.
+    Position embeddings are resampled by `resample_positions`. The tables of relative position
+    biases of a BEiT are resampled by `resample_relative_positions`. All other weights are copied.
 
     Args:
         model: a `ViT`, `BiT`, `CLIPViT`, `SigLIPViT`, `BEiT` or `Mixer`.
-        image_shape: (height, width, channels) of the images, or only (height, width), in pixels;
-            None keeps the model's.
-        num_classes: number of logits of a new head, initialized with zeros; None keeps the head. In
-            a ViT the new head follows the pooled token: a tanh layer before the old head is removed
-            (Dosovitskiy et al. 2020, section 3.2).
-        method: `"bilinear"`, `"bicubic"`, `"torch"` or, except for a BEiT, `"dino"`.
+        image_shape: new image size in pixels, (height, width) or (height, width, channels). None
+            keeps the size of the model.
+        num_classes: number of logits of a new head, which is initialized with zeros. None keeps the
+            head of the model. In a ViT, the new head is applied to the pooled token. If the old
+            head has a tanh layer before it, this layer is removed (Dosovitskiy et al. 2020, section
+            3.2).
+        method: resampling method, `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`. A BEiT does not
+            support `"dino"`.
 
     Raises:
-        ValueError: for a model of another class, a size that is not a multiple of its patches, a
-            number of channels that is not the model's, or a Mixer whose number of tokens would
-            change.
+        ValueError: if the model is of another class, if the new size is not a multiple of the patch
+            size, or if the number of channels would change. Also if the number of tokens of a Mixer
+            would change.
     """
     if not isinstance(model, VisionModel):
         raise ValueError(

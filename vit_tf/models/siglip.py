@@ -19,32 +19,38 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 @register
 class SigLIPViT(ImageEncoder):
-    """The Vision Transformer of SigLIP and SigLIP 2, whose every intermediate is a tap.
+    """The Vision Transformer of SigLIP and SigLIP 2, with a tap for every intermediate activation.
 
-    Unlike `ViT`, it has no class token: a learned query attends to all patch tokens, followed by an
-    MLP (`AttentionPooling`; taps `pooling/attention`, `pooling/attended` and `pooling/hidden`).
-    Google's weights use the tanh form of GELU.
+    Unlike `ViT`, it has no class token. Instead, a learned query attends to all patch tokens, and
+    an MLP follows (`AttentionPooling`). The taps of this pooling are `pooling/attention`,
+    `pooling/attended` and `pooling/hidden`. Google's weights use the tanh form of GELU.
 
-    Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
-    returns the embeddings of shape (example, hidden_dim), not yet of unit length, or, where there
-    is a head, logits of shape (example, num_classes).
+    The model is called on images of shape (example, height, width, channel), by default with values
+    in [-1, 1]. With a head, it returns logits of shape (example, num_classes). Otherwise, it
+    returns embeddings of shape (example, hidden_dim), which are not normalised to unit length.
 
     Args:
-        image_shape: (height, width, channels) in pixels. Rows and columns of pixels beyond the last
-            whole patch are ignored, such as 6 of the 384 pixels of So400m/14 in each direction.
+        image_shape: shape (height, width, channels) of the images, in pixels. Rows and columns of
+            pixels beyond the last whole patch are ignored. For example, So400m/14 ignores 6 of 384
+            pixels in each direction.
         patch_size: side of a patch, in pixels.
-        num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
-        num_classes: number of logits, a linear function of the embedding, initialized with zeros;
-            None for no head.
-        without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
+        num_layers, num_heads, hidden_dim, mlp_dim: number of blocks, number of attention heads,
+            dimension of a token, and hidden dimension of the MLPs.
+        num_classes: number of logits. The head is a linear layer on the embedding, initialized with
+            zeros. None means no head.
+        without_skips: names of the blocks or sublayers whose skip connections are removed, such as
+            `"block06"` or `"block07/mlp"`.
         dropout_rate: dropout rate after the embedding and each projection.
         activation: form of the GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
-        epsilon: added to the variance by all normalisations.
-        text_head: whether the head compares images with texts, see `vit_tf.with_text_head`.
-        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+        epsilon: small constant that all normalisation layers add to the variance.
+        text_head: whether the head compares images with texts. `vit_tf.with_text_head` makes such a
+            model.
+        preprocessing: `vit_tf.Preprocessing` of the model's images. None means images with values
+            in [-1, 1].
 
     Raises:
-        ValueError: for inconsistent sizes or an unknown name.
+        ValueError: if sizes do not fit together, or if an argument has an unknown name as its
+            value.
     """
 
     def __init__(

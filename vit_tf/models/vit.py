@@ -33,54 +33,65 @@ DISTILLATION = "distillation"
 
 @register
 class ViT(TransformerModel):
-    """A Vision Transformer whose every intermediate is a tap.
+    """A Vision Transformer. Every intermediate activation has a name (a tap) and can be read.
 
-    Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
-    returns logits of shape (example, num_classes).
+    The model is called on images of shape (example, height, width, channel), by default with values
+    in [-1, 1]. It returns logits of shape (example, num_classes).
 
     Args:
-        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`, times the
-            stem's stride if there is a stem.
-        patch_size: side of a patch, in pixels of the image or of the stem's last map.
-        num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
+        image_shape: shape (height, width, channels) of the images, in pixels. Height and width must
+            be multiples of `patch_size`. If there is a stem, they must be multiples of `patch_size`
+            times the stride of the stem.
+        patch_size: side of a patch, in pixels of the image. If there is a stem, in positions of its
+            last feature map.
+        num_layers, num_heads, hidden_dim, mlp_dim: number of blocks, number of attention heads,
+            dimension of a token, and hidden dimension of the MLPs.
         num_classes: number of logits. The head is initialized with zeros.
-        pooling: input of the head: `"cls"`, a class token, or `"gap"`, the mean of the patch
+        pooling: input of the head. `"cls"` is the class token, and `"gap"` is the mean of the patch
             tokens.
-        without_skips: sites whose skip is removed (Raghu et al. 2021, figure 8), such as
-            `"block06"`, `"block07/mlp"` or, of a stem, `"stage2/unit02"`.
+        without_skips: names of the blocks or sublayers whose skip connections are removed (Raghu et
+            al. 2021, figure 8), such as `"block06"` or `"block07/mlp"`. In a ResNet stem, units can
+            be named too, such as `"stage2/unit02"`.
         dropout_rate: dropout rate after the embedding and each projection.
-        stochastic_depth: probability that an example skips a branch of the last block in training;
-            it decreases linearly to 0 in the first block (Huang et al. 2016).
-        activation: form of the GELU: `"gelu"`, exact, `"gelu_tanh"`, with which Google's
-            checkpoints were trained, or `"quick_gelu"`; or `"swiglu"`, a gated MLP with `mlp_dim`
-            channels after the gate (Oquab et al. 2023, DINOv2).
+        stochastic_depth: probability that an example skips a branch of the last block during
+            training. From the last block to the first, the probability decreases linearly to 0
+            (Huang et al. 2016).
+        activation: activation function of the MLPs. `"gelu"`, `"gelu_tanh"` and `"quick_gelu"` are
+            forms of the GELU: the exact form, the form with which Google's checkpoints were
+            trained, and the form of CLIP. `"swiglu"` makes a gated MLP with `mlp_dim` channels
+            after the gate (Oquab et al. 2023, DINOv2).
         representation_dim: number of units of a tanh layer between the pooled token and the head
-            (section 3.1); None for no such layer.
-        stem_units: number of units in each stage of a ResNet stem, whose feature map is cut into
-            patches instead of the image (section 3.1, hybrid); `()` for its root alone; None for no
-            stem.
-        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
-        position_type: `"learned"`; `"sincos"` for fixed sines and cosines (Beyer et al. 2022); or
-            `"rotary"`. With `"rotary"`, nothing is added to the tokens. Instead, each block rotates
-            the queries and keys of patches by angles that depend on their position (Siméoni et al.
-            2025, DINOv3), so no embedding needs resampling for another image size.
-        registers: number of learned tokens after the class token that have no position and that no
-            head uses (Darcet et al. 2024).
-        distillation: `"heads"`, a distillation token with a head of its own, where the logits are
-            the mean of both heads (Touvron et al. 2021, DeiT, section 4); `"token"`, the token
-            without its head; None, neither.
-        class_position: whether the class and distillation tokens have a position embedding; they
+            (section 3.1). None means no such layer.
+        stem_units: number of units in each stage of a ResNet stem. The feature map of the stem,
+            instead of the image, is cut into patches (section 3.1, hybrid). `()` means a stem
+            without stages (the root only). None means no stem.
+        preprocessing: `vit_tf.Preprocessing` of the model's images. None means images with values
+            in [-1, 1].
+        position_type: kind of position embedding. `"learned"` embeddings are weights. `"sincos"`
+            embeddings are fixed sines and cosines (Beyer et al. 2022). With `"rotary"`, nothing is
+            added to the tokens. Instead, each block rotates the queries and keys of patches by
+            angles that depend on their position (Siméoni et al. 2025, DINOv3). Therefore, no
+            embeddings have to be resampled for another image size.
+        registers: number of register tokens (Darcet et al. 2024). These are learned tokens after
+            the class token. They have no position, and no head uses them.
+        distillation: `"heads"` adds a distillation token with its own head. The logits are then the
+            mean of the two heads (Touvron et al. 2021, DeiT, section 4). `"token"` adds the token
+            without its head. None adds neither.
+        class_position: whether the class and distillation tokens have position embeddings. They
             have none in DeiT-3 (Touvron et al. 2022).
-        layer_scale: initial value of LayerScale, a learned factor per channel at the end of each
-            branch (the `branch` tap is the scaled branch); None disables it.
-        epsilon: added to the variance by all normalisations.
-        key_bias: whether projections to keys have a bias.
-        class_token: whether there is a class token; None adds one only if the head uses it.
-        fc_norm: whether the mean of the patches is normalized, instead of each token (tap
-            `fc_norm` after `pooled`; there is no tap `norm`).
+        layer_scale: initial value of the factors of LayerScale. These are learned factors for each
+            channel at the end of each branch. The tap `branch` is the scaled branch. None disables
+            LayerScale.
+        epsilon: small constant that all normalisation layers add to the variance.
+        key_bias: whether the key projections of the attention have a bias.
+        class_token: whether there is a class token. With None, there is one only if the head uses
+            it.
+        fc_norm: whether the mean of the patch tokens is normalised instead of each token. If True,
+            there is a tap `fc_norm` after `pooled`, and no tap `norm`.
 
     Raises:
-        ValueError: for inconsistent sizes or an unknown name.
+        ValueError: if sizes do not fit together, or if an argument has an unknown name as its
+            value.
     """
 
     def __init__(

@@ -150,31 +150,32 @@ def token_set(model: Any, which: str | Sequence[int]) -> list[int]:
 
 
 def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[str]) -> Any:
-    """Features of a model in which the values at some taps are replaced while it runs.
+    """Features of a model whose values at some taps are replaced while it runs.
 
-    Everything after an edited tap is computed from the edited value; everything before it is
-    unchanged (Vig et al. 2020, https://arxiv.org/abs/2004.12265). For example, with one attention
-    head set to zero:
+    Everything after an edited tap is computed from the edited value. Everything before it is
+    unchanged (Vig et al. 2020, https://arxiv.org/abs/2004.12265). For example, this sets one
+    attention head to zero:
 
         intervene(vit, {"block03/attention/heads": edits.head(2, edits.zero)})
 
-    The features return the same taps as a submodel, eagerly or inside a `tf.function`.
+    The features return the same taps as a submodel does. They run eagerly or inside a
+    `tf.function`.
 
     Args:
-        model: as for `submodel`: a model of this package, any other built Keras model, or a
-            submodel of either that has the taps of `edits` and of `patterns`.
-        edits: dict from shell patterns of taps to edits, functions from the value at a tap, of
-            shape (example, ...), to a tensor of the same shape and dtype; `vit_tf.edits` has the
-            usual ones. If several patterns match a tap, their edits are applied in order.
-        *patterns: shell patterns of the taps to return, as for `submodel`; by default the model's
-            last tap.
+        model: a model of this package, any other built Keras model, or a submodel that has the taps
+            named by `edits` and `patterns`.
+        edits: dict from shell patterns for taps to edits. An edit is a function from the value at a
+            tap, of shape (example, ...), to a tensor of the same shape and dtype. `vit_tf.edits`
+            has the usual edits. If several patterns match a tap, their edits are applied in order.
+        *patterns: shell patterns for the taps to return, as for `submodel`. The default is the last
+            tap of the model.
 
     Returns:
-        `Intervened` features: a callable from images to `{tap: tensor}`.
+        `Intervened` features, a callable from images to `{tap: tensor}`.
 
     Raises:
-        ValueError: for a pattern that matches no tap, an edit that is not callable, and, when the
-            features are called, an edit that returns another shape or dtype.
+        ValueError: if a pattern matches no tap, or an edit is not callable. When the features are
+            called, if an edit returns another shape or dtype.
     """
     _require_edits(edits)
     if is_torch_module(model):

@@ -19,17 +19,18 @@ from vit_tf.taps.recorder import infer
 def count_flops(model: keras.Model, image_shape: Sequence[int] | None = None) -> int:
     """Floating-point operations of a model on one image, counted in its TensorFlow graph.
 
-    The graph is that of inference on a single image, restricted to what the outputs depend on.
-    Each operation is either in the cost table or known to cost nothing.
+    The graph is the one for inference on a single image. Only operations on which the outputs
+    depend are counted. Each operation either has a cost in a table or is known to cost nothing.
 
     Args:
-        model: a built Keras model of images, or a submodel of one.
-        image_shape: (height, width, channels); the model's own if None.
+        model: a built Keras model that takes images, or a submodel of such a model.
+        image_shape: (height, width, channels) of the image. None means the image shape of the
+            model.
 
     Raises:
-        ValueError: for an operation of an unknown kind, such as a loop or a call of another graph
-            with products in it, or with a data-dependent shape; the error names it. Also for a
-            model that takes images of any size, if `image_shape` is None.
+        ValueError: if an operation is of an unknown kind or has a data-dependent shape (the message
+            names it). Examples are loops, and calls of other graphs that contain products. Also if
+            the model takes images of any size and `image_shape` is None.
     """
     require_tensorflow("counting operations")
     shape = image_shape or getattr(model, "image_shape", None) or model.input_shape[1:]

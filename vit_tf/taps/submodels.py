@@ -136,28 +136,33 @@ def _tensors(features: TapModel) -> dict[str, Tensor]:
 def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
     """A `keras.Model` from images to the taps of `model` that match the patterns.
 
-    It shares the weights of `model` and holds only the layers that its taps need. Models of this
-    package have the taps of `model.taps`. In any other Keras model every nested layer is a tap,
-    named by its path of layer names joined by slashes; a layer that returns several tensors has one
-    tap for each (`"attention/0"`), and the second call of a layer is `"relu@2"`. Patterns that end
-    in `"/weights"` also match the attention weights of `MultiHeadAttention` layers, including
-    KerasHub's, which do not return them: they are computed from queries and keys without a mask,
-    with a warning if the model uses one. Patterns that end in `"/skip"` or `"/branch"` also match
-    the two terms of residual sums in functional models, under the path of the sum, such as
-    `"conv2_block1_add/skip"`. `"PATH/logits"` are the class scores to which the last layer of a
-    model applies its softmax or sigmoids. `"PATH/log_odds"` are the scores of both classes of a
-    model that ends in one sigmoid.
+    The submodel shares the weights of `model` and holds only the layers that its taps need. Models
+    of this package have the taps in `model.taps`. In any other Keras model, every nested layer is a
+    tap. Its name is the path of layer names, joined by slashes. If a layer returns several tensors,
+    each of them is a tap, such as `"attention/0"`. The second call of a layer is a tap with the
+    suffix `@2`, such as `"relu@2"`.
+
+    Patterns with these endings also match values that no layer returns:
+
+    * `"/weights"`: attention weights of `MultiHeadAttention` layers, including those of KerasHub.
+      They are computed from queries and keys without a mask, with a warning if the model uses a
+      mask.
+    * `"/skip"` and `"/branch"`: the two terms of a residual sum in a functional model. The path is
+      the path of the sum, such as `"conv2_block1_add/skip"`.
+    * `"/logits"`: class scores before the softmax or the sigmoids of the last layer of a model.
+    * `"/log_odds"`: scores of both classes, for a model that ends in one sigmoid.
 
     Args:
-        model: a built Keras model with one input, functional or subclassed; or a PyTorch module,
-            for which a function with the same features is returned.
-        *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of them. Without patterns,
-            the submodel returns the representations: the embedding, the output of each block or
-            stage, and the final norm (`find_representations` documents the rule for other models).
+        model: a built Keras model with one input, functional or subclassed. For a PyTorch module, a
+            function from images to taps is returned instead of a `keras.Model`.
+        *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of patterns. Without
+            patterns, the submodel returns the representations, which are the embedding, the output
+            of each block or stage, and the final norm. `find_representations` documents the rule
+            for models of other packages.
 
     Raises:
-        ValueError: for a pattern that matches no tap (near matches are listed), an unbuilt model,
-            or one with channels-first layers.
+        ValueError: if a pattern matches no tap (the message lists near matches), or if the model is
+            not built or has channels-first layers.
     """
     if is_torch_module(model):
         from vit_tf.taps.module_taps import module_features  # which imports PyTorch

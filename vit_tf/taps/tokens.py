@@ -9,15 +9,16 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TokenGrid:
-    """A sequence of `prefix` tokens without a position, then `rows x columns` tokens row by row.
+    """Layout of a token sequence: first the prefix tokens, then `rows x columns` spatial tokens.
 
-    Each spatial token covers `stride x stride` pixels of the image. Works on NumPy arrays and on
-    tensors of any backend, since it only slices.
+    Prefix tokens have no position in the image. Spatial tokens are ordered row by row, and each
+    covers `stride x stride` pixels of the image. The methods only slice, so they work on NumPy
+    arrays and on tensors of any backend.
 
     Args:
         rows: number of token rows.
         columns: number of token columns.
-        prefix: number of leading tokens that have no position in the image (1 for a CLS token).
+        prefix: number of prefix tokens, which is 1 if there is only a CLS token.
         stride: distance between neighbouring tokens, in pixels.
     """
 

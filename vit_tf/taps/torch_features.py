@@ -22,32 +22,39 @@ def torch_features(
 ) -> TorchFeatures:
     """Features of a PyTorch module: a function from images to `{layer: array}`.
 
-    The module runs as inference and is left as it was: the mode of each submodule, frozen batch
-    normalizations, its hooks and the state of the random numbers. Layers come in the order in which
-    they are computed, with the first call of a submodule under its own name and the second one
-    under `"relu@2"`.
+    The module runs in inference mode. Afterwards, it is in the same state as before: the mode of
+    each submodule (frozen batch normalizations stay frozen), its hooks and the state of the random
+    numbers are unchanged. Layers are in the order in which they are computed. The first call of a
+    submodule has the submodule's name, and the second call has the suffix `@2`, such as `"relu@2"`.
 
-    Examples come first and channels last, as elsewhere in this package; which axis holds them is
-    followed through the operations of the module. Where a submodule returns several tensors, its
-    `logits`, `last_hidden_state` or first tensor counts. Besides submodules, patterns name values
-    that no submodule returns: `"blocks.0/attention/weights"`, attention weights of shape (example,
-    head, query, key), also of fused attention, and `heads`; `"blocks.0/attention/skip"`, `branch`
-    and `sum`, and `"blocks.0/mlp/skip"` and so on.
+    In the returned arrays, the first axis is the example and the last axis is the channel, as
+    elsewhere in this package. To find these axes, they are followed through the operations of the
+    module. If a submodule returns several tensors, its `logits`, its `last_hidden_state` or else
+    its first tensor is returned.
+
+    Patterns also match some values that no submodule returns, such as the following.
+
+    * `"blocks.0/attention/weights"`: attention weights of shape (example, head, query, key), also
+      for fused attention
+    * `"blocks.0/attention/heads"`: outputs of the attention heads
+    * `"blocks.0/attention/skip"`, `"blocks.0/mlp/skip"`, and the same with `branch` and `sum`: the
+      terms of a residual sum, and the sum
 
     Args:
-        module: `torch.nn.Module` of images of shape (example, channel, height, width).
-        *patterns: shell patterns for names in `module.named_modules()`, or lists of them.
-        name: name of the model in results; by default the name of its class.
-        preprocessing: the `vit_tf.Preprocessing` of its images, for files and 8-bit images.
-        token_grid: the `vit_tf.TokenGrid` of its tokens, for measurements that distinguish prefix
-            tokens.
+        module: `torch.nn.Module` that takes images of shape (example, channel, height, width).
+        *patterns: shell patterns for names in `module.named_modules()`, or lists of patterns.
+        name: name of the model in results. The default is the name of its class.
+        preprocessing: `vit_tf.Preprocessing` of the module's images, which is applied to files and
+            8-bit images.
+        token_grid: `vit_tf.TokenGrid` of the module's tokens, for measurements that distinguish
+            prefix tokens from spatial tokens.
 
     Returns:
-        Callable from images of shape (example, height, width, channel).
+        Callable from images of shape (example, height, width, channel) to `{layer: array}`.
 
     Raises:
-        ValueError: for a pattern that matches no submodule, and, when called, for submodules that
-            do not run or return no tensor.
+        ValueError: if a pattern matches no submodule. When the features are called, if a matching
+            submodule does not run or returns no tensor.
 
     Examples:
         features = vit_tf.torch_features(timm.create_model("vit_tiny_patch16_224"), "blocks.*")

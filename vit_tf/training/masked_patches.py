@@ -16,18 +16,19 @@ register = keras.saving.register_keras_serializable("vit_tf")
 class MaskedPatchPrediction(keras.Model):
     """A ViT with a head that predicts the mean colour of corrupted patches.
 
-    The self-supervision of Dosovitskiy et al. 2020, appendix B.1.2. Patch embeddings are corrupted
-    before positions are added; the head reads each corrupted patch's token after the last norm. The
-    loss and the accuracy cover corrupted patches only: other patches have no logits.
+    This is the self-supervised pre-training of Dosovitskiy et al. 2020, appendix B.1.2. Patch
+    embeddings are corrupted before position embeddings are added. The head is applied to the tokens
+    of corrupted patches, after the last norm. The loss and the accuracy include only corrupted
+    patches, because other patches have no logits.
 
-    Called on (images, sources, places), as returned by `vit_tf.data.mask_patches`, it returns
-    logits of shape (example, corrupted, colour). Train it with a `vit_tf.Pretraining`.
+    The model is called on (images, sources, places), as returned by `vit_tf.data.mask_patches`. It
+    returns logits of shape (example, corrupted, colour). Train it with a `vit_tf.Pretraining`.
 
     Args:
-        vit: the `ViT`, which is trained except for its head (and the tanh layer before it).
+        vit: the `ViT` to train. Its head, and a tanh layer before the head, are not trained.
 
     Raises:
-        ValueError: for a model of another class.
+        ValueError: if `vit` is a model of another class.
     """
 
     def __init__(self, vit: ViT, **kwargs: Any):

@@ -23,46 +23,49 @@ OPTIMIZERS = {"adamw": ("AdamW", None), "sgd": ("SGD", 0.9), "muon": ("Muon", 0.
 class Recipe:
     """Hyperparameters for training a classifier from scratch with `vit_tf.train`.
 
-    The defaults suit small data sets: AdamW with warm-up and cosine decay, gradients clipped to
-    norm 1 and a weight decay of 0.1 as in Steiner et al. 2021 (AugReg,
-    https://arxiv.org/abs/2106.10270, section 3), labels smoothed by 0.1 as in Touvron et al.
+    The defaults suit small data sets. The optimizer is AdamW with warm-up and cosine decay.
+    Gradients are clipped to norm 1, and the weight decay is 0.1, as in Steiner et al. 2021 (AugReg,
+    https://arxiv.org/abs/2106.10270, section 3). Labels are smoothed by 0.1, as in Touvron et al.
     2021 (DeiT, table 9).
 
     Args:
         epochs: number of passes over the training data.
         learning_rate: peak learning rate.
-        warmup_epochs: epochs until the peak, fractions allowed; None for a tenth of the run.
-        schedule: decay after the peak: `"cosine"` or `"linear"` to 0, `"staircase"`,
-            `"short_staircase"` or `"upstream_staircase"`; see `WarmupDecay`.
-        weight_decay: weight decay; a step shrinks a kernel by `learning_rate * weight_decay`.
-        label_smoothing: probability that label smoothing spreads over all classes.
+        warmup_epochs: epochs until the peak learning rate; may be a fraction; None for a tenth of
+            the run.
+        schedule: decay of the learning rate, `"cosine"` or `"linear"` to 0, `"staircase"`,
+            `"short_staircase"` or `"upstream_staircase"`; `WarmupDecay` describes them.
+        weight_decay: weight decay; each step multiplies kernels by `1 - learning_rate *
+            weight_decay`.
+        label_smoothing: probability that label smoothing distributes over all classes.
         clip_norm: largest global norm of the gradients; None for no limit.
-        ema: momentum of an exponential moving average of the weights, such as 0.999; the averaged
-            weights are validated, saved and returned; None for no averaging.
-        rand_augment: magnitude of RandAugment, in [0, 1]; or a dict of its arguments, as for
-            `vit_tf.data.augment`.
+        ema: momentum of a moving average of the weights, such as 0.999; the averaged weights are
+            validated, saved and returned; None for no averaging.
+        rand_augment: magnitude of RandAugment, in [0, 1]; a dict sets its other arguments too, as
+            in `vit_tf.data.augment`.
         mixup: alpha of MixUp, such as 0.2.
         cutmix: alpha of CutMix, such as 1.0.
         flip: mirror half of the images left to right.
         shift: largest random shift, in pixels.
         seed: seed of shuffling and augmentation.
-        warmup_steps: steps until the peak, in place of `warmup_epochs`; None for `warmup_epochs`.
-        momentum: momentum of SGD or Muon; without `optimizer`, it selects SGD; None for 0.9 with
-            SGD and 0.95 with Muon.
+        warmup_steps: steps until the peak learning rate, in place of `warmup_epochs`; None for
+            `warmup_epochs`.
+        momentum: momentum of SGD or Muon; if it is given without `optimizer`, the optimizer is SGD;
+            None for 0.9 with SGD and 0.95 with Muon.
         erase: fraction of the images in which a rectangle is erased, such as 0.25.
         epsilon: epsilon of AdamW, added to the root of the corrected second moment as in optax and
-            PyTorch; not for SGD; None for Keras's epsilon, 1e-7 before the correction.
-        layer_decay: factor of the learning rate from each block of a ViT to the one below; not for
-            SGD; None for one learning rate.
+            PyTorch; SGD has none; None for Keras's epsilon, 1e-7 before the correction.
+        layer_decay: factor of the learning rate from each block of a ViT to the block below it; not
+            for SGD; None for the same learning rate in all blocks.
         gradient_accumulation_steps: number of batches whose gradients are averaged for an update;
-            updates count as the steps of the warm-up, the schedule and the average of weights.
-        optimizer: `"adamw"`, `"sgd"` or `"muon"`; Muon (Jordan et al. 2024; Liu et al. 2025,
-            https://arxiv.org/abs/2502.16982) updates the kernels within a model, AdamW its head,
-            root, embeddings, norms and biases, both with `learning_rate` and `weight_decay`; None
-            for adamw, or sgd with `momentum`.
-        augment: preprocessing layers of Keras or KerasCV, such as
-            `[keras.layers.RandAugment(), keras.layers.CutMix()]`, or a single one, that are applied
-            next to the augmentations above, see `layers` of `vit_tf.data.augment`.
+            the warm-up, the schedule and the average of the weights count updates as steps.
+        optimizer: `"adamw"`, `"sgd"` or `"muon"`; with `"muon"`, Muon (Jordan et al. 2024; Liu et
+            al. 2025, https://arxiv.org/abs/2502.16982) updates the kernels within the model, and
+            AdamW updates the head, root, embeddings, norms and biases, both with the same
+            `learning_rate` and `weight_decay`; None for adamw, or sgd with `momentum`.
+        augment: preprocessing layer of Keras or KerasCV, or a list of layers, such as
+            `[keras.layers.RandAugment(), keras.layers.CutMix()]`. They are applied in addition to
+            the augmentations above, as the argument `layers` of `vit_tf.data.augment` describes.
 
     Raises:
         ValueError: for a value out of its range.
@@ -255,25 +258,27 @@ def expect(condition: bool, field: str, expected: str, recipe: "Recipe | FineTun
 class FineTuning:
     """Hyperparameters for fine-tuning a classifier with `vit_tf.train`.
 
-    SGD with momentum and no weight decay, for a number of steps. The defaults are those of ViT
-    (Dosovitskiy et al. 2020, appendix B.1.1) on a small data set.
+    The optimizer is SGD with momentum and without weight decay. The length of the training is a
+    number of steps. The defaults are the values with which ViT is fine-tuned on small data sets
+    (Dosovitskiy et al. 2020, appendix B.1.1).
 
     Args:
         steps: number of steps.
         learning_rate: peak learning rate.
         momentum: momentum of SGD.
-        warmup_steps: steps until the peak; None for a fifth of all, 500 at most.
-        schedule: decay after the peak: `"cosine"` or `"linear"` to 0, `"staircase"` or
-            `"short_staircase"`; see `WarmupDecay`.
+        warmup_steps: steps until the peak learning rate; None for a fifth of all steps, 500 at
+            most.
+        schedule: decay of the learning rate, `"cosine"` or `"linear"` to 0, `"staircase"` or
+            `"short_staircase"`; `WarmupDecay` describes them.
         clip_norm: largest global norm of the gradients; None for no limit.
-        ema: momentum of an exponential moving average of the weights, such as 0.9999 for 20,000
-            steps; the averaged weights are validated, saved and returned; None for no averaging.
+        ema: momentum of a moving average of the weights, such as 0.9999 for 20,000 steps; the
+            averaged weights are validated, saved and returned; None for no averaging.
         mixup: alpha of MixUp, such as 0.1.
         flip: mirror half of the images left to right.
-        resize: (height, width) to which training images are resized before `crop`; None without
-            `crop`.
+        resize: (height, width) to which training images are resized before random cropping; set
+            both `resize` and `crop`, or neither; None for no resizing.
         crop: (height, width) of random crops; None for no cropping.
-        validations: number of validations, evenly spaced; must divide `steps`.
+        validations: number of validations, evenly spaced; it must divide `steps`.
         seed: seed of shuffling and augmentation.
 
     Raises:
@@ -392,11 +397,11 @@ def _steps(num_examples: int) -> int:
 class Pretraining(Recipe):
     """Hyperparameters for training a `MaskedPatchPrediction` on `vit_tf.data.mask_patches`.
 
-    Cross-entropy averaged over the corrupted patches; `accuracy` is the share of them whose colour
-    is predicted correctly.
+    The loss is the cross-entropy averaged over the corrupted patches. `accuracy` is the share of
+    corrupted patches whose colour is predicted correctly.
 
-    The fields are those of `Recipe`. Label smoothing and augmentations are off: colours are those
-    of the augmented image, so augment before `mask_patches`.
+    The fields are those of `Recipe`, but label smoothing and augmentations must be off. The colours
+    to predict are computed by `mask_patches`, so apply augmentations before `mask_patches`.
 
     Raises:
         ValueError: for a value out of its range.
@@ -475,16 +480,16 @@ class PublishedRecipe:
 
 
 def recipe(name: str) -> "PublishedRecipe":
-    """Returns a `PublishedRecipe` by name, such as `"plain-vit-s16"`; `RECIPES` lists all.
+    """Returns the recipe of a paper by name, such as `"plain-vit-s16"`. `RECIPES` lists all names.
 
     Random crops cover 5 to 100 % of the image area, as in the code of these papers (Szegedy et al.
-    2014). Weight decay is relative to the learning rate: the AdamW of AugReg and of the plain ViT
-    shrinks weights by 1e-4 per step at its peak learning rate of 1e-3, which is a weight decay of
-    0.1. BiT's L2 penalty adds 1e-4 of the weights to the gradient; with a momentum of 0.9 this is
-    equivalent to a weight decay of 1e-3.
+    2014). Weight decay is relative to the learning rate. For example, AdamW in AugReg and in the
+    plain ViT shrinks weights by 1e-4 per step at the peak learning rate of 1e-3, which corresponds
+    to a weight decay of 0.1. The L2 penalty of BiT adds 1e-4 of the weights to the gradient. With a
+    momentum of 0.9, this is equivalent to a weight decay of 1e-3.
 
     Raises:
-        ValueError: for an unknown name.
+        ValueError: if the name is unknown.
     """
     return lookup("recipe", name, RECIPES)
 

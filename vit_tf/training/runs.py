@@ -60,53 +60,65 @@ def train(
 ) -> dict[str, list[float]]:
     """Trains a model with a recipe; call it again with the same arguments to resume a killed run.
 
-    Writes to `directory`: `log.csv`, `tensorboard/`, `best.keras` (the weights of the best
-    validation accuracy or, without validation, of the last epoch), `configuration.json` and
-    `state/` (to resume). On one device, a resumed run ends with exactly the weights of an
-    uninterrupted one if every shuffle of `train` has a seed and `keras.utils.set_random_seed` was
-    called before. It resumes at the step of the last saved state, without decoding earlier batches
-    of `vit_tf.data` again, except what is cached in memory. On SIGTERM the step is finished and the
-    state saved; then the previous signal handler runs.
+    The following files are written to `directory`:
+
+    * `best.keras`: the model with the best validation accuracy or, without validation, the model
+      after the last epoch
+    * `log.csv` and `tensorboard/`: metrics of each epoch
+    * `configuration.json`: the configuration of the run
+    * `state/`: saved states, from which a killed run resumes
+
+    A run resumes at the step of the last saved state. Earlier batches of `vit_tf.data` are not
+    decoded again, except for those that are cached in memory. On one device, a resumed run ends
+    with exactly the weights of an uninterrupted run, if every shuffle of `train` has a seed and
+    `keras.utils.set_random_seed` was called before. On SIGTERM, the current step is finished and
+    the state is saved. Then the previous signal handler runs. A finished run is loaded instead of
+    trained again, with a log message.
 
     Images and labels are checked while they are read, not before the first step. Several workers
-    must share the directory; only the chief writes to it. Several replicas train and validate as
-    one device does (`distribute.divide_batches`). A finished run is loaded instead of trained
-    again, and this is logged. On the JAX backend, `tf.data` feeds the devices of the current
-    `keras.distribution.DataParallel`.
+    must share the directory, and only the chief writes to it. Several replicas train and validate
+    as one device does (`distribute.divide_batches`). On the JAX backend, `tf.data` feeds the
+    devices of the current `keras.distribution.DataParallel`.
 
     Args:
         model: a built `keras.Model` from images to logits.
         recipe: the `Recipe` or `FineTuning`.
-        train, validation: batched `tf.data.Dataset` of (images, int labels), or of (images, labels,
-            weights) with a weight of each example in the loss; `train.cardinality()` must be finite
-            and known. Or a tuple of such arrays, which are split into batches of 32; those of
-            `train` are shuffled in each epoch with the seed of the recipe. `validation` may be
-            None. A model of this package adopts `train.class_names` if the data have them.
-        directory: folder of the run, created if missing; or an address that TensorFlow or fsspec
-            can open, such as `gs://bucket/run`, with weaker guarantees (`files.write_remote`,
-            `files.only_process`).
-        description: dict that identifies the training data; a run resumes only with the same one.
-        verbose: as for `keras.Model.fit`; `"auto"` prints one line per epoch, instead of a progress
-            bar, if the standard output is a file.
-        steps_per_execution: largest number of steps per compiled call, rounded down to a divisor of
-            the steps between two validations; None for 50 on a TPU and 1 elsewhere.
-        callbacks: further Keras callbacks. At the end of an epoch they are called before its state
-            is saved, and so again if the run is killed in between. After a resume within an epoch,
-            batch numbers start at 0.
-        save_every: number of steps between saved states, in addition to the end of each epoch.
-        keep_states: number of most recent states to keep in the folder. If the newest is corrupt,
-            the run resumes from the one before, and this is logged.
+        train, validation: batched `tf.data.Dataset` of (images, int labels). With (images, labels,
+            weights), the loss of each example is multiplied by its weight. `train.cardinality()`
+            must be finite and known. A tuple of such arrays is split into batches of 32, and the
+            examples of `train` are shuffled in each epoch with the seed of the recipe. `validation`
+            may be None. If `train` has an attribute `class_names`, a model of this package stores
+            it.
+        directory: folder of the run, created if missing. It may be an address that TensorFlow or
+            fsspec can open, such as `gs://bucket/run`, with weaker guarantees (`files.write_remote`
+            and `files.only_process` describe them).
+        description: dict that identifies the training data. A run resumes only with the same
+            description.
+        verbose: as for `keras.Model.fit`. `"auto"` shows a progress bar or, if the standard output
+            is a file, one line per epoch.
+        steps_per_execution: largest number of steps per compiled call. It is rounded down to a
+            divisor of the number of steps between two validations. None means 50 on a TPU and 1 on
+            other devices.
+        callbacks: further Keras callbacks. At the end of an epoch, they are called before the state
+            is saved. Therefore, if the run is killed before the state is saved, they are called
+            again for this epoch. After a resume within an epoch, batch numbers start at 0.
+        save_every: number of steps between saved states. A state is also saved at the end of each
+            epoch.
+        keep_states: number of most recent states to keep in the folder. If the newest state is
+            corrupt, the run resumes from the state before it, with a log message.
 
     Returns:
-        dict from `"loss"`, `"accuracy"`, `"val_loss"`, ... to one float per epoch (per round for a
-        `FineTuning`), including those before a resume.
+        dict from metric names (`"loss"`, `"accuracy"`, `"val_loss"`, ...) to lists with one float
+        per epoch, including the epochs before a resume. With a `FineTuning`, there is one float per
+        validation.
 
     Raises:
-        ValueError: for images that do not have the model's shape, are integers, lie far outside the
-            range of its `preprocessing` or are not finite; for labels outside its classes; for a
-            Keras backend other than TensorFlow and JAX; for a folder that belongs to another run or
-            is in use by another process; if all saved states are corrupt; or if the loss is not
-            finite. An invalid label stops the run when it is read; the last saved state remains.
+        ValueError: if images do not have the model's shape, are integers, are not finite, or lie
+            far outside the range of the model's `preprocessing`. If a label is outside the model's
+            classes; an invalid label stops the run when it is read, and the last saved state
+            remains. If the folder belongs to another run or is in use by another process. If all
+            saved states are corrupt, if the loss is not finite, or if the Keras backend is neither
+            TensorFlow nor JAX.
         ConnectionError: if another worker stops.
     """
     require_tensorflow_or_jax("training")
