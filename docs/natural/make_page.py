@@ -64,8 +64,9 @@ ARCHITECTURES = {
     "mixer": "Mixer: 6 layers, width 96, 0.50 M",
 }
 VALUES = (
-    "Values are means over the seeds in which a claim is tested, three unless the column of runs "
-    "has fewer; intervals cover the variance over seeds and images."
+    "Each value is a mean over the seeds in which the claim is tested: over three seeds, unless "
+    'the column "runs" contains fewer values. Intervals cover the variance over seeds and over '
+    "images."
 )
 MINUS = "\N{MINUS SIGN}"
 MARKS = {"replicates": "✓", "does not replicate": "✗", "inconclusive": "?"}
