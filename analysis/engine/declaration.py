@@ -78,24 +78,26 @@ class Declaration:
 def measurement(
     kind: str = "representations", any_size: bool = False, **kinds: str
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Declares a function as a measurement, which takes any model and any images, and `layers=`.
+    """Returns a decorator that turns a function into a measurement.
 
-    The types of its parameters declare what they are: `Model`, `Models`, `Images`,
-    `LabelledImages`, `MaskedImages`, `AnnotatedImages`, `Scores`, `Classes`, `NumClasses` and
-    `Block` of `engine`. Their names are free. The function gets features, callables from images to
-    `{layer: tensor}`, for its models, and images as these expect them.
+    The measurement takes any model and any images, and the argument `layers=`. The type annotation
+    of each parameter of the function declares its role: `Model`, `Models`, `Images`,
+    `LabelledImages`, `MaskedImages`, `AnnotatedImages`, `Scores`, `Classes`, `NumClasses` or
+    `Block` of `engine`. The names of the parameters are free. For a model, the function gets
+    features, a callable from images to `{layer: tensor}`. It gets images as the model expects them.
 
     Args:
-        kind: the layers that it reads, as for `features_of`.
-        any_size: whether images keep their size, which is not that of the model.
-        **kinds: the kind of a model that reads other layers, by the name of its parameter.
+        kind: the layers that the measurement uses, as for `features_of`.
+        any_size: whether images keep their own size instead of being resized to the model's size.
+        **kinds: for parameters that are models with another kind of layers: the name of the
+            parameter, with this kind as the value.
 
     Returns:
-        A decorator. The function that it makes has the attributes `kind` and `declaration`.
+        A decorator. The decorated function has the attributes `kind` and `declaration`.
 
     Raises:
-        ValueError: for a function without a parameter that is declared as a model, or for `kinds`
-            with a parameter that is not a model.
+        ValueError: if no parameter of the function is declared as a model, or if `kinds` names a
+            parameter that is not a model.
 
     Examples:
         @engine.measurement()
@@ -117,26 +119,28 @@ def one_pass_measurement(
     num_tokens: Callable[..., int] | None = None,
     **kinds: str,
 ) -> Callable[[Callable[Parameters, Statistic[Result]]], Callable[Parameters, Result]]:
-    """Declares a measurement that is one pass of one statistic over images.
+    """Returns a decorator for a measurement that is one pass of one statistic over images.
 
-    The function has the parameters of the measurement, declared as for `measurement`, and returns
-    its `Statistic`. The call streams the images through it: the function gets None for them. The
-    steps get the taps of its models, in their order.
+    The decorated function has the parameters of the measurement, declared as for `measurement`, and
+    returns a `Statistic`. When the measurement is called, its images are streamed through this
+    statistic, and the function gets None in place of the images. The step of the statistic gets the
+    taps of the models, in the order of the models.
 
     Args:
         kind, **kinds: as for `measurement`.
-        description: text of the progress bar, by default the name of the measurement.
+        description: text of the progress bar; by default, the name of the measurement.
         num_tokens: function that takes the arguments of a step except the images, and returns the
-            number of tokens. With it, the function always gets a complete `TokenGrid` for its
-            `Grid`: if only (rows, columns) are given, the first batch completes them.
+            number of tokens. If it is given, the function always gets a complete `TokenGrid` for
+            its `Grid`: a grid of (rows, columns) is completed by means of the first batch.
 
     Returns:
-        A decorator. The measurement that it makes has the attribute `statistic`, the function
-        without the images: it makes a `Statistic` for `one_pass`, once for each model and options.
+        A decorator. The resulting measurement has the attribute `statistic`. This is the function
+        without the parameter for images, which returns a `Statistic` for `one_pass`. The
+        `Statistic` is created once for each model and each set of options.
 
     Raises:
-        ValueError: as `measurement`, and for a function without exactly one parameter that is
-            declared as images.
+        ValueError: in the same cases as `measurement`, and if not exactly one parameter is declared
+            as images.
 
     Examples:
         @engine.one_pass_measurement()

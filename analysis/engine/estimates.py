@@ -601,38 +601,41 @@ def images_needed(
     threshold: float = 0.0,
     examples: int | None = None,
 ) -> int:
-    """Number of images (or of runs) needed for an interval of some width, or for a decision.
+    """Number of images (or runs) needed for an interval of a given width, or for a decision.
 
         half-width:  t_(n - 1) s / sqrt(n) <= half_width
         power:       P(|T| > t_(n - 1)) >= power
 
-    Here, `t` is Student's quantile at 2.5 %, and `T` is a noncentral t variable of noncentrality
-    `sqrt(n) (effect - threshold) / s`. The standard deviation `s` of one image follows from the
-    standard error of a pilot result. The power is for a two-sided test at 5 %, which is significant
-    if the 95 % interval leaves out the threshold.
+    Here, `t` is Student's 97.5 % quantile, and `T` is a noncentral t variable with noncentrality
+    `sqrt(n) (effect - threshold) / s`. The standard deviation `s` of a single image is computed
+    from the standard error of a pilot result. The test is two-sided at 5 %: it is significant if
+    the 95 % interval excludes the threshold.
 
-    For an estimate over runs, the interval also has a part within runs, of half-width `w`, which
-    more runs on the same images do not narrow. In the formula, `t s / sqrt(n)` is then replaced by
-    `hypot(t s / sqrt(n), w)`. If runs do not differ, two of them suffice.
+    The interval of an estimate over runs also includes the uncertainty within runs, with half-width
+    `w`. More runs on the same images do not reduce `w`. For such an estimate, `t s / sqrt(n)` in
+    the formula is replaced by `hypot(t s / sqrt(n), w)`. If the runs do not differ, two runs are
+    enough.
 
     Args:
-        result: a pilot result. It is an `Estimate`; to compare two models, use a paired difference
-            (see `minus`). Or it is a DataArray of `knn_accuracy`, or of `ridge_probe` with a
-            selected penalty, for the accuracy of the last layer. Or it is a Dataset of `cka` with
-            `leave_one_out`, for the mean over pairs of layers.
-        half_width, power: half the width of the interval, or the probability that the interval
-            leaves out the threshold. Pass one of them.
-        effect: true value for `power`; by default the pilot's value.
-        threshold: value that the interval is to leave out.
-        examples: number of images or runs of the pilot, where the result does not state it.
+        result: a pilot result in one of three forms. An `Estimate` is used unchanged; to compare
+            two models, pass their paired difference (see `minus`). For a DataArray of
+            `knn_accuracy`, or of `ridge_probe` with a selected penalty, the accuracy of the last
+            layer is used. For a Dataset of `cka` with `leave_one_out`, the mean over pairs of
+            layers is used.
+        half_width: half of the requested width of the interval. Pass either this or `power`.
+        power: requested probability that the interval excludes the threshold.
+        effect: assumed true value, for `power`; by default, the value of the pilot result.
+        threshold: value that the interval should exclude.
+        examples: number of images or runs of the pilot result, if the result does not state it.
 
     Returns:
         The number of images. For an `Estimate` over runs, it is the number of runs.
 
     Raises:
-        ValueError: unless exactly one of `half_width` and `power` is given; for a result without an
-            interval or with an unknown number of images, an effect that equals the threshold, and a
-            power outside of (0, 1); and if the interval within runs alone is wider than requested.
+        ValueError: unless exactly one of `half_width` and `power` is given.
+        ValueError: if the result has no interval or an unknown number of images, if the effect
+            equals the threshold, or if `power` is not in (0, 1).
+        ValueError: if the interval within runs alone is wider than requested.
 
     Examples:
         >>> accuracy = analysis.knn_accuracy(vit, (images, labels), (images, labels), k=2)

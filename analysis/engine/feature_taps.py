@@ -144,7 +144,7 @@ def _described(features: Any) -> str:
 def choose(features: Features, names: Iterable[str]) -> Features:
     """Selects taps of `features`, in the order of `names`.
 
-    Statistics of different taps of one model can thus share its forward pass.
+    Statistics that use different taps of one model can thus share the forward pass of the model.
 
     Args:
         features: callable from images to `{tap: tensor}`.
@@ -154,7 +154,7 @@ def choose(features: Features, names: Iterable[str]) -> Features:
         Callable from images to `{tap: tensor}`, with the name and `token_grid` of the features.
 
     Raises:
-        ValueError: when called, for names that the features do not have.
+        ValueError: when the callable is called, if the features do not have one of the names.
     """
     names = tuple(names)
     grid = getattr(features, "token_grid", None)

@@ -33,27 +33,29 @@ def features_of(
     block: str = "block00",
     detail: Detail = None,
 ) -> Callable:
-    """The features of a model for a measurement: a callable from images to `{layer: tensor}`.
+    """Returns the features of a model for a measurement.
 
-    For a whole model, these are the layers of `kind`. A submodel, a SavedModel and a function are
-    used with all of their outputs, unless `layers` selects some.
+    Features are a callable from images to `{layer: tensor}`. The features of a whole model are the
+    layers of the given `kind`. The features of a submodel, a SavedModel or a function are all of
+    its outputs, unless `layers` selects some of them.
 
     Args:
-        model: a built Keras model with one input, from this package or another; a submodel or a
-            SavedModel; the path of one of these or the name of a pretrained model, as `vit_tf.load`
-            opens them; or a function from images to `{layer: tensor}`. A function that returns
-            NumPy arrays is run eagerly.
-        kind: which layers of a whole model are returned: a key of `engine.layers.KINDS`, such as
-            `"attention"`, `"skips"` or `"scores"`. `"representations"` are the layers of
-            `vit_tf.submodel(model)`.
-        layers: shell pattern, name, or list of them, instead of the layers of the kind.
-        block: name of the block, for the kind `"block_heads"`.
-        detail: a subset of the layers of a whole model: a key of `engine.layers.DETAILS` such as
-            `"blocks"` or `"sublayers"`, or the number of layers to use, evenly spaced.
+        model: a built Keras model with one input; a submodel or a SavedModel; a path or the name of
+            a pretrained model, which `vit_tf.load` opens; or a function from images to
+            `{layer: tensor}`. A function that returns NumPy arrays is run eagerly.
+        kind: the layers of a whole model that are returned, as a key of `engine.layers.KINDS` such
+            as `"attention"`, `"skips"` or `"scores"`. The kind `"representations"` selects the
+            layers of `vit_tf.submodel(model)`.
+        layers: a name or shell pattern of layers, or a list of names and patterns. It is used
+            instead of `kind`.
+        block: name of the block, for the kind `"block_heads"` only.
+        detail: which of the layers of a whole model are used: a key of `engine.layers.DETAILS` such
+            as `"blocks"` or `"sublayers"`, or a number of layers, which are evenly spaced.
 
     Raises:
-        ValueError: for an unsupported `model`, a model without layers of this kind, an unknown
-            `detail`, or a pattern that matches no layer; near matches are listed.
+        ValueError: if the `model` is not supported or has no layers of this kind, or if `detail` is
+            unknown.
+        ValueError: if a pattern matches no layer; the message lists similar names.
 
     Examples:
         features = analysis.features_of("vit-cls-cifar10", layers="block*/mlp/sum")

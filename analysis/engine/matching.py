@@ -17,31 +17,33 @@ from .roles import Model, Taps
 def match_maps(
     features: Model, channels: int | None = None, grid: TokenGrid | tuple[int, int] | None = None
 ) -> Callable:
-    """Features resampled to the rows and columns of the last stage, with about as many channels.
+    """Resamples maps to the rows and columns of the last stage, with about as many channels.
 
-    Each map is split into patches that are flattened, so that early layers with few channels are
-    not at a disadvantage, then average-pooled (Raghu et al. 2021, appendix A, "linear probes"):
+    Each map is split into patches, which are flattened, so that early layers with few channels are
+    not at a disadvantage. The result is average-pooled (Raghu et al. 2021, appendix A, "linear
+    probes"):
 
         out[r, c, (i, j, k)] = mean over u, v of map[(r a + u) p + i, (c b + v) p + j, k]
 
-    with i, j < p and the mean over a x b whole patches. Among the patch sides p that divide the map
-    in this way, the one whose number of channels (i, j, k) is nearest to `channels` is used. A map
-    that the grid does not divide is an error, not padded: padding would weigh the border
-    differently in every stage.
+    where i, j < p, and the mean is over a x b whole patches. The patch side p must divide the map
+    in this way. Among the possible sides, the side is used for which the number of channels
+    (i, j, k) is nearest to `channels`. If the grid does not divide a map, an error is raised. Maps
+    are not padded, because padding would weight the border differently in every stage.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor of shape (example, row,
             column, channel)}`.
-        channels: number of channels of the last stage; by default the last layer's own.
-        grid: `TokenGrid` of the last stage's map; by default the features' own.
+        channels: number of channels of the last stage; by default, that of the last layer.
+        grid: `TokenGrid` of the map of the last stage; by default, the `token_grid` of the
+            features.
 
     Returns:
         Callable from images to `{layer: tensor of shape (example, grid.rows, grid.columns, about
         channels)}`.
 
     Raises:
-        ValueError: without a grid; when called, for taps that are not maps, or whose rows and
-            columns are no multiples of the grid's.
+        ValueError: if there is no grid. When the callable is called: if a tap is not a map, or if
+            its rows and columns are not multiples of the rows and columns of the grid.
     """
     grid = require_grid(features, grid)
 

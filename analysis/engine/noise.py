@@ -17,25 +17,27 @@ PRIME = 2**31 - 1
 
 
 def gaussian_like(features: Features, seed: int = 0, vectors: bool = False) -> Features:
-    """Gaussian noise with the shapes of the given features.
+    """Returns features of Gaussian noise with the shapes of the given features.
 
-    Every value is drawn from a normal distribution of mean 0 and variance 1, independently across
+    Every value is drawn from a normal distribution with mean 0 and variance 1, independently across
     examples, taps, tokens and channels (Walmer et al. 2023, section B.3). The noise of an image is
-    a function of its values and of the seed, so that batches, order and repetition do not matter;
-    equal images have equal noise. As a baseline for attention weights, use a randomly initialized
-    model instead.
+    a function of the pixel values of the image and of the seed. It does not depend on the batch or
+    the order of images, and equal images have equal noise. As a baseline for attention weights, use
+    a randomly initialized model instead.
 
     Args:
-        features: callable from images to `{tap: tensor}`, which is traced for the shapes, not run.
+        features: callable from images to `{tap: tensor}`. It is traced for the shapes, but not run.
         seed: seed of the noise.
-        vectors: whether each tap is one vector (example, channel) of noise. So is the mean of
-            tokens of noise, but for its scale, and vectors cost much less.
+        vectors: whether the noise of each tap is a single vector, of shape (example, channel). The
+            mean over tokens of noise has the same distribution except for its scale, and a single
+            vector takes much less time.
 
     Returns:
         Callable from images to `{tap: float32 tensor}`, with the `token_grid` of the features.
 
     Raises:
-        ValueError: when called, for a tap whose shape is not static apart from the example axis.
+        ValueError: when the callable is called, if the shape of a tap is not static (apart from the
+            example axis).
     """
     return _Noise(features, seed, vectors)
 

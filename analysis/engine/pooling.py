@@ -181,13 +181,13 @@ def _grid_of_tap(
 
 @dataclass(frozen=True)
 class Pooled:
-    """Pooled features of every example of a data set.
+    """Pooled features of all examples of a data set.
 
     Attributes:
-        layers: dict from layer to float64 array of shape (example, channel).
-        labels: array of shape (example,).
-        tokens: as for `pool`.
-        batches: number of batches in which the data came.
+        layers: dict from layer to the pooled features, a float64 array of shape (example, channel).
+        labels: labels of the examples, an array of shape (example,).
+        tokens: the tokens that were pooled, as for `pool`.
+        batches: number of batches of the data set.
     """
 
     layers: dict[str, np.ndarray]
@@ -226,14 +226,14 @@ def _default_tokens(rank: int, grid: TokenGrid | None) -> str:
 
 
 def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -> Statistic[Pooled]:
-    """`Statistic` over images and labels whose result is the `Pooled` features.
+    """Returns a `Statistic` over images and labels whose result is a `Pooled`.
 
-    It stores the features of every example, which several analyses of one data set can share.
-    Arguments are those of `pool`.
+    The `Pooled` contains the features of all examples, so that several analyses of one data set can
+    share them. The arguments are the same as for `pool`.
 
     Raises:
-        ValueError: for unknown `tokens`, or labels that are not integers of shape (example,); at
-            the end, for features that are not finite.
+        ValueError: if `tokens` is unknown, if the labels are not integers of shape (example,), or,
+            at the end of the pass, if features are not finite.
     """
     _require_tokens(tokens)
 

@@ -119,23 +119,27 @@ def eager_steps() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Statistic(Generic[Result]):
-    """What an analysis computes from each batch, and from the totals.
+    """The computations of an analysis: a step for each batch, and a result from the totals.
 
     Attributes:
-        step: function `step(images, *taps)`, or `step(images, labels, *taps)` where `with_labels`,
-            of one batch and of a dict `{tap: tensor}` for each model. It returns a dict of
-            structures of tensors, made of TensorFlow operations: decorate with `tf.function` what
-            needs AutoGraph. Over batches they are summed as float64, except that entries under
-            `"rows"` are concatenated along their first axis, in order, and those under `"merged"`
-            are combined by `merge`.
-        finish: function of the totals, with the structure of the steps, to the result.
-        min_batch: number of examples that a batch must have. The remainder of a data set, its last
-            batch, may have fewer: it is left out; `remainder` in the totals counts its examples.
-        with_labels: whether the step takes the labels.
-        merge: function of two structures of arrays from under `"merged"`, that of earlier batches
-            first, to one of the same shapes. Several workers merge their own batches first.
-        fed: variables with results of earlier passes that the step reads. Statistics that differ
-            in these and in the weights of models alone can share a graph; others have none.
+        step: function of one batch: `step(images, *taps)`, or `step(images, labels, *taps)` if
+            `with_labels` is true. For each model, it gets a dict `{tap: tensor}`. It returns a dict
+            of structures of tensors. Over batches, the tensors are summed as float64. There are two
+            exceptions: tensors under the key `"rows"` are concatenated along their first axis, in
+            the order of the batches, and tensors under `"merged"` are combined by `merge`. The step
+            is compiled without AutoGraph: decorate functions that need AutoGraph with
+            `tf.function`.
+        finish: function that computes the result from the totals. The totals are arrays in the
+            same structure as the output of a step.
+        min_batch: minimum number of examples in a batch. If the last batch of a data set has fewer
+            examples, it is left out, and `remainder` in the totals counts its examples.
+        with_labels: whether the step takes labels.
+        merge: function that combines two structures of arrays under `"merged"` into one structure
+            with the same shapes. The first argument belongs to the earlier batches. If there are
+            several workers, each of them merges its own batches first.
+        fed: variables that the step reads, with results of earlier passes. Two statistics that
+            differ only in the values of these variables and in the weights of their models can
+            share a graph.
     """
 
     step: Callable[..., dict[str, Any]]
@@ -154,31 +158,33 @@ def one_pass(
 ) -> dict[str, Totals]:
     """Accumulates several statistics, of one or more models, in one pass over a data set.
 
-    All steps are compiled once, in one graph with the forward passes, so that activations are
-    freed as they are consumed. Each features callable is called once for all requests, also for
-    those that `choose` some of its taps. Under a `tf.distribute` strategy every replica takes whole
-    batches, and the totals are the same as on one device. This holds on each of several workers
-    too, which must all have the same data in the same order.
+    All steps are compiled once, in one graph with the forward passes, so that the memory of
+    activations is freed early. Each features callable is called once for all requests that use it,
+    including requests that use `choose` to select some of its taps. Under a `tf.distribute`
+    strategy, every replica gets whole batches. The totals are the same as on one device, on every
+    worker, provided that all workers have the same data in the same order.
 
     Args:
-        requests: dict from name to `(statistic, *features)`, with one callable from images to taps
-            for each model of the statistic.
-        images: array of shape (example, height, width, channel), batched `tf.data.Dataset` of
-            images or of (images, labels), or a pair of arrays (images, labels).
+        requests: dict from name to a tuple `(statistic, *features)`. For each model of the
+            statistic, the tuple contains features, a callable from images to taps.
+        images: array of shape (example, height, width, channel); pair of arrays (images, labels);
+            or batched `tf.data.Dataset` of images or of (images, labels).
         description: text of the progress bar, which appears after two seconds.
-        checked: further features that the steps call themselves. Images are checked against the
-            values that these and the features of the requests expect, see
-            `vit_tf.Preprocessing`.
+        checked: further features, which the steps themselves call. The pixel values of images are
+            checked against the values that these features and the features of the requests expect
+            (see `vit_tf.Preprocessing`).
 
     Returns:
-        dict from name to totals, as arrays. Call `statistic.finish(totals)` for the result: an
-        error in one statistic does not affect the others.
+        dict from name to the totals of the statistic, as arrays. Call `statistic.finish(totals)`
+        to compute the result. An error in `finish` thus does not affect the other statistics.
 
     Raises:
-        ValueError: for data that is empty, endless, unbatched or without required labels; for a
-            batch, except the last of several, that is smaller than a statistic requires; for
-            integer images that the features do not declare, values far outside their range, and NaN
-            or infinity in an image, which is named; and whatever the steps raise.
+        ValueError: if the data are empty, endless or unbatched, or lack required labels.
+        ValueError: if a batch is smaller than a statistic requires and is not the last of several.
+        ValueError: if images are integers although the features do not declare integers, if their
+            values are far outside the expected range, or if an image contains NaN or infinity; the
+            message names this image.
+        Exception: any error that a step raises.
     """
     (totals,) = pass_of_copies(requests, images, [{}], description, checked)
     return totals
@@ -307,9 +313,9 @@ def accumulate(
     """Sums `step(images)` over the batches of a data set, as a structure of float64 arrays.
 
     Args:
-        step: function of a batch of images (and of its labels, `with_labels`) that returns a
-            structure of tensors, compiled as that of a `Statistic`.
-        images, description, checked: as for `one_pass`, whose errors it raises.
+        step: function of a batch of images (and of its labels, if `with_labels` is true) that
+            returns a structure of tensors. It is compiled like the step of a `Statistic`.
+        images, description, checked: as for `one_pass`. The errors of `one_pass` are raised.
     """
     statistic = Statistic(
         _under("sum", step), lambda totals: totals["sum"], with_labels=with_labels
@@ -328,8 +334,8 @@ def collect(
 ) -> Any:
     """Concatenates `step(images)` over the batches of a data set, in their order.
 
-    For analyses that need the values of every example. Arguments and errors are those of
-    `accumulate`, and `min_batch`, the number of examples that a batch must have.
+    It is meant for analyses that need the values of every example. The arguments and errors are the
+    same as for `accumulate`. In addition, `min_batch` is the minimum number of examples in a batch.
     """
     statistic = Statistic(
         _under("rows", step),

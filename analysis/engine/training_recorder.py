@@ -22,27 +22,31 @@ LAYER_DIMS = ("layer", "layer_x")
 
 
 class Recorder(keras.callbacks.Callback):
-    """Measures a model before its training and after every few epochs of it.
+    """Measures a model before training and after every few epochs of training.
 
-    It works with any Keras model, including subclassed ones, and with any measurement that takes a
-    model and images: each is called as `measure(model, images)`. The weights, the optimizer and the
-    random numbers of the training are not changed. Only the first of several workers writes.
+    `Recorder` is a callback for `fit`. It works with any Keras model, including subclassed models,
+    and with any measurement that can be called as `measure(model, images)`. It does not change the
+    weights, the optimizer or the random numbers of the training. If there are several workers, only
+    the first worker writes files.
 
     Args:
-        measurements: names of measurements such as `"cka"`, or the functions, or a dict from a name
-            to a function of the model and the images, for other arguments.
-        images: images, or images and labels, for all of the measurements.
-        every: number of epochs between two measurements; the last epoch is measured too.
-        folder: folder for `NAME.nc` of each result, written after each measurement; or None.
-        log_dir: folder for TensorBoard's scalars, the mean of each variable in each layer; or None.
+        measurements: a list of measurements, as names such as `"cka"` or as functions. To pass
+            other arguments to a measurement, use a dict from name to a function of the model and
+            the images.
+        images: images, or images and labels, for all measurements.
+        every: number of epochs between two measurements. The last epoch is always measured.
+        folder: folder for the results, or None. After each measurement, the result of each name is
+            written to a file `NAME.nc` in this folder.
+        log_dir: folder for TensorBoard, or None. The mean of each variable in each layer is
+            written as a scalar.
 
     Attributes:
-        results: dict from name to a DataArray or Dataset with the dim `epoch`, the number of
-            epochs that the model was trained for.
+        results: dict from the name of a measurement to a DataArray or Dataset with the dim `epoch`.
+            The coordinate `epoch` is the number of epochs of training before the measurement.
 
     Raises:
-        ValueError: for an unknown measurement, or `every` below 1; from `fit`, what a measurement
-            raises.
+        ValueError: if a measurement is unknown, or if `every` is below 1. During `fit`, the errors
+            of the measurements are raised.
 
     Examples:
         >>> recorder = analysis.Recorder(["cka", "attention_distance"], images, every=2)

@@ -39,22 +39,24 @@ class Panel:
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """One figure of the report, of one picture or of one panel for each model.
+    """One figure of the report, with a single picture or with several panels.
 
     Attributes:
-        name: short and unique; "cka" is reached by the link "#figure-cka".
-        title: what is shown.
-        caption: how to interpret it.
-        paper: the figures of a paper that it corresponds to, "Figures 1 and 2"; may be empty.
+        name: short and unique name of the figure. The link "#figure-cka" leads to the figure "cka".
+        title: title of the figure, which states what it shows.
+        caption: text below the figure, which states how to interpret it.
+        paper: the corresponding figures of a paper, such as "Figures 1 and 2"; may be empty.
         alt: alternative text of the picture.
-        png: path of the PNG, which the picture links to if it is in the report's folder; None
-            where the caption or `panels` replace the picture.
-        results: links, relative to the report, to the netCDF files that it draws. Files in the
-            report's folder are embedded, up to `MOST_EMBEDDED` bytes each.
-        interactive: interactive panels that replace the picture on screen, one dict for each panel,
-            from the functions of `interactive`; the picture stays for print and without scripts.
-        source: name and address of the paper; None if there is none.
-        panels: the pictures of a figure with several, in place of `png`.
+        png: path of a PNG file. If the file is in the report's folder, the picture links to it. It
+            is None if the figure has `panels` or consists of its caption only.
+        results: links to the netCDF files that the figure draws, relative to the report. Files in
+            the report's folder are embedded in the page if they have at most `MOST_EMBEDDED` bytes.
+        interactive: interactive panels, one dict for each panel, as the functions of `interactive`
+            return them. On screen, they replace the picture. The picture is used in print, and in
+            browsers without scripts.
+        source: name and address of the paper; None if the figure belongs to no paper.
+        panels: the pictures of a figure with several pictures, such as one for each model. They
+            are used instead of `png`.
         code: Python code that makes the figure; may be empty.
     """
 
@@ -134,36 +136,40 @@ def write_report(
     shown_images: Sequence[ShownImage] = (),
     figures_of_claims: dict[str, str] | None = None,
 ) -> Path:
-    """Write the report as one self-contained HTML file, atomically.
+    """Writes a report as one self-contained HTML file, atomically.
 
-    A blank line in a text starts a new paragraph; all texts are plain, never HTML.
+    All texts are plain text, not HTML. A blank line in a text starts a new paragraph.
 
     Args:
-        path: where to write the HTML.
+        path: path of the HTML file that is written.
         title: heading of the page.
-        introduction: text under the heading; paragraphs after the first are at the end, folded.
-        differences: list of `first_screen.Comparison`, a table.
-        scorecard: list of `Result`, shown as marks on the first screen that link to the claims. A
-            claim links to `results/NAME.nc` for the results that it names.
-        trainings: number of runs that the scorecard is over.
-        models: list of dicts, the rows of a table at the end, from column name to text or number.
-        sections: list of `Section`, or of (heading, text, list of `ReportFigure`).
-        not_shown: list of (what a figure shows, list of sentences on why it is missing).
-        timings: rows of a table, as `models`.
-        provenance: dict of what reproduces the report: command, versions, seed, data.
+        introduction: text under the heading. Only its first paragraph is shown there; the other
+            paragraphs are folded, at the end of the page.
+        differences: list of `first_screen.Comparison`, which the page shows as a table.
+        scorecard: list of `Result`. The first screen shows a mark for each result, which links to
+            its claim. A claim links to the file `results/NAME.nc` of each result that it names.
+        trainings: number of runs that the scorecard combines.
+        models: rows of a table at the end of the page, as a list of dicts from column name to text
+            or number.
+        sections: list of `Section`, or of tuples (heading, text, list of `ReportFigure`).
+        not_shown: the figures that are missing, as a list of pairs: what the figure shows, and a
+            list of sentences that give the reasons.
+        timings: rows of a table of run times, in the same form as `models`.
+        provenance: dict with the information that reproduces the report: command, versions, seed
+            and data.
         summary: list of `ModelSummary`, the models on the first screen.
         sentences: the main results, as sentences.
-        overview: list of `Panel`, the small multiples on the first screen.
+        overview: list of `Panel`, the small pictures on the first screen.
         shown_images: list of `ShownImage`, some of the images that were measured.
-        figures_of_claims: dict from the name of a claim to the name of its figure.
+        figures_of_claims: dict from the name of a claim to the name of the figure that tests it.
 
     Returns:
-        The path written.
+        The path of the HTML file.
 
     Raises:
-        ValueError: if a figure is not a PNG, lacks its alternative text, shares its name with
-            another or links to anything but a relative path.
-        OSError: if a figure cannot be read or the report cannot be written.
+        ValueError: if the picture of a figure is not a PNG, if it has no alternative text, if two
+            figures have the same name, or if a figure links to anything but a relative path.
+        OSError: if a picture cannot be read or the report cannot be written.
     """
     path = Path(path)
     sections = [row if isinstance(row, Section) else Section(*row) for row in sections]

@@ -90,13 +90,14 @@ PLACE = Path("results", "scorecard.nc")  # in the folder of a report
 
 @dataclass(frozen=True)
 class Report:
-    """A written report; a notebook displays it in a frame.
+    """A report that was written to a file; a notebook displays it in a frame.
 
     Attributes:
-        path: path of the page.
+        path: path of the HTML file.
         results: dict from result name to labelled result.
-        claims: list of `Result`, the scorecard.
-        left_out: list of (what a figure shows, list of sentences on why it is missing).
+        claims: the scorecard, a list of `Result`.
+        left_out: the figures that are missing, as a list of pairs: what the figure shows, and a
+            list of sentences that give the reasons.
     """
 
     path: Path
@@ -249,58 +250,64 @@ def make_report(
     seed: int = 0,
     untrained: int = 2,
 ) -> Report | None:
-    """Writes a report on models: every figure that applies to them, and the scorecard.
+    """Writes a report on models, with every figure that applies to them and the scorecard.
 
     Examples:
         analysis.make_report(model, "photos/")  # writes report/report.html
         analysis.make_report({"ViT": vit, "ResNet": resnet}, test, train=train, folder="digits")
 
     Args:
-        models: a built Keras model, the path of one or the name of a pretrained one, or a callable
-            from images to `{tap: tensor}`; a list of these, or a dict from name to each. All are
-            shown the same images, in the range that each expects. Images are cropped and resized
-            as the models expect if they agree; otherwise the whole image is resized bilinearly.
-        images: images for all measurements, as in `vit_tf.analysis`, with or without labels. They
-            are 8-bit values or files; or floats, which must already be preprocessed as the models
-            expect.
-        folder: folder of the report, its figures and its results. Results of the same arrays and
-            Keras models are reused.
-        figures: number of a figure, such as `"W.3"`, or a list of these; all figures if empty.
-        train: labelled images for probes and neighbours, as `images`; without them these figures
-            are left out.
-        num_classes: number of classes, whose labels start at 0; by default it is inferred from
-            `train`.
-        class_names: names of the classes of `images`, in the order of their labels. The default is
-            the names that the data set or folder gives, otherwise names on which the models agree.
+        models: the models to measure: one model, a list of models, or a dict from name to model.
+            A model is a built Keras model, the path of such a model, the name of a pretrained
+            model, or a callable from images to `{tap: tensor}`. All models are shown the same
+            images, with the pixel values that each model expects. If all models expect the same
+            cropping and resizing, it is applied; otherwise the whole image is resized bilinearly.
+        images: images for all measurements, as in `vit_tf.analysis`, with or without labels.
+            Files and 8-bit values are preprocessed. Floats must already be preprocessed as the
+            models expect.
+        folder: folder of the report, its figures and its results. If the report is written again
+            for the same arrays and Keras models, the results are reused.
+        figures: the figures to draw: a number such as `"W.3"`, or a list of numbers. An empty list
+            selects all figures.
+        train: labelled images on which probes are fitted and among which neighbours are searched,
+            in a form that `images` may have. Without them, the figures that need them are left out.
+        num_classes: number of classes; labels start at 0. By default, it is inferred from `train`.
+        class_names: names of the classes of `images`, in the order of their labels. By default,
+            the names come from the data set or folder, otherwise from the models if these agree.
             For models with a score for each class, the report includes the test accuracy and
-            measurements that need it, such as the effect of each head.
-        roles: dict from name to the role of a model in the scorecard, `"vit"`, `"gap"`, `"resnet"`
-            or `"mixer"`, where its layers do not determine it; or of a variant of such a model:
+            measurements that need class scores, such as the effect of each head.
+        roles: dict from the name of a model to its role in the scorecard. The roles `"vit"`,
+            `"gap"`, `"resnet"` and `"mixer"` are needed only if the model's layers do not
+            determine the role. The following roles are for variants of such a model:
             `"fraction:0.1"` (trained on a tenth of the data), `"without:block03"` (without the
-            skips of a block), `"seed:1"`, `"larger"`, `"hybrid"`, `"masked"` (pre-trained by masked
-            patch prediction), `"tuned"` (the same, fine-tuned), `"before"`, `"after"`
-            (fine-tuning) and `"far"` (fine-tuning on a far domain).
-        supervision: dict from name to how a model was trained: `"labels"`, `"image-text"`,
-            `"contrastive"`, `"self-distillation"` or `"reconstruction"`. Known for released names,
-            and `"labels"` for models whose own head classifies the images. Claims about supervised
-            ViTs are tested on no others.
-        taps, patch_size, prefix: for models whose layers or tokens are not known: patterns of the
-            layers to measure, pixels of a patch, number of prefix tokens.
+            skips of a block), `"seed:1"`, `"larger"`, `"hybrid"`, `"masked"` (pre-trained by
+            masked patch prediction), `"tuned"` (pre-trained in this way and then fine-tuned),
+            `"before"` and `"after"` (before and after fine-tuning) and `"far"` (after fine-tuning
+            on a far domain).
+        supervision: dict from the name of a model to how it was trained: `"labels"`,
+            `"image-text"`, `"contrastive"`, `"self-distillation"` or `"reconstruction"`. It is
+            known for released models, and it is `"labels"` for models whose own head classifies
+            the images. Claims about supervised ViTs are tested only on models that were trained
+            with labels or image-text pairs.
+        taps: patterns of the layers to measure, for models whose layers are not known.
+        patch_size, prefix: side of a patch in pixels, and number of prefix tokens, for models
+            whose tokens are not known.
         optional: dict from a key of `study.data.OPTIONAL` to annotated images, or to a function
-            that loads them, as for the fields of `Data`.
+            that loads them. Their form is described at the fields of `study.data.Data`.
         title, introduction: title and introduction of the page.
         seed: seed of the random baselines.
-        untrained: number of randomly initialized copies of each model, at most 2, on which every
-            claim is tested too; 1 takes less time.
+        untrained: number of randomly initialized copies of each model, at most 2. Every claim is
+            also tested on these copies. A value of 1 takes less time.
 
     Returns:
-        The `Report`, which a notebook shows.
+        The `Report`, which a notebook displays.
 
     Raises:
-        ValueError: if no figure applies; if images are floats, and the models expect different
-            values or the floats are far outside the expected range; if two model names give the
-            same file name; if class names are given without labels; or if the folder has a
-            report.html that this package did not write.
+        ValueError: if no figure applies, if two model names give the same file name, or if class
+            names are given without labels.
+        ValueError: if images are floats, and either the models expect different values or the
+            floats are far outside the expected range.
+        ValueError: if the folder contains a report.html that this package did not write.
     """
     require_own(Path(folder, "report.html"))
     chosen_figures = lookup_figures([figures] if isinstance(figures, str | int) else figures)
@@ -727,22 +734,23 @@ def _plotted(show: str, result: str) -> str:
 
 
 def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Path) -> Report:
-    """Writes a report over several runs, with the scorecard that combines their reports.
+    """Writes a report over several runs, with a scorecard that combines their scorecards.
 
     Examples:
         report_trainings({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
 
     Args:
         reports: dict from the name of a run to the folder of its report, as `make_report`, `vit-tf
-            analyze` and `vit-tf study` write it, of models that differ in their seed alone; each
-            has one model for each role of the scorecard.
-        folder: where the report, its figure and `results/scorecard.nc` are written.
+            analyze` and `vit-tf study` write it. The models of the reports must differ only in
+            their seed, and each report must contain one model for each role of the scorecard.
+        folder: folder to which the report, its figure and `results/scorecard.nc` are written.
 
     Returns:
         The `Report`.
 
     Raises:
-        ValueError: for a folder without a scorecard, or as `scorecard_of_trainings`.
+        ValueError: if a folder contains no scorecard, or if `scorecard_of_trainings` cannot
+            combine the scorecards.
     """
     folder = Path(folder)
     require_own(folder / "report.html")

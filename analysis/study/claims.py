@@ -58,29 +58,31 @@ RUNS, MODEL = "runs", "model"  # what a claim is about
 class Claim:
     """A claim of a paper, as a statistic and its threshold.
 
-    The decorator `claim` creates it from the function that computes the statistic. A claim can be
-    called like this function.
+    The decorator `claim` creates a `Claim` from the function that computes the statistic. A
+    `Claim` can be called like this function.
 
     Attributes:
-        name: short and unique.
+        name: short and unique name of the claim.
         statement: the claim, as a sentence.
-        explanation: definition of the value.
-        statistic: function of the results to an `Estimate`.
-        inputs: names of the results, with the parts of the models in braces: `"cka.{vit}"`;
-            `"accuracy.{vit}"` is the test accuracy of a model, and `"block"` the block without
-            skips of the model in the role "without".
-        section, figure: where the paper reports it; both empty for its abstract.
-        unit: name of the value.
-        threshold: of the value.
+        explanation: definition of the value that is compared with the threshold.
+        statistic: function that computes an `Estimate` from the results named in `inputs`.
+        inputs: names of the results that the statistic needs, with the roles of the models in
+            braces: `"cka.{vit}"`. `"accuracy.{vit}"` is the test accuracy of a model. `"block"` is
+            the block without skips of the model in the role "without".
+        section, figure: section and figure of the paper that report the claim. Both are empty for
+            a claim in the abstract.
+        unit: name of the value, such as "difference in CKA".
+        threshold: threshold with which the value is compared.
         direction: the side of the threshold that the claim predicts: "above" or "below".
-        least: the smallest effect of interest: how far beyond the threshold, on either side, the
-            interval has to lie for a mark.
-        about: "model", a claim within a trained model, or "runs", one about how models are trained
-            (their architecture, pooling, skips or data), which several runs of each arm decide.
-        learned: whether it is about what training adds. Its value is then the statistic of the
-            trained models minus the statistic of their untrained copies.
-        supervision: how the ViTs that it is about are trained, of `supervision.SUPERVISIONS`; empty
-            for any.
+        least: the smallest effect of interest. A claim is decided only if the interval of the
+            value lies beyond the threshold by more than `least`, on either side.
+        about: "model" or "runs". A claim about a "model" concerns a single trained model. A claim
+            about "runs" concerns how models are trained (their architecture, pooling, skips or
+            data); several runs of each arm are needed to decide it.
+        learned: whether the claim is about what training adds. If so, the value is the statistic
+            of the trained models minus the statistic of their untrained copies.
+        supervision: how the ViTs that the claim is about were trained, as values of
+            `supervision.SUPERVISIONS`; empty for ViTs with any training.
     """
 
     name: str
@@ -176,25 +178,28 @@ class Result:
     """One claim of a paper, tested by a measurement.
 
     Attributes:
-        name: short and unique.
+        name: short and unique name of the claim.
         statement: the claim, as a sentence.
-        section, figure: where the paper reports it; both empty for its abstract.
-        quantity: name of the value.
-        value: the statistic.
-        low, high: the 95 % interval of the value. Without an interval, both are NaN, and the
-            outcome is "descriptive".
-        threshold: the threshold.
+        section, figure: section and figure of the paper that report the claim. Both are empty for
+            a claim in the abstract.
+        quantity: name of the value, such as "difference in CKA".
+        value: the measured value of the claim's statistic.
+        low, high: the ends of the 95 % interval of the value. Without an interval, both are NaN,
+            and the outcome is "descriptive".
+        threshold: threshold with which the value is compared.
         direction: "above" or "below", the side of the threshold that the claim predicts.
-        outcome: one of `engine.estimates.OUTCOMES`.
-        explanation: definition of the value and of its interval, or why there is none.
-        results: names of the results it was computed from.
+        outcome: the decision about the claim, one of `engine.estimates.OUTCOMES`.
+        explanation: definition of the value and of its interval, or the reason why the value has
+            no interval.
+        results: names of the results from which the value was computed.
         source: name and address of the paper.
-        models: names of the models that it was tested on.
+        models: names of the models on which the claim was tested.
         least, about: as for a `Claim`.
-        untrained: values of the same statistic for randomly initialized copies of the models. It is
-            empty for a claim about what training adds, because the value of such a claim is already
-            a difference from these copies.
-        needed: number of images that would decide an inconclusive claim; NaN for others.
+        untrained: values of the same statistic for randomly initialized copies of the models. It
+            is empty for a claim about what training adds, because the value of such a claim is
+            already a difference from these copies.
+        needed: number of images with which an inconclusive claim would probably be decided. It is
+            NaN for other claims.
         permuted: value of the same statistic when the two models are shown different images. It is
             NaN for claims that are not about CKA between two models.
     """
@@ -235,29 +240,31 @@ def scorecard(
     copies: Sequence[Any] = (),
     others: Mapping[str, Any] | None = None,
 ) -> list[Result]:
-    """All claims of all papers, tested on these models, paper by paper.
+    """Tests all claims of all papers on measured results, paper by paper.
 
     Args:
-        results: dict from result name to labelled result, as a study names them: "cka.VIT",
-            "cka.VIT.RESNET", "attention_distance.VIT" and those that each `Claim` of `papers/`
-            names in its `inputs`.
-        vit, resnet, gap, without: the names of the ViT with a CLS token, of the ResNet, of the ViT
-            with average pooling and of the ViT without the skips of `block`, as in the results'
-            names; None where there is no such model.
-        untrained, noise: the names of two baselines: the untrained ViT, and noise in place of
-            features.
-        block: name of the block without skips, "block03".
-        accuracy: dict from the name of a model to a tuple of its test accuracy in [0, 1], the
-            number of test examples and, where known, an array of shape (example,) that shows which
-            examples are classified correctly, and the number of classes.
-        copies: list of dicts from `"vit"`, `"resnet"` and `"gap"` to the names of randomly
-            initialized copies of these models, whose results show what holds without training.
+        results: dict from result name to labelled result. Names are as in a study: "cka.VIT",
+            "cka.VIT.RESNET", "attention_distance.VIT" and so on, where VIT and RESNET stand for
+            the names of models. Each `Claim` lists the names of its results in `inputs`.
+        vit: name of the ViT with a CLS token, as in the names of results; None if there is none.
+        resnet: name of the ResNet, as in the names of results; None if there is none.
+        gap: name of the ViT with average pooling, as in the names of results; None if there is
+            none.
+        without: name of the ViT that was trained without the skips of `block`, as in the names of
+            results; None if there is none.
+        untrained, noise: names of two baselines: the untrained ViT, and noise in place of features.
+        block: name of the block whose skips the model `without` lacks, for example "block03".
+        accuracy: dict from the name of a model to a tuple. The tuple contains the test accuracy in
+            [0, 1] and the number of test examples. It may also contain an array of shape
+            (example,) that is true for correctly classified examples, and the number of classes.
+        copies: list of dicts from the roles `"vit"`, `"resnet"` and `"gap"` to the names of
+            randomly initialized copies of these models. Every claim is also tested on the copies.
         others: dict from further roles, such as `"mixer"`, `"fraction"` or `"masked"`, to the names
-            of the models that play them.
+            of the models in these roles.
 
     Returns:
-        List of `Result`. Those that lack a model or a result have the outcome "not tested" and
-        the reason as their explanation.
+        List of `Result`, one for each claim. If a model or result is missing, the outcome is "not
+        tested", and the explanation gives the reason.
     """
     assignment: dict[str, Any] = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
     assignment |= {"untrained": untrained, "noise": noise, "block": block, **(others or {})}
@@ -747,21 +754,23 @@ NUMBERS = ("value", "low", "high")
 def scorecard_of_trainings(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Combines the scorecards of several runs of the same models.
 
-    The value is the mean over the runs in which the claim was tested; its interval, from
-    `engine.estimates.over_trainings`, covers seed variance and the uncertainty within the runs.
+    The value of a claim is its mean over the runs in which the claim was tested. The interval of
+    this mean covers the variance over seeds and the uncertainty within runs
+    (`engine.estimates.over_trainings`).
 
     Args:
-        scorecards: dict from the name of a run to the Dataset of its scorecard, which reports store
-            as `results/scorecard.nc`; at least two.
+        scorecards: dict from the name of a run to its scorecard, a Dataset that the report of the
+            run stores as `results/scorecard.nc`. At least two scorecards are needed.
 
     Returns:
-        Dataset along `claim` with the variables of a scorecard, and with `values`, `lows`, `highs`
-        and `outcomes` of shape (claim, training), NaN and `"not tested"` for runs without the
-        claim.
+        Dataset with the dim `claim` and the variables of a scorecard. In addition, `values`,
+        `lows`, `highs` and `outcomes` of shape (claim, training) contain the values, the ends of
+        the intervals and the outcomes of each run. For a run without the claim, the numbers are
+        NaN and the outcome is `"not tested"`.
 
     Raises:
-        ValueError: for fewer than two scorecards, for invalid scorecards, and for scorecards whose
-            thresholds, models or data differ.
+        ValueError: if there are fewer than two scorecards, if a scorecard is invalid, or if the
+            thresholds, models or data of the scorecards differ.
     """
     if len(scorecards) < 2:
         raise ValueError(f"Expected at least two scorecards. Received: {len(scorecards)}")

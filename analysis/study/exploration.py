@@ -79,16 +79,19 @@ EVIDENCE = ("gradient_attention", "input_gradients", "grad_cam")  # results of o
 
 @dataclass(frozen=True)
 class Exploration:
-    """A written page; a notebook displays it in a frame.
+    """An interactive page that was written to a file; a notebook displays it in a frame.
+
+    For several models, `results`, `left_out` and `calls` are dicts from the name of a model to the
+    value described below.
 
     Attributes:
-        path: of the page.
-        results: dict from result name to labelled result, or to a dict from layer to its own where
-            layers differ in their grid; of several models a dict from name to such a dict.
-        left_out: list of (what is not shown, list of sentences on why); of several models a dict
-            from name to such a list.
-        calls: dict from the name of a result that a measurement makes to the expression, of `model`
-            and `images`, that gives it; of several models a dict from name to such a dict.
+        path: path of the HTML file.
+        results: dict from result name to labelled result. If the grid of a result differs between
+            layers, the value is a dict from layer to the result of this layer.
+        left_out: the views that are not shown, as a list of pairs: what the view shows, and a list
+            of sentences that give the reasons.
+        calls: dict from result name to a Python expression that computes the result from `model`
+            and `images`, for results that a measurement computes.
     """
 
     path: Path
@@ -97,9 +100,10 @@ class Exploration:
     calls: dict[str, Any] = field(repr=False, default_factory=dict)
 
     def save_results(self, folder: str | os.PathLike) -> None:
-        """Write `NAME.nc` for each result; a dict of layers as a group of netCDF for each layer.
+        """Writes a netCDF file `NAME.nc` for each result.
 
-        Those of several models are in a folder of the model's name each.
+        If a result is a dict from layer to result, the file has a group for each layer. The
+        results of several models are in one folder for each model, with the name of the model.
         """
         folder = Path(folder)
         are_several = isinstance(self.left_out, dict)
@@ -142,7 +146,7 @@ def explore(
     noise: float = 0.1,
     seed: int = 0,
 ) -> Exploration:
-    """Write an interactive page that shows how one or more models process single images.
+    """Writes an interactive page that shows how one or more models process single images.
 
     The page shows:
 
@@ -153,39 +157,42 @@ def explore(
     * the effect of removing heads and blocks,
     * norms and receptive fields.
 
-    It lists results that do not apply to the layers of the model, with the reasons. Several models
-    are shown side by side, and a patch that is selected in one model is selected in all.
+    The page also lists results that do not apply to the model, with the reasons. Several models
+    are shown side by side, and a patch that is selected in one model is selected in all models.
 
     Examples:
         analysis.explore(vit, ["cat.jpg", "dog.jpg"], "cat.html")
         analysis.explore(["vit-cls-cifar10", "bit-cifar10"], "cat.jpg")
 
     Args:
-        model: a built Keras model with images as its only input; the path of such a model or the
-            name of a pretrained one; a callable from images to `{tap: tensor}`; or several of
-            these, as a list or a dict from name to model.
-        images: path of an image file; list of paths and of arrays of shape (height, width,
-            channel) with values in [0, 255]; or a `tf.data.Dataset` of such arrays, with labels
-            or without, batched or not. They are resized to what the model takes.
-        path: path of the page, an HTML file.
-        name: name of a single model; by default the model's own.
-        preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not
+        model: one model, a list of models, or a dict from name to model. A model is a built Keras
+            model with images as its only input, the path of such a model, the name of a
+            pretrained model, or a callable from images to `{tap: tensor}`.
+        images: path of an image file; list of paths or of arrays of shape (height, width, channel)
+            with values in [0, 255]; or a `tf.data.Dataset` of such arrays, with or without labels,
+            batched or not. Images are resized to the size that the model expects.
+        path: path of the HTML file that is written.
+        name: name of a single model; by default, the model's own name.
+        preprocessing: the `vit_tf.Preprocessing` that the model expects, for a model that does not
             specify it.
-        image_size: pixels, for a model that takes images of any size.
-        taps, patch_size, prefix: for models whose layers or tokens are not known, as for
-            `make_report`.
-        classes: positions of the classes to explain. The default is the five classes with the
-            highest scores for a single image, and three classes per image for several images.
-            Results hold NaN for a class that was selected for another image.
+        image_size: side of the images in pixels, for a model that accepts images of any size.
+        taps, patch_size, prefix: as for `make_report`, for models whose layers or tokens are not
+            known.
+        classes: positions of the classes to explain. By default, these are the five classes with
+            the highest scores if there is a single image, and the three classes with the highest
+            scores for each image if there are several. Results contain NaN for a class that was
+            selected for another image.
         samples, noise, seed: as for `input_gradients`.
 
     Returns:
-        The `Exploration`: the page's path and the results as xarray objects, by model if several
-        are given.
+        The `Exploration`, with the path of the page and the results as xarray objects. For several
+        models, the results are grouped by model.
 
     Raises:
-        ValueError: for images that cannot be read, no size, classes that the model does not have, a
-            model without any applicable result, or a file at `path` that vit_tf did not write.
+        ValueError: if images cannot be read, if the size of images is unknown, or if the model does
+            not have the given classes.
+        ValueError: if no result applies to the model, or if `path` is a file that vit_tf did not
+            write.
     """
     settings = {"preprocessing": preprocessing, "image_size": image_size, "taps": taps}
     settings |= {"patch_size": patch_size, "prefix": prefix, "classes": classes}

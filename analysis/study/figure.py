@@ -62,37 +62,39 @@ class Figure:
     """A figure of a paper: what it shows for which models, and the claims that it tests.
 
     Attributes:
-        paper: the `Paper`.
-        numbers: the figures of the paper that it reproduces, separated by spaces, without the
-            paper's prefix: `"9 10 D.1"`, a table as `"T6"`. Each of them selects it. One in lower
-            case, such as `"effective"`, has no prefix.
-        chapter: its `papers.chapters.Chapter`.
-        shows: what it shows, for lists of figures.
-        models: which models, by a selector: `each`, `split`, `together`, `pairs` or `group`.
-        measure: function of the models to what is measured: of one for `each`, `split` and
-            `together`, of two for `pairs`, of a list for `group`. It returns a measurement, a dict
-            from a label to several, or None for models that it does not apply to; `model.require`
-            raises for a missing requirement.
-        draw: function of the result, or of a dict from label to result for `together`, `group` and
-            wherever several are measured, to Matplotlib axes.
+        paper: the `Paper` to which the figure belongs.
+        numbers: numbers of the reproduced figures of the paper, separated by spaces and without
+            the paper's prefix: `"9 10 D.1"`, or `"T6"` for a table. Each number selects this
+            figure. A number in lower case, such as `"effective"`, has no prefix.
+        chapter: the `papers.chapters.Chapter` of the report that contains the figure.
+        shows: what the figure shows, as a phrase for lists of figures.
+        models: the models that are compared, as a selector: `each`, `split`, `together`, `pairs` or
+            `group`.
+        measure: function that returns what is measured. It gets one model for `each`, `split` and
+            `together`, two models for `pairs`, and a list of models for `group`. It returns a
+            measurement, or a dict from label to measurement, or None if it does not apply to the
+            models. If a model lacks something that the figure needs, `model.require` raises.
+        draw: function that draws a result and returns Matplotlib axes. For `together` and `group`,
+            and if several things are measured, it gets a dict from label to result.
         name: name of the picture and its file, with the models in braces: `"cka-{model}"`.
-        title: what a picture shows; the names of the models may stand in it in braces: `"{model}"`,
-            `"{other}"`, `"{base}"` for the model that it is a variant of, or itself, `"{models}"`
-            for all but further seeds, and `"{label}"`. Pictures of several models with one title
-            are the panels of one figure.
-        caption: how to read it, with names as in `title`; or a function of the models and of a dict
-            from label to result.
-        instead: function of such a dict to the sentence that replaces the picture, or to None
-            where the picture is shown.
-        claims: the list of `claims.Claim`.
-        quantities: the list of `Quantity` by which models are compared.
-        also: numbers in other papers that select it too, with their prefix.
-        interactive: function of a result that returns its interactive plot, or None.
-        overview: its summary on the first screen, an `Overview` or None.
-        scale: name of the colour scale that it shares with other figures; its own if empty.
-        call: Python expression that measures it, with the models in braces: `"{model}"`, for pairs
-            `"{other}"` too, for groups `"{models}"`, as `"analysis.cka({model}, images)"`.
-        show: Python expression of the plot; by default `draw` by name.
+        title: title of a picture. It may contain names of models in braces: `"{model}"`,
+            `"{other}"`, `"{label}"`, `"{models}"` (all models except further seeds) and `"{base}"`
+            (the model of which this model is a variant, or the model itself). Pictures of several
+            models with the same title are the panels of one figure.
+        caption: text that states how to read the figure, with names as in `title`; or a function
+            that returns this text from the models and a dict from label to result.
+        instead: function of a dict from label to result. It returns a sentence that replaces the
+            picture, or None if the picture is shown.
+        claims: list of the `claims.Claim` that the figure tests.
+        quantities: list of the `Quantity` by which models are compared.
+        also: numbers of figures in other papers that also select this figure, with their prefix.
+        interactive: function that returns the interactive plot of a result, or None.
+        overview: an `Overview`, the summary of the figure on the first screen, or None.
+        scale: name of a colour scale. Figures with the same name share their colour scale; if it is
+            empty, the figure has its own.
+        call: Python expression of the measurement, as `"analysis.cka({model}, images)"`. Models are
+            in braces: `"{model}"`, also `"{other}"` for pairs, and `"{models}"` for groups.
+        show: Python expression of the plot; by default, the name of `draw`.
         imports: Python statement that imports what `call` needs besides `analysis` and `vit_tf`.
     """
 
