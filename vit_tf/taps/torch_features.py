@@ -53,8 +53,8 @@ def torch_features(
         Callable from images of shape (example, height, width, channel) to `{layer: array}`.
 
     Raises:
-        ValueError: if a pattern matches no submodule. When the features are called, if a matching
-            submodule does not run or returns no tensor.
+        ValueError: if there is no pattern, or one matches no submodule. When the features are
+            called, if a matching submodule does not run or returns no tensor.
 
     Examples:
         features = vit_tf.torch_features(timm.create_model("vit_tiny_patch16_224"), "blocks.*")
@@ -65,6 +65,11 @@ def torch_features(
     from vit_tf.torch_models.traced import as_model
 
     patterns, model = as_patterns(patterns), as_model(module)
+    if not patterns:
+        raise ValueError(
+            f"Expected patterns for submodules of {model.name}, such as '*' for all of them; "
+            "vit_tf.submodel(module) finds its blocks by itself. Received: no pattern"
+        )
     special = (*"/@", *MODEL_VALUES)
     plain = [pattern for pattern in patterns if not any(part in pattern for part in special)]
     if plain:

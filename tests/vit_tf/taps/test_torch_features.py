@@ -215,6 +215,12 @@ def test_the_tensor_of_other_outputs(wrap):
     np.testing.assert_allclose(values, np.moveaxis(by_hand(net, "conv", IMAGES), 1, -1), rtol=1e-2)
 
 
+def test_without_patterns_the_error_names_the_call_that_needs_none():
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten())
+    with pytest.raises(ValueError, match=r"Sequential.*vit_tf\.submodel\(module\)"):
+        vit_tf.torch_features(net)
+
+
 def test_submodules_that_never_run_are_named():
     net = Returns(lambda x: x)
     for pattern in ("unused", "group", "group.0"):
