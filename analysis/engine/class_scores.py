@@ -21,7 +21,7 @@ from vit_tf.taps.scores import (
 )
 from vit_tf.taps.submodels import TapModel, with_class_scores
 
-from .feature_taps import Derived, call_features, taps_of
+from .feature_taps import Derived, call_features, taps_of, token_grid_of
 from .results import model_name
 from .roles import Classes, Features, Images, Taps
 from .traces import keep
@@ -147,7 +147,7 @@ def scores_of_function(features: Features, images: Images, scores: str) -> tuple
         value = from_probabilities(taps[scores]) if before is None else from_scores(before)
         return {name: x for name, x in taps.items() if name != scores} | {tap: value}
 
-    derived = Derived(features, compute, getattr(features, "token_grid", None))
+    derived = Derived(features, compute, token_grid_of(features))
     if hasattr(features, "class_names"):
         vars(derived)["class_names"] = features.class_names
     return derived, tap

@@ -141,6 +141,11 @@ def _described(features: Any) -> str:
     return repr(features)
 
 
+def token_grid_of(features: Features) -> TokenGrid | None:
+    """The grid on which the tokens of features lie; None where there is none or it is not known."""
+    return getattr(features, "token_grid", None)
+
+
 def choose(features: Features, names: Iterable[str]) -> Features:
     """Selects taps of `features`, in the order of `names`.
 
@@ -157,7 +162,7 @@ def choose(features: Features, names: Iterable[str]) -> Features:
         ValueError: when the callable is called, if the features do not have one of the names.
     """
     names = tuple(names)
-    grid = getattr(features, "token_grid", None)
+    grid = token_grid_of(features)
     return Derived(features, lambda taps: select(taps, names), grid)
 
 

@@ -19,7 +19,7 @@ from vit_tf.taps.scores import find_scores
 from vit_tf.taps.submodels import TapModel, describe_taps
 from vit_tf.torch_models import is_torch_module
 
-from .feature_taps import require_model, taps_of
+from .feature_taps import require_model, taps_of, token_grid_of
 from .layers import KINDS, Detail, grid_of_shapes, layers_of, warn_of_missed_blocks
 from .results import model_name
 from .roles import Features, Model, Models, Taps
@@ -104,7 +104,7 @@ def _features_of_model(
     scores = [find_scores(model).tap] if what.with_scores else []
     # A model of vectors has no height and width, and `grid_of_shapes` then infers no grid.
     size = cast(tuple[int, int], recorder.input_spec(model)[0][1:3])
-    model_grid = getattr(model, "token_grid", None)
+    model_grid = token_grid_of(model)
     if patterns:
         features = vit_tf.submodel(described.source, *patterns, *scores)
         shapes = {tap: tuple(x.shape[1:]) for tap, x in features.output.items()}
@@ -173,7 +173,7 @@ class Selected:
 
     def __init__(self, features: Features, patterns: Sequence[str]) -> None:
         self.name, self.features = model_name(features), features
-        self.token_grid = getattr(features, "token_grid", None)
+        self.token_grid = token_grid_of(features)
         self._patterns = patterns
 
     def __call__(self, images: tf.Tensor) -> Taps:

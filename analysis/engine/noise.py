@@ -9,7 +9,7 @@ import tensorflow as tf
 from vit_tf.common.names import format_list
 from vit_tf.data.preprocessing import require_images_of
 
-from .feature_taps import taps_of
+from .feature_taps import taps_of, token_grid_of
 from .results import model_name
 from .roles import Features, Taps
 
@@ -47,7 +47,7 @@ class _Noise:
 
     def __init__(self, features: Features, seed: int, vectors: bool) -> None:
         self.name = f"{model_name(features)} as noise"
-        self.token_grid = getattr(features, "token_grid", None)
+        self.token_grid = token_grid_of(features)
         self.features, self._seed, self._vectors = features, seed, vectors
 
     def __call__(self, images: tf.Tensor) -> Taps:

@@ -13,7 +13,7 @@ from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing, innermost_features
 
-from .feature_taps import taps_of
+from .feature_taps import taps_of, token_grid_of
 from .results import model_name
 from .roles import Features, Images, Taps
 
@@ -97,7 +97,7 @@ class Normalised:
     """Features of a model that expects other values than [-1, 1], for images in [-1, 1]."""
 
     def __init__(self, features: Features, preprocessing: Preprocessing) -> None:
-        self.name, self.token_grid = model_name(features), getattr(features, "token_grid", None)
+        self.name, self.token_grid = model_name(features), token_grid_of(features)
         self.inner = features
         self._scale, self._shift = _scale_and_shift(preprocessing)
         self._is_bgr = preprocessing.channel_order == "bgr"
@@ -128,7 +128,7 @@ class _OwnImages:
     """Features of a model for the rows of a `JointPreprocessing`, which hold its images."""
 
     def __init__(self, features: Features, joint: JointPreprocessing, place: int) -> None:
-        self.name, self.token_grid = model_name(features), getattr(features, "token_grid", None)
+        self.name, self.token_grid = model_name(features), token_grid_of(features)
         self._features, self._shape = features, joint.shapes[place]
         self._start = sum(map(math.prod, joint.shapes[:place]))
         self.image_size = self._shape[:2]

@@ -11,6 +11,7 @@ from vit_tf import TokenGrid
 from vit_tf.data.labels import require_label_type
 from vit_tf.taps.tokens import as_grid, as_pair
 
+from .feature_taps import token_grid_of
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
 from .roles import Features, Grid, Taps
 from .stream import Statistic, Totals
@@ -79,14 +80,9 @@ def pooled_tokens(own: Sequence[int] | None, grid: TokenGrid) -> tuple[int, ...]
     return tuple(own or (range(1) if grid.prefix else range(grid.num_tokens)))
 
 
-def own_grid(features: Features) -> TokenGrid | None:
-    """The grid that features have; None where they have none, or do not know it."""
-    return getattr(features, "token_grid", None)
-
-
 def grid_of(features: Features, grid: Grid) -> PartialGrid:
     """The grid as far as it is known before the first batch: `TokenGrid`, (rows, columns), None."""
-    of_features = own_grid(features)
+    of_features = token_grid_of(features)
     if grid is None:
         return of_features
     given = grid if isinstance(grid, TokenGrid) else as_pair(grid)
@@ -252,7 +248,7 @@ def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -
 @reusable
 def pooled_statistic_of(features: Features, tokens: str | None) -> Statistic[Pooled]:
     """`pooled_statistic` on the features' own grid, whose graph is kept with the features."""
-    return pooled_statistic(tokens, own_grid(features))
+    return pooled_statistic(tokens, token_grid_of(features))
 
 
 def as_maps(taps: Taps, grid: TokenGrid | tuple[int, int] | None) -> dict[str, tf.Tensor]:

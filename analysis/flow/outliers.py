@@ -16,10 +16,10 @@ from vit_tf import edits, submodel
 from vit_tf.taps.tokens import TokenGrid
 
 from ..engine.declaration import measurement, one_pass_measurement
-from ..engine.feature_taps import choose, taps_of
+from ..engine.feature_taps import choose, taps_of, token_grid_of
 from ..engine.noise import content_key, key_factors
 from ..engine.own_images import in_own_units
-from ..engine.pooling import as_tokens, own_grid, require_grid
+from ..engine.pooling import as_tokens, require_grid
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.roles import Features, Grid, Images, LabelledImages, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals, collect, evaluate
@@ -109,7 +109,7 @@ def outlier_tokens(
     """
     if not 0 < level < 1:
         raise ValueError(f"Expected a level in (0, 1). Received: {level}")
-    grid = own_grid(features) if grid is None else require_grid(features, grid)
+    grid = token_grid_of(features) if grid is None else require_grid(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         norms, received = {}, {}

@@ -14,7 +14,7 @@ from vit_tf.taps.tokens import TokenGrid
 
 from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import one_pass_measurement
-from ..engine.feature_taps import taps_of
+from ..engine.feature_taps import taps_of, token_grid_of
 from ..engine.noise import content_key, key_factors
 from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
 from ..engine.roles import LabelledImages, Model, Scores, Taps
@@ -104,7 +104,7 @@ def robustness(
     if not strengths or not (np.diff((0.0, *strengths)) > 0).all() or strengths[-1] > 1:
         raise ValueError(f"Expected ascending strengths in (0, 1]. Received: {strengths}")
     if patch_size is None:
-        patch_size = getattr(getattr(features, "token_grid", None), "stride", None)
+        patch_size = getattr(token_grid_of(features), "stride", None)
     if patch_size is None or patch_size < 1:
         raise ValueError(
             "Expected patch_size, the side of a patch in pixels, for a model without a known grid. "

@@ -12,7 +12,8 @@ from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
-from ..engine.pooling import as_tokens, grid_of, on_grid, own_grid, raise_contradiction
+from ..engine.feature_taps import token_grid_of
+from ..engine.pooling import as_tokens, grid_of, on_grid, raise_contradiction
 from ..engine.results import (
     EACH_IMAGE,
     dataset_of,
@@ -71,7 +72,7 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
         measurements/flow/skip-ratio.md.
     """
 
-    given_grid, model_grid = grid_of(features, grid), own_grid(features)
+    given_grid, model_grid = grid_of(features, grid), token_grid_of(features)
     if given_grid is None:
         return _statistic(features, None)
     if model_grid is not None and cast(TokenGrid, given_grid).prefix != model_grid.prefix:

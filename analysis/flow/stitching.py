@@ -13,7 +13,7 @@ from vit_tf import edits
 from vit_tf.taps.tokens import TokenGrid
 
 from ..engine.declaration import measurement
-from ..engine.feature_taps import taps_of
+from ..engine.feature_taps import taps_of, token_grid_of
 from ..engine.pooling import as_maps, require_grid
 from ..engine.results import model_name, require_finite
 from ..engine.roles import Images, LabelledImages, Model, Scores, Taps
@@ -90,7 +90,7 @@ def stitching(
     if l2 < 0:
         raise ValueError(f"Expected an l2 of at least 0. Received: {l2}")
     layers_y = list(require_submodel(features_y, scores))
-    grid_x = getattr(features_x, "token_grid", None)
+    grid_x = token_grid_of(features_x)
     grid = require_grid(features_y, None)
 
     def step(batch: tf.Tensor) -> dict[str, Any]:
@@ -142,13 +142,13 @@ def stitching(
     )
 
 
-def parts_of(taps: Taps, own_grid: TokenGrid | None, grid: TokenGrid) -> Parts:
+def parts_of(taps: Taps, token_grid: TokenGrid | None, grid: TokenGrid) -> Parts:
     """Spatial tokens, and as many prefix tokens as the grid has, (example, token, channel).
 
     They lie on the grid: a map of more positions is averaged over whole multiples of it.
     """
     parts = {}
-    for layer, x in as_maps(taps, own_grid).items():
+    for layer, x in as_maps(taps, token_grid).items():
         rows, columns = x.shape[1:3]
         if rows % grid.rows or columns % grid.columns:
             raise ValueError(
@@ -161,7 +161,7 @@ def parts_of(taps: Taps, own_grid: TokenGrid | None, grid: TokenGrid) -> Parts:
         parts[layer] = {SPATIAL: spatial}
         if grid.prefix:
             is_sequence = taps[layer].shape.rank == 3
-            if is_sequence and own_grid is not None and own_grid.prefix == grid.prefix:
+            if is_sequence and token_grid is not None and token_grid.prefix == grid.prefix:
                 prefix = tf.cast(taps[layer][:, : grid.prefix], tf.float32)
             else:
                 prefix = tf.repeat(tf.reduce_mean(spatial, 1, keepdims=True), grid.prefix, axis=1)

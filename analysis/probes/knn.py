@@ -13,8 +13,8 @@ from vit_tf.common.names import format_list
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
 
 from ..engine.declaration import measurement, statistic_of
-from ..engine.feature_taps import select
-from ..engine.pooling import Pooled, own_grid, pool, pooled_statistic_of
+from ..engine.feature_taps import select, token_grid_of
+from ..engine.pooling import Pooled, pool, pooled_statistic_of
 from ..engine.results import DEFAULT, array_of, pack_correct, provenance, raise_without_directions
 from ..engine.roles import Features, LabelledImages, Model, NumClasses, Taps
 from ..engine.stream import Statistic, Totals, evaluate
@@ -113,7 +113,7 @@ def knn_statistic(
     _require_numbers(k, temperature)
     require_labels(tested.labels, num_classes, "test")
     most = max(k) + 1  # one more shows whether the last one is tied
-    grid = own_grid(features)
+    grid = token_grid_of(features)
     test_directions = fed_directions(tested.layers)
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:

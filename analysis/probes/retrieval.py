@@ -12,8 +12,8 @@ import xarray as xr
 from vit_tf.common.names import format_list
 
 from ..engine.declaration import measurement, statistic_of
-from ..engine.feature_taps import select
-from ..engine.pooling import Pooled, own_grid, pool, pooled_statistic_of
+from ..engine.feature_taps import select, token_grid_of
+from ..engine.pooling import Pooled, pool, pooled_statistic_of
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
 from ..engine.roles import AnnotatedImages, Features, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate
@@ -165,7 +165,7 @@ def retrieval_statistic(
         raise ValueError(
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"
         )
-    grid = own_grid(features)
+    grid = token_grid_of(features)
     directions = {
         layer: tf.Variable(normalize_rows(tf.constant(x))[0], trainable=False)
         for layer, x in asked.layers.items()

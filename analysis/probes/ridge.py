@@ -19,8 +19,8 @@ from vit_tf.data.any_images import as_images
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
 
 from ..engine.declaration import measurement, statistic_of
-from ..engine.feature_taps import choose, select, taps_of
-from ..engine.pooling import as_tokens, own_grid, pool, tokens_of
+from ..engine.feature_taps import choose, select, taps_of, token_grid_of
+from ..engine.pooling import as_tokens, pool, tokens_of
 from ..engine.results import (
     ALL,
     EACH,
@@ -185,7 +185,7 @@ def fit_ridge_probe(
         statistic = probe_statistic(read, train, num_classes, l2, tokens)
         probes.append(evaluate(statistic, train, read, description="ridge probes: train"))
     weights = {layer: fitted for probe in probes for layer, fitted in probe.weights.items()}
-    positions = _positions({len(fitted) for fitted, _ in weights.values()}, own_grid(features))
+    positions = _positions({len(fitted) for fitted, _ in weights.values()}, token_grid_of(features))
     statistic = score_statistic(features, replace(probes[0], weights=weights, positions=positions))
     expects = getattr(features, "preprocessing", None)
     return lambda data: evaluate(
@@ -241,7 +241,7 @@ def probe_statistic(
     strengths: list[float] = np.atleast_1d(np.asarray(l2, np.float64)).tolist()
     if not strengths or not all(strength > 0 for strength in strengths):
         raise ValueError(f"Expected every l2 to be above 0. Received: l2={strengths}")
-    cardinality, grid = int(as_dataset(train).cardinality()), own_grid(features)
+    cardinality, grid = int(as_dataset(train).cardinality()), token_grid_of(features)
     # The largest number of examples that the data set can hold.
     limit = cardinality * len(first_batch(train)) if cardinality >= 0 else np.inf
     return _probe_statistic(features, limit, int(num_classes), tuple(strengths), tokens, grid)
@@ -292,7 +292,7 @@ def _probe_statistic(
 def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]:
     """`Statistic` over images and labels whose result is the accuracy of a fitted `Probe`."""
     num_l2, num_classes = len(probe.l2), probe.num_classes
-    grid = own_grid(features)
+    grid = token_grid_of(features)
     flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:

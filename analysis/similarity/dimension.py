@@ -11,7 +11,8 @@ import xarray as xr
 from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
-from ..engine.pooling import own_grid, pool
+from ..engine.feature_taps import token_grid_of
+from ..engine.pooling import pool
 from ..engine.results import DEFAULT, dataset_of, facts_of, require_finite, variable
 from ..engine.roles import Images, Model, Taps
 from ..engine.stream import Statistic, Totals
@@ -81,7 +82,7 @@ def intrinsic_dimension(
         measurements/similarity/intrinsic-dimension.md.
     """
 
-    grid = own_grid(features)
+    grid = token_grid_of(features)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         rows = pool(taps, tokens, grid)

@@ -14,7 +14,8 @@ from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES, ranks
-from ..engine.pooling import as_tokens, own_grid, pool
+from ..engine.feature_taps import token_grid_of
+from ..engine.pooling import as_tokens, pool
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
 from ..engine.roles import Images, Model, Taps
 from ..engine.stream import Statistic, Totals
@@ -123,7 +124,7 @@ def similarities(
 
     selected = _chosen(measures, tokens)
     models = (features_x,) if features_y is None else (features_x, features_y)
-    grids = [own_grid(features) for features in models]
+    grids = [token_grid_of(features) for features in models]
     layers = []  # of each model, which show in its taps
     names = [measure.name for measure in selected]
 

@@ -34,6 +34,7 @@ from vit_tf.training.evaluation import correct_answers, match_classes
 
 from ..engine.estimates import accuracy_of
 from ..engine.failures import as_reason, explain
+from ..engine.feature_taps import token_grid_of
 from ..engine.features import Selected, features_of
 from ..engine.layers import (
     KINDS,
@@ -673,7 +674,7 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
     shapes = {tap: value.shape[1:] for tap, value in values.items()}
     scores = loaded.class_scores
     graph = graph_of_values(loaded, shapes, described)
-    grid = getattr(loaded.model, "token_grid", None)
+    grid = token_grid_of(loaded.model)
     if grid is None:
         known = shapes if described is None else described.shapes | shapes
         grid = grid_of_shapes(known, known, size, graph, loaded.patch_size, loaded.prefix)

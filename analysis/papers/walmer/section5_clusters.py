@@ -22,8 +22,9 @@ from ...engine.estimates import (
     minus,
     upper,
 )
+from ...engine.feature_taps import token_grid_of
 from ...engine.noise import gaussian_like
-from ...engine.pooling import Pooled, own_grid, pooled_statistic
+from ...engine.pooling import Pooled, pooled_statistic
 from ...engine.results import KEPT, POOLED, Results, expect_variable, layer_names
 from ...engine.roles import Features
 from ...engine.stream import Statistic
@@ -67,7 +68,7 @@ def pooled_of(model: StudyModel, tokens: str, reads: str = "test") -> SharedPass
         f"pooled_{tokens}_{reads}",
         model,
         taps,
-        lambda features: pooled_statistic("all" if is_noise else tokens, own_grid(features)),
+        lambda features: pooled_statistic("all" if is_noise else tokens, token_grid_of(features)),
         reads=reads,
         saved=False,
         labelled=True,
