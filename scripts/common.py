@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 # Here and in every command, what needs TensorFlow is imported where it is used: options are parsed
 # first, so that --help and errors in the options are immediate.
 import vit_tf
+from vit_tf.common.errors import error_message, is_tensorflow_error
 from vit_tf.common.names import near_names, without_password
 from vit_tf.data.files import RemotePath, as_path
 from vit_tf.data.preprocessing import Preprocessing, interval
@@ -339,7 +340,9 @@ def run_command(
     except Exception as error:
         if not _is_user_error(error) or isinstance(error, BrokenPipeError):
             raise
-        print(f"error: {one_line(error)}{_location(error)}", file=sys.stderr)
+        # A MemoryError has no message.
+        message = error_message(error) or "not enough memory"
+        print(f"error: {message}{_location(error)}", file=sys.stderr)
         if isinstance(error, ConnectionError) and hasattr(options, "strategy"):
             from vit_tf.distribute import strategies
 
@@ -408,22 +411,7 @@ def _sigterm_raises() -> Iterator[None]:
 
 
 def _is_user_error(error: Exception) -> bool:
-    tensorflow = sys.modules.get("tensorflow")
-    return isinstance(error, (ValueError, OSError, MemoryError)) or (
-        tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
-    )
-
-
-def one_line(error: Exception) -> str:
-    """The message of an error on one line, without the graph that TensorFlow adds to it."""
-    text = str(error) or ("not enough memory" if isinstance(error, MemoryError) else "")
-    if not isinstance(error, (ValueError, OSError, MemoryError)):
-        message = cast(Any, error).message
-        asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", message, re.DOTALL)
-        text = asserted[1] if asserted else message.split("available>")[-1].split("[[")[0]
-        # The names of the function and of the operation that failed.
-        text = re.sub(r"\{\{[^{}]*\}\}|\[Op:\w+\]( name:)?", "", text)
-    return without_password(" ".join(text.split()))
+    return isinstance(error, (ValueError, OSError, MemoryError)) or is_tensorflow_error(error)
 
 
 def _location(error: Exception) -> str:

@@ -5,9 +5,8 @@ import logging
 import re
 import traceback
 from types import TracebackType
-from typing import Any, cast
 
-from vit_tf.common.names import without_password
+from vit_tf.common.errors import error_message, is_tensorflow_error
 
 log = logging.getLogger(__name__)
 MAX_LETTERS = 400  # of an error's message in a report
@@ -17,10 +16,6 @@ NO_MEMORY = (
 NO_GRADIENT = "TensorFlow has no gradient of the operation {}, which the model uses."
 NOT_COMPUTED = "TensorFlow cannot compute it for this model and these images ({})."
 UNEXPECTED = "It failed with an unexpected error; the log has its traceback ({})."
-# Keras puts the message of an error within a layer in bold, between the layer and its arguments.
-IN_KERAS_LAYER = re.compile(
-    r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m", re.DOTALL
-)
 
 
 def explain(error: Exception, what: str) -> str:
@@ -43,7 +38,7 @@ def describe_failure(error: Exception) -> tuple[str, str]:
         return as_reason(message), ""
     if isinstance(error, OSError):
         return message, ""
-    if _is_of_tensorflow(error):
+    if is_tensorflow_error(error):
         return NOT_COMPUTED.format(f"{name}: {message}"), ""
     named = f"{name}: {message}" if message else name
     return UNEXPECTED.format(named), "".join(traceback.format_exception(error))
@@ -56,25 +51,9 @@ def as_reason(message: str) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error on one line, without the graph that TensorFlow adds to it."""
-    text = str(error)
-    if _is_of_tensorflow(error):
-        text = cast(Any, error).message
-        asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", text, re.DOTALL)
-        text = asserted[1] if asserted else text.split("available>")[-1].split("[[")[0]
-        text = re.sub(r"\{\{\w+ \S*\}\}", "", text)
-    if in_layer := IN_KERAS_LAYER.search(text):
-        text = in_layer[1]
-    if text.startswith("in user code:"):
-        text = text.rstrip().splitlines()[-1]
-    text = without_password(" ".join(text.split()))
+    """The message of an error on one line, cut where it would be too long for a report."""
+    text = error_message(error)
     return text if len(text) <= MAX_LETTERS else f"{text[:MAX_LETTERS]} ..."
-
-
-def _is_of_tensorflow(error: BaseException) -> bool:
-    """Whether it is an error of an operation, found without importing TensorFlow."""
-    kinds = [kind.__name__ for kind in type(error).__mro__]
-    return "OpError" in kinds and hasattr(error, "message")
 
 
 def _is_raised_on_purpose(error: ValueError) -> bool:
