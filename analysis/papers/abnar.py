@@ -27,6 +27,7 @@ ROLLOUT = Figure(
     shows="attention rollout",
     models=each("vit", "gap"),
     measure=rollout_of,
+    results="rollout",
     draw=plot_attention_rollout,
     name="rollout-{model}",
     title="Attention rollout",

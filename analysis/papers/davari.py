@@ -80,6 +80,7 @@ SENSITIVITY = Figure(
     shows="what CKA depends on: a few images, one component, the pixels",
     models=each("vit", "gap", "resnet"),
     measure=sensitivity_of,
+    results="cka_sensitivity",
     draw=plot_cka_sensitivity,
     name="cka-sensitivity-{model}",
     title="What CKA depends on",

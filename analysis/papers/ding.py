@@ -93,6 +93,7 @@ AGREEMENT = Figure(
     shows="agreement of similarity measures",
     models=each("seed", panel="{base}"),
     measure=measures_of,
+    results="similarities",
     draw=plot_similarities,
     name="measures-{base}",
     title="Similarity of layers by several measures",

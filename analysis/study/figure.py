@@ -8,18 +8,20 @@ from itertools import combinations, permutations, product
 from pathlib import Path
 from pkgutil import walk_packages
 from string import Formatter
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from vit_tf.common.names import join_words, near_names, unknown_name
-from vit_tf.taps.tokens import TokenGrid
 
 from ..engine.failures import explain
 from ..engine.results import Results
 from ..report.rendering import Drawing
 from .data import Data
 from .listing import choices_of
-from .measure import Measurement, with_inputs
-from .models import BASELINES, ROLES, NotApplicable, StudyModel
+from .measure import Measurement
+from .models import ROLES, NotApplicable, StudyModel
+
+# The fields, in braces, of the name, the title and the caption of a figure.
+TEXT_FIELDS = ("model", "other", "base", "models", "label")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ class Figure:
             `together`, two models for `pairs`, and a list of models for `group`. It returns a
             measurement, or a dict from label to measurement, or None if it does not apply to the
             models. If a model lacks something that the figure needs, `model.require` raises.
+        results: names of the results of `measure` that claims and quantities of this figure or of
+            others may use, separated by spaces. A claim that uses another result is an error. If it
+            is empty, the results of the figure's own claims are not checked.
         draw: function that draws a result and returns Matplotlib axes. For `together` and `group`,
             and if several things are measured, it gets a dict from label to result.
         name: name of the picture and its file, with the models in braces: `"cka-{model}"`.
@@ -108,6 +113,7 @@ class Figure:
     name: str
     title: str
     caption: str | Callable[..., str]
+    results: str = ""
     claims: Sequence = ()
     quantities: Sequence = ()
     also: str = ""
@@ -127,6 +133,11 @@ class Figure:
     def choices(self) -> tuple[str, ...]:
         """The numbers that select it, such as `("W.3", "W.14")`."""
         return choices_of(self.paper.prefix, self.numbers, self.also)
+
+    @property
+    def numbers_in_paper(self) -> tuple[str, ...]:
+        """The numbers that no other figure has, but for panels of the same one."""
+        return choices_of(self.paper.prefix, self.numbers)
 
     @property
     def reference(self) -> str:
@@ -423,8 +434,8 @@ def by_figure(pictures: Iterable[Picture]) -> list[list[Picture]]:
 
 
 @cache
-def _defined_figures() -> tuple[Figure, ...]:
-    """The figures that modules of `papers/` define, paper by paper, of which each number is one."""
+def all_figures() -> tuple[Figure, ...]:
+    """Every `Figure` that a module of `papers/` defines, paper by paper, checked."""
     papers = import_module("vit_tf.analysis.papers")
     figures, modules = {}, {}
     for module in walk_packages(papers.__path__, f"{papers.__name__}."):
@@ -432,28 +443,17 @@ def _defined_figures() -> tuple[Figure, ...]:
             if isinstance(value, Figure):
                 figures[id(value)] = value
                 modules.setdefault(id(value), set()).add(module.name)
-    _check_names(list(figures.values()), [modules[key] for key in figures])
+    check_figures(list(figures.values()), [modules[key] for key in figures])
     return tuple(
         sorted(figures.values(), key=lambda figure: (figure.paper.rank, figure.paper.name))
     )
 
 
-@cache
-def all_figures() -> tuple[Figure, ...]:
-    """Every `Figure` that a module of `papers/` defines, paper by paper, checked."""
-    _check_results(_defined_figures())
-    return _defined_figures()
-
-
-def lookup_figures(
-    numbers: Sequence[str | int] = (), figures: Iterable[Figure] | None = None
-) -> list[Figure]:
-    """The figures with these numbers, such as `"C.4"` or `"sanity"`, checked; all for none."""
-    if not numbers and figures is None:
-        return list(all_figures())
-    defined = _defined_figures() if figures is None else tuple(figures)
+def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
+    """The figures with these numbers, such as `"C.4"` or `"sanity"`; all for none."""
+    figures = all_figures()
     numbers = [str(number) for number in numbers]
-    all_numbers = list(dict.fromkeys(number for figure in defined for number in figure.choices))
+    all_numbers = list(dict.fromkeys(number for figure in figures for number in figure.choices))
     unknown = [number for number in numbers if number not in all_numbers]
     if unknown:
         near = list(dict.fromkeys(one for each in unknown for one in near_names(each, all_numbers)))
@@ -461,186 +461,93 @@ def lookup_figures(
         raise ValueError(
             f"Expected figures among {', '.join(all_numbers)}{hint}. Received: {', '.join(unknown)}"
         )
-    selected = [f for f in defined if not numbers or set(numbers) & set(f.choices)]
-    _check_results(selected, defined)
-    return selected
+    return [f for f in figures if not numbers or set(numbers) & set(f.choices)]
 
 
 def check_figures(figures: Sequence[Figure], modules: Sequence[set[str]] | None = None) -> None:
-    """Checks definitions before anything is trained or measured on their account."""
-    _check_names(figures, modules or [{""}] * len(figures))
-    _check_results(figures)
+    """Checks definitions before anything is trained or measured on their account.
+
+    Args:
+        figures: the figures that exist, of which one may use the results of another.
+        modules: the names of the modules that define or import each figure; by default one for all.
+
+    Raises:
+        ValueError: for a role, a field, a number or a result that does not exist, and for a number,
+            a picture or a claim that exists twice. It names the figure.
+    """
+    results = {"accuracy", "block"}.union(*(figure.results.split() for figure in figures))
+    numbers = {number for figure in figures for number in figure.numbers_in_paper}
+    for figure in figures:
+        _check_words(figure)
+        _check_claims(figure, results)
+        for number in figure.also.split():
+            if number not in numbers:
+                raise unknown_name(f"number in also of {describe(figure)!r}", number, numbers)
+    _check_duplicates(figures, modules or [{""}] * len(figures))
 
 
-def _check_names(figures: Sequence[Figure], modules: Sequence[set[str]]) -> None:
-    """Raises a `ValueError` for wrong roles, and numbers and claims that exist twice."""
-    owners, numbers = {}, {}
-    for figure, own in zip(figures, modules, strict=True):
+def _check_words(figure: Figure) -> None:
+    """Raises a `ValueError` for a role that does not exist, or a field of a text."""
+    where = f"{describe(figure)!r} ({figure.name})"
+    for role in (*figure.models.all_roles, *figure.models.baselines):
+        if role not in ROLES:
+            raise unknown_name(f"role of a model in {where}", role, ROLES)
+    for text in (figure.name, figure.title, figure.caption):
+        for field in fields_of(text) if isinstance(text, str) else ():
+            if field not in TEXT_FIELDS:
+                raise unknown_name(f"field of a text of {where}", field, TEXT_FIELDS)
+
+
+def _check_claims(figure: Figure, results: Collection[str]) -> None:
+    """Raises a `ValueError` for claims and quantities of results or models that do not exist."""
+    for claim in figure.claims:
+        if not hasattr(claim, "threshold"):
+            raise ValueError(
+                f"Expected claims of {describe(figure)!r} made by `claim`, above or below a "
+                f"threshold. Received: {claim!r}"
+            )
+    used = [
+        (name, f"claim {claim.name!r}", ROLES) for claim in figure.claims for name in claim.inputs
+    ]
+    used += [(q.result, f"quantity {q.label!r}", ("model", "other")) for q in figure.quantities]
+    for template, user, roles in used:
+        source = f"the {user} of {describe(figure)!r}"
+        for role in fields_of(template):
+            if role not in roles:
+                raise unknown_name(f"role of a model in {template!r}, of {source},", role, roles)
+        name = template.partition(".")[0]
+        if figure.results and name not in results:
+            raise unknown_name(f"result of {source}", name, sorted(results))
+
+
+def _check_duplicates(figures: Sequence[Figure], modules: Sequence[set[str]]) -> None:
+    """Raises a `ValueError` for numbers, pictures and claims that exist twice."""
+    owners, numbers, pictures = {}, {}, {}
+    for figure, names in zip(figures, modules, strict=True):
         where = f"{describe(figure)!r} ({figure.name})"
-        for role in (*figure.models.all_roles, *figure.models.baselines):
-            if role not in ROLES:
-                raise unknown_name(f"role of a model in {where}", role, ROLES)
-        for number in figure.choices[: len(figure.numbers.split())]:
+        for number in figure.numbers_in_paper:
             # Panels of one figure stand in one module.
-            if not numbers.setdefault(number, own) & own:
+            if not numbers.setdefault(number, names) & names:
                 raise ValueError(
                     f"Expected one figure of number {number!r}. Received: another in {where}, "
-                    f"of {join_words(sorted(own))} and of {join_words(sorted(numbers[number]))}"
+                    f"of {join_words(sorted(names))} and of {join_words(sorted(numbers[number]))}"
                 )
         for claim in figure.claims:
-            if not hasattr(claim, "threshold"):
-                raise ValueError(
-                    f"Expected claims of {where} made by `claim`, above or below a threshold. "
-                    f"Received: {claim!r}"
-                )
             if claim.name in owners:
                 raise ValueError(
                     f"Expected one claim {claim.name!r}. Received: one of "
                     f"{owners[claim.name]} and one of {where}"
                 )
             owners[claim.name] = where
-    for figure in figures:
-        for number in figure.also.split():
-            if number not in numbers:
-                raise unknown_name(f"number in also of {describe(figure)!r}", number, numbers)
-
-
-def _check_results(figures: Sequence[Figure], others: Sequence[Figure] = ()) -> None:
-    """Checks what figures measure, draw and test; results that they use may be of `others`."""
-    pictures, names = {}, {"accuracy", "block"}
-    kinds_of_models = _study_models(), _placeholder_user_models()
-    for models, figure in product(kinds_of_models, figures):
-        selections = _selected(figure, models)
-        names |= _result_names(selections)
-        for picture in (Picture(figure, selection) for selection in selections):
-            name = _checked_name(picture)
-            if (other := pictures.setdefault((id(models[0]), name), figure)) is not figure:
+        # Pictures of different models may share a name that has the models in it.
+        models = {*figure.models.roles, *(["model"] if figure.models.user_models is True else [])}
+        for other in pictures.setdefault(figure.name, []):
+            if not fields_of(figure.name) or models & other[1]:
                 raise ValueError(
-                    f"Expected one picture called {name!r}. Received: one of "
-                    f"{describe(other)!r} and one of {describe(figure)!r} ({figure.name})"
+                    f"Expected one picture called {figure.name!r}. Received: one of "
+                    f"{other[0]} and one of {where}"
                 )
-    templates = [name for f in figures for claim in f.claims for name in claim.inputs]
-    templates += [quantity.result for f in figures for quantity in f.quantities]
-    if {template.partition(".")[0] for template in templates} - names:
-        for models, figure in product(kinds_of_models, others):
-            names |= _result_names(_selected(figure, models))
-    for figure in figures:
-        for claim in figure.claims:
-            source = f"the claim {claim.name!r} of {describe(figure)!r}"
-            _check_inputs(claim.inputs, source, ROLES, names)
-        for quantity in figure.quantities:
-            source = f"the quantity {quantity.label!r} of {describe(figure)!r}"
-            _check_inputs([quantity.result], source, ("model", "other"), names)
-
-
-def _selected(figure: Figure, models: list[StudyModel]) -> list[Selection]:
-    """The selections of a figure; an error of its `measure` names the figure."""
-    try:
-        return figure.models.select(models, figure.measure)[0]
-    except (ValueError, TypeError, AttributeError, KeyError, NameError) as error:
-        raise ValueError(
-            f"Expected measure of {describe(figure)!r} ({figure.name}) to return measurements. "
-            f"Received: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _result_names(selections: Sequence[Selection]) -> set[str]:
-    """What selections measure and are fed by: names of results, without those of models."""
-    measured = [with_inputs(selection.measurements.values()) for selection in selections]
-    return {name.partition(".")[0] for names in measured for name in names}
-
-
-def _checked_name(picture: Picture) -> str:
-    """The name of a picture, whose title and caption name models too; an error for other fields."""
-    texts = [picture.figure.title, picture.figure.caption]
-    try:
-        for text in texts:
-            if isinstance(text, str):
-                picture._filled(text, "name")
-        return picture.name
-    except (KeyError, IndexError) as error:
-        raise ValueError(
-            f"Expected name, title and caption of {describe(picture.figure)!r} to have fields "
-            f"among model, other, base, models and label. Received: {error}"
-        ) from error
-
-
-def _check_inputs(
-    templates: Iterable[str], source: str, roles: Collection[str], names: set[str]
-) -> None:
-    """Raises a `ValueError` for results, or parts of models in their names, that are not there."""
-    for template in templates:
-        for role in fields_of(template):
-            if role not in roles:
-                raise unknown_name(f"role of a model in {template!r}, of {source},", role, roles)
-        if template.partition(".")[0] not in names:
-            raise unknown_name(f"result of {source}", template.partition(".")[0], sorted(names))
-
-
-def _study_models() -> list[StudyModel]:
-    """A placeholder model of each role of a study, of which nothing can be computed."""
-    sites = {"attention": ("weights", "heads"), "mlp": ("hidden",)}
-    vit = partial(_nominal, taps=_taps("block{:02}", sites), grid=TokenGrid(2, 2, 1, 8))
-    cls, gap = vit("ViT", "vit"), replace(vit("GAP", "gap"), grid=TokenGrid(2, 2, 0, 8))
-    bit = _nominal("BiT", "resnet", ("root", *_taps("stage{}/unit01", {}), "logits"))
-    sites = {"token_mixing": ("hidden",), "channel_mixing": ("hidden",)}
-    mixer = _nominal("Mixer", "mixer", _taps("block{:02}", sites))
-    before = replace(cls, name="before", role="before", base=cls)
-    variants = [
-        replace(cls, name=role, role=role, detail=detail, base=cls)
-        for role, detail in (
-            *(("without", "block00"), ("seed", 1), ("fraction", 0.1)),
-            *((role, None) for role in ("larger", "hybrid", "masked", "tuned")),
-        )
-    ]
-    variants.append(replace(bit, name="less data", role="fraction", detail=0.1, base=bit))
-    baselines = [replace(cls, name=role, role=role, base=cls) for role in BASELINES]
-    tuned = [replace(cls, name=role, role=role, base=before) for role in ("after", "far")]
-    return [cls, gap, bit, mixer, *variants, before, *tuned, *baselines]
-
-
-def _placeholder_user_models() -> list[StudyModel]:
-    """Placeholders of the user's models, whose shapes are known: two of each kind."""
-    models = []
-    for model in _study_models()[:4]:
-        tokens = model.require_grid().num_tokens
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(model.taps, (tokens, 8))
-        if model.role == "resnet":
-            shapes = dict.fromkeys(model.taps, (2, 2, 8))
-        for tap in model.taps:
-            if tap.endswith("/weights"):
-                shapes[tap] = (2, tokens, tokens)
-            if tap.endswith("/heads"):
-                shapes[tap] = (tokens, 2, 4)
-        shapes |= dict.fromkeys(("pooled", "logits"), (8,))
-        foreign = replace(model, role="model", shapes=shapes, image_size=(16, 16))
-        models += [foreign, replace(foreign, name=f"{foreign.name} 2")]
-    return models
-
-
-def _nominal(
-    name: str, role: str, taps: tuple[str, ...], grid: TokenGrid | None = None
-) -> StudyModel:
-    def of_layer(*_: str) -> NoReturn:
-        raise NotImplementedError(f"{name} is a placeholder without weights.")
-
-    taps = taps if role == "resnet" else ("embedding", *taps, "norm", "pooled", "logits")
-    grid = grid or TokenGrid(2, 2, 0, 8)
-    layers: dict[str, Any] = dict.fromkeys(
-        ("patch_kernel", "position_embedding", "training_flops"), of_layer
-    )
-    return StudyModel(name, role, name, taps, grid, of_layer, accuracy=(0.5, 8), **layers)
-
-
-def _taps(block: str, sites: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The taps of two blocks, of the sites that the tap grammar gives them."""
-    ends = ("skip", "branch", "sum")
-    return tuple(
-        f"{block.format(number)}{f'/{site}' if site else ''}/{end}"
-        for number in (range(2) if sites else range(1, 3))
-        for site, own in (sites or {"": ("norm1",)}).items()
-        for end in ("norm", *own, *ends)
-    )
+        pictures[figure.name].append((where, models))
 
 
 def plan(

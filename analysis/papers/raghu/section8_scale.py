@@ -217,6 +217,7 @@ FIGURE_12 = Figure(
     shows="CKA between blocks trained on fractions of the data and on all data",
     models=group("vit", "larger", "fraction", "seed", user_models=False),
     measure=data_scale_of,
+    results="data_scale",
     draw=plot_data_scale,
     name="data-scale-{model}",
     show="analysis.plots.plot_best_matching_layer",
@@ -238,6 +239,7 @@ FIGURE_G = Figure(
     shows="CKA between blocks before and after fine-tuning",
     models=group("before", "after", "far", user_models=""),
     measure=fine_tuning_of,
+    results="fine_tuning",
     draw=plot_best_matching_layer,
     name="fine-tuning",
     call='analysis.best_matching_layer(analysis.cka({model}, images, {other}, detail="blocks"))',
@@ -256,6 +258,7 @@ FIGURE_G = Figure(
 FIGURE_G_OF_OTHERS = FIGURE_G.variant(
     models=group(),
     measure=same_blocks_of,
+    results="counterparts",
     name="counterparts",
     title="CKA between corresponding blocks of two models",
     caption=(

@@ -301,6 +301,7 @@ FIGURE_3 = Figure(
     shows="attention by offset from the query, and types of heads",
     models=each("vit", "gap", "masked"),
     measure=aligned_attention_of,
+    results="aligned_attention",
     draw=plot_aligned_attention,
     name="aligned-attention-{model}",
     call="analysis.aligned_attention(analysis.mean_attention({model}, images))",
@@ -315,6 +316,7 @@ FIGURE_3 = Figure(
 
 FIGURE_14 = FIGURE_3.variant(
     measure=attention_offset_of,
+    results="attention_offset",
     draw=plot_attention_offset,
     name="attention-offset-{model}",
     call="analysis.attention_offset(analysis.aligned_attention("
@@ -326,6 +328,7 @@ FIGURE_14 = FIGURE_3.variant(
 
 FIGURE_18 = FIGURE_3.variant(
     measure=head_classes_of,
+    results="head_classes",
     draw=plot_head_classes,
     instead=one_kind,
     name="head-kinds-{model}",
@@ -347,6 +350,7 @@ FIGURE_4 = Figure(
     shows="attention distance by layer",
     models=together("vit", "gap", "larger", "masked", "seed"),
     measure=unit_distance_by_seed,
+    results="unit_distance",
     draw=plot_mean_distance,
     name="attention-distance-depth",
     call='analysis.mean_distance(analysis.mean_attention({model}, images), units="unit")',
@@ -485,6 +489,7 @@ FIGURE_2 = Figure(
     shows="sparse repeating attention patterns",
     models=each("vit", "gap"),
     measure=attention_patterns_of,
+    results="attention_patterns",
     draw=plot_attention_patterns,
     name="attention-patterns-{model}",
     title="Sparse repeating attention patterns",
@@ -511,6 +516,7 @@ FIGURE_2 = Figure(
 
 FIGURE_11 = FIGURE_2.variant(
     measure=cls_attention_of,
+    results="cls_attention",
     draw=plot_attention_maps,
     name="cls-attention-{model}",
     call="analysis.attention_maps(analysis.mean_attention({model}, images))",
@@ -644,6 +650,7 @@ FIGURE_5 = Figure(
     shows="alignment of attention with the object",
     models=together("vit", "gap", baselines=("untrained",)),
     measure=saliency_of,
+    results="saliency",
     draw=plot_attention_saliency,
     name="saliency",
     call="analysis.attention_saliency({model}, images_and_masks)",

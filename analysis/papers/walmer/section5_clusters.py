@@ -378,6 +378,7 @@ FIGURE_7 = Figure(
     shows="cluster purity of images",
     models=together(*WITH_VARIANTS, baselines=BASELINES),
     measure=clustering_of,
+    results="clustering_first clustering_mean",
     draw=plot_clustering,
     name="clusters",
     call='analysis.clustering({model}, images, detail="blocks")',
@@ -391,6 +392,7 @@ FIGURE_7 = Figure(
 
 FIGURE_7_SPATIAL = FIGURE_7.variant(
     measure=spatial_clustering_of,
+    results="clustering_rest",
     name="clusters-spatial",
     call='analysis.clustering({model}, images, tokens="spatial", detail="grid")',
     title="Cluster purity of the mean spatial token by layer",
@@ -409,6 +411,7 @@ FIGURE_8_OBJECTS = Figure(
     shows="cluster purity of objects",
     models=together(*ALL, baselines=BASELINES),
     measure=objects_of,
+    results="objects",
     draw=plot_clustering,
     name="clusters-objects",
     call='analysis.object_clustering({model}, objects, detail="blocks")',
@@ -425,6 +428,7 @@ FIGURE_8_PARTS = FIGURE_8_OBJECTS.variant(
     numbers="8 27",
     shows="cluster purity of parts of objects",
     measure=parts_of,
+    results="parts",
     name="clusters-parts",
     call='analysis.object_clustering({model}, parts, detail="blocks")',
     title="Cluster purity of parts by layer",

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from placeholder_models import study_models, user_models
 
 from vit_tf.analysis.engine.estimates import student
 from vit_tf.analysis.papers.raghu import RAGHU
-from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, FIGURE_2, cka_of, halves_alike
+from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, cka_of, halves_alike
 from vit_tf.analysis.study.claims import claim, evaluate
 from vit_tf.analysis.study.figure import all_figures, check_figures, each, lookup_figures, together
-from vit_tf.analysis.study.measure import statistic
+from vit_tf.analysis.study.measure import statistic, with_inputs
 from vit_tf.analysis.study.models import StudyModel
 
 PLAIN = replace(FIGURE_1, claims=(), quantities=())
@@ -57,7 +58,6 @@ def with_mistake(model):
         ({"claims": [made(), made()]}, ("one claim 'own-claim'",)),
         ({"name": "cka-{modle}"}, ("Figures 1 and B.1", "modle")),
         ({"title": "{models} of {whom}"}, ("Figures 1 and B.1", "whom")),
-        ({"measure": with_mistake}, ("measure", "Figures 1 and B.1", "blokcs")),
         ({"also": "V.77"}, ("Figures 1 and B.1", "'V.77'")),
     ],
 )
@@ -70,34 +70,61 @@ def test_an_error_names_the_figure_or_the_claim(changes, words):
 def test_what_exists_twice_is_an_error():
     other = replace(PLAIN, numbers="77", shows="another")
     for figures, modules, words in (
-        ([PLAIN, other], None, ("one picture called 'cka-vit'", "Figure 77")),
+        ([PLAIN, other], None, ("one picture called 'cka-{model}'", "Figure 77")),
         ([PLAIN, replace(other, numbers="1", name="a-{model}")], [{"a"}, {"b"}], ("number '1'",)),
         ([PLAIN, replace(other, claims=[made()]), replace(other, claims=[made()])], None, ()),
-        ([replace(other, models=FIGURE_2.models, measure=two_of_one_name)], None, ("'cka.vit'",)),
     ):
-        with pytest.raises(ValueError, match=r"Expected (one|measure)") as error:
+        with pytest.raises(ValueError, match="Expected one") as error:
             check_figures(figures, modules)
         assert [word for word in words if word not in str(error.value)] == []
     check_figures([PLAIN, replace(other, numbers="1", name="a-{model}")], [{"a"}, {"a", "b"}])
 
 
-def test_selected_figures_are_checked_and_claims_may_use_the_results_of_others():
-    wrong = replace(PLAIN, numbers="77", name="own-{model}", measure=with_mistake)
-    on_other = replace(PLAIN, numbers="78", claims=[made("attention_distance.{vit}")])
+def test_pictures_of_other_models_may_share_a_name_that_names_the_model():
+    of_mixers = {"numbers": "77", "models": each("mixer", user_models="Figure 1 shows them.")}
+    check_figures([PLAIN, replace(PLAIN, **of_mixers)])
+    with pytest.raises(ValueError, match="one picture called 'cka'"):
+        check_figures([replace(PLAIN, name="cka"), replace(PLAIN, **of_mixers, name="cka")])
+
+
+def test_claims_and_quantities_may_use_the_results_of_other_figures():
+    (of_distance,) = (replace(f, claims=(), quantities=()) for f in lookup_figures(["3"]))
     quantity = replace(halves_alike, result="attention_distance.{model}")
-    of_other = replace(PLAIN, numbers="79", name="quantity-{model}", quantities=[quantity])
-    figures = [PLAIN, on_other, of_other, *lookup_figures(["3"])]
-    assert lookup_figures(["78"], figures) == [on_other]
-    assert lookup_figures(["79"], figures) == [of_other]
-    assert lookup_figures(["1"], [PLAIN, wrong]) == [PLAIN]
-    with pytest.raises(ValueError, match=r"measure of .*blokcs"):
-        lookup_figures(["77"], [PLAIN, wrong])
-    with pytest.raises(ValueError, match="'attention_distance'"):
-        lookup_figures(["78"], figures[:2])
+    for changes in (
+        {"claims": [made("attention_distance.{vit}")]},
+        {"quantities": [quantity]},
+    ):
+        figure = replace(PLAIN, numbers="78", name="own-{model}", **changes)
+        check_figures([figure, of_distance])
+        with pytest.raises(ValueError, match="'attention_distance'"):
+            check_figures([figure])
+        check_figures([replace(figure, results="")])
 
 
-def two_of_one_name(item, other):
-    return {"one": cka_of(item), "other": with_other_taps(item)}
+def test_every_declared_result_is_measured():
+    kinds_of_models = study_models(), user_models()
+    for figure in all_figures():
+        measured = set()
+        for models in kinds_of_models:
+            selections, _ = figure.models.select(models, figure.measure)
+            measured |= {
+                name.partition(".")[0]
+                for selection in selections
+                for name in with_inputs(selection.measurements.values())
+            }
+        assert {*figure.results.split()} <= measured, figure.name
+
+
+def test_a_mistake_in_what_is_measured_is_the_reason_why_a_figure_is_missing(caplog):
+    selections, reasons = replace(PLAIN, measure=with_mistake).select(study_models())
+    assert not selections and "blokcs" in reasons[0]
+    assert "Figures 1 and B.1" in caplog.text and "Traceback" in caplog.text
+
+
+def test_two_measurements_of_one_name_are_an_error():
+    model = study_models()[0]
+    with pytest.raises(ValueError, match=r"one result of each name.*'cka\.vit'"):
+        with_inputs([cka_of(model), with_other_taps(model)])
 
 
 def test_the_figures_of_this_package_have_no_mistake():

@@ -5,14 +5,13 @@ import re
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from placeholder_models import study_models, user_models
 from study_parts import EVERYTHING
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.study.assemble import example_code
 from vit_tf.analysis.study.figure import (
-    _placeholder_user_models,
-    _study_models,
     all_figures,
     by_figure,
     lookup_figures,
@@ -25,9 +24,7 @@ def groups_of(models, numbers=()):
     return by_figure(plan(lookup_figures(numbers), models, EVERYTHING)[0])
 
 
-@pytest.mark.parametrize(
-    "models", [_study_models(), _placeholder_user_models()], ids=["study", "user_models"]
-)
+@pytest.mark.parametrize("models", [study_models(), user_models()], ids=["study", "user_models"])
 @pytest.mark.parametrize("known", [True, False])
 def test_every_figure_has_code_of_public_calls_with_arguments_that_they_have(models, known):
     sources = {model.name: model.name for model in models} if known else {}
@@ -46,7 +43,7 @@ def test_every_figure_has_code_of_public_calls_with_arguments_that_they_have(mod
 def test_every_figure_has_code():
     shown = {
         pictures[0].figure.name
-        for models in (_study_models(), _placeholder_user_models())
+        for models in (study_models(), user_models())
         for pictures in groups_of(models)
         if example_code(pictures, {}, "")
     }
