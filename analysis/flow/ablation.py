@@ -303,16 +303,18 @@ def token_ablation(
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
           in nats.
-        * `output_change`: the mean divergence of the predicted class probabilities p' with the
-          intervention from p without it, sum_c p(c) log(p(c) / p'(c)), in nats.
+        * `output_change`: the mean over examples of sum_c p(c) log(p(c) / p'(c)), in nats. This is
+          the divergence of the class probabilities p' with the intervention from the class
+          probabilities p without it.
         * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
-          errors over images of these paired differences.
+          errors of these paired differences over images.
         * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
           model.
 
     Raises:
-        ValueError: if the features are not a submodel of one layer of tokens and the scores, if
-            tokens do not fit the grid, if a share is out of range, or if scores are not finite.
+        ValueError: if the features are not a submodel that returns one layer of tokens and the
+            scores, if tokens do not fit the grid, if a share is out of range, or if scores are not
+            finite.
 
     Examples:
         >>> effect = analysis.token_ablation(vit, (images, labels), shares=(0.25, 0.5))
@@ -419,27 +421,28 @@ def skip_ablation(
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap that holds the scores before a softmax, of shape (example, class).
         whole_blocks: if true, the skips (or branches) of a whole block are removed at once. If
-            false, those of the attention and of the MLP are removed separately. A unit of a ResNet
-            has a single skip and branch.
+            false, the skips (or branches) of the attention and of the MLP are removed separately. A
+            unit of a ResNet has a single skip and a single branch.
 
     Returns:
         Dataset with changes of shape (layer, path). A layer is a block, or the attention or MLP of
-        a block such as `"block00/mlp"`. The path is `"skip"` or `"branch"`, whichever is removed.
-        Values are NaN for a skip that a layer does not have.
+        a block such as `"block00/mlp"`. The path is the part that is removed, `"skip"` or
+        `"branch"`. Values are NaN for a skip that a layer does not have.
 
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
           in nats.
-        * `output_change`: the mean divergence of the predicted class probabilities p' with the
-          intervention from p without it, sum_c p(c) log(p(c) / p'(c)), in nats.
+        * `output_change`: the mean over examples of sum_c p(c) log(p(c) / p'(c)), in nats. This is
+          the divergence of the class probabilities p' with the intervention from the class
+          probabilities p without it.
         * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
-          errors over images of these paired differences.
+          errors of these paired differences over images.
         * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
           model.
 
     Raises:
-        ValueError: if the features are not a submodel of skips or branches and the scores, or if
-            scores are not finite.
+        ValueError: if the features are not a submodel that returns the scores and skips or
+            branches, or if scores are not finite.
 
     Examples:
         >>> effect = analysis.skip_ablation(vit, (images, labels))
@@ -497,16 +500,17 @@ def head_ablation(
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
           in nats.
-        * `output_change`: the mean divergence of the predicted class probabilities p' with the
-          intervention from p without it, sum_c p(c) log(p(c) / p'(c)), in nats.
+        * `output_change`: the mean over examples of sum_c p(c) log(p(c) / p'(c)), in nats. This is
+          the divergence of the class probabilities p' with the intervention from the class
+          probabilities p without it.
         * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
-          errors over images of these paired differences.
+          errors of these paired differences over images.
         * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
           model.
 
     Raises:
-        ValueError: if the features are not a submodel of heads and the scores, if `replacement` is
-            unknown, or if scores are not finite.
+        ValueError: if the features are not a submodel that returns outputs of heads and the scores,
+            if `replacement` is unknown, or if scores are not finite.
 
     Examples:
         >>> effect = analysis.head_ablation(vit, (images, labels))
@@ -576,13 +580,13 @@ def activation_patching(
     Returns:
         Dataset with two variables of shape (layer, token).
 
-        * `transfer`: the transfer if this token of this layer is patched.
+        * `transfer`: the transfer when this token is patched at this layer.
         * `stderr`: the standard error of the transfer over pairs, by linearization of the ratio.
 
     Raises:
-        ValueError: if the features are not a submodel of the scores and of layers with equally many
-            tokens, if `source` lacks one of these taps, if the two runs have equal scores for all
-            pairs, or if scores are not finite.
+        ValueError: if the features are not a submodel that returns the scores and layers with
+            equally many tokens, or if `source` lacks one of these taps.
+        ValueError: if the two runs have equal scores for all pairs, or if scores are not finite.
 
     Examples:
         >>> effect = analysis.activation_patching(vit, (images[:2], images[2:4]), tokens=[0, 1])

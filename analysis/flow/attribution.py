@@ -44,8 +44,8 @@ def input_gradients(
             taps include the scores.
         images: as in `vit_tf.analysis`.
         classes: as in `vit_tf.analysis`.
-        samples: number n of noisy copies of an image, at least 1. All images of a batch get the
-            same noise, scaled by their own sigma.
+        samples: number n of noisy copies of each image, at least 1. All images of a batch get the
+            same noise pattern, scaled by the sigma of the image.
         noise: standard deviation of the noise, relative to the range of values of an image.
         seed: seed of the noise.
         scores: name of the tap that holds the scores of shape (example, class).

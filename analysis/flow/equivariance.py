@@ -67,7 +67,8 @@ def equivariance_error(
           measured on the same batches.
 
     Raises:
-        ValueError: if there are no maps or no grid, or if shifts are not pairs of integers.
+        ValueError: if no layer is a map or lies on a known grid, or if shifts are not pairs of
+            integers.
         ValueError: if activations are not finite, or if a layer is constant; the message names the
             layer.
 

@@ -26,11 +26,12 @@ def frequency_amplitude(
         amplitude(w) = mean over examples of (log A(w) - log A(0)),
         A(w)^2       = mean over channels of |sum over r, c of x(r, c) exp(-i (w r + w c))|^2
 
-    x is the map of a layer, and the frequencies (w, w) lie on the diagonal of its two-dimensional
-    Fourier transform (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section 3 and figure 2;
-    they average the logarithms over channels too). Attention that averages tokens lowers the
-    amplitude, and uniform attention lowers it most. At the frequency (w, w), a blur of standard
-    deviation s lowers it by `s^2 w^2`.
+    Here, x is the map of a layer, and the frequencies (w, w) lie on the diagonal of its
+    two-dimensional Fourier transform (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section
+    3 and figure 2). Park and Kim average logarithms over channels, whereas this function averages
+    the power over channels. Attention that averages tokens lowers the amplitude, and uniform
+    attention lowers it most. At the frequency (w, w), a blur of standard deviation s lowers it by
+    `s^2 w^2`.
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Layers are maps, or tokens on the grid.
@@ -51,7 +52,7 @@ def frequency_amplitude(
           vector, in radians per position.
 
     Raises:
-        ValueError: if there are no maps or no grid, or if activations are not finite.
+        ValueError: if no layer is a map or lies on a known grid, or if activations are not finite.
         ValueError: if the amplitude of a layer at frequency 0 is zero; the message names the layer.
 
     Examples:

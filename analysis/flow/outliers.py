@@ -71,7 +71,7 @@ def outlier_tokens(
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Layers are tokens on the grid, or maps.
-            Attention weights are assigned to the last such layer before them, whose tokens the
+            Attention weights belong to the last of these layers before them, whose tokens the
             attention reads.
         level: upper bound on the probability of any outlier if all tokens are Gaussian.
 
@@ -306,8 +306,8 @@ def outlier_roles(
           shape: the standard errors of these changes over images.
 
     Raises:
-        ValueError: if the features are not a submodel of layers of tokens and the scores, if
-            `outliers` lacks one of these layers, or if activations are not finite.
+        ValueError: if the features are not a submodel that returns layers of tokens and the scores,
+            if `outliers` lacks one of these layers, or if activations are not finite.
 
     Examples:
         >>> result = analysis.outlier_roles(vit, (images, labels))

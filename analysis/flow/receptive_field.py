@@ -337,7 +337,7 @@ def receptive_field(
             attention on.
 
     Returns:
-        DataArray of shape (layer, row, column), with one value per pixel: the change of the
+        DataArray of shape (layer, row, column), with one value for each pixel, in units of
         activation per unit of the image.
 
     Raises:

@@ -54,10 +54,12 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
         * `norm_ratio` and `cosine`, of shape (layer, token): the means defined above. They are NaN
           for tokens that a layer does not have, and for tokens that were left out in all examples.
         * `negative_share`, of shape (layer,): the share of values of the skip below 0. It is 0 if
-          the skip is the output of a ReLU, as the identity skips of post-activation ResNets are.
+          the skip is the output of a ReLU, for example in post-activation ResNets with identity
+          skips.
 
     Raises:
-        ValueError: if no skip has a branch of the same name, or if activations are not finite.
+        ValueError: if there is no tap `"site/skip"` with a matching tap `"site/branch"`, or if
+            activations are not finite.
 
     Examples:
         >>> ratio = analysis.skip_ratio(vit, images)
@@ -97,7 +99,7 @@ def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
         * `branch`: the Euclidean norm of the branch over the channels.
 
     Raises:
-        ValueError: in the same cases as `skip_ratio`.
+        ValueError: for the same reasons as `skip_ratio`.
 
     Examples:
         >>> norms = analysis.branch_norms(vit, images[:2])

@@ -45,10 +45,10 @@ def stitching(
     Vedaldi 2015, https://arxiv.org/abs/1411.5908). Bansal et al. 2021
     (https://arxiv.org/abs/2106.07682) train the map on the loss instead.
 
-    CKA compares directions of large variance. Stitching shows what the second model can use, and
-    this may lie in directions of small variance. Prefix tokens have a map of their own. It is
-    fitted on the prefix tokens of the first model if both models have equally many, and otherwise
-    on the mean of the first model's spatial tokens.
+    CKA compares directions of large variance. Stitching shows which information the second model
+    can use, even if it lies in directions of small variance. Prefix tokens have a map of their own.
+    It is fitted on the prefix tokens of the first model if both models have equally many, and
+    otherwise on the mean of the first model's spatial tokens.
 
     Args:
         features_x: the first model, whose layers are mapped.
@@ -62,13 +62,13 @@ def stitching(
         l2: ridge penalty, relative to the mean variance of the channels of x.
 
     Returns:
-        Dataset with changes of shape (layer_x, layer_y). Each change is the value of the stitched
-        model minus the value of the second model without stitching, paired over images.
+        Dataset with changes of shape (layer_x, layer_y). They compare the second model with and
+        without stitching, paired over images.
 
-        * `loss_change` and `accuracy_change`: the change of the cross-entropy, in nats, and of the
-          accuracy.
+        * `loss_change` and `accuracy_change`: the cross-entropy, in nats, and the accuracy of the
+          stitched model minus their values without stitching.
         * `output_change`: the mean divergence of the class probabilities of the stitched model from
-          the class probabilities of the second model, in nats.
+          the class probabilities without stitching, in nats.
         * `loss_change_stderr`, `accuracy_change_stderr` and `output_change_stderr`: the standard
           errors of these changes over images.
         * `loss` and `accuracy`, scalars: the cross-entropy and the accuracy of the second model

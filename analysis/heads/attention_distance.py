@@ -50,7 +50,8 @@ def attention_distance(
     Distances are Euclidean, between the centres of tokens. Prefix tokens have no position. They are
     left out as queries and as keys, and the attention to the other keys is renormalised (Raghu et
     al. 2021, section 5, figure 3). If a query attends to prefix tokens only, to the precision of
-    float32, it has no distance: it is left out of the mean of its head, and `left_out` counts it.
+    float32, its distance is undefined. Such queries are left out of the mean of their head, and
+    `left_out` counts them.
 
     Args:
         features: a model, or a callable that maps images to a dict from layer name to attention
@@ -157,9 +158,10 @@ MASS = ("prefix", "itself", "others")  # the parts that the attention of a query
 
 @one_pass_measurement("attention", num_tokens=num_attended)
 def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
-    """The attention of every query of every image, with its distance and its division into parts.
+    """Attention of every query of every image, its distance, and its division between kinds of
+    keys.
 
-        distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
+    distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
 
     Both sums are over the spatial keys k, and distances are in pixels. `attention_distance` is the
     average of these distances. Use this function for a few images, because the weights of ViT-B/16
@@ -182,7 +184,7 @@ def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statis
           attention. The attention of a prefix token to itself belongs to `"itself"`.
 
     Raises:
-        ValueError: in the same cases as `attention_distance`.
+        ValueError: for the same reasons as `attention_distance`.
 
     Examples:
         >>> rows = analysis.attention_rows(vit, images[:2])

@@ -63,7 +63,7 @@ def attention_patterns(features: Model, images: Images, grid: Grid = None) -> St
           without each batch of images in turn.
 
     Raises:
-        ValueError: if the grid has a single token, and in the same cases as `mean_attention`.
+        ValueError: if the grid has a single token, or for the same reasons as `mean_attention`.
 
     Examples:
         >>> patterns = analysis.attention_patterns(vit, images)

@@ -38,8 +38,8 @@ def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statis
     CLS maps, aligned maps and offsets are all computed from this result. This is possible because
     averaging over examples commutes with aligning and with averaging over queries (Walmer et al.
     2023, section 4). If the query of an example attends to prefix tokens only, to the precision of
-    float32, the example has no `spatial` map for this query. It is left out of that mean, and
-    `left_out` counts it.
+    float32, the example has no `spatial` map for this query. Such examples are left out of the mean
+    `spatial` map of the query, and `left_out` counts them.
 
     Args:
         features: a model, or a callable that maps images to a dict from layer name to attention
@@ -394,30 +394,31 @@ def head_classes(
 
     * `reach` is E|d|, the mean distance of keys from the query. `row_reach` is E|d_row|, and
       `column_reach` is E|d_column|.
-    * `spread` is E|d - m|, the mean distance of keys from the median offset m, where m has a row
-      and a column.
+    * `spread` is E|d - m|, the mean distance of keys from the median offset m. The median is taken
+      over rows and over columns separately.
     * A uniform head attends to all keys equally. A head is local if its `spread` is at most `local`
       times the `spread` of a uniform head.
 
-    A head has the first of these types whose condition it meets.
+    The types are tested in this order, and a head has the first type whose condition it meets.
 
-    * `"none"`: all its queries attend to prefix tokens only.
+    * `"none"`: all queries of the head attend to prefix tokens only.
     * `"strict"`: the query's own token receives at least the share `strict` of the attention.
     * `"offset"`: the head is local, and `spread` is at most `offset` times `reach`.
-    * `"axial"` along both axes: E|d_row d_column| is at most `row_reach` times `column_reach`
-      divided by `elongation`. In addition, the ratio of `row_reach` to `column_reach`, in tokens or
-      relative to a uniform head, lies between 1 / `elongation` and `elongation`.
+    * `"axial"` along both axes: the attention forms a cross, that is, E|d_row d_column| is at most
+      `row_reach` times `column_reach` divided by `elongation`. In addition, `row_reach` and
+      `column_reach` differ by a factor of less than `elongation`, in tokens or relative to a
+      uniform head.
     * `"axial"` along a row: `column_reach` is at least `elongation` times `row_reach`, and
-      `row_reach` is at most `local` times the `row_reach` of a uniform head. Along a column, rows
-      and columns are exchanged.
+      `row_reach` is at most `local` times the `row_reach` of a uniform head. The condition along a
+      column has rows and columns exchanged.
     * `"soft"`: the head is local.
-    * `"global"`: none of these conditions is met.
+    * `"global"`: the head meets none of these conditions.
 
-    The median is used because it is robust to queries at an edge, which have no keys beyond the
-    edge and shift a mean far more. Attention along a row is axial at any distance, and so is
-    attention to both neighbours in a row. If all queries attend to one position of the image, the
-    head is global. The thresholds are conventions. Constructed heads of each type are far from
-    them, while trained heads lie in between, as the returned statistics show.
+    The median is used because queries at an edge, which have no keys beyond the edge, shift a mean
+    far more. Attention along a row is axial at any distance, and so is attention to both neighbours
+    in a row. If all queries attend to one position of the image, the head is global. The thresholds
+    are conventions. Constructed heads of each type are far from the thresholds, while trained heads
+    lie in between, as the returned statistics show.
 
     Args:
         mean: Dataset from `mean_attention`.

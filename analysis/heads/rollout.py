@@ -54,9 +54,9 @@ def attention_rollout(
         over the keys.
 
     Raises:
-        ValueError: if the attention or MLP of a block has no skip, or if its sum is not the next
-            skip. Rollout is not defined for such models, for example post-norm models. The error
-            cases of `mean_attention` apply as well.
+        ValueError: if the attention or MLP of a block has no skip, or if the sum of one of them is
+            not the skip of the next one. Rollout is not defined for such models, for example
+            post-norm models. The errors of `mean_attention` apply as well.
 
     Examples:
         >>> rollout = analysis.attention_rollout(vit, images)
@@ -219,7 +219,7 @@ def gradient_attention(
 
     Raises:
         ValueError: if the classes or the scores do not exist, if there is no grid, or if the scores
-            do not depend on the weights, as far as TensorFlow can determine. The error cases of
+            do not depend on the weights, as far as TensorFlow can determine. The errors of
             `attention_distance` apply as well.
 
     Examples:

@@ -28,9 +28,9 @@ def attention_saliency(
 
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
 
-    * `kept_t` is 1 for the tokens that are kept, and 0 for other tokens. Kept is the smallest set
-      of spatial tokens that together receive the share `mass` of the attention. The attention is
-      from CLS, or is the mean over the spatial queries; prefix keys are excluded.
+    * `kept_t` is 1 if token t is kept, and 0 otherwise. The kept tokens are the smallest set of
+      spatial tokens that together receive the share `mass` of the attention. The attention is from
+      CLS, or is the mean over the spatial queries; prefix keys are excluded.
     * `covered_t` is the share of the patch of token t that the mask covers. For masks of pixels,
       the result is therefore the IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3,
       figures 5 and 16).
@@ -68,7 +68,7 @@ def attention_saliency(
 
     Raises:
         ValueError: if `mass` is invalid, if masks have the wrong size or values outside [0, 1], or
-            if all masks are empty. The error cases of `mean_attention` apply as well.
+            if all masks are empty. The errors of `mean_attention` apply as well.
 
     Examples:
         >>> masks = np.zeros((24, 32, 32), bool)

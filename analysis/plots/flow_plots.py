@@ -447,8 +447,8 @@ def plot_skip_ablation(
 ) -> "Axes":
     """Effect of removing the skips, or the branches, of each block.
 
-    Each line shows one model without the skips, or without the branches, of each block. A band
-    shows 1.96 standard errors on both sides.
+    Each model has two lines, one without the skips and one without the branches of each block.
+    Bands show 1.96 standard errors on both sides.
     """
     lines, errors = (
         style.split(style.labelled(results, name, "layer", "path"), "path")

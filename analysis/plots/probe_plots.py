@@ -68,9 +68,9 @@ def plot_probe_map(
     accuracy.
 
     Args:
-        result: it is from `ridge_probe` with `tokens="each"`, at a single `l2`. The attributes
-            `prefix`, `rows` and `columns` specify the grid, on which the tokens after the prefix
-            tokens lie row by row. Layers with fewer tokens hold NaN and cannot be drawn.
+        result: computed with `tokens="each"`, at a single `l2`. The attributes `prefix`, `rows` and
+            `columns` specify the grid, on which the tokens after the prefix tokens lie row by row.
+            Layers with fewer tokens hold NaN and cannot be drawn.
         layers: names of the layers to draw. If None, at most 8 layers on the grid are drawn, evenly
             spaced through the depth.
     """
@@ -267,7 +267,8 @@ def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
 def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer, for each combination of model and token summary.
 
-    Each line shows one combination. Only layers that have all summaries of a model are shown.
+    Each line shows one combination. A layer of a model is shown only if it has all token summaries
+    of this model.
     """
     results, shared = style.by_label(results), {}
     for label, result in results.items():

@@ -189,9 +189,9 @@ def plot_outlier_tokens(
 ) -> "Axes":
     """Share of outlier tokens by layer, their relative norm, and the attention that tokens receive.
 
-    There are three panels. Each line shows one result; in the panel of attention, it shows one
-    result and kind of token. Bands show 95 % CIs. If a layer has no outliers, it has no norm and
-    attention of outliers.
+    In the panel of the attention, each line shows one kind of token of one result. In the other two
+    panels, each line shows one result. Bands show 95 % CIs. The norm and the attention of outliers
+    are missing for layers without outliers.
     """
     named = style.by_label(results)
     title = style.titled("Outlier tokens", results)
@@ -305,8 +305,8 @@ def plot_shape_bias(
 ) -> "Axes":
     """Shape bias for each class and over all images (Figure 4 of Geirhos et al. 2019).
 
-    Each point shows one result and the class of the shape, with its 95 % CI. A vertical line shows
-    the bias over all images, with a band for its 95 % CI.
+    Each point shows the bias of one result over the images whose shape is of one class, with its 95
+    % CI. A vertical line shows the bias over all images, with a band for its 95 % CI.
     """
     named = style.by_label(results)
     classes = layer_names(next(iter(named.values())), "class")

@@ -164,7 +164,7 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
 
     There is a matrix for each measure, at most 4 in a row. The last matrix shows the disagreement
     of the measures, in other colours. All colour scales are fixed to [0, 1]. If a measure gives a
-    similarity below 1 for a layer with itself, its title states the smallest such value.
+    similarity below 0.99 for a layer with itself, its title states the smallest such value.
     """
     values, maps = result["similarity"], {}
     first, second = style.models(result)
@@ -201,8 +201,8 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """For each layer, the most similar layer of another run (Kornblith et al. 2019, section 6.1).
 
     The matrix shows CKA. In every column (`layer_x`), a mark shows the `layer_y` with the largest
-    CKA. The mark is a disc if both layers have the same name, and lies on the thin diagonal.
-    Otherwise it is a cross.
+    CKA. If both layers have the same name, the mark is a disc on the thin diagonal. Otherwise, the
+    mark is a cross.
 
     Args:
         result: the result compares two runs of one architecture.
@@ -363,8 +363,8 @@ def plot_localization(
     often far from 1.
 
     Args:
-        result: it has the coordinates `token_row` and `token_column`. NaN, for constant patches, is
-            drawn in grey.
+        result: the result has the coordinates `token_row` and `token_column`. NaN, for constant
+            patches, is drawn in grey.
         layer: name of the layer to draw, or a list of names, in order. None means the last layer.
         tokens: the tokens to draw, as values of the coordinate `token`. For one layer, the default
             is all tokens if there are at most 16, otherwise up to 4 x 4 evenly spaced spatial

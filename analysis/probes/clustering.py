@@ -125,7 +125,7 @@ def object_clustering(
 
     Raises:
         ValueError: if tokens or masks do not lie on the grid, or if masks have values outside [0,
-            1]. The error cases of `clustering` apply as well.
+            1]. The errors of `clustering` apply as well.
 
     Examples:
         >>> masks = np.zeros((24, 2, 32, 32), bool)

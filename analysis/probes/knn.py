@@ -60,8 +60,8 @@ def knn_accuracy(
 
         * `top`, a dim: 1 or 5. An image counts as correct if its class is among the 1 or 5 classes
           with the most votes. By default, a class without votes never counts.
-        * `tied`, a coordinate of shape (layer, k): the number of test images whose k-th nearest and
-          next neighbours are equally near.
+        * `tied`, a coordinate of shape (layer, k): the number of test images whose neighbours k and
+          k + 1 are equally near.
 
     Raises:
         ValueError: if `tokens` is unknown, if `k` is below 1 or above the number of training

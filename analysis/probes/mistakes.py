@@ -31,8 +31,9 @@ def mistakes(
     label (Northcutt et al. 2021, https://arxiv.org/abs/2103.14749).
 
     Args:
-        features: a model, or features with the tap `scores` of shape (example, class).
-        images: images with labels, in the form of `train` in `vit_tf.analysis`.
+        features: a model, or features in which the tap named by `scores` has the shape (example,
+            class).
+        images: images with labels, in the same form as `train` in `vit_tf.analysis`.
         k: largest number of mistakes to return.
         scores: name of the tap that holds the scores before a softmax.
 

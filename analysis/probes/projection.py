@@ -40,7 +40,7 @@ def projection(
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
-        images: images with labels, in the form of `train` in `vit_tf.analysis`.
+        images: images with labels, in the same form as `train` in `vit_tf.analysis`.
         method: `"pca"` for principal components, or `"umap"`.
         seed: seed of UMAP. PCA is deterministic.
 

@@ -47,8 +47,8 @@ def average_precision(ranks: np.ndarray, count: int) -> float:
 
         AP = sum_j (j / r_j + (j + 1) / (r_j + 1)) / (2 count),    j = 0, 1, ...
 
-    Here, r_j is the rank of the j-th positive image, counted from 0. If r_j is 0, the first term is
-    1, as in the evaluation code of Radenovic et al. 2018.
+    Here, r_j is the rank of the positive image j in the ranking. Both j and r_j are counted from 0.
+    If r_j is 0, the first term is 1, as in the evaluation code of Radenovic et al. 2018.
 
     Args:
         ranks: ranks of the positive images as an int array of shape (positive,), ascending and

@@ -130,9 +130,9 @@ def ridge_probe(
 
     Returns:
         DataArray of test accuracies of shape (layer, l2), or of shape (layer, l2, token) for
-        `tokens="each"`. With `"each"`, values are NaN for tokens that a layer does not have. The
-        attribute `prefix` is then the number of prefix tokens. The attributes `rows` and `columns`
-        are the grid of the other tokens, if it is known.
+        `tokens="each"`. With `"each"`, values are NaN for tokens that a layer does not have, and
+        the attribute `prefix` is the number of prefix tokens. The attributes `rows` and `columns`
+        are the size of the grid of the other tokens, if it is known.
 
     Raises:
         ValueError: if `tokens` is unknown, if a value of `l2` is not above 0, if labels are not
