@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
+    from vit_tf.analysis.report.page import LinkedPage
     from vit_tf.analysis.study.assemble import Report
     from vit_tf.analysis.study.figure import Figure
     from vit_tf.analysis.study.models import StudyModel, UntrainedCopy
@@ -86,8 +87,7 @@ INTRODUCTION = (
 )
 DIGITS_NOTE = (
     " Digits of 8 x 8 pixels are enlarged, so attention and receptive fields show little of what "
-    "photographs would. The bundled models were trained on photographs: "
-    '"vit-tf explore vit-tiny-imagenet bit-tiny-imagenet PHOTO" shows how two of them process one.'
+    "photographs would: compare with the models trained on photographs below."
 )
 
 
@@ -181,6 +181,7 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
             title=f"{len(rows)} vision models trained on {description.name}",
             introduction=introduction(options, description),
             models_table=rows,
+            linked_page=linked_page(options),
             timings=[
                 {"step": f"training of {row['model']}", "seconds": row["training (s)"]}
                 for row in rows
@@ -195,6 +196,17 @@ def introduction(options: Options, description: Description) -> str:
     lead, _, details = text.partition("\n\n")
     note = DIGITS_NOTE if options.data == "digits" else ""
     return f"{lead}{note}\n\n{details}"
+
+
+def linked_page(options: Options) -> LinkedPage | None:
+    """The page of the bundled models, next to a report on digits whose figures are not chosen."""
+    from vit_tf.analysis.study.bundled import explore_bundled
+    from vit_tf.distribute import is_chief
+
+    if options.data != "digits" or options.figures or not is_chief():
+        return None
+    log.info("exploring bundled models on a photograph")
+    return explore_bundled(options.out)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -373,7 +373,12 @@ def draw_maps(
 
 
 def overlay(
-    ax: "Axes", image: np.ndarray, values: np.ndarray, *, opacity: float = 0.7, **look: Any
+    ax: "Axes",
+    image: np.ndarray,
+    values: np.ndarray,
+    *,
+    opacity: float | np.ndarray = 0.7,
+    **look: Any,
 ) -> "AxesImage":
     """Draw an image and a map of shape (rows, columns) over it; return the map's artist."""
     image = as_levels(image)

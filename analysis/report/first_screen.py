@@ -302,13 +302,13 @@ def draw_overview(
                 by_model[model.name] = results[measurement.name]
     for _, (view, by_model) in sorted(shown.items(), key=lambda item: item[0][0]):
         try:
-            panels += _overview_panels(view, by_model, colours)
+            panels += overview_panels(view, by_model, colours)
         except Exception as error:
             left_out.append((view.label, [explain(error, f"The overview {view.label!r}")]))
     return panels, left_out
 
 
-def _overview_panels(view: Any, results: dict[str, Any], colours: dict[str, str]) -> list[Panel]:
+def overview_panels(view: Any, results: dict[str, Any], colours: dict[str, str]) -> list[Panel]:
     """The panels of one `Overview`, of results by the name of the model."""
     by_model = {name: np.asarray(view.values(result), float) for name, result in results.items()}
     lines = {name: values for name, values in by_model.items() if values.ndim == 1}
@@ -316,11 +316,13 @@ def _overview_panels(view: Any, results: dict[str, Any], colours: dict[str, str]
     for name, values in by_model.items():
         if values.ndim == 2:
             title = f"{view.label}, {name}" if len(colours) > 1 else view.label
-            panels.append(_panel(title, _draw_matrix, values, view.unit))
-    return panels + ([_panel(view.label, _draw_lines, lines, colours, view.unit)] if lines else [])
+            panels.append(draw_panel(title, _draw_matrix, values, view.unit))
+    return panels + (
+        [draw_panel(view.label, _draw_lines, lines, colours, view.unit)] if lines else []
+    )
 
 
-def _panel(title: str, draw: Callable[..., None], *values: Any) -> Panel:
+def draw_panel(title: str, draw: Callable[..., None], *values: Any) -> Panel:
     """A panel that a function draws in new axes."""
     import matplotlib.pyplot as plt
 

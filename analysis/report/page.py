@@ -117,6 +117,17 @@ class ShownImage:
     predictions: Sequence[Prediction] = ()
 
 
+@dataclass(frozen=True)
+class LinkedPage:
+    """Another page in the folder of the report, to which the first screen links."""
+
+    heading: str
+    text: str  # what the page and the panels show
+    link: str  # words of the link
+    address: str  # relative to the report
+    panels: Sequence[Panel] = ()
+
+
 def write_report(
     path: str | os.PathLike,
     *,
@@ -134,6 +145,7 @@ def write_report(
     sentences: Sequence[str] = (),
     overview: Sequence[Panel] = (),
     shown_images: Sequence[ShownImage] = (),
+    linked_page: LinkedPage | None = None,
     figures_of_claims: dict[str, str] | None = None,
 ) -> Path:
     """Writes a report as one self-contained HTML file, atomically.
@@ -161,6 +173,7 @@ def write_report(
         sentences: the main results, as sentences.
         overview: list of `Panel`, the small pictures on the first screen.
         shown_images: list of `ShownImage`, some of the images that were measured.
+        linked_page: a `LinkedPage`, whose panels follow those of the overview.
         figures_of_claims: dict from the name of a claim to the name of the figure that tests it.
 
     Returns:
@@ -189,6 +202,11 @@ def write_report(
         sentences=list(sentences),
         overview=[_embed_panel(panel, path.parent) for panel in overview],
         shown_images=[{**vars(image), "data": _as_png(image.picture)} for image in shown_images],
+        linked_page=linked_page
+        and {
+            **vars(linked_page),
+            "panels": [_embed_panel(panel, path.parent) for panel in linked_page.panels],
+        },
         differences=list(differences),
         compared=any(row.sentences for row in differences),
         tested=sum(row.tested > 0 for row in differences),

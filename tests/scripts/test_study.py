@@ -15,6 +15,7 @@ from training_runs import count_calls
 
 import vit_tf
 from vit_tf.analysis.engine import stream
+from vit_tf.analysis.study import bundled
 from vit_tf.analysis.study.claims import evaluate
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, lookup_figures, plan as plan_pictures
@@ -211,7 +212,7 @@ def test_the_bar_counts_stages_by_their_length(capsys):
         assert progress.done == 17.5 and progress.seconds == 40
 
 
-def test_the_first_paragraph_of_a_report_on_digits_names_what_shows_more(tmp_path):
+def test_the_first_paragraph_of_a_report_on_digits_refers_to_models_that_show_more(tmp_path):
     words = {}
     for data in ("digits", "shapes"):
         options = study_script.parse(["--data", data, "--out", str(tmp_path)])
@@ -219,7 +220,17 @@ def test_the_first_paragraph_of_a_report_on_digits_names_what_shows_more(tmp_pat
         words[data] = study_script.introduction(options, description).split("\n\n")
     (digits, details), (shapes, same) = words["digits"], words["shapes"]
     assert details == same and "penalty" in details
-    assert "vit-tf explore vit-tiny-imagenet" in digits and "explore" not in shapes
+    assert "trained on photographs below" in digits and "below" not in shapes
+
+
+def test_a_report_on_digits_links_to_the_bundled_models(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundled, "explore_bundled", lambda folder: folder)
+    out = ["--out", str(tmp_path)]
+    pages = {
+        " ".join(words): study_script.linked_page(study_script.parse([*words, *out]))
+        for words in ([], ["--full"], ["--figures", "1"], ["--data", "shapes"])
+    }
+    assert pages == {"": tmp_path, "--full": tmp_path, "--figures 1": None, "--data shapes": None}
 
 
 def test_list_names_every_figure(study, capsys):

@@ -15,6 +15,7 @@ from study_parts import claim_result
 from vit_tf.analysis.engine.estimates import share
 from vit_tf.analysis.papers import raghu, walmer
 from vit_tf.analysis.report.page import (
+    LinkedPage,
     ModelSummary,
     Panel,
     Prediction,
@@ -111,6 +112,17 @@ def test_pictures_are_embedded_whole_with_alternative_text(tmp_path, png):
     assert len(page.all("figcaption")) == 2
     assert "Bright cells agree." in page.text
     assert "Compare with Figure 1 of" in page.text
+
+
+def test_a_linked_page_follows_the_overview_with_its_panels(tmp_path, png):
+    panels = [Panel(f"Head {number}", png, f"Head {number}.") for number in (1, 2)]
+    linked = LinkedPage("On a photograph", "Two <models>.", "Explore", "a b/page.html", panels)
+    overview, images = [Panel("CKA", png, "CKA.")], [ShownImage(np.zeros((2, 2, 3), "uint8"))]
+    arguments = {"overview": overview, "linked_page": linked, "shown_images": images}
+    page = _write(tmp_path / "report.html", [], **arguments)
+    assert page.balanced and "On a photograph Two <models>. Explore" in " ".join(page.text.split())
+    assert [image["alt"] for image in page.all("img")] == ["CKA.", "Head 1.", "Head 2.", "image 1"]
+    assert "a%20b/page.html" in [link.get("href") for link in page.all("a")]
 
 
 def test_a_picture_links_to_its_file_in_the_report_folder_only(tmp_path, png):
