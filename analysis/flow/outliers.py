@@ -71,8 +71,8 @@ def outlier_tokens(
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Layers are tokens on the grid, or maps.
-            Attention weights belong to the last of these layers before them, whose tokens the
-            attention reads.
+            Attention weights are assigned to the layer that precedes them, since the attention
+            reads this layer.
         level: upper bound on the probability of any outlier if all tokens are Gaussian.
 
     Returns:

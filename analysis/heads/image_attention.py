@@ -29,7 +29,7 @@ from .attention_distance import attention_weights, num_attended
 def attention(
     features: Model, images: Images, query: str | int | None = None, grid: Grid = None
 ) -> Statistic[xr.Dataset]:
-    """Attention maps of every head of every layer for single images, with the images below them.
+    """Attention maps of every head of every layer for single images, together with these images.
 
     A map holds the attention weights from one query to the tokens on the grid. Use this function
     for a few images. `mean_attention` averages over many images, and `attention_rows` returns the

@@ -387,7 +387,7 @@ def head_classes(
     offset: float = 0.85,
     elongation: float = 2.0,
 ) -> xr.Dataset:
-    """Classifies attention heads by the offset from queries to the keys that they attend to.
+    """Classifies attention heads by the distribution of offsets from a query to its attended keys.
 
     Walmer et al. 2023 (section 4.2, figures 3 and 14) assign the types by eye. This function
     applies thresholds to the distribution of d, the offset from query to key in the aligned map.

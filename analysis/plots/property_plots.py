@@ -189,9 +189,9 @@ def plot_outlier_tokens(
 ) -> "Axes":
     """Share of outlier tokens by layer, their relative norm, and the attention that tokens receive.
 
-    In the panel of the attention, each line shows one kind of token of one result. In the other two
-    panels, each line shows one result. Bands show 95 % CIs. The norm and the attention of outliers
-    are missing for layers without outliers.
+    In the panel of attention received, each line shows one kind of token of one result. In the
+    other two panels, each line shows one result. Bands show 95 % CIs. For layers without outliers,
+    the norm and the attention of outliers are missing.
     """
     named = style.by_label(results)
     title = style.titled("Outlier tokens", results)

@@ -305,9 +305,9 @@ def plot_data_scale(results: style.Datasets, ax: "Axes | None") -> "Axes":
 def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """CKA between the last layers of all pairs of models (Figures 6 and 19 of Walmer et al.).
 
-    There is a matrix of all models for each part of the representation, such as the CLS token. Each
-    cell states its value, and colours are fixed to [0, 1]. A cell is grey if one of its models does
-    not have this part. Parts that fewer than two models have are not drawn.
+    There is a matrix of all models for each part of the representation, such as the CLS token. The
+    value is written in each cell, and colours are fixed to [0, 1]. A cell is grey if one of its two
+    models does not have this part. Parts that fewer than two models have are not drawn.
     """
     cka = result["cka"]
     least = min(2, cka.sizes["model_x"])

@@ -103,10 +103,10 @@ def object_clustering(
     """Agreement of k-means clusters of objects, or of object parts, with their labels.
 
     The features of an object are averaged under its mask (Walmer et al. 2023, sections 5.3 and D.5,
-    figures 8, 26 and 27). The scores are those of `clustering`. The paper does not state the number
-    of clusters. The authors' code uses 80 clusters for objects and for parts, more than there are
-    classes. For comparable numbers, use `num_clusters=80` and `dense_features`, with at least 80
-    objects.
+    figures 8, 26 and 27). The scores are the same as in `clustering`. The paper does not state the
+    number of clusters. The authors' code uses 80 clusters for objects and for parts, more than
+    there are classes. For comparable numbers, use `num_clusters=80` and `dense_features`, with at
+    least 80 objects.
 
     Args:
         features: a model, or a callable that maps images to a dict of layers with tokens that lie

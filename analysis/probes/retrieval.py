@@ -106,7 +106,7 @@ def retrieval(
     Args:
         features, tokens: as in `vit_tf.analysis`.
         queries: batched `tf.data.Dataset` of (images, numbers), or a pair of arrays. The numbers
-            are ignored.
+            are integers and are ignored.
         database: in the same form as `queries`, or images without numbers.
         truth: list with a dict for each query, in the order of the queries, as from
             `vit_tf.data.load_revisited`. Its entries `easy`, `hard` and `junk` are int arrays of
