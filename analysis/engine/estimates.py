@@ -216,14 +216,15 @@ def range_of(unit: str) -> Limits:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % confidence interval, NaN where it is descriptive.
+    """A number with its 95 % confidence interval, which is NaN if the number is descriptive.
 
-    `how` says where the interval comes from, and `limits` is a function of alpha to both ends.
-    `error` is the pair of standard error and degrees of freedom of Student's intervals. `units`, of
-    shape (unit,), are what the number is a mean of: pseudo-values of a jackknife, or truth values.
-    Estimates of equal `pairing`, "9 batches of 1000 images", are compared by paired differences of
-    units. `shared` is the half-width that does not shrink with more units: that within runs, which
-    are measured on the same images.
+    `how` names the method of the interval, and `limits` is a function from alpha to both ends of
+    the interval. For Student's intervals, `error` is the pair of standard error and degrees of
+    freedom. `units`, of shape (unit,), are the values of which the number is the mean, such as the
+    pseudo-values of a jackknife or truth values. Estimates with equal `pairing`, such as "9 batches
+    of 1000 images", are compared by paired differences of their units. `shared` is the part of the
+    half-width that does not shrink with more units, such as the half-width within runs that are
+    measured on the same images.
     """
 
     value: float

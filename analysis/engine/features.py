@@ -41,8 +41,8 @@ def features_of(
 
     Args:
         model: a built Keras model with one input; a submodel or a SavedModel; a path or the name of
-            a pretrained model, which `vit_tf.load` opens; or a function from images to
-            `{layer: tensor}`. A function that returns NumPy arrays is run eagerly.
+            a pretrained model, which `vit_tf.load` opens; or a function from images to a dict from
+            layer to tensor. A function that returns NumPy arrays is run eagerly.
         kind: the layers of a whole model that are returned, as a key of `engine.layers.KINDS` such
             as `"attention"`, `"skips"` or `"scores"`. The kind `"representations"` selects the
             layers of `vit_tf.submodel(model)`.

@@ -257,25 +257,26 @@ def make_report(
         analysis.make_report({"ViT": vit, "ResNet": resnet}, test, train=train, folder="digits")
 
     Args:
-        models: the models to measure: one model, a list of models, or a dict from name to model.
-            A model is a built Keras model, the path of such a model, the name of a pretrained
-            model, or a callable from images to `{tap: tensor}`. All models are shown the same
-            images, with the pixel values that each model expects. If all models expect the same
-            cropping and resizing, it is applied; otherwise the whole image is resized bilinearly.
+        models: one model, a list of models, or a dict from name to model. A model is a built Keras
+            model, the path of such a model, the name of a pretrained model, or a function from
+            images to a dict from tap to tensor. All models are shown the same images, with the
+            pixel values that each model expects. If all models expect the same cropping and
+            resizing, it is applied. Otherwise, whole images are resized bilinearly.
         images: images for all measurements, as in `vit_tf.analysis`, with or without labels.
             Files and 8-bit values are preprocessed. Floats must already be preprocessed as the
             models expect.
         folder: folder of the report, its figures and its results. If the report is written again
             for the same arrays and Keras models, the results are reused.
-        figures: the figures to draw: a number such as `"W.3"`, or a list of numbers. An empty list
+        figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. An empty list
             selects all figures.
-        train: labelled images on which probes are fitted and among which neighbours are searched,
-            in a form that `images` may have. Without them, the figures that need them are left out.
+        train: labelled images, in any form that `images` may have. Probes are fitted on them, and
+            nearest neighbours are searched among them. Without `train`, the figures that need
+            these images are left out.
         num_classes: number of classes; labels start at 0. By default, it is inferred from `train`.
         class_names: names of the classes of `images`, in the order of their labels. By default,
-            the names come from the data set or folder, otherwise from the models if these agree.
-            For models with a score for each class, the report includes the test accuracy and
-            measurements that need class scores, such as the effect of each head.
+            the names of the data set or folder are used, otherwise the names of the models if the
+            models agree. For models with a score for each class, the report includes the test
+            accuracy and measurements that need class scores, such as the effect of each head.
         roles: dict from the name of a model to its role in the scorecard. The roles `"vit"`,
             `"gap"`, `"resnet"` and `"mixer"` are needed only if the model's layers do not
             determine the role. The following roles are for variants of such a model:
@@ -293,7 +294,7 @@ def make_report(
         patch_size, prefix: side of a patch in pixels, and number of prefix tokens, for models
             whose tokens are not known.
         optional: dict from a key of `study.data.OPTIONAL` to annotated images, or to a function
-            that loads them. Their form is described at the fields of `study.data.Data`.
+            that loads them. `study.data.Data` describes the form of these images.
         title, introduction: title and introduction of the page.
         seed: seed of the random baselines.
         untrained: number of randomly initialized copies of each model, at most 2. Every claim is
@@ -734,7 +735,7 @@ def _plotted(show: str, result: str) -> str:
 
 
 def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Path) -> Report:
-    """Writes a report over several runs, with a scorecard that combines their scorecards.
+    """Writes a report over several runs, with the combined scorecard of these runs.
 
     Examples:
         report_trainings({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")

@@ -119,18 +119,21 @@ def claim(
     name: str = "",
     text: tuple[str, str] | None = None,
 ) -> Callable[[Callable], Claim]:
-    """Makes a `Claim` of the function of its statistic.
+    """Returns a decorator that creates a `Claim` from the function of its statistic.
 
-    The name is that of the function. The first paragraph of the docstring is the claim, the second
-    defines the value, and the rest explains the threshold. A threshold is natural (no difference, a
-    ratio of 1, chance) or a convention (one half, most), which the docstring then says.
+    The name of the claim is the name of the function. In the docstring of the function, the first
+    paragraph is the claim, the second paragraph defines the value, and the rest explains the
+    threshold. A threshold is natural (no difference, a ratio of 1, chance) or a convention (one
+    half, most). If it is a convention, the docstring states this.
 
     Args:
-        inputs: names of the results, separated by spaces, as those of a `Claim`.
-        section, figure, unit: as those of a `Claim`.
-        above, below: the threshold, and the side that the claim predicts; one of them.
-        least, about, learned, supervision: as those of a `Claim`.
-        name, text: other than those of the function, for one that serves several claims.
+        inputs: names of the results, separated by spaces, as for a `Claim`.
+        section, figure, unit: as for a `Claim`.
+        above, below: the threshold. `above` is for a claim that predicts a value above the
+            threshold, and `below` for a claim that predicts a value below it. Pass one of them.
+        least, about, learned, supervision: as for a `Claim`.
+        name, text: name of the claim, and its statement and explanation. They replace the name and
+            the docstring of the function, if the same function is used for several claims.
     """
 
     def make(statistic: Callable[..., Estimate]) -> Claim:
@@ -246,14 +249,13 @@ def scorecard(
         results: dict from result name to labelled result. Names are as in a study: "cka.VIT",
             "cka.VIT.RESNET", "attention_distance.VIT" and so on, where VIT and RESNET stand for
             the names of models. Each `Claim` lists the names of its results in `inputs`.
-        vit: name of the ViT with a CLS token, as in the names of results; None if there is none.
-        resnet: name of the ResNet, as in the names of results; None if there is none.
-        gap: name of the ViT with average pooling, as in the names of results; None if there is
-            none.
-        without: name of the ViT that was trained without the skips of `block`, as in the names of
-            results; None if there is none.
+        vit: name of the ViT with a CLS token, as in `results`; None without such a model.
+        resnet: name of the ResNet, as in `results`; None without such a model.
+        gap: name of the ViT with average pooling, as in `results`; None without such a model.
+        without: name of the ViT that was trained without the skips of `block`, as in `results`;
+            None without such a model.
         untrained, noise: names of two baselines: the untrained ViT, and noise in place of features.
-        block: name of the block whose skips the model `without` lacks, for example "block03".
+        block: name of the block without skips in the model `without`, for example "block03".
         accuracy: dict from the name of a model to a tuple. The tuple contains the test accuracy in
             [0, 1] and the number of test examples. It may also contain an array of shape
             (example,) that is true for correctly classified examples, and the number of classes.

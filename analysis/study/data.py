@@ -33,15 +33,16 @@ NEEDED = {LABELS: "labels of the images, of two classes or more", **OPTIONAL}
 
 @dataclass(frozen=True)
 class Data:
-    """What the measurements read: batched `tf.data.Dataset`s of images, and others.
+    """The data that measurements read: batched `tf.data.Dataset`s of images, and annotated images.
 
-    Batches are of (images, labels); those of `test` and `few` may be of images alone, or have
-    labels that name no classes, where `labelled` is False.
+    Batches are pairs (images, labels). If `labelled` is False, the batches of `test` and `few` are
+    images alone, or their labels do not name classes.
 
-    `optional` has functions that make what `OPTIONAL` names when it is first read: `gallery`,
-    training images, more than `train`, that neighbours are looked for among; `objects` and `parts`,
-    as for `object_clustering`; `videos`, as for `label_propagation`; `pairs`, as for
-    `keypoint_correspondence`; `landmarks`, (queries, database, truth), as for `retrieval`.
+    `optional` is a dict from a name in `OPTIONAL` to a function, which is called when the data are
+    first read. `gallery` returns training images among which neighbours are searched; there are
+    more of them than in `train`. `objects` and `parts` return images as for `object_clustering`,
+    `videos` as for `label_propagation`, and `pairs` as for `keypoint_correspondence`. `landmarks`
+    returns (queries, database, truth), as for `retrieval`.
     """
 
     test: Any  # images that everything is measured on

@@ -167,7 +167,7 @@ def explore(
     Args:
         model: one model, a list of models, or a dict from name to model. A model is a built Keras
             model with images as its only input, the path of such a model, the name of a
-            pretrained model, or a callable from images to `{tap: tensor}`.
+            pretrained model, or a function from images to a dict from tap to tensor.
         images: path of an image file; list of paths or of arrays of shape (height, width, channel)
             with values in [0, 255]; or a `tf.data.Dataset` of such arrays, with or without labels,
             batched or not. Images are resized to the size that the model expects.
