@@ -248,8 +248,9 @@ def keypoint_correspondence(
 
     Raises:
         ValueError: if there are no pairs, if a pair has no points or a point outside its image, or
-            if a box is missing or empty. Also if the grid is not square, if the positions of a
-            layer are not those of the grid, or if `threshold` or `similarity` is unknown.
+            if a box is missing or empty. It is also raised if the grid is not square, if the
+            positions of a layer are not those of the grid, or if `threshold` or `similarity` is
+            unknown.
 
     Examples:
         >>> pairs = vit_tf.data.load_shape_pairs(4, image_size=32)

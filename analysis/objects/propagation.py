@@ -425,8 +425,8 @@ def label_propagation(
         object's video.
 
     Raises:
-        ValueError: if a video has fewer than three frames or no object in the first frame. Also as
-            for `propagate` and `dense_features`.
+        ValueError: if a video has fewer than three frames or no object in the first frame. Other
+            errors are as for `propagate` and `dense_features`.
 
     Examples:
         >>> shapes = vit_tf.data.load_shape_videos(1, num_frames=4, image_size=32)

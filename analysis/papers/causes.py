@@ -179,9 +179,9 @@ def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
     Michel et al. 2019 count the heads of language models whose removal causes no statistically
     significant loss. This count depends on the number of examples, so this package uses a margin of
     one point instead. The threshold is 1/2 (most heads). The interval is over images, for all heads
-    of this model. The loss due to each head has its own interval. The lower end of the share counts
-    the heads whose interval lies below the margin. The upper end counts the heads whose interval
-    does not lie above the margin.
+    of this model. To compute it, each head gets its own interval for the loss. The lower end counts
+    the heads whose own interval lies below the margin. The upper end counts the heads whose own
+    interval does not lie above the margin.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     dims = ("layer", "head")

@@ -80,8 +80,8 @@ SCALE = Chapter(
 )
 CAUSES = Chapter(
     "Causes",
-    "Which heads, blocks and tokens does the output depend on? Each is ablated in turn during the "
-    "forward pass, and the loss in accuracy is measured. A part that appears important in other "
-    "measurements may turn out to be dispensable.",
+    "Which heads, blocks and tokens does the output depend on? Each of them is ablated in turn "
+    "during the forward pass, and the loss in accuracy is measured. A part that appears "
+    "important in other measurements may turn out to be dispensable.",
     rank=11,
 )

@@ -232,8 +232,8 @@ def near_positions_are_similar(similarity: xr.DataArray) -> Estimate:
 def positions_have_rows_and_columns(similarity: xr.DataArray) -> Estimate:
     """Patches in the same row or column have similar position embeddings.
 
-    Cosine similarity of two position embeddings in the same row or column minus the similarity of
-    two embeddings that share neither but have the same distance, averaged over distances.
+    Cosine similarity of two position embeddings in the same row or column minus the cosine
+    similarity of two other position embeddings at the same distance, averaged over distances.
 
     The second similarity is subtracted because positions in a row are also near each other. It is
     interpolated between the distances that occur. The value is descriptive: these are all positions
@@ -282,8 +282,8 @@ FIGURE_3 = Figure(
     title="Test accuracy by amount of training data",
     caption=(
         "Each point is the test accuracy of a model trained on a fraction of the images, with "
-        "its 95 % CI. In `vit-tf study`, all fractions have the same number of updates. Where "
-        "the lines cross, the ViT overtakes the ResNet."
+        "its 95 % CI. In `vit-tf study`, training on each fraction has the same number of "
+        "updates. Where the lines cross, the ViT overtakes the ResNet."
     ),
     claims=[vit_gains_more_from_data, resnet_better_on_little_data, vit_better_on_all_data],
 )

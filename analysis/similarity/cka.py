@@ -180,9 +180,9 @@ def cka(
 
         * `cka` and `stderr`, of shape (layer_x, layer_y): CKA and its standard error, a jackknife
           over batches. With a single batch, `stderr` is NaN, with a warning.
-        * `leave_one_out`, of shape (batch, layer_x, layer_y): CKA without each batch in turn (from
-          33 batches on, without each of 32 groups of batches). It allows paired comparisons of
-          models measured on the same batches.
+        * `leave_one_out`, of shape (batch, layer_x, layer_y): CKA without each batch in turn. If
+          there are more than 32 batches, 32 groups of batches are left out in turn instead.
+          `leave_one_out` allows paired comparisons of models measured on the same batches.
         * `permuted`, of shape (layer_x, layer_y), for two models only: CKA expected by chance. The
           second model's images are shifted by half a batch, so that the two models are compared on
           different images.
@@ -190,9 +190,9 @@ def cka(
           attribute `constant_layers` names the layers that were left out.
 
     Raises:
-        ValueError: if a batch other than the last has fewer than 4 examples, if the only batch
-            does, if all layers of a model are constant, or if activations are not finite (the
-            message names the layer).
+        ValueError: if a batch has fewer than 4 examples and is not the last of several batches. It
+            is also raised if all layers of a model are constant, or if activations are not finite
+            (the message names the layer).
 
     Examples:
         >>> similarity = analysis.cka(vit, images, bit)
@@ -431,9 +431,9 @@ def _shared(cka: xr.DataArray) -> list[str]:
 
 @one_pass_measurement("norms", description="CKA of norms")
 def depth_cka(features: Model, images: Images) -> Statistic[xr.Dataset]:
-    """CKA between the normalised inputs of all sublayers of one model, and the last norm.
+    """CKA between the normalised inputs of all sublayers of one model.
 
-    The source is Walmer et al. 2023, section D.3, figures 20 to 22.
+    The output of the last norm is included (Walmer et al. 2023, section D.3, figures 20 to 22).
 
     Args:
         features: a model, or a callable from images to taps. The taps whose last part is `"norm"`
@@ -469,7 +469,7 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> St
         features: a model, or a callable from images to taps. The taps `"block/site/skip"` and
             `"block/site/branch"` of each block are compared.
         images: as in `vit_tf.analysis`.
-        site: `"attention"`, `"mlp"` or another site with a skip and a branch.
+        site: sublayer whose skip and branch are compared, such as `"attention"` or `"mlp"`.
 
     Returns:
         Dataset with the variables of `cka`. `layer_x` holds the branches and `layer_y` the skips.
@@ -527,7 +527,7 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
 
     Raises:
         ValueError: if there are no models, if a model has no grid, or if its last tap is not on the
-            grid. Also as for `cka`.
+            grid. Other errors are as for `cka`.
 
     Examples:
         >>> similarity = analysis.last_layer_cka({"ViT": vit, "BiT": bit}, images)

@@ -76,8 +76,8 @@ def cka_sensitivity(
           batches.
 
     Raises:
-        ValueError: if a batch has fewer than 8 images or `fraction` is outside (0, 0.25]. Also as
-            for `cka`.
+        ValueError: if a batch has fewer than 8 images or `fraction` is outside (0, 0.25]. Other
+            errors are as for `cka`.
 
     Examples:
         >>> sensitivity = analysis.cka_sensitivity(vit, images)

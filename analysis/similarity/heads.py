@@ -72,8 +72,9 @@ def head_similarity(
     Returns:
         Dataset with the following coordinates and variables.
 
-        * `order` is `"local"` or `"global"`. The order `"local"` adds the heads with the smallest
-          attention distance first, the order `"global"` those with the largest.
+        * `order` is `"local"` or `"global"`. The order `"local"` adds heads with the smallest
+          attention distance first. The order `"global"` adds heads with the largest attention
+          distance first.
         * `subset` is the number of heads in the subset, up to all heads.
         * `cka` and `stderr`, of shape (order, subset, layer): CKA and its standard error.
         * `distance`, of shape (order, subset): mean attention distance in pixels.
@@ -82,7 +83,7 @@ def head_similarity(
 
     Raises:
         ValueError: if there is no grid, if a tap does not exist or has another shape, or if a head
-            attends to prefix tokens only. Also as for `attention_distance` and `cka`.
+            attends to prefix tokens only. Other errors are as for `attention_distance` and `cka`.
 
     Examples:
         >>> similarity = analysis.head_similarity(vit, bit, images, block="block01")

@@ -60,8 +60,9 @@ def localization(
         coordinates `token_row` and `token_column` give the position of the token on the grid. They
         are NaN for prefix tokens.
 
-        With several batches, two attributes allow an error over images to be computed. Both are
-        lists with one value per batch, computed for the last layer without this batch.
+        With several batches, standard errors over images can be computed from two attributes. Both
+        are lists with one value per batch. The value of a batch is computed for the last layer from
+        all other batches.
 
         * `own_share_without_batch`: share of tokens whose most similar patch is their own.
         * `rank_without_batch`: share of other patches with a lower CKA than the token's own patch,
@@ -70,8 +71,8 @@ def localization(
     Raises:
         ValueError: if the layers do not have one common grid that divides the images evenly, if
             `tokens` contains an unknown index, or if a batch other than the last has fewer than 4
-            examples. Also if a token is constant (the message names the token and its layer), or if
-            values are not finite.
+            examples. It is also raised if a token is constant (the message names the token and its
+            layer), or if values are not finite.
 
     Examples:
         >>> similarity = analysis.localization(vit, images, tokens=[0, 5])

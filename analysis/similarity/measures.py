@@ -388,9 +388,9 @@ def svcca(variance: float = 0.99) -> Measure:
     """Mean canonical correlation of the directions of largest variance.
 
     First, the features of each layer are centred over the batch and reduced to their first
-    principal directions, as few as explain the share `variance` of the variance. Then `cca`
-    compares the reduced features (Raghu et al. 2017, section 2.1). Values are averaged over
-    batches.
+    principal directions. The number of these directions is the smallest that explains the share
+    `variance` of the variance. Then `cca` compares the reduced features (Raghu et al. 2017, section
+    2.1). Values are averaged over batches.
 
     The scale is 0 to 1. Two independent layers with d directions each score about sqrt(d / n) in
     batches of n images, which is far above 0 for large d. If two layers together have more than n -
@@ -632,10 +632,11 @@ def rsa(correlation: str = "pearson") -> Measure:
 
         value = corr(d_X, d_Y),    d_X = (|x_i - x_j| for the pairs i < j of images of the batch)
 
-    The Euclidean distances of all pairs of images are computed in each layer, and the distances in
-    two layers are correlated, or the ranks of these distances (Kriegeskorte et al. 2008,
-    "representational similarity analysis"). Equal distances get their mean rank. Values are
-    averaged over batches.
+    First, the Euclidean distances between all pairs of images are computed in each layer. Then the
+    distances in one layer are correlated with the distances in the other layer (Kriegeskorte et al.
+    2008, "representational similarity analysis"). With `correlation="spearman"`, the ranks of the
+    distances are correlated instead, and equal distances get their mean rank. Values are averaged
+    over batches.
 
     The scale is -1 to 1, and 0 for unrelated distances. The measure is invariant to orthogonal
     maps, isotropic scaling and translation, but not to other invertible linear maps. With ranks, it

@@ -106,9 +106,9 @@ def similarities(
           names the layers that were left out.
 
     Raises:
-        ValueError: if a measure is unknown or repeated, or if `tokens` is unknown. Also if a batch
-            other than the last is smaller than a measure requires, if all layers of a model are
-            constant, or if activations are not finite (the message names the layer).
+        ValueError: if a measure is unknown or repeated, or if `tokens` is unknown. It is also
+            raised if a batch other than the last is smaller than a measure requires, if all layers
+            of a model are constant, or if activations are not finite (the message names the layer).
 
     Examples:
         >>> similarity = analysis.similarities(vit, images, measures=["cka", analysis.rbf_cka(0.2)])

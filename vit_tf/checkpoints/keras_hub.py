@@ -51,8 +51,8 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
         model: model of `keras_hub.models`. Backbones are `ViTBackbone`, `DeiTBackbone`,
             `DINOV2Backbone` and `DINOV3Backbone`. Classifiers are `ViTImageClassifier` and
             `DeiTImageClassifier`. Image encoders are `CLIPVisionEncoder` and `SigLIPVisionEncoder`.
-            Of a `CLIPBackbone` or `SigLIPBackbone`, the image encoder is converted, with the
-            projection in CLIP.
+            From a `CLIPBackbone` or `SigLIPBackbone`, only the image encoder is converted (for
+            CLIP, with its projection).
         preprocessing: `vit_tf.Preprocessing` of the model's images. By default, a classifier has
             the preprocessing of its image converter. Other models have the preprocessing of the
             public weights of their family.

@@ -76,14 +76,14 @@ def load(source: str | os.PathLike) -> "Features | Module":
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 
     Args:
-        source: path or name, one of the following. A `.keras` file. The folder of a SavedModel. The
-            folder of a training run, which has a `model.keras`. A checkpoint that `load_pretrained`
-            can open (a file, a folder or a name in `list_pretrained`). `timm:NAME`, which opens a
-            PyTorch module of timm.
+        source: path or name of what to open. It is a `.keras` file, the folder of a SavedModel, the
+            folder of a training run (its `model.keras` is opened), a checkpoint that
+            `load_pretrained` can open, a name in `list_pretrained`, or `timm:NAME` for a PyTorch
+            module of timm.
 
     Raises:
         ValueError: if the path does not exist or the name is unknown (the message lists near
-            matches). Also as for `load_model`, `load_features` and `load_pretrained`.
+            matches). Other errors are as for `load_model`, `load_features` and `load_pretrained`.
 
     Examples:
         model = vit_tf.load("vit-cls-cifar10")
@@ -130,12 +130,12 @@ def load_pretrained(
     before it, a text encoder, a decoder or the state of an optimizer. Every weight of the model is
     loaded, unless it belongs to a new head.
 
-    The `preprocessing` of the model follows from the name if it is known. For a folder, it comes
-    from `preprocessor_config.json` or from timm's `config.json`. Otherwise, it follows from the
-    family. For a folder with a plain ViT and without these files, it must be given. A file does not
-    state how a ViT with timm's tensor names and a head was trained. Values in [-1, 1] are assumed.
-    For DeiT, pass `preprocessing`, because it was trained on images normalised by the mean and
-    standard deviation of ImageNet.
+    A known name determines the `preprocessing` of the model. For a folder, the preprocessing comes
+    from `preprocessor_config.json` or from timm's `config.json`. Otherwise, the family of the model
+    determines it. For a folder with a plain ViT and without these files, the argument
+    `preprocessing` is required. A file does not state how a ViT with timm's tensor names and a head
+    was trained. Values in [-1, 1] are assumed. For DeiT, pass `preprocessing`, because it was
+    trained on images normalised by the mean and standard deviation of ImageNet.
 
     DINOv2 and DINOv3 open at the image size of their image processor. If their position embeddings
     have another size, there is a warning.
@@ -177,8 +177,8 @@ def load_pretrained(
 
     Raises:
         ValueError: if the name is unknown, or if the file cannot be downloaded, is corrupt or
-            belongs to an unknown family. Also if the tensors of the file do not match the weights
-            of the model (the message lists the mismatches).
+            belongs to an unknown family. It is also raised if the tensors of the file do not match
+            the weights of the model (the message lists the mismatches).
     """
     options = LoadOptions(num_classes, _image_shape(image_shape), pooling, num_heads)
     options = dataclasses.replace(options, preprocessing=preprocessing, activation=activation)

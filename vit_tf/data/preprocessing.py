@@ -48,8 +48,7 @@ class Preprocessing:
             layers of Keras and KerasHub do not antialias by default.
         aspect: how images get the aspect ratio of `size` before they are resized, as in
             `keras.layers.Resizing`. `"crop"` cuts out the centre of the image. `"pad"` adds black
-            on both sides. None keeps the aspect ratio of the image. The argument `crop` applies
-            afterwards.
+            on both sides. None omits this step. The argument `crop` applies afterwards.
 
     Raises:
         ValueError: if a value is out of its range.

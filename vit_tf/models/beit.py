@@ -100,8 +100,7 @@ class BEiT(TransformerModel):
         key_bias: whether the key projections of the attention have a bias.
 
     Raises:
-        ValueError: if sizes do not fit together, or if an argument has an unknown name as its
-            value.
+        ValueError: if the sizes are inconsistent, or if a string argument has an unknown value.
     """
 
     def __init__(

@@ -143,11 +143,11 @@ def with_text_head(
 
         logits = scale image / |image| . embeddings^T + bias
 
-    CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3) and SigLIP (Zhai et al.
-    2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs of images and texts in this
-    way. With one text per class, the model is a zero-shot classifier, and every measurement of
-    logits applies to it. For CLIP, probabilities are the softmax over the logits. For SigLIP, each
-    probability is the sigmoid of one logit. The head is saved with the model.
+    This formula is how CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3) and
+    SigLIP (Zhai et al. 2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs of images
+    and texts. With one text per class, the model is a zero-shot classifier, and every measurement
+    of logits applies to it. For CLIP, probabilities are the softmax over the logits. For SigLIP,
+    each probability is the sigmoid of one logit. The head is saved with the model.
 
     Args:
         model: a `CLIPViT` or `SigLIPViT`. If it has a head, the copy has the new head instead.

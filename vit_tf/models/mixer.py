@@ -115,8 +115,7 @@ class Mixer(VisionModel):
             in [-1, 1].
 
     Raises:
-        ValueError: if sizes do not fit together, or if an argument has an unknown name as its
-            value.
+        ValueError: if the sizes are inconsistent, or if a string argument has an unknown value.
     """
 
     def __init__(

@@ -106,8 +106,8 @@ def at_resolution(
 
     Raises:
         ValueError: if the model is of another class, if the new size is not a multiple of the patch
-            size, or if the number of channels would change. Also if the number of tokens of a Mixer
-            would change.
+            size, or if the number of channels would change. It is also raised if the number of
+            tokens of a Mixer would change.
     """
     if not isinstance(model, VisionModel):
         raise ValueError(

@@ -42,8 +42,8 @@ class ViT(TransformerModel):
         image_shape: shape (height, width, channels) of the images, in pixels. Height and width must
             be multiples of `patch_size`. If there is a stem, they must be multiples of `patch_size`
             times the stride of the stem.
-        patch_size: side of a patch, in pixels of the image. If there is a stem, in positions of its
-            last feature map.
+        patch_size: side of a patch, in pixels of the image or, if there is a stem, in positions of
+            its last feature map.
         num_layers, num_heads, hidden_dim, mlp_dim: number of blocks, number of attention heads,
             dimension of a token, and hidden dimension of the MLPs.
         num_classes: number of logits. The head is initialized with zeros.
@@ -56,10 +56,9 @@ class ViT(TransformerModel):
         stochastic_depth: probability that an example skips a branch of the last block during
             training. From the last block to the first, the probability decreases linearly to 0
             (Huang et al. 2016).
-        activation: activation function of the MLPs. `"gelu"`, `"gelu_tanh"` and `"quick_gelu"` are
-            forms of the GELU: the exact form, the form with which Google's checkpoints were
-            trained, and the form of CLIP. `"swiglu"` makes a gated MLP with `mlp_dim` channels
-            after the gate (Oquab et al. 2023, DINOv2).
+        activation: activation function of the MLPs. `"gelu"` is the exact GELU. Google's
+            checkpoints were trained with `"gelu_tanh"`, and CLIP with `"quick_gelu"`. `"swiglu"`
+            makes a gated MLP with `mlp_dim` channels after the gate (Oquab et al. 2023, DINOv2).
         representation_dim: number of units of a tanh layer between the pooled token and the head
             (section 3.1). None means no such layer.
         stem_units: number of units in each stage of a ResNet stem. The feature map of the stem,
@@ -90,8 +89,7 @@ class ViT(TransformerModel):
             there is a tap `fc_norm` after `pooled`, and no tap `norm`.
 
     Raises:
-        ValueError: if sizes do not fit together, or if an argument has an unknown name as its
-            value.
+        ValueError: if the sizes are inconsistent, or if a string argument has an unknown value.
     """
 
     def __init__(

@@ -174,8 +174,8 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
         `Intervened` features, a callable from images to `{tap: tensor}`.
 
     Raises:
-        ValueError: if a pattern matches no tap, or an edit is not callable. When the features are
-            called, if an edit returns another shape or dtype.
+        ValueError: if a pattern matches no tap, or an edit is not callable. The features raise it
+            if an edit returns another shape or dtype.
     """
     _require_edits(edits)
     if is_torch_module(model):

@@ -29,8 +29,8 @@ def count_flops(model: keras.Model, image_shape: Sequence[int] | None = None) ->
 
     Raises:
         ValueError: if an operation is of an unknown kind or has a data-dependent shape (the message
-            names it). Examples are loops, and calls of other graphs that contain products. Also if
-            the model takes images of any size and `image_shape` is None.
+            names it). Examples are loops, and calls of other graphs that contain products. It is
+            also raised if the model takes images of any size and `image_shape` is None.
     """
     require_tensorflow("counting operations")
     shape = image_shape or getattr(model, "image_shape", None) or model.input_shape[1:]

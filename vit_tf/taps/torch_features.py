@@ -28,7 +28,7 @@ def torch_features(
     submodule has the submodule's name, and the second call has the suffix `@2`, such as `"relu@2"`.
 
     In the returned arrays, the first axis is the example and the last axis is the channel, as
-    elsewhere in this package. To find these axes, they are followed through the operations of the
+    elsewhere in this package. These axes are found by following them through the operations of the
     module. If a submodule returns several tensors, its `logits`, its `last_hidden_state` or else
     its first tensor is returned.
 
@@ -53,8 +53,8 @@ def torch_features(
         Callable from images of shape (example, height, width, channel) to `{layer: array}`.
 
     Raises:
-        ValueError: if there is no pattern, or one matches no submodule. When the features are
-            called, if a matching submodule does not run or returns no tensor.
+        ValueError: if there is no pattern, or if a pattern matches no submodule. The features raise
+            it if a matching submodule does not run or returns no tensor.
 
     Examples:
         features = vit_tf.torch_features(timm.create_model("vit_tiny_patch16_224"), "blocks.*")

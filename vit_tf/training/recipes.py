@@ -54,9 +54,9 @@ class Recipe:
             None for 0.9 with SGD and 0.95 with Muon.
         erase: fraction of the images in which a rectangle is erased, such as 0.25.
         epsilon: epsilon of AdamW, added to the root of the corrected second moment as in optax and
-            PyTorch; SGD has none; None for Keras's epsilon, 1e-7 before the correction.
-        layer_decay: factor of the learning rate from each block of a ViT to the block below it; not
-            for SGD; None for the same learning rate in all blocks.
+            PyTorch; it does not apply to SGD; None for Keras's epsilon, 1e-7 before the correction.
+        layer_decay: factor of the learning rate from each block of a ViT to the block below it; it
+            does not apply to SGD; None for the same learning rate in all blocks.
         gradient_accumulation_steps: number of batches whose gradients are averaged for an update;
             the warm-up, the schedule and the average of the weights count updates as steps.
         optimizer: `"adamw"`, `"sgd"` or `"muon"`; with `"muon"`, Muon (Jordan et al. 2024; Liu et
@@ -68,7 +68,7 @@ class Recipe:
             the augmentations above, as the argument `layers` of `vit_tf.data.augment` describes.
 
     Raises:
-        ValueError: for a value out of its range.
+        ValueError: if a value is out of its range.
     """
 
     epochs: int = 100
@@ -282,7 +282,7 @@ class FineTuning:
         seed: seed of shuffling and augmentation.
 
     Raises:
-        ValueError: for a value out of its range.
+        ValueError: if a value is out of its range.
     """
 
     steps: int = 500
@@ -404,7 +404,7 @@ class Pretraining(Recipe):
     to predict are computed by `mask_patches`, so apply augmentations before `mask_patches`.
 
     Raises:
-        ValueError: for a value out of its range.
+        ValueError: if a value is out of its range.
     """
 
     label_smoothing: float = 0.0

@@ -114,11 +114,11 @@ def train(
 
     Raises:
         ValueError: if images do not have the model's shape, are integers, are not finite, or lie
-            far outside the range of the model's `preprocessing`. If a label is outside the model's
-            classes; an invalid label stops the run when it is read, and the last saved state
-            remains. If the folder belongs to another run or is in use by another process. If all
-            saved states are corrupt, if the loss is not finite, or if the Keras backend is neither
-            TensorFlow nor JAX.
+            far outside the range of the model's `preprocessing`, or if a label is outside the
+            model's classes. (An invalid label stops the run when it is read. The last saved state
+            remains.) It is also raised if the folder belongs to another run or is in use by another
+            process, if all saved states are corrupt, if the loss is not finite, or if the Keras
+            backend is neither TensorFlow nor JAX.
         ConnectionError: if another worker stops.
     """
     require_tensorflow_or_jax("training")

@@ -56,11 +56,11 @@ def early_correspondence(cross: xr.Dataset) -> Estimate:
 
         share = 2 mean over the lower ResNet units of (best ViT block + 1/2) / ViT blocks
 
-    The share is s if the units match the lowest s of the ViT blocks evenly, and 1 on average if
-    they match at random. The threshold is 1/2, the share if representations are similar at similar
-    depth. A best match with a CKA below 1/2 does not count. The claim is tested only if most lower
-    ResNet units have a match, and if most of the matched blocks are different ones. The interval is
-    over images.
+    If the units match the lowest fraction s of the ViT blocks evenly, the share is s. If they match
+    blocks at random, it is 1 on average. The threshold is 1/2, the share if representations are
+    similar at similar depth. A best match with a CKA below 1/2 does not count. The claim is tested
+    only if most lower ResNet units have a match, and if most of the matched blocks are different
+    ones. The interval is over images.
     """
     cross = at_block_ends(expect_cka(cross))
     cka = cross["cka"].values
@@ -119,8 +119,8 @@ def halves_alike(result: xr.Dataset) -> Estimate:
 def last_layers_alike(result: xr.Dataset) -> Estimate:
     """CKA between the last layers of two models.
 
-    CKA between the last layers before the logits. It is 1 if they are equal up to rotation and
-    scale.
+    CKA between the last layers before the logits. It is 1 if the two layers are equal up to
+    rotation and scale.
     """
     return of_cka(lambda cka: cka[-1, -1], expect_cka(result))
 

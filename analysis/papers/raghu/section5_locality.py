@@ -162,7 +162,7 @@ def local_heads_resemble(subsets: xr.Dataset, distance: xr.DataArray) -> Estimat
     """First-block heads that attend more globally are less similar to lower ResNet layers.
 
     Rank correlation over subsets of the heads of the first block. It is computed between the mean
-    attention distance of a subset and the CKA of this subset with lower ResNet layers.
+    attention distance of a subset and the CKA between this subset and lower ResNet layers.
 
     The correlation is Spearman's, and CKA is averaged over the ResNet layers. The value is
     descriptive, because the subsets share heads and are not a sample. The claim is not tested if
@@ -320,7 +320,7 @@ def early_fields(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     learned=True,
 )
 def branch_fields(branch: xr.DataArray, total: xr.DataArray, distance: xr.DataArray) -> Estimate:
-    """In later attention sublayers, the skip makes the own patch dominate the receptive field.
+    """In later attention sublayers, a token's own patch dominates only because of the skip.
 
     Share of the centre patch in the receptive field of an attention branch minus its share after
     the skip is added, averaged over the upper half of the sublayers: the value for the trained
@@ -423,9 +423,9 @@ FIGURE_C4 = FIGURE_6.variant(
     call='analysis.receptive_field({model}, few_images(images), channels=1, layers="*/branch")',
     title="Effective receptive fields before the residual connection",
     caption=(
-        "Each panel is the gradient with respect to the pixels of a branch's output at the "
-        "centre position, before the skip is added. If the centre patch is not the brightest, "
-        "its dominance after the sum comes from the skip."
+        "Each panel shows how a branch's output at the centre position depends on the pixels "
+        "(its gradient), before the skip is added. If the centre patch is not the brightest, its "
+        "dominance after the sum comes from the skip."
     ),
     claims=[branch_fields],
     overview=None,

@@ -60,7 +60,7 @@ def _with_accuracy(model: StudyModel) -> str:
 
 @claim("skip_ratio.{vit}", "6", "7 left", "ratio of ratios", above=1, least=0.1)
 def cls_skips_first(ratios: xr.Dataset) -> Estimate:
-    """Skips propagate CLS more than spatial tokens in the first half, and less in the second.
+    """Skips propagate CLS more than spatial tokens in lower blocks, and less in upper blocks.
 
     Skip-to-branch norm ratio of the CLS token divided by the ratio of the spatial tokens: the value
     in the lower half of the blocks divided by the value in the upper half.
@@ -108,9 +108,9 @@ def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
 
     The ratio of a model is the mean over tokens and then the geometric mean over layers. ResNets of
     type v1 apply a ReLU after the sum (the paper's ResNet and the ResNets of timm and torchvision).
-    Therefore, their identity skips have no negative values. Their projection shortcuts do, and are
-    left out. BiT (v2) applies the ReLU within the branch. Its ratios are not comparable, so the
-    claim is not tested on it.
+    Therefore, their identity skips have no negative values. Their projection shortcuts have
+    negative values and are left out. BiT (v2) applies the ReLU within the branch. Its ratios are
+    not comparable, so the claim is not tested on it.
     """
     ratio = expect_variable(resnet, "norm_ratio", ("layer", "token"))
     is_rectified = expect_variable(resnet, "negative_share", ("layer",)).values == 0
@@ -170,8 +170,8 @@ def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
     Test accuracy of the model with all skips minus test accuracy of the model without the skips of
     a block.
 
-    From accuracy in [0, 1], number of test examples and, where known, which of them are classified
-    correctly, and the number of classes.
+    The inputs are the test accuracy in [0, 1], the number of test examples, the number of classes
+    and, if known, which examples are classified correctly.
     """
     return accuracy_gap(intact, without, "the model with all skips", of_first=True)
 

@@ -486,7 +486,7 @@ def pooled_tokens_plateau(first_token: xr.DataArray, mean: xr.DataArray) -> Esti
     least=0.05,
 )
 def gap_tokens_become_alike(mean: xr.DataArray, first_token: xr.DataArray) -> Estimate:
-    """With average pooling, the first token is less accurate than the mean mainly in early layers.
+    """With average pooling, first-token probes lag behind mean-token probes mainly in early layers.
 
     The gap of a layer is the accuracy of a probe on the mean of all tokens minus the accuracy of a
     probe on the first token. The value is the mean gap in the lower half of the layers minus the
@@ -737,9 +737,9 @@ FIGURE_13_LEFT = FIGURE_13.variant(
     name="ridge-probe-data",
     title="Linear-probe accuracy by layer and amount of training data",
     caption=(
-        "Each point is the test accuracy of a linear probe on the output of one block, averaged "
-        "over all tokens or positions. The models were trained on all images or on a fraction of "
-        "them."
+        "Each point is the test accuracy of a linear probe. The input of the probe is the output "
+        "of one block, averaged over all tokens or positions. The models were trained on all "
+        "images or on a fraction of them."
     ),
     claims=[data_improve_middle_layers],
     overview=None,

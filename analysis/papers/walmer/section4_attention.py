@@ -356,9 +356,9 @@ FIGURE_4 = Figure(
     call='analysis.mean_distance(analysis.mean_attention({model}, images), units="unit")',
     title="Attention distance by layer",
     caption=(
-        "Mean attention distance, as a fraction of the side of the token grid. Points are heads, "
-        "and lines are means over the heads of a layer. If the points of a layer are widely "
-        "spread, it has both local and global heads."
+        "The vertical axis is the mean attention distance as a fraction of the side of the token "
+        "grid. Points are heads, and lines are means over the heads of a layer. If the points of "
+        "a layer are widely spread, it has both local and global heads."
     ),
     claims=[
         distance_dips,

@@ -398,8 +398,8 @@ FIGURE_7_SPATIAL = FIGURE_7.variant(
     title="Cluster purity of the mean spatial token by layer",
     caption=(
         "This figure shows cluster purity as the previous figure does, but for the mean spatial "
-        "token of models with a CLS token. In layers where it is higher than for CLS, the "
-        "spatial tokens carry more class information."
+        "token of models with a CLS token. In layers where the purity is higher than for CLS, "
+        "the spatial tokens carry more class information."
     ),
     claims=[spatial_first],
 )
@@ -418,8 +418,8 @@ FIGURE_8_OBJECTS = Figure(
     title="Cluster purity of objects by layer",
     caption=(
         "Cluster purity is the share of objects that belong to the majority class of their "
-        "cluster. An object's feature is the mean of the tokens within its mask. Clusters are "
-        "those of k-means, as many as there are classes."
+        "cluster. An object's feature is the mean of the tokens within its mask. k-means makes "
+        "as many clusters as there are classes."
     ),
     claims=_cluster_claims("object", "objects", "8 left"),
 )
@@ -434,8 +434,8 @@ FIGURE_8_PARTS = FIGURE_8_OBJECTS.variant(
     title="Cluster purity of parts by layer",
     caption=(
         "Cluster purity is the share of parts that belong to the majority class of their "
-        "cluster. A part's feature is the mean of the tokens within its mask. Clusters are those "
-        "of k-means, as many as there are classes."
+        "cluster. A part's feature is the mean of the tokens within its mask. k-means makes as "
+        "many clusters as there are classes."
     ),
     claims=_cluster_claims("part", "parts", "8 right"),
 )

@@ -539,7 +539,7 @@ TABLE_1 = Figure(
     title="Best layer for k-NN classification",
     caption=(
         "Each point is the top-1 accuracy of a model's best layer, with its 95 % CI. The number "
-        "is the index of the layer. It is chosen on one half of the images and scored on the "
+        "is the index of this layer, which is chosen on one half of the images and scored on the "
         "other half."
     ),
 )
