@@ -100,8 +100,8 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
         features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
             holds its tokens or its feature map, with the positions of the grid.
         images: array of shape (example, height, width, channel), or a batched `tf.data.Dataset`.
-            Images may have any size, but all have the same one. They are normalised as the model
-            expects.
+            All images must have the same size, which may be any size. They are normalised as the
+            model expects.
         grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
             grid of `features`.
 

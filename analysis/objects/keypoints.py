@@ -208,7 +208,7 @@ def keypoint_correspondence(
     threshold: str = "image",
     similarity: str = "cosine",
 ) -> xr.Dataset:
-    """Share of keypoints whose most similar pixel in another image is the same keypoint.
+    """Share of keypoints whose most similar position in another image is the same keypoint.
 
     Both images of a pair are resized and padded to squares of the model's input size. A predicted
     keypoint is correct if its distance from the true one is at most a given fraction of the longer

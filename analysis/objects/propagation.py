@@ -204,7 +204,7 @@ def propagate(
         num_last: number of previous frames that are used in addition to the first frame.
         temperature: divisor of the cosines.
         top: number of tokens whose labels are averaged.
-        radius: largest number of rows, and of columns, between two tokens that are compared.
+        radius: largest distance between two compared tokens, in rows and in columns.
 
     Returns:
         float32 array of labels, of shape (frame, row, column, label). The labels of the first frame
@@ -274,8 +274,8 @@ def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: Any) -> np
     This follows DINO's protocol. First, the mask of the first frame is sampled at the centre of
     each token, and `propagate` computes the labels of all frames. Then the labels are enlarged
     bilinearly. In each frame, the values of each object, and of the background, are rescaled to [0,
-    1]. Each pixel gets the label with the largest value. Values are not rescaled if they differ by
-    rounding errors only, as they do if an object fills the frame.
+    1]. Each pixel gets the label with the largest value. If all values differ by rounding errors
+    only, as when an object fills the frame, they are not rescaled.
 
     Args:
         tokens: array of shape (frame, row, column, channel).

@@ -70,8 +70,9 @@ def cka_sensitivity(
         and `"pixels"`.
 
         * `share`: the part's share of the numerator of CKA.
-        * `without`: CKA without the part. It is 0 if a layer consists of this part only. An example
-          is a layer that rotates the pixels. Like any unbiased CKA, it may lie outside [-1, 1].
+        * `without`: CKA without the part. It is 0 if a layer consists only of the component or only
+          of the pixels, such as a rotation of the pixels. Like any unbiased CKA, it may lie outside
+          [-1, 1].
         * `change_stderr`: standard error of `without - cka` on the same images, a jackknife over
           batches.
 

@@ -60,8 +60,8 @@ def intrinsic_dimension(
         * `dimension` and `stderr`, of shape (measure, layer): the values and their standard errors,
           computed from `leave_one_out` by the jackknife.
         * `leave_one_out`, of shape (batch, measure, layer): the values without each of 10 groups of
-          images. It allows paired comparisons of models. Participation ratio and effective rank
-          without a group are first-order approximations.
+          images. It allows paired comparisons of models. For the participation ratio and the
+          effective rank, these values are first-order approximations.
         * The attribute `duplicates` is the largest number of images, over all layers, whose
           features equal those of another image. TwoNN leaves such images out.
 

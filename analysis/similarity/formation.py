@@ -148,9 +148,9 @@ class FormationRecorder(Recorder):
     averaging are measured.
 
     With a folder, a killed run can resume: `formation-state/` holds the two latest records. Put
-    this callback before the callback that saves the weights. The saved weights may then be one
-    epoch older than the last record, which a resumed run allows. With several workers, only the
-    first one writes.
+    this callback before the callback that saves the weights. A killed run may then have weights
+    that are one epoch older than the last record. It can still resume. With several workers, only
+    the first one writes.
 
     Args:
         features: callable from images to `{layer: tensor}` that shares the weights of the model

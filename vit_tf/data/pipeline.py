@@ -73,9 +73,9 @@ def load(
     `splits=("all",)` reads every image.
 
     All images of a split may also be in one folder, without folders for classes. A text file then
-    holds the classes of the images. This file is in the folder, or next to it under the name of the
-    folder. Therefore, Tiny ImageNet and ImageNet open as released. Without such a file, all labels
-    are -1.
+    holds the classes of the images. This file is in the folder, or next to it with the folder's
+    name in its own name (such as `val.txt` for the folder `val`). Tiny ImageNet and ImageNet open
+    as released. Without such a file, all labels are -1.
 
     Args:
         name: `"digits"` (the digits of scikit-learn, without a download), `"shapes"` or

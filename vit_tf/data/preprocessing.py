@@ -23,8 +23,7 @@ ROUNDINGS = ("even", "down")
 class Preprocessing:
     """Preprocessing of images: resizes and crops them, then computes `(image / 255 - mean) / std`.
 
-    A `Preprocessing` is called on an image, such as `Preprocessing.from_range((224, 224), 0,
-    1)(image)`.
+    To preprocess an image, call the object: `Preprocessing.from_range((224, 224), 0, 1)(image)`.
 
     Args:
         size: (height, width) to which images are resized, in pixels. None keeps the size of each

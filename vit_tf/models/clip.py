@@ -22,7 +22,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 class CLIPViT(ImageEncoder):
     """The Vision Transformer of CLIP, with a tap for every intermediate activation.
 
-    It differs from `ViT` in the following. There is a normalisation layer before the first block.
+    It differs from `ViT` in several ways. There is a normalisation layer before the first block.
     Patches are embedded without a bias. GELU has its quick form, and epsilon is 1e-5. A linear
     layer projects the class token to the joint embedding space of images and texts (section 2.4).
 

@@ -123,9 +123,8 @@ def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
     """A ViT trained with a CLS token localizes better than one with global average pooling.
 
     For a token in the last layer, share of the other patches that are less similar to it (by CKA)
-    than its own patch. The CLS model's share minus the average-pooling model's share is computed
-    for trained and for untrained models. The untrained difference is subtracted from the trained
-    difference.
+    than its own patch. The value is the share of the CLS model minus the share of the
+    average-pooling model. The same difference for untrained models is subtracted.
 
     As `vit_localizes_more`.
     """

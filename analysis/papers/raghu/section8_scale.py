@@ -117,10 +117,10 @@ def data_hunger(similarity: xr.Dataset) -> Estimate:
 def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate:
     """Higher layers of larger models need more training data.
 
-    Loss of CKA due to less data: the larger ViT's loss minus the smaller ViT's loss. To compute a
-    loss, a second seed trained on all data and a model trained on the smallest fraction are each
-    compared with the model trained on all data, by the mean CKA over the upper half of the blocks.
-    The loss is the second seed's CKA minus the CKA of the model trained on the smallest fraction.
+    Loss of similarity due to less data: the loss of the larger ViT minus the loss of the smaller
+    ViT. Similarity is the mean CKA with the model trained on all data, over the upper half of the
+    blocks. The loss is the similarity of a second seed trained on all data minus the similarity of
+    the model trained on the smallest fraction.
 
     The second seeds are the control: even on all data, two runs of a larger model may differ more
     than two runs of a smaller model.
