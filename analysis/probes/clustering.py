@@ -43,10 +43,10 @@ def clustering(
 
     Two other scores are the normalised mutual information (NMI), that is, the mutual information
     divided by the mean of both entropies, and the adjusted Rand index (ARI), which is adjusted for
-    chance (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25). Purity and
-    the chance level of NMI grow with the number of clusters. The chance level of purity is at least
-    the share of the largest class, so compare purity with a baseline. By default, there are as many clusters as classes, as in Walmer et al. 2023, who use
-    50 clusters for 50 classes.
+    chance (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25). Purity and the chance
+    level of NMI grow with the number of clusters. The chance level of purity is at least the share
+    of the largest class, so compare purity with a baseline. By default, there are as many clusters
+    as classes, as in Walmer et al. 2023, who use 50 clusters for 50 classes.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
