@@ -37,16 +37,16 @@ from picture_models import (
     weights,
 )
 from PIL import Image
-from skimage import data
 from sklearn.linear_model import LogisticRegression
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.checkpoints.released import BUNDLED
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
 LARGE = 55_000  # bytes
-# A picture of few colours shows steps in a photograph, which the first picture should not.
-LARGE_HOME = 400_000
+# A picture of few colours shows steps in a photograph.
+WITH_PHOTOGRAPHS, LARGE_PHOTOGRAPH = ("home", "photo_attention", "photo_pca"), 400_000
 plt.rcParams.update({"savefig.dpi": 76, "savefig.bbox": "tight"})
 
 
@@ -373,19 +373,22 @@ def dense_features():
     return axes[0, 0]
 
 
+HEADS = ((2, 1), (3, 2), (3, 3), (4, 1))  # (block, head) that attend to parts of the cat
+
+
 @cache
 def cat():
-    """A photograph of a cat, 220 pixels a side, and what the models receive of it."""
-    photograph = data.cat()[40:260, 60:280]
-    small = Image.fromarray(photograph).resize((32, 32), Image.Resampling.BICUBIC)
-    return photograph, np.asarray(small, "float32")[None] / 127.5 - 1
+    """A photograph of a cat, 300 pixels a side, and what the models receive of it."""
+    photograph = Image.open(BUNDLED / "cat.jpg")
+    small = photograph.resize((32, 32), Image.Resampling.BICUBIC)
+    return np.asarray(photograph), np.asarray(small, "float32")[None] / 127.5 - 1
 
 
 def overlay(axis, values):
     """The cat under values on the grid, whose opacity grows with them."""
     axis.imshow(cat()[0])
     shares = values / values.max()
-    axis.imshow(shares, "autumn", alpha=0.85 * shares, extent=(0, 220, 220, 0), vmin=0)
+    axis.imshow(shares, "magma", alpha=0.1 + 0.65 * shares, extent=(0, 300, 300, 0), vmin=0)
     axis.set(xticks=[], yticks=[])
 
 
@@ -396,10 +399,10 @@ def cls_attention():
 
 
 def photo_attention():
-    _, axes = plt.subplots(2, 2, figsize=(4.2, 4.2), layout="constrained")
-    for head, axis in enumerate(axes.flat):
-        overlay(axis, cls_attention()[0, head])
-        axis.set_title(f"block00, head {head}")
+    _, axes = plt.subplots(2, 2, figsize=(5, 5.2), layout="constrained")
+    for (block, head), axis in zip(HEADS, axes.flat, strict=True):
+        overlay(axis, cls_attention()[block, head])
+        axis.set_title(f"block {block}, head {head}")
     return axes[0, 0]
 
 
@@ -431,33 +434,26 @@ def photo_lens():
 
 def home():
     """Attention of four heads on a photograph, and CKA within a ViT and a ResNet."""
-    photograph = data.cat()[:, 60:360]
-    model = vit_tf.load_pretrained("vit-tiny-imagenet")
-    small = Image.fromarray(photograph).resize((64, 64), Image.Resampling.BICUBIC)
-    shown = np.asarray(small, "float32")[None] / 127.5 - 1
-    maps = analysis.attention_maps(analysis.mean_attention(model, shown)).values
     figure, axes = plt.subplot_mosaic(
-        [["photo", "photo", 0, 1, "vit", "bit"], ["photo", "photo", 2, 3, "vit", "bit"]],
-        figsize=(16, 4.4),
-        width_ratios=[1.1, 1.1, 1.1, 1.1, 2.1, 2.1],
+        [["photo", "photo", 0, 1, "vit"], ["photo", "photo", 2, 3, "bit"]],
+        figsize=(11.5, 4.8),
+        width_ratios=[1, 1, 1, 1, 1.05],
         layout="constrained",
     )
-    axes["photo"].imshow(photograph)
-    axes["photo"].set(xticks=[], yticks=[], title="a photograph of a cat")
-    grey, extent = photograph.mean(axis=-1), (0, 300, 300, 0)
-    for panel, (block, head) in enumerate(((0, 0), (2, 3), (4, 0), (5, 3))):
-        axis, shares = axes[panel], maps[block, head] / maps[block, head].max()
-        axis.imshow(grey, "gray", vmin=0, vmax=255)
-        opacity = 0.15 + 0.75 * shares
-        axis.imshow(shares, "inferno", alpha=opacity, extent=extent, interpolation="bicubic")
-        axis.set(xticks=[], yticks=[])
-        axis.set_title(f"block {block}, head {head}", fontsize=10)
+    axes["photo"].imshow(cat()[0])
+    axes["photo"].set(xticks=[], yticks=[])
+    axes["photo"].set_title("photograph", fontsize=15)
+    for panel, (block, head) in enumerate(HEADS):
+        overlay(axes[panel], cls_attention()[block, head])
+        axes[panel].set_title(f"block {block}, head {head}", fontsize=15)
     for kind, name in (("ViT", "vit"), ("ResNet", "bit")):
         similarity = analysis.cka(sums(name), test_images())["cka"]
         drawn = axes[name].imshow(similarity, "magma", vmin=0, vmax=1, origin="lower")
-        axes[name].set(xticks=[], yticks=[], xlabel="layer", ylabel="layer")
-        axes[name].set_title(f"similarity of layers, {kind}")
-    figure.colorbar(drawn, ax=axes["bit"], label="CKA", shrink=0.8)
+        axes[name].set(xticks=[], yticks=[])
+        axes[name].set_xlabel("layer", fontsize=13)
+        axes[name].set_ylabel("layer", fontsize=13)
+        axes[name].set_title(f"CKA, {kind}", fontsize=15)
+    figure.colorbar(drawn, ax=[axes["vit"], axes["bit"]], shrink=0.8)
     return axes["photo"]
 
 
@@ -493,7 +489,7 @@ def save(name, draw):
         picture = Image.open(file).convert("RGB")
         size, drawn = file.stat().st_size, picture
     for colours in (256, 64, 32):
-        if size > (LARGE_HOME if name == "home" else LARGE):
+        if size > (LARGE_PHOTOGRAPH if name in WITH_PHOTOGRAPHS else LARGE):
             picture = drawn.quantize(colours, dither=Image.Dither.NONE)
         picture.save(PICTURES / file.name, optimize=True)
         size = (PICTURES / file.name).stat().st_size

@@ -23,7 +23,7 @@ def code_of(page):
 @pytest.fixture
 def readers_folder(tmp_path):
     """What pages assume that a reader has: `mine.keras`, `cat.jpg` and the folder `photos`."""
-    photograph = Image.open(ROOT / "docs/natural/ship.png").convert("RGB").resize((320, 300))
+    photograph = Image.open(ROOT / "vit_tf/checkpoints/zoo/cat.jpg").resize((320, 300))
     photograph.save(tmp_path / "cat.jpg")
     (tmp_path / "photos").mkdir()
     for number in range(12):
