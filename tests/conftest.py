@@ -1,4 +1,4 @@
-"""One TensorFlow process for the whole suite, with two logical CPUs standing in for two devices."""
+"""What all tests share: two logical CPUs that stand in for two devices, their order, fixtures."""
 
 import collections
 import gc
@@ -10,11 +10,6 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 import numpy as np
 import pytest
-import tensorflow as tf
-
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-)
 
 # What takes longest goes first, or one process would wait for the other at the end.
 LONGEST = (
@@ -37,7 +32,22 @@ LONGEST = (
     "tests/analysis/similarity/test_formation.py",
     "tests/benchmarks/test_fault_injection.py",
     "tests/vit_tf/distribute/test_distribute.py",
+    "tests/vit_tf/common/test_backend.py",
+    "tests/analysis/report/test_rendering.py",
+    "tests/analysis/engine/test_training_recorder.py",
+    "tests/analysis/engine/test_features.py",
 )
+
+
+def pytest_configure(config):
+    """Give TensorFlow two logical CPUs, in each process that runs tests."""
+    # The process that hands them out to others need not import it, which takes seconds.
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 
 @pytest.fixture
