@@ -78,6 +78,24 @@ def spared_by_the_garbage_collector():
     gc.set_threshold(50_000, 20, 100)
 
 
+@pytest.fixture(scope="module")
+def without_xla():
+    """Keras compiles no training or prediction by XLA, as it does of its own accord.
+
+    That is most of what a short one costs. For files about what surrounds the computation, such as
+    logs and states: that XLA computes the same is tested in `vit_tf/models/test_xla.py`.
+    """
+    import keras
+    from keras.src.trainers import trainer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "model_supports_jit", lambda model: False)
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile()
+        assert not model.jit_compile
+        yield
+
+
 @pytest.fixture(autouse=True)
 def figures_closed():
     """No test leaves a figure open."""

@@ -8,6 +8,8 @@ import xarray as xr
 
 from vit_tf import analysis
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 
 @keras.saving.register_keras_serializable("recorder")
 class Small(keras.Model):

@@ -19,6 +19,8 @@ from vit_tf.scripts import train as train_script
 from vit_tf.training import checkpointing
 from vit_tf.training.objectives import SoftmaxCrossEntropy
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 IMAGES = np.random.default_rng(1).normal(size=(24, 8, 8, 1)).astype("float32")
 LABELS = np.arange(24) % 3
 TAPS = ("embedding", "block*/mlp/sum")

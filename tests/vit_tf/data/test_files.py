@@ -26,6 +26,8 @@ from vit_tf.scripts import evaluate
 from vit_tf.training import checkpointing
 from vit_tf.training.recipes import Recipe
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 PLACES = ("ram://bucket", "memory://bucket")  # TensorFlow's and fsspec's
 
 

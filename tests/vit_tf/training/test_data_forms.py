@@ -9,6 +9,8 @@ from training_runs import assert_same_weights, kill_at, read_log
 import vit_tf
 from vit_tf.training.evaluation import majority_accuracy, top_k_accuracy
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(-1, 1, (40, 4, 4, 1)).astype("float32")
 LABELS = RNG.integers(3, size=40).astype("int32")

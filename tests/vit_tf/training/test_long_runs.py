@@ -14,6 +14,8 @@ from vit_tf.training import checkpointing
 from vit_tf.training.recipes import Recipe
 from vit_tf.training.runs import _between, train
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 STEPS = 4  # in each of 3 epochs of 60 images in batches of 16, validated on 20
 
 

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_runs import assert_same_weights, kill_at, make_data, newest_state
 
 import vit_tf
 from vit_tf.distribute import strategy
@@ -20,7 +19,6 @@ from vit_tf.training.optimizers import (
     layer_factors,
 )
 from vit_tf.training.recipes import Recipe
-from vit_tf.training.runs import train
 
 STEPS, RATE, DECAY = 12, 0.05, 0.3
 SHAPES = {"block00/kernel": (4, 3), "block00/bias": (3,), "head/kernel": (3, 2)}
@@ -253,29 +251,6 @@ def test_accumulation_needs_one_replica():
             Recipe(gradient_accumulation_steps=4).compile(model, 9)
     assert "gradient_accumulation_steps" not in Recipe().to_config()
     assert Recipe(gradient_accumulation_steps=2).to_config()["gradient_accumulation_steps"] == 2
-
-
-@pytest.mark.slow
-def test_a_run_with_muon_resumes_bit_for_bit(tmp_path, monkeypatch):
-    """Killed in a step, with an average of weights, and gradients of two batches an update."""
-    settings = {"optimizer": "muon", "epochs": 2, "ema": 0.6, "gradient_accumulation_steps": 2}
-    recipe = Recipe(layer_decay=0.5, learning_rate=0.01, warmup_steps=0, **settings)
-
-    def run(folder):
-        keras.utils.set_random_seed(3)
-        data = make_data()
-        model = vit_tf.ViT((4, 4, 1), 2, 2, 2, 8, 16, 3, dropout_rate=0.2)
-        return model, train(model, recipe, *data, folder, verbose=0, save_every=1)
-
-    model, history = run(tmp_path / "uninterrupted")
-    assert isinstance(model.optimizer, Muon) and model.optimizer.momentum == 0.95
-    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        kill_at(context, "on_train_batch_end", 8)
-        run(tmp_path / "killed")
-    assert newest_state(tmp_path / "killed") == "epoch-0001-step-000002.npz"
-    resumed, again = run(tmp_path / "killed")
-    assert again == history
-    assert_same_weights(resumed, model)
 
 
 @pytest.mark.parametrize(

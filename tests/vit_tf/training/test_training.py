@@ -28,8 +28,11 @@ import vit_tf
 from vit_tf import load_model
 from vit_tf.data.files import PARTIAL
 from vit_tf.distribute.strategies import strategy
+from vit_tf.training.optimizers import Muon
 from vit_tf.training.recipes import Recipe
 from vit_tf.training.runs import checkpointing, train
+
+pytestmark = pytest.mark.usefixtures("without_xla")
 
 RECIPE = Recipe(epochs=5, learning_rate=0.01, warmup_epochs=1.5, ema=0.6, shift=1)
 
@@ -233,6 +236,29 @@ def test_a_run_resumes_within_an_accumulation_of_gradients(tmp_path, monkeypatch
         run(tmp_path / "killed", recipe, save_every=1)
     assert newest_state(tmp_path / "killed") == "epoch-0001-step-000002.npz"
     resumed, again = run(tmp_path / "killed", recipe, save_every=1)
+    assert again == history
+    assert_same_weights(resumed, model)
+
+
+@pytest.mark.slow
+def test_a_run_with_muon_resumes_bit_for_bit(tmp_path, monkeypatch):
+    """Killed in a step, with an average of weights, and gradients of two batches an update."""
+    settings = {"optimizer": "muon", "epochs": 2, "ema": 0.6, "gradient_accumulation_steps": 2}
+    recipe = Recipe(layer_decay=0.5, learning_rate=0.01, warmup_steps=0, **settings)
+
+    def run(folder):
+        keras.utils.set_random_seed(3)
+        data = make_data()
+        model = vit_tf.ViT((4, 4, 1), 2, 2, 2, 8, 16, 3, dropout_rate=0.2)
+        return model, train(model, recipe, *data, folder, verbose=0, save_every=1)
+
+    model, history = run(tmp_path / "uninterrupted")
+    assert isinstance(model.optimizer, Muon) and model.optimizer.momentum == 0.95
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        kill_at(context, "on_train_batch_end", 8)
+        run(tmp_path / "killed")
+    assert newest_state(tmp_path / "killed") == "epoch-0001-step-000002.npz"
+    resumed, again = run(tmp_path / "killed")
     assert again == history
     assert_same_weights(resumed, model)
 
