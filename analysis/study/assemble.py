@@ -495,7 +495,7 @@ def _summaries(models: list[StudyModel], rows: Sequence[dict[str, Any]]) -> list
     return summaries
 
 
-MOST_SHOWN = 12  # images on the page
+MOST_SHOWN = 9  # images on the page, one row of a wide screen
 
 
 def _shown_images(models: Sequence[StudyModel], data: Data) -> tuple[list[ShownImage], LeftOut]:

@@ -495,4 +495,4 @@ def test_measured_images_stand_with_their_labels_and_predictions(tmp_path):
     guesses = [span for span in page.all("span") if "guess" in span.get("class", "")]
     assert [span["title"] for span in guesses] == ["ViT", "BiT", "ViT"]
     assert ["wrong" in span["class"] for span in guesses] == [True, False, False]
-    assert "<cat>✗dog(91%)✓<cat>(50%)hen(30%)" in "".join(page.text.split())
+    assert "<cat>✗dog91%✓<cat>50%hen30%" in "".join(page.text.split())

@@ -258,7 +258,7 @@ def test_the_first_images_are_shown_with_what_each_model_predicts():
     ]
     few = tf.data.Dataset.from_tensor_slices((images, labels)).batch(20)
     shown, failed = assemble._shown_images(models, SimpleNamespace(few=few, labelled=True))
-    assert len(shown) == 12 and [title for title, _ in failed] == ["Predictions"]
+    assert len(shown) == 9 and [title for title, _ in failed] == ["Predictions"]
     shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     for index, image in enumerate(shown):
         first, turned = image.predictions
