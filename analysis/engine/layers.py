@@ -100,13 +100,11 @@ def sublayers(taps: Iterable[str]) -> list[str]:
 
 
 def _outputs(model: _Model) -> list[str]:
-    return _without_constant_cls(model, model.representations())
-
-
-def _without_constant_cls(model: _Model, taps: list[str]) -> list[str]:
-    """The taps without an embedding whose CLS token is missing, or the same for all images."""
+    """The representations, without an embedding whose CLS token is the same for all images."""
+    taps = model.representations()
     if not model.grid or not model.grid.prefix or len(taps) < 2:
         return taps
+    # The output of a patch convolution is a map, to which no CLS token has been added yet.
     is_map = len(model.shapes.get(taps[0], ())) == 3
     return taps[1:] if is_map or "embed" in taps[0] else taps
 

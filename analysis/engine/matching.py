@@ -49,7 +49,13 @@ def match_maps(
 
     def matched(taps: Taps) -> dict[str, tf.Tensor]:
         for tap, values in taps.items():
-            _require_divisible(tap, values.shape, grid)
+            shape = values.shape
+            if shape.rank != 4 or shape[1] % grid.rows or shape[2] % grid.columns:
+                raise ValueError(
+                    "Expected maps of shape (example, row, column, channel) with rows a multiple "
+                    f"of {grid.rows} and columns of {grid.columns}. "
+                    f"Received: {tap!r} of shape {tuple(shape)}"
+                )
         width = channels or list(taps.values())[-1].shape[-1]
         return {
             tap: _match_map(values, grid.rows, grid.columns, width) for tap, values in taps.items()
@@ -68,12 +74,3 @@ def _match_map(values: tf.Tensor, rows: int, columns: int, channels: int) -> tf.
     patches = tf.nn.space_to_depth(values, side) if side > 1 else values
     # Several times faster than a mean over two axes of patches that are split.
     return tf.nn.avg_pool2d(patches, pooled, pooled, "VALID")
-
-
-def _require_divisible(tap: str, shape: tf.TensorShape, grid: TokenGrid) -> None:
-    """Raises a `ValueError` unless the shape is that of a map that the grid divides."""
-    if shape.rank != 4 or shape[1] % grid.rows or shape[2] % grid.columns:
-        raise ValueError(
-            "Expected maps of shape (example, row, column, channel) with rows a multiple of "
-            f"{grid.rows} and columns of {grid.columns}. Received: {tap!r} of shape {tuple(shape)}"
-        )

@@ -7,9 +7,8 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
-from ..engine.results import describe, expect_array, expect_results, expect_variable
+from ..engine.results import Result, describe, expect_array, expect_results, expect_variable
 from .primitives import entitle
-from .style import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

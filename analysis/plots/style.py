@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 import xarray as xr
 
-from ..engine.results import expect_variable
+from ..engine.results import Result, expect_variable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.legend import Legend
     from matplotlib.typing import ColorType
 
-Result: TypeAlias = xr.DataArray | xr.Dataset
 ResultT = TypeVar("ResultT", xr.DataArray, xr.Dataset, Result)
 # One result, or a dict from label to several.
 Arrays: TypeAlias = xr.DataArray | dict[str, xr.DataArray]

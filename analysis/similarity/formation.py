@@ -194,7 +194,9 @@ class FormationRecorder(Recorder):
         if not callable(features):
             raise ValueError(f"{EXPECTED}. Received: {features!r}")
         measure = {"formation": self._formation}
-        super().__init__(measure, _batches(images), every, folder, log_dir)
+        batches = as_dataset(images).as_numpy_iterator()
+        arrays = [batch[0] if isinstance(batch, tuple) else batch for batch in batches]
+        super().__init__(measure, arrays, every, folder, log_dir)
         self._features, self._l2 = features, l2
         self._sizes = np.array([len(batch) for batch in self._images])
         if min(self._sizes, default=0) < LEAST_EXAMPLES:
@@ -372,12 +374,6 @@ def _compiled(step: Callable[[tf.Tensor], Any], images: np.ndarray) -> Callable[
     """A function of batches like `images`, of any number, traced once."""
     spec = tf.TensorSpec([None, *images.shape[1:]], images.dtype)
     return tf.function(step, input_signature=[spec], autograph=False)
-
-
-def _batches(images: Images) -> list[np.ndarray]:
-    """The batches of a data set of images, or of images and labels, as arrays."""
-    batches = as_dataset(images).as_numpy_iterator()
-    return [batch[0] if isinstance(batch, tuple) else batch for batch in batches]
 
 
 def _read_probes(train: Any, test: Any, num_classes: int) -> tuple[Probes, Probes, int]:

@@ -160,7 +160,14 @@ def similarities(
         x, y = (varies[side] for side in sides(layers))
         value, stderr = (part[:, x][:, :, y] for part in estimates)
         coords = {"measure": names} | varying
-        _warn_unknown(selected, value, coords["layer_x"])
+        for measure, unknown in zip(selected, np.isnan(value), strict=True):
+            pairs = zip(coords["layer_x"], unknown, strict=True)
+            if layers_without := [layer for layer, row in pairs if row.any()]:
+                warnings.warn(
+                    f"{measure.name} is NaN for {unknown.sum()} of {unknown.size} pairs of layers, "
+                    f"{measure.unknown}: those with {format_list(layers_without)}",
+                    stacklevel=2,
+                )
         dims = tuple(coords)
         variables = {
             "similarity": variable(dims, value, "measures of similarity"),
@@ -223,14 +230,3 @@ def _chosen(measures: Sequence[str | Measure] | None, tokens: str | None) -> lis
             f"Expected measures of single vectors with tokens={tokens!r}. Received: {names}"
         )
     return selected
-
-
-def _warn_unknown(selected: Sequence[Measure], values: np.ndarray, layers_x: Sequence[str]) -> None:
-    """A warning for each measure that some pairs of layers have no value of."""
-    for measure, bad in zip(selected, np.isnan(values), strict=True):
-        if layers := [layer for layer, row in zip(layers_x, bad, strict=True) if row.any()]:
-            warnings.warn(
-                f"{measure.name} is NaN for {bad.sum()} of {bad.size} pairs of layers, "
-                f"{measure.unknown}: those with {format_list(layers)}",
-                stacklevel=2,
-            )

@@ -626,12 +626,17 @@ def _result(
         value, low, high = estimate.value, estimate.low, estimate.high
         has_interval = bool(np.isfinite([low, high]).all())
         outcome = decide(low, high, claim, untrained)
-        text = " ".join(
-            filter(None, [_described(claim, estimate.how, has_interval), *_notes(claim, estimate)])
-        )
+        # The definition of the value and of its interval, or why there is none.
+        word = "Interval" if has_interval else "No interval"
+        text = f"{claim.explanation} {word}: {estimate.how.removeprefix('no interval: ')}."
         if claim.about == RUNS:
             outcome = ONE_RUN
+            text += (
+                " One run of each model does not show what is due to the seed: combine reports of "
+                f"at least {LEAST_RUNS} seeds with vit-tf scorecard."
+            )
         else:
+            text = " ".join(filter(None, [text, _remedy(claim, estimate, "images")]))
             needed = _needed(claim, estimate)
     of_models = filter(None, map(assignment.get, _roles(claim) if several else ()))
     return Result(
@@ -668,22 +673,6 @@ def decide(
     if outcome == REPLICATES and untrained and is_beyond(float(np.mean(untrained)), *where):
         return UNTRAINED_TOO
     return outcome
-
-
-def _described(claim: Claim, how: str, has_interval: bool) -> str:
-    """The definition of a value and of its interval, or why there is none."""
-    word = "Interval" if has_interval else "No interval"
-    return f"{claim.explanation} {word}: {how.removeprefix('no interval: ')}."
-
-
-def _notes(claim: Claim, estimate: Estimate) -> list[str]:
-    """What else there is to know about an outcome, as sentences."""
-    if claim.about == RUNS:
-        return [
-            "One run of each model does not show what is due to the seed: combine reports of at "
-            f"least {LEAST_RUNS} seeds with vit-tf scorecard."
-        ]
-    return [_remedy(claim, estimate, "images")]
 
 
 def _needed(claim: Claim | SimpleNamespace, estimate: Estimate) -> float:

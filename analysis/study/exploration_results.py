@@ -435,15 +435,14 @@ def token_norms(
     tokens: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
 ) -> dict[str, xr.Dataset]:
     """Euclidean norm of every token, and of those without a position, by layer."""
-    return {layer: _norms_of(x, prefix.get(layer)) for layer, x in tokens.items()}
-
-
-def _norms_of(x: np.ndarray, prefix: np.ndarray | None) -> xr.Dataset:
     facts = {"long_name": "Euclidean norm", "units": "activation"}
-    values: dict[str, Any] = {"norm": (("example", "row", "column"), _lengths(x), facts)}
-    if prefix is not None and prefix.shape[1]:
-        values["prefix_norm"] = (("example", "token"), _lengths(prefix), facts)
-    return xr.Dataset(values)
+    norms = {}
+    for layer, x in tokens.items():
+        values: dict[str, Any] = {"norm": (("example", "row", "column"), _lengths(x), facts)}
+        if layer in prefix and prefix[layer].shape[1]:
+            values["prefix_norm"] = (("example", "token"), _lengths(prefix[layer]), facts)
+        norms[layer] = xr.Dataset(values)
+    return norms
 
 
 def _lengths(x: np.ndarray) -> np.ndarray:

@@ -21,7 +21,6 @@ from vit_tf.common.names import join_words
 from ..engine.failures import explain, message_of
 from ..engine.feature_taps import choose
 from ..engine.results import name_models
-from ..engine.roles import Features
 from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import Statistic, pass_of_copies, this_worker
 from ..engine.traces import (
@@ -313,8 +312,12 @@ def measure_all(
     """
     table = with_inputs(wanted)
     keys = {}
-    for name, measurement in table.items():
-        keys[name] = _key(measurement, data, keys)
+    for name, m in table.items():
+        # All that a result is made of: models, data, parameters, code and inputs.
+        code = code_of([*m.functions, __name__], NOT_MEASURING)
+        inputs = [keys[source.name] for source in m.before]
+        facts = data.facts_of(m.reads)
+        keys[name] = fingerprint(m.identity, base_code(), code, facts, inputs)
     results = {
         name: load(folder / f"{name}.nc", keys[name]) if m.saved else None
         for name, m in table.items()
@@ -376,14 +379,6 @@ NOT_MEASURING = tuple(
 )
 
 
-def _key(measurement: Measurement, data: Data, keys: dict[str, str]) -> str:
-    """`fingerprint` of all that a result is made of: models, data, parameters, code and inputs."""
-    code = code_of([*measurement.functions, __name__], NOT_MEASURING)
-    inputs = [keys[source.name] for source in measurement.before]
-    facts = data.facts_of(measurement.reads)
-    return fingerprint(measurement.identity, base_code(), code, facts, inputs)
-
-
 def _missing(table: dict[str, Measurement], results: dict[str, Any]) -> list[Measurement]:
     """Saved measurements without a result, each after the inputs that have none either."""
 
@@ -413,7 +408,11 @@ def _schedule(missing: Iterable[Measurement]) -> list[Pass]:
         else:
             firsts, copies = _apart(ready)
             groups = [[m] for m in firsts]
-        new_passes = [_pass_of(group, _copies_of_group(group, copies)) for group in groups]
+        new_passes = []
+        for group in groups:
+            copies_of_group = _copies_of_group(group, copies)
+            more = " and untrained copies" if copies_of_group else ""
+            new_passes.append(Pass(f"{_title(group)}{more}", group, copies_of_group))
         schedule += new_passes
         done = {m.name for together in new_passes for m in together.every_measurement}
         waiting = [m for m in waiting if m.name not in done]
@@ -456,12 +455,6 @@ def _copies_of_group(
             replaced.update(pairs)
             of_copy[first.name] = copy
     return [of_copy for _, of_copy in sets]
-
-
-def _pass_of(measurements: list[Measurement], copies: list[dict[str, Measurement]]) -> Pass:
-    """The `Pass` of some measurements and their copies."""
-    title = _title(measurements)
-    return Pass(f"{title} and untrained copies" if copies else title, measurements, copies)
 
 
 def _title(measurements: Sequence[Measurement]) -> str:
@@ -548,12 +541,11 @@ def _make(
     """Dict from each measurement, made together, to what finishes it; sets that fail are halved."""
     measurements, fed = list(measurements), {}
     for m in [*measurements, *(m for copy in copies for m in copy.values())]:
-        try:
-            fed[m.name] = _inputs(m, data, results, problems)
-        except InputFailed as error:
-            problems[m.name] = str(error)
-        except Exception as error:
-            problems[m.name] = _reason(error, m)
+        failures = [problems[source.name] for source in m.before if source.name in problems]
+        if failures:
+            problems[m.name] = failures[0]
+        else:
+            fed[m.name] = [data if s is DATA else results[s.name] for s in m.inputs]
     able = [m for m in measurements if m.name in fed]
     able_copies = [
         {name: m for name, m in copy.items() if name in fed and m.name in fed} for copy in copies
@@ -592,10 +584,6 @@ def _make(
     return finishes | _make(left, data, results, problems) if left else finishes
 
 
-class InputFailed(Exception):
-    """Why a measurement that another one is fed by failed."""
-
-
 def _reason(error: Exception, measurement: Measurement) -> str:
     """Why a measurement failed, as a sentence."""
     _require_one_worker(error)
@@ -606,16 +594,6 @@ def _require_one_worker(error: Exception) -> None:
     """Raises an error that one of several workers may have alone: the others would wait for it."""
     if not isinstance(error, ValueError) and this_worker(tf.distribute.get_strategy())[1] > 1:
         raise error
-
-
-def _inputs(
-    m: Measurement, data: Data, results: dict[str, Any], problems: dict[str, str]
-) -> list[Any]:
-    """The inputs of a measurement; an `InputFailed` where one is not there."""
-    for other in m.before:
-        if other.name in problems:
-            raise InputFailed(problems[other.name])
-    return [data if other is DATA else results[other.name] for other in m.inputs]
 
 
 def _shared_pass(
@@ -633,10 +611,10 @@ def _shared_pass(
     for (model, _), names in taps.items():
         of_models.setdefault(model, {}).update(names)
     features = {model: model.features(*names) for model, names in of_models.items()}
-    views = {
-        (model, view): _viewed(model, view, features[model], names, data)
-        for (model, view), names in taps.items()
-    }
+    views = {}
+    for (model, view), names in taps.items():
+        of_model = features[model]
+        views[model, view] = view(model, choose(of_model, names), data) if view else of_model
     requests = {}
     for m in measurements:
         looked_at = zip(m.models, m.taps, strict=True)
@@ -687,13 +665,3 @@ def _substitutes(
         handles += [variable.handle for variable in fed]
         others += [variable.handle for variable in fed_to_copy]
     return substitutes_of(handles, others)
-
-
-def _viewed(
-    model: StudyModel,
-    view: Callable[..., Any] | None,
-    features: Features,
-    names: Sequence[str],
-    data: Data,
-) -> Features:
-    return features if view is None else view(model, choose(features, names), data)

@@ -182,7 +182,13 @@ def load_pretrained(
     """
     options = LoadOptions(num_classes, _image_shape(image_shape), pooling, num_heads)
     options = dataclasses.replace(options, preprocessing=preprocessing, activation=activation)
-    _check(options)
+    if pooling is not None:
+        check_pooling(pooling)
+    for number, value, least in (("num_classes", num_classes, 0), ("num_heads", num_heads, 1)):
+        if value is not None and (not isinstance(value, Integral) or value < least):
+            raise ValueError(
+                f"Expected {number} to be at least {least}. Received: {number}={value!r}"
+            )
     if positions is not None:
         lookup("positions", positions, METHODS)
     if activation is not None:
@@ -273,15 +279,6 @@ def _image_shape(image_shape: Iterable[int] | None) -> tuple[int, ...] | None:
             f"Received: image_shape={image_shape!r}"
         )
     return shape
-
-
-def _check(options: LoadOptions) -> None:
-    if options.pooling is not None:
-        check_pooling(options.pooling)
-    for name, least in (("num_classes", 0), ("num_heads", 1)):
-        value = getattr(options, name)
-        if value is not None and (not isinstance(value, Integral) or value < least):
-            raise ValueError(f"Expected {name} to be at least {least}. Received: {name}={value!r}")
 
 
 def _convert(archive: CheckpointFile | Folder, options: LoadOptions) -> Conversion:

@@ -262,7 +262,9 @@ class Checkpoint:
     def path(self) -> str:
         """Where the file is looked for, and put when it is downloaded from a bucket."""
         extension = os.path.splitext(self.url)[1]
-        return os.path.join(_folder(), self.name.replace("/", "--") + extension)
+        # As Keras finds its folder, without importing it.
+        home = os.environ.get("KERAS_HOME", os.path.join(os.path.expanduser("~"), ".keras"))
+        return os.path.join(home, "vit_tf", self.name.replace("/", "--") + extension)
 
 
 def list_pretrained(pattern: str = "*") -> list[str]:
@@ -351,11 +353,6 @@ def _download(checkpoint: Checkpoint) -> str:
 
     folder, file = os.path.split(checkpoint.path)
     return get_file(file, checkpoint.url, cache_dir=os.path.dirname(folder), cache_subdir="vit_tf")
-
-
-def _folder() -> str:
-    home = os.environ.get("KERAS_HOME", os.path.join(os.path.expanduser("~"), ".keras"))
-    return os.path.join(home, "vit_tf")
 
 
 def timm_activation(name: str) -> str:

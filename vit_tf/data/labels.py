@@ -12,7 +12,9 @@ def require_label_type(
     labels: np.ndarray | tf.Tensor | tf.TensorSpec, num_classes: int | None = None, subset: str = ""
 ) -> None:
     """Raises a `ValueError` unless labels are integers of shape (example,)."""
-    rank, kind = getattr(labels.shape, "rank", len(labels.shape)), _kind(labels)
+    rank = getattr(labels.shape, "rank", len(labels.shape))
+    is_text = getattr(labels.dtype, "kind", None) in ("U", "S", "O") or labels.dtype == tf.string
+    kind = "text" if is_text else tf.as_dtype(labels.dtype).name
     if rank in (1, None) and "int" in kind:
         return
     shape = tuple(labels.shape) if rank is not None else None
@@ -85,12 +87,6 @@ def require_classes(count: int) -> None:
     """Raises a `ValueError` for labels of fewer than two classes, with which all scores are 1."""
     if count < 2:
         raise ValueError(f"Expected labels of two classes or more. Received: labels of {count}")
-
-
-def _kind(labels: np.ndarray | tf.Tensor | tf.TensorSpec) -> str:
-    """The type of labels, in words."""
-    is_text = getattr(labels.dtype, "kind", None) in ("U", "S", "O") or labels.dtype == tf.string
-    return "text" if is_text else tf.as_dtype(labels.dtype).name
 
 
 def _refuse(num_classes: int | None, received: str) -> None:

@@ -39,7 +39,11 @@ class DataParallelStrategy:
 
 def strategy_of(model: keras.Model) -> DataParallelStrategy:
     """The `DataParallelStrategy` of the current scope; an error for a model made in another."""
-    strategy = _current_strategy()
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        strategy = DataParallelStrategy()
+    else:
+        strategy = _strategy(tuple(distribution.device_mesh.devices.ravel().tolist()))
     devices = {len(variable.value.sharding.device_set) for variable in model.variables}
     if devices and devices != {strategy.num_replicas_in_sync}:
         raise ValueError(
@@ -48,14 +52,6 @@ def strategy_of(model: keras.Model) -> DataParallelStrategy:
             f"{max(devices)} devices in a scope of {strategy.num_replicas_in_sync}"
         )
     return strategy
-
-
-def _current_strategy() -> DataParallelStrategy:
-    """The `DataParallelStrategy` of the scope that this is called in."""
-    distribution = keras.distribution.distribution()
-    if distribution is None:
-        return DataParallelStrategy()
-    return _strategy(tuple(distribution.device_mesh.devices.ravel().tolist()))
 
 
 def make(name: str) -> DataParallelStrategy:

@@ -134,7 +134,13 @@ def at_resolution(
         config["quantized"] = [x for x in config.get("quantized", ()) if x not in replaced]
         config.pop("class_names", None)
     target = type(model).from_config(config)
-    _check_tokens(model, target)
+    old, new = ((grid.rows, grid.columns) for grid in (model.token_grid, target.token_grid))
+    if isinstance(model, Mixer) and old != new:
+        raise ValueError(
+            "Expected image_shape to keep the tokens of a Mixer, whose weights across tokens "
+            f"cannot be resampled: {old} rows and columns. "
+            f"Received: image_shape={target.image_shape}, {new} rows and columns"
+        )
     copy_weights(model, target, new_head=num_classes is not None, method=method)
     return target
 
@@ -155,17 +161,6 @@ def copy_weights(
         elif isinstance(model, BEiT) and path.endswith("bias/table"):
             array = resample_relative_positions(array, *grids, method)
         weight.assign(array)
-
-
-def _check_tokens(model: VisionModel, target: VisionModel) -> None:
-    """Raises a ValueError where a Mixer would get other tokens."""
-    old, new = ((grid.rows, grid.columns) for grid in (model.token_grid, target.token_grid))
-    if isinstance(model, Mixer) and old != new:
-        raise ValueError(
-            "Expected image_shape to keep the tokens of a Mixer, whose weights across tokens "
-            f"cannot be resampled: {old} rows and columns. "
-            f"Received: image_shape={target.image_shape}, {new} rows and columns"
-        )
 
 
 def _resample(

@@ -186,9 +186,19 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
     if isinstance(model, TapModel):
         features, tap_names = model, model.taps
     else:
-        features, tap_names = None, _taps_of(model)
+        if not isinstance(model, keras.Model):
+            raise ValueError(
+                f"Expected model to be a keras.Model. Received: {type(model).__name__}"
+            )
+        features = None
+        tap_names = tuple(model.taps if hasattr(model, "intermediates") else find_taps(model))
     wanted = match(as_patterns(patterns), tap_names) if patterns else tap_names[-1:]
-    by_tap = _by_tap(edits, tap_names)
+    edits_of_taps: dict[str, list[Edit]] = {}
+    for pattern, edit in edits.items():
+        for tap in match([pattern], tap_names):
+            edits_of_taps.setdefault(tap, []).append(edit)
+    # In the order of the taps, whatever the order of the patterns.
+    by_tap = {tap: _in_turn(edits_of_taps[tap]) for tap in tap_names if tap in edits_of_taps}
     if features is None:
         features = submodel(model, *by_tap, *wanted)
     return Intervened(features, by_tap, wanted)
@@ -309,22 +319,6 @@ def _batch_edits(edits_of_runs: list[dict]) -> dict:
 
     taps = dict.fromkeys(tap for edits in edits_of_runs for tap in edits)
     return {tap: combine(tap) for tap in taps}
-
-
-def _taps_of(model: keras.Model) -> tuple[str, ...]:
-    """Names of the taps of a model, in the order of computation."""
-    if not isinstance(model, keras.Model):
-        raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")
-    return tuple(model.taps if hasattr(model, "intermediates") else find_taps(model))
-
-
-def _by_tap(edits: Mapping[str, Edit], tap_names: Sequence[str]) -> dict[str, Edit]:
-    """Edits of patterns as a dict from tap to edit, in the order of the taps."""
-    edits_by_tap = {}
-    for pattern, edit in edits.items():
-        for tap in match([pattern], tap_names):
-            edits_by_tap.setdefault(tap, []).append(edit)
-    return {tap: _in_turn(edits_by_tap[tap]) for tap in tap_names if tap in edits_by_tap}
 
 
 def _in_turn(edits: Sequence[Edit]) -> Edit:

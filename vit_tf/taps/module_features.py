@@ -252,7 +252,9 @@ class TorchFeatures:
         value = values[name]
         if not value.requires_grad:
             return []
-        candidates = _before(name, leaves)
+        # A value depends on the images and on what was computed before it.
+        order = list(leaves)
+        candidates = {source: leaves[source] for source in order[: order.index(name)]}
         gradients = torch.autograd.grad(
             value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
         )
@@ -324,12 +326,6 @@ def _selected_layers(
 ) -> dict[str, str]:
     layers = select(trace)
     return {name: layers[name] for name in match(patterns, tuple(layers))}
-
-
-def _before(name: str, leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The images and the values that come before one."""
-    order = list(leaves)
-    return {source: leaves[source] for source in order[: order.index(name)]}
 
 
 def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> dict[str, str]:

@@ -51,7 +51,9 @@ def find_blocks(calls: Sequence[Call]) -> list[str]:
         single = [x.path for x in calls if is_inside(x.path, call.path) and type(x.module) in kinds]
         is_stage = (call.parent, type(call.module)) in stages and single
         blocks.add(single[-1] if is_stage else call.path)
-    return [call.path for call in calls if call.path in blocks and not _within(call, blocks)]
+    # A block inside of another one is a part of it.
+    paths = [call.path for call in calls if call.path in blocks]
+    return [path for path in paths if not any(is_inside(path, block) for block in blocks)]
 
 
 def _without_branches(chains: Sequence[list[Call]], calls: Sequence[Call]) -> list[list[Call]]:
@@ -60,11 +62,6 @@ def _without_branches(chains: Sequence[list[Call]], calls: Sequence[Call]) -> li
     classes &= {type(call.module) for chain in chains for call in chain}
     paths = [call.path for call in calls if type(call.module) in classes]
     return [chain for chain in chains if not any(is_inside(chain[0].path, path) for path in paths)]
-
-
-def _within(call: Call, blocks: set[str]) -> bool:
-    """Whether a block is inside another one."""
-    return any(is_inside(call.path, block) for block in blocks)
 
 
 def _is_sequence(call: Call) -> bool:

@@ -273,6 +273,9 @@ def _fit(
     validation = splits.get("validation")
     if validation is not None:
         validation = distribute.divide_batches(validation, strategy)
+    # A progress bar is redrawn in its line, which only terminals and notebooks show.
+    if verbose == "auto" and not (sys.stdout.isatty() or "ipykernel" in sys.modules):
+        verbose = 2
     try:
         with explain_wrong_examples(), _built(model, batches.element_spec):
             model.fit(
@@ -283,7 +286,7 @@ def _fit(
                 initial_epoch=done,
                 callbacks=callbacks,
                 # Keras does not annotate it: its type is inferred from the default, "auto".
-                verbose=cast(Any, _shown(verbose) if is_chief() else 0),
+                verbose=cast(Any, verbose if is_chief() else 0),
                 shuffle=False,
             )
     except WrongExample:
@@ -332,12 +335,6 @@ def _begun(batches: Any, count: int) -> tf.data.Dataset:
     # Nothing is chosen from what is begun, so that nothing is read.
     begun = tf.data.Dataset.choose_from_datasets([batches], tf.data.Dataset.range(0))
     return tf.data.Dataset.range(count).flat_map(lambda number: begun)
-
-
-def _shown(verbose: str | int) -> str | int:
-    """Keras' `verbose`: a progress bar only in terminals and notebooks."""
-    redrawn = sys.stdout.isatty() or "ipykernel" in sys.modules
-    return 2 if verbose == "auto" and not redrawn else verbose
 
 
 def _resume(model: keras.Model, configuration: dict, directory: str) -> checkpointing.Progress:
