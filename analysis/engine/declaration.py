@@ -258,7 +258,7 @@ def _statistic_maker(
 def _without(signature: inspect.Signature, name: str) -> inspect.Signature:
     """A signature without one of its parameters."""
     parameters = signature.parameters.values()
-    return signature.replace(parameters=[each for each in parameters if each.name != name])
+    return signature.replace(parameters=[p for p in parameters if p.name != name])
 
 
 def statistic_of(measure: Callable) -> Callable[[Callable], Callable]:

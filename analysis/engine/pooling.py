@@ -75,9 +75,9 @@ def tokens_of(tap: str, values: tf.Tensor, which: str, grid: TokenGrid | None) -
     return grid.first(tokens)[:, None]
 
 
-def pooled_tokens(own: Sequence[int] | None, grid: TokenGrid) -> tuple[int, ...]:
-    """Positions of the tokens that a head reads: `own`; of None CLS if there is one, else all."""
-    return tuple(own or (range(1) if grid.prefix else range(grid.num_tokens)))
+def pooled_tokens(positions: Sequence[int] | None, grid: TokenGrid) -> tuple[int, ...]:
+    """Positions of the tokens that a head reads; by default CLS if there is one, else all."""
+    return tuple(positions or (range(1) if grid.prefix else range(grid.num_tokens)))
 
 
 def grid_of(features: Features, grid: Grid) -> PartialGrid:
@@ -100,10 +100,10 @@ def grid_of(features: Features, grid: Grid) -> PartialGrid:
     return given if isinstance(given, TokenGrid) else of_features
 
 
-def raise_contradiction(own: TokenGrid, grid: Grid) -> NoReturn:
+def raise_contradiction(of_features: TokenGrid, grid: Grid) -> NoReturn:
     """Raises a `ValueError` for a grid that is not the features' own."""
     raise ValueError(
-        f"Expected grid to be None or that of the features, {own}. Received: grid={grid}"
+        f"Expected grid to be None or that of the features, {of_features}. Received: grid={grid}"
     )
 
 

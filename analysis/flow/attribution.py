@@ -69,7 +69,7 @@ def input_gradients(
     require_samples(samples, noise)
 
     def step(batch: tf.Tensor) -> tf.Tensor:
-        own, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
+        prepared, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
         axes = (1, 2, 3)
         spread = tf.reduce_max(batch, axes, True) - tf.reduce_min(batch, axes, True)
         sigma = tf.cast(noise, tf.float32) * spread
@@ -88,7 +88,7 @@ def input_gradients(
             ]
             noisy = batch + sigma * tf.stack(drawn)[:, None]  # (sample, example, ...)
             noisy = tf.reshape(noisy, (-1, *batch.shape[1:]))
-            pairs = class_gradients(own, noisy, classes, scores, lambda x, _: {"images": x})
+            pairs = class_gradients(prepared, noisy, classes, scores, lambda x, _: {"images": x})
             gradients = pairs["images"][1]
             gradients = tf.reshape(gradients, (together, -1, *gradients.shape[1:]))
             return index + together, total + tf.reduce_sum(gradients, axis=0)

@@ -153,8 +153,10 @@ def _changes(taps: Taps) -> dict[str, tf.Tensor]:
     pairs = [(f"{before}/sum", f"{after}/skip") for before, after in itertools.pairwise(sites)]
     for pair in pairs:
         before, after = (tf.cast(taps[tap], tf.float32) for tap in pair)
-        changed, *own = (tf.reduce_sum(x**2, axis=(1, 2)) for x in (before - after, before, after))
-        changes[" and ".join(pair)] = tf.math.divide_no_nan(changed, own[0] + own[1])
+        changed, *squares = (
+            tf.reduce_sum(x**2, axis=(1, 2)) for x in (before - after, before, after)
+        )
+        changes[" and ".join(pair)] = tf.math.divide_no_nan(changed, squares[0] + squares[1])
     return changes
 
 

@@ -50,9 +50,9 @@ def region_similarity(masks: np.ndarray, truth: np.ndarray, objects: Sequence[in
         `boundary_accuracy`, `label_propagation`; page measurements/objects/label-propagation.md.
     """
 
-    def iou(mask: np.ndarray, own: np.ndarray) -> float:
-        union = (mask | own).sum()
-        return (mask & own).sum() / union if union else 1.0
+    def iou(mask: np.ndarray, true_mask: np.ndarray) -> float:
+        union = (mask | true_mask).sum()
+        return (mask & true_mask).sum() / union if union else 1.0
 
     return _each_object(iou, masks, truth, objects)
 
@@ -88,8 +88,8 @@ def boundary_accuracy(
     """
     reach = int(np.ceil(tolerance * np.hypot(*np.shape(truth)[1:])))
 
-    def outline_f(mask: np.ndarray, own: np.ndarray) -> float:
-        found, true = outline(mask), outline(own)
+    def outline_f(mask: np.ndarray, true_mask: np.ndarray) -> float:
+        found, true = outline(mask), outline(true_mask)
         if not found.any() or not true.any():
             return float(found.any() == true.any())
         precision = widen(true, reach)[found].mean()
@@ -444,8 +444,8 @@ def label_propagation(
     for number, (frames, masks) in enumerate(videos):
         masks = _checked_masks(frames, masks)
         objects = np.unique(masks[0][masks[0] > 0]).tolist()
-        found = dict(_follow(features, frames, masks[0], grid, dense, options))
-        for layer, layer_masks in (found | {None: np.repeat(masks[:1], len(masks), 0)}).items():
+        followed = dict(_follow(features, frames, masks[0], grid, dense, options))
+        for layer, layer_masks in (followed | {None: np.repeat(masks[:1], len(masks), 0)}).items():
             scored = layer_masks[1:-1], masks[1:-1], objects
             measures = region_similarity, boundary_accuracy
             means = np.stack([measure(*scored).mean(axis=0) for measure in measures])

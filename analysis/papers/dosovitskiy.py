@@ -61,7 +61,7 @@ def accuracy_by_data_of(models: list[StudyModel]) -> Measurements | None:
     """Test accuracy by share of the training data, of models with variants on fractions of them."""
     measurements = {}
     for model in with_roles(models, "vit", "resnet"):
-        trained = [each for each in variants(models, model, "fraction") if each.accuracy]
+        trained = [m for m in variants(models, model, "fraction") if m.accuracy]
         if trained and model.accuracy:
             trained = [*sorted(trained, key=lambda variant: cast(float, variant.detail)), model]
             make = partial(
@@ -80,7 +80,7 @@ def accuracy_table(
     estimates = [accuracy_of(*accuracy) for accuracy in accuracies]
     columns = {"accuracy": "value", "low": "low", "high": "high"}
     data = {
-        name: ("fraction", [getattr(each, field) for each in estimates])
+        name: ("fraction", [getattr(estimate, field) for estimate in estimates])
         for name, field in columns.items()
     }
     return xr.Dataset(data, {"fraction": fractions})

@@ -265,7 +265,9 @@ def cluster_scores(
         "ari": (adjusted_rand_score, "adjusted Rand index"),
     }
     variables = {
-        name: variable("layer", [score(pooled.labels, found) for found in clusters], long_name)
+        name: variable(
+            "layer", [score(pooled.labels, of_layer) for of_layer in clusters], long_name
+        )
         for name, (score, long_name) in scores.items()
     }
     facts = {"clusters": num_clusters, "classes": num_classes, "seed": seed, "starts": starts}

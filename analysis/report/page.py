@@ -215,7 +215,10 @@ def write_report(
         trainings=trainings,
         models=_table(models),
         sections=[
-            {**vars(section), "figures": [_embed(each, path.parent) for each in section.figures]}
+            {
+                **vars(section),
+                "figures": [_embed(figure, path.parent) for figure in section.figures],
+            }
             for section in sections
         ],
         not_shown=list(not_shown),

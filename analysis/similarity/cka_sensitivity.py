@@ -227,7 +227,7 @@ def normalization(count: tf.Tensor, unbiased: bool) -> tf.Tensor:
 def sensitivities(hsic: dict[str, np.ndarray]) -> np.ndarray:
     """CKA, CKA without each part, their differences, and the parts' shares: (10, layer, layer)."""
     with_pixels, every = hsic["all"], hsic["all"][:-1, :-1]
-    own, of_pixels = np.diagonal(every), with_pixels[:-1, -1]
+    self_hsic, of_pixels = np.diagonal(every), with_pixels[:-1, -1]
     due_to_pixels = np.outer(of_pixels, of_pixels) / (with_pixels[-1, -1] or np.inf)
     cka = ratio(every)
     own_without = hsic["own_without_images"]
@@ -240,7 +240,7 @@ def sensitivities(hsic: dict[str, np.ndarray]) -> np.ndarray:
     }
     without = []
     for part, (both, own_x, own_y) in terms.items():
-        least = ROUNDING[part] * own
+        least = ROUNDING[part] * self_hsic
         is_left = (own_x > least[:, None]) & (own_y > least)
         without.append(np.where(is_left, both / np.sqrt(np.where(is_left, own_x * own_y, 1)), 0.0))
     shares = [part / every for part in (hsic["images"], hsic["component"], due_to_pixels)]

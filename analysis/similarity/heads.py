@@ -157,8 +157,8 @@ def similarity_of_subsets(
 ) -> tuple[np.ndarray, np.ndarray]:
     """CKA of subsets of heads and layers, and its error, (subset, layer): HSIC is additive."""
     subsets, heads = members.shape
-    own = np.diagonal(hsic, axis1=1, axis2=2).T
-    require_finite("CKA", own, [f"{tap}/head{head}" for head in range(heads)] + layers)
+    self_similarity = np.diagonal(hsic, axis1=1, axis2=2).T
+    require_finite("CKA", self_similarity, [f"{tap}/head{head}" for head in range(heads)] + layers)
     add = block_diag(members, np.eye(len(layers)))
     names = [f"{tap}/{order}{size + 1}" for order in ORDERS for size in range(heads)] + layers
     value, stderr = similarity(add @ hsic @ add.T, add @ squares, names)

@@ -139,8 +139,8 @@ def similarities(
         pairs = [pair for values in values_of_models for pair in values.items()]
         single = [as_tokens(*pair) for pair in pairs] if "token_cka" in names else None
         batch, every = Layers([values for _, values in pairs], single), places()
-        each = {measure.name: measure.terms(batch, every) for measure in selected}
-        rows = {"measures": each, "hsic": batch.hsic, "scales": batch.unbiased[1]}
+        terms = {measure.name: measure.terms(batch, every) for measure in selected}
+        rows = {"measures": terms, "hsic": batch.hsic, "scales": batch.unbiased[1]}
         return {
             "rows": tf.nest.map_structure(lambda x: x[None], rows),
             "examples": tf.shape(images)[0],

@@ -545,8 +545,7 @@ def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, St
                 # Both models are compared on the smallest fraction that both were trained on.
                 bases = [by_role.get("vit"), by_role.get("resnet")]
                 of_bases = [
-                    {m.detail for m in models if m.role == kind and m.base == each}
-                    for each in bases
+                    {m.detail for m in models if m.role == kind and m.base == arm} for arm in bases
                 ]
                 shared = set.intersection(*of_bases)
                 # Without one, the reason names the ResNet's.

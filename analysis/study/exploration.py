@@ -553,7 +553,7 @@ def _scores(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) 
 def _attention(result: xr.Dataset, subject: Subject, _: object) -> Payload:
     weights = result["attention"].values
     bits = attention_bits(result)
-    each = [
+    by_image = [
         {
             "attention": pack(weights[index], bits, 3, low=0),
             "distance": pack(result["distance"].values[index], 32),
@@ -561,7 +561,7 @@ def _attention(result: xr.Dataset, subject: Subject, _: object) -> Payload:
         }
         for index in range(len(weights))
     ]
-    return {"heads": weights.shape[2]}, each
+    return {"heads": weights.shape[2]}, by_image
 
 
 def attention_bits(result: xr.Dataset) -> int:
@@ -605,14 +605,14 @@ def _lens(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) ->
 
 def _components(result: dict[str, xr.DataArray], *_: object) -> Payload:
     """Red, green and blue from 0 to 1 of every patch, on one scale for all images of a layer."""
-    each = [{} for _ in range(next(iter(result.values())).sizes["example"])]
+    by_image = [{} for _ in range(next(iter(result.values())).sizes["example"])]
     for index, scores in enumerate(result.values()):
         low, high = np.percentile(scores.values, SPAN, axis=(0, 1, 2))
         shares = (scores.values - low) / np.where(high > low, high - low, 1)
-        for example, values in zip(each, np.moveaxis(shares.clip(0, 1), -1, 1), strict=True):
+        for example, values in zip(by_image, np.moveaxis(shares.clip(0, 1), -1, 1), strict=True):
             example[f"components{index}"] = pack(np.moveaxis(shrunk(values), 0, -1), 8, low=0)
     explained = [float(f"{values['explained'].values.sum():.3g}") for values in result.values()]
-    return {"explained": explained}, each
+    return {"explained": explained}, by_image
 
 
 def _token_norms(result: dict[str, xr.Dataset], *_: object) -> Payload:
@@ -632,7 +632,7 @@ def _patch_lens(result: xr.DataArray, subject: Subject, class_names: Sequence[st
     shares = probabilities(result.values, subject.model.has_sigmoids)
     best = shares.argmax(axis=-1)
     classes, numbers = np.unique(best, return_inverse=True)
-    each = [
+    by_image = [
         {
             "patch_top": top.tolist(),
             "patch_share": pack(values.max(axis=-1), 8, low=0),
@@ -642,7 +642,7 @@ def _patch_lens(result: xr.DataArray, subject: Subject, class_names: Sequence[st
             numbers.reshape(best.shape), shares, subject.explained_classes, strict=True
         )
     ]
-    return {"patch_names": [class_name(class_names, int(number)) for number in classes]}, each
+    return {"patch_names": [class_name(class_names, int(number)) for number in classes]}, by_image
 
 
 def _removals(result: xr.DataArray, subject: Subject, _: object) -> Payload:

@@ -456,7 +456,7 @@ def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
     all_numbers = list(dict.fromkeys(number for figure in figures for number in figure.choices))
     unknown = [number for number in numbers if number not in all_numbers]
     if unknown:
-        near = list(dict.fromkeys(one for each in unknown for one in near_names(each, all_numbers)))
+        near = dict.fromkeys(near for name in unknown for near in near_names(name, all_numbers))
         hint = f" (near matches: {', '.join(near)})" if near else ""
         raise ValueError(
             f"Expected figures among {', '.join(all_numbers)}{hint}. Received: {', '.join(unknown)}"

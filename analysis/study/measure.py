@@ -64,13 +64,13 @@ class Measurement:
     @property
     def functions(self) -> list[Callable[..., Any]]:
         """The functions that make it."""
-        values = (getattr(self, each.name) for each in fields(self))
+        values = (getattr(self, attribute.name) for attribute in fields(self))
         return [value for value in values if callable(value)]
 
     @cached_property
     def identity(self) -> str:
         """`fingerprint` of what it is, of which models: all but its data and its code."""
-        parameters = {each.name: getattr(self, each.name) for each in fields(self)}
+        parameters = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         del parameters["call"], parameters["declared_call"]  # words
         inputs = [
             source if source is DATA else source.identity for source in parameters.pop("inputs")
@@ -81,7 +81,7 @@ class Measurement:
     @cached_property
     def structure(self) -> str:
         """`fingerprint` of what it computes: equal for measurements of a model and its copies."""
-        parameters = {each.name: getattr(self, each.name) for each in fields(self)}
+        parameters = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         del parameters["call"], parameters["models"]
         analysis = parameters.pop("name").partition(".")[0]
         inputs = [
@@ -202,14 +202,14 @@ def with_inputs(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
     """Measurements by name, each after all that it is made of."""
     table = {}
     for measurement in measurements:
-        for each in [*with_inputs(measurement.before).values(), measurement]:
-            existing = table.setdefault(each.name, each)
-            if existing is not each and existing.identity != each.identity:
-                functions = [cast(OwnPasses, m).make for m in (existing, each)]
+        for needed in [*with_inputs(measurement.before).values(), measurement]:
+            existing = table.setdefault(needed.name, needed)
+            if existing is not needed and existing.identity != needed.identity:
+                functions = [cast(OwnPasses, m).make for m in (existing, needed)]
                 made = join_words(f"{make.__module__}.{make.__qualname__}" for make in functions)
                 raise ValueError(
-                    f"Expected one result of each name. Received: two called {each.name!r}, which "
-                    f"{made} make with different parameters"
+                    f"Expected one result of each name. Received: two called {needed.name!r}, "
+                    f"which {made} make with different parameters"
                 )
     return table
 
@@ -361,7 +361,7 @@ def in_own_passes(measurements: Iterable[Measurement]) -> list[Measurement]:
     return [
         m
         for m in measurements
-        if not any(isinstance(each, SharedPass) for each in with_inputs([m]).values())
+        if not any(isinstance(needed, SharedPass) for needed in with_inputs([m]).values())
     ]
 
 

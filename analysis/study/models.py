@@ -525,7 +525,7 @@ def prepare_models(
 
     `copies` is the number of untrained copies on which claims are tested too, at most 2.
     """
-    names = [each.name for each in loaded]
+    names = [model.name for model in loaded]
     require_distinct(
         [*names, *(f"{name} ({role})" for name in names for role in (*BASELINES, "untrained 2"))]
     )

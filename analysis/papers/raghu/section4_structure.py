@@ -161,10 +161,10 @@ def between_halves(cka: np.ndarray) -> float:
 
 def count_matches(models: list[StudyModel], results: Mapping[str, xr.Dataset]) -> str:
     """The caption of `plot_layer_match_accuracy`, with the number of matching layers."""
-    own, layers = np.sum([layer_match_accuracy(result) for result in results.values()], axis=0)
+    matches, layers = np.sum([layer_match_accuracy(result) for result in results.values()], axis=0)
     return (
         "Each mark is the layer of the second run with the highest CKA to the layer of its column: "
-        f"{own} of {layers} layers match the corresponding layer, on the diagonal. A reliable "
+        f"{matches} of {layers} layers match the corresponding layer, on the diagonal. A reliable "
         "similarity measure matches most layers (Kornblith et al. 2019, section 6.1)."
     )
 

@@ -109,7 +109,7 @@ def less_data_less_local(less: xr.DataArray, complete: xr.DataArray) -> Estimate
     In `vit-tf study`, models trained on less data have as many updates as the model trained on all
     data.
     """
-    first, second = (lower(relative_distance(each)).min(axis=1).mean() for each in (less, complete))
+    first, second = (lower(relative_distance(x)).min(axis=1).mean() for x in (less, complete))
     return descriptive(first - second, "the error over images is not known")
 
 

@@ -724,7 +724,9 @@ def probes_by_data(models: list[StudyModel]) -> Measurements | None:
     measurements = {}
     for model in with_roles(models, "vit", "larger", "resnet"):
         if fractions := variants(models, model, "fraction"):
-            measurements |= {each.name: ridge_probe_of(each) for each in (model, *fractions)}
+            measurements |= {
+                trained.name: ridge_probe_of(trained) for trained in (model, *fractions)
+            }
     return measurements or None
 
 

@@ -23,7 +23,7 @@ from .section4_structure import expect_cka
 
 def block_cka_of(model: StudyModel, other: StudyModel) -> SharedPass:
     """Similarity of the block outputs of two models."""
-    taps = [each.layers("representations", "blocks") for each in (model, other)]
+    taps = [compared.layers("representations", "blocks") for compared in (model, other)]
     return statistic("block_cka", (model, other), taps, cka.statistic)
 
 
@@ -130,7 +130,7 @@ def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate
     shared = set.intersection(*map(set, fractions)) - {1.0}
     if not shared:
         raise ValueError("Not tested: both models have to be trained on one fraction of the data.")
-    if not all(1 in each for each in fractions):
+    if not all(1 in of_model for of_model in fractions):
         raise ValueError(
             "Not tested: it needs, as a control, a second seed of each model trained on all data. "
             f"Received: fractions {fractions[0]} and, of the larger model, {fractions[1]}."
