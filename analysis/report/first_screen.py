@@ -55,7 +55,7 @@ class ComparedQuantity(Protocol):
     @property
     def result(self) -> str: ...
     @property
-    def statistic(self) -> Callable[[Any], Any]: ...
+    def estimator(self) -> Callable[[Any], Any]: ...
     @property
     def of_pairs(self) -> bool: ...
 
@@ -154,7 +154,7 @@ def _estimates(
     for name, slugs in named:
         result = results.get(quantity.result.format(**slugs))
         if result is not None:
-            estimates.append((name, quantity.statistic(result)))
+            estimates.append((name, quantity.estimator(result)))
             require_estimate(estimates[-1][1], f"the quantity {quantity.label!r}")
     return estimates
 

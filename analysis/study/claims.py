@@ -65,8 +65,8 @@ class Claim:
         name: short and unique name of the claim.
         statement: the claim, as a sentence.
         explanation: definition of the value that is compared with the threshold.
-        statistic: function that computes an `Estimate` from the results named in `inputs`.
-        inputs: names of the results that the statistic needs, with the roles of the models in
+        estimator: function that computes an `Estimate` from the results named in `inputs`.
+        inputs: names of the results that the estimator needs, with the roles of the models in
             braces: `"cka.{vit}"`. `"accuracy.{vit}"` is the test accuracy of a model. `"block"` is
             the block without skips of the model in the role "without".
         section, figure: section and figure of the paper that report the claim. Both are empty for
@@ -88,7 +88,7 @@ class Claim:
     name: str
     statement: str
     explanation: str
-    statistic: Callable[..., Estimate]
+    estimator: Callable[..., Estimate]
     inputs: tuple[str, ...]
     section: str
     figure: str
@@ -101,7 +101,7 @@ class Claim:
     supervision: tuple[str, ...] = ()
 
     def __call__(self, *results: Any) -> Estimate:
-        return self.statistic(*results)
+        return self.estimator(*results)
 
 
 def claim(
@@ -136,31 +136,31 @@ def claim(
             the docstring of the function, if the same function is used for several claims.
     """
 
-    def make(statistic: Callable[..., Estimate]) -> Claim:
+    def make(estimator: Callable[..., Estimate]) -> Claim:
         if (above is None) == (below is None):
             raise ValueError(
-                f"Expected the claim {statistic.__name__!r} to be above or below a threshold. "
+                f"Expected the claim {estimator.__name__!r} to be above or below a threshold. "
                 f"Received: above={above}, below={below}"
             )
         if about not in (MODEL, RUNS) or not least >= 0:
             raise ValueError(
-                f"Expected the claim {statistic.__name__!r} to be about {MODEL!r} or {RUNS!r}, "
+                f"Expected the claim {estimator.__name__!r} to be about {MODEL!r} or {RUNS!r}, "
                 "with a smallest effect of interest of at least 0. "
                 f"Received: about={about!r}, least={least}"
             )
-        docstring = inspect.getdoc(statistic) or ""
+        docstring = inspect.getdoc(estimator) or ""
         paragraphs = text or [" ".join(part.split()) for part in docstring.split("\n\n")]
         if len(paragraphs) < 2 or paragraphs[1].startswith("Args:"):
             raise ValueError(
                 "Expected a docstring with two paragraphs, the claim and the definition of its "
-                f"value. Received: {paragraphs} of {statistic.__name__}"
+                f"value. Received: {paragraphs} of {estimator.__name__}"
             )
         threshold, direction = (below, "below") if above is None else (above, "above")
         return Claim(
-            name=name or statistic.__name__.replace("_", "-"),
+            name=name or estimator.__name__.replace("_", "-"),
             statement=paragraphs[0],
             explanation=paragraphs[1],
-            statistic=statistic,
+            estimator=estimator,
             inputs=tuple(inputs.split()),
             section=section,
             figure=figure,
@@ -580,7 +580,7 @@ def _measured(
         absent = [name for name, value in zip(names, inputs, strict=True) if value is None]
         if absent:
             raise ValueError(not_measured or f"Missing result: {' and '.join(absent)}.")
-        estimate = claim.statistic(*inputs)
+        estimate = claim.estimator(*inputs)
         require_estimate(estimate, f"the claim {claim.name!r}")
     except Exception as error:
         reason = explain(error, f"The claim {claim.name!r}")

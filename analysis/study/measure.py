@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from vit_tf.common.names import join_words
 
+from ..engine.estimates import Estimate
 from ..engine.failures import explain, message_of
 from ..engine.feature_taps import choose
 from ..engine.results import name_models
@@ -222,7 +223,7 @@ class Quantity:
     explanation: str  # how it is made
     result: str  # name of the result, with `{model}`, and `{other}` for one of two models
     unit: str  # what the number is, in a few words
-    statistic: Callable[[Any], Any]  # function of the result to an `Estimate`
+    estimator: Callable[[Any], Estimate]
     more: str = ""  # what a model with a higher value does, before "than": "attends more globally"
 
     @property
@@ -233,22 +234,22 @@ class Quantity:
 
 def quantity(
     result: str, *, unit: str, more: str = ""
-) -> Callable[[Callable[[Any], Any]], Quantity]:
+) -> Callable[[Callable[[Any], Estimate]], Quantity]:
     """Makes a `Quantity` of a function of a result.
 
     Its docstring has two paragraphs: the label, and the explanation.
     """
 
-    def make(statistic: Callable[[Any], Any]) -> Quantity:
-        text = inspect.getdoc(statistic)
+    def make(estimator: Callable[[Any], Estimate]) -> Quantity:
+        text = inspect.getdoc(estimator)
         paragraphs = (text or "").split("\n\n")
         if len(paragraphs) != 2:
             raise ValueError(
-                f"Expected the docstring of {statistic.__qualname__!r} to be two paragraphs, the "
+                f"Expected the docstring of {estimator.__qualname__!r} to be two paragraphs, the "
                 f"label and the explanation. Received: {text!r}"
             )
         label, explanation = (" ".join(part.split()) for part in paragraphs)
-        return Quantity(label, explanation, result, unit, statistic, more)
+        return Quantity(label, explanation, result, unit, estimator, more)
 
     return make
 

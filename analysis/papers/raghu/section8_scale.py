@@ -183,7 +183,7 @@ far_fine_tuning_keeps_first_blocks = claim(
         "The first four to five of 12 blocks are well preserved by fine-tuning on a far domain.",
         fine_tuning_keeps_first_blocks.explanation,
     ),
-)(fine_tuning_keeps_first_blocks.statistic)
+)(fine_tuning_keeps_first_blocks.estimator)
 
 
 @claim(

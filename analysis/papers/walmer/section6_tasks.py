@@ -129,7 +129,7 @@ def larger_is_better(larger: xr.DataArray, vit: xr.DataArray) -> Estimate:
     Top-1 k-NN accuracy of the last layer: the value for the larger ViT minus the value for the
     smaller ViT.
     """
-    return minus(last_knn.statistic(larger), last_knn.statistic(vit))
+    return minus(last_knn.estimator(larger), last_knn.estimator(vit))
 
 
 @claim(

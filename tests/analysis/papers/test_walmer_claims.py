@@ -562,9 +562,9 @@ def test_the_best_layer_for_k_nn_is_chosen_on_the_images_that_it_is_not_scored_o
 
 def test_layers_of_a_foreign_model_need_no_names_of_blocks():
     result = neighbours([0.2, 0.3, 0.4, 0.6, 0.7, 0.8])
-    assert last_knn.statistic(result).value == pytest.approx(0.8)
+    assert last_knn.estimator(result).value == pytest.approx(0.8)
     foreign = result.assign_coords(layer=["stem", "a", "b", "c", "d", "pool"])
-    assert last_knn.statistic(foreign).value == pytest.approx(0.8)
+    assert last_knn.estimator(foreign).value == pytest.approx(0.8)
     before = result.assign_coords(layer=["embedding", *BLOCKS[1:]])
     assert blocks_of(before)["layer"].values.tolist() == list(BLOCKS[1:])
 
