@@ -340,8 +340,8 @@ def run_command(
     except Exception as error:
         if not _is_user_error(error) or isinstance(error, BrokenPipeError):
             raise
-        # A MemoryError has no message.
-        message = error_message(error) or "not enough memory"
+        nameless = "not enough memory" if isinstance(error, MemoryError) else type(error).__name__
+        message = error_message(error) or nameless
         print(f"error: {message}{_location(error)}", file=sys.stderr)
         if isinstance(error, ConnectionError) and hasattr(options, "strategy"):
             from vit_tf.distribute import strategies

@@ -87,8 +87,9 @@ INTRODUCTION = (
 )
 DIGITS_NOTE = (
     " Digits of 8 x 8 pixels are enlarged, so attention and receptive fields show little of what "
-    "photographs would: compare with the models trained on photographs below."
+    "photographs would."
 )
+COMPARE_NOTE = " Compare them with the models below, which were trained on photographs."
 
 
 def main(arguments: Arguments = None) -> int:
@@ -171,6 +172,7 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
     with report_commands.strategy_in(options.out, options.strategy), progress.shown():
         train_in_parallel(plans, options, progress, options.jobs or default_jobs())
         models, rows = train_all(plans, options, progress)
+        page = linked_page(options)
         return write_figures(
             figures,
             models,
@@ -179,9 +181,9 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
             elsewhere=f'"vit-tf study --data {options.data} --full" measures it.',
             progress=progress,
             title=f"{len(rows)} vision models trained on {description.name}",
-            introduction=introduction(options, description),
+            introduction=introduction(options, description, page is not None),
             models_table=rows,
-            linked_page=linked_page(options),
+            linked_page=page,
             timings=[
                 {"step": f"training of {row['model']}", "seconds": row["training (s)"]}
                 for row in rows
@@ -190,23 +192,31 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
         )
 
 
-def introduction(options: Options, description: Description) -> str:
+def introduction(options: Options, description: Description, has_linked_page: bool) -> str:
     """What the report says first: the data, the probes and what to expect of them."""
     text = INTRODUCTION.format(options=options, description=description)
     lead, _, details = text.partition("\n\n")
     note = DIGITS_NOTE if options.data == "digits" else ""
-    return f"{lead}{note}\n\n{details}"
+    compare = COMPARE_NOTE if has_linked_page else ""
+    return f"{lead}{note}{compare}\n\n{details}"
 
 
 def linked_page(options: Options) -> LinkedPage | None:
     """The page of the bundled models, next to a report on digits whose figures are not chosen."""
+    from vit_tf.analysis.engine.failures import explain
     from vit_tf.analysis.study.bundled import explore_bundled
-    from vit_tf.distribute import is_chief
+    from vit_tf.distribute.strategies import num_workers
 
-    if options.data != "digits" or options.figures or not is_chief():
+    # Several workers would all have to load the bundled models and to measure them together.
+    if options.data != "digits" or options.figures or num_workers() > 1:
         return None
     log.info("exploring bundled models on a photograph")
-    return explore_bundled(options.out)
+    try:
+        return explore_bundled(options.out)
+    except Exception as error:  # the report of the trained models does not depend on this page
+        reason = explain(error, "The page of the bundled models")
+        log.warning("the report has no page of the bundled models: %s", reason)
+        return None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,9 @@ def error_message(error: BaseException) -> str:
         # A failed assertion lists its data. The message of another operation comes after the lines
         # of code that created it, where these are known, and before the nodes that it belongs to.
         asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", text, re.DOTALL)
-        text = asserted[1] if asserted else _CREATED_AT.sub("", text).split("[[")[0]
+        # The error of a Python function that runs in a graph ends with the function's traceback.
+        without_trace = text.partition("Traceback (most recent call last)")[0] or text
+        text = asserted[1] if asserted else _CREATED_AT.sub("", without_trace).split("[[")[0]
         # The names of the function and of the operation that failed.
         text = re.sub(r"\{\{[^{}]*\}\}|\[Op:\w+\]( name:)?", "", text)
     if in_layer := _IN_KERAS_LAYER.search(text):

@@ -552,6 +552,11 @@ def framing_of(
 ) -> Framing | JointFraming:
     """The framing of a preprocessing; `size` is that of images where it leaves them theirs."""
     if isinstance(preprocessing, JointPreprocessing):
+        if area is not None:
+            raise ValueError(
+                "Expected the preprocessing of one model, for random crops. "
+                f"Received: that of {len(preprocessing.parts)} models"
+            )
         return JointFraming(tuple(framing_of(part, size) for part in preprocessing.parts))
     height, width = preprocessing.size or size
     return Framing((height, width), preprocessing, area)

@@ -298,7 +298,7 @@ def test_coverage_of_the_best_layer(spread):
     rows = [Coverage() for _ in range(4)]
     for _ in range(1500):
         test, held_out = (draw_layers(rng, accuracies, 500) for _ in range(2))
-        found = best_probe.statistic(probe_result(test, held_out))
+        found = best_probe.estimator(probe_result(test, held_out))
         chosen = held_out.mean(axis=1).argmax()
         rows[0].add_estimate(found, accuracies[chosen])
         best = test.mean(axis=1).max()
@@ -320,7 +320,7 @@ def test_coverage_of_the_depth_at_which_the_class_is_decodable(images):
     truth = np.argmax(accuracies >= 0.9 * accuracies.max()) / 13
     for _ in range(150):
         correct = draw_layers(rng, accuracies, images)
-        found = readable_from.statistic(probe_result(correct, correct))
+        found = readable_from.estimator(probe_result(correct, correct))
         after.add_estimate(found, truth)
         draws = rng.binomial(images, correct.mean(axis=1), (400, 14))
         depths = np.argmax(draws >= 0.9 * draws.max(axis=1, keepdims=True), axis=1) / 13

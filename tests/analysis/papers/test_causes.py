@@ -122,7 +122,7 @@ def test_heads_that_look_further_matter_as_their_rank_says(sign):
     changes = {"distance": distance, "output_change": np.exp(sign * distance)}
     effects = table(("layer", "head"), {}, **changes)
     effects["output_change"][0, 0] = np.nan  # no such head
-    estimate = causes.global_heads_matter.statistic(effects)
+    estimate = causes.global_heads_matter.estimator(effects)
     assert estimate.value == pytest.approx(sign)
     near, far = sorted([estimate.low, estimate.high], key=abs)
     assert 0.8 < sign * near < 0.99 and far == pytest.approx(sign)

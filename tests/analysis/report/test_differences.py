@@ -208,29 +208,29 @@ def test_a_difference_of_shares_stays_within_its_range():
 def test_quantities_of_results_whose_truth_is_known():
     # Lower half {0, 1}, upper {2, 3}: their mean is that of the four corner cells.
     blocks = np.kron(np.eye(2), np.ones((2, 2))) + np.kron(1 - np.eye(2), np.full((2, 2), 0.25))
-    actual = halves_alike.statistic(cka_result(blocks, "abcd", stderr=0.1))
+    actual = halves_alike.estimator(cka_result(blocks, "abcd", stderr=0.1))
     assert actual.value == 0.25 and actual.high == pytest.approx(0.25 + 0.1 * stats.t.ppf(0.975, 9))
     cross = np.array([[0.1, 0.9], [0.3, 0.2]])
-    assert best_matches.statistic(cka_result(cross, "ab")).value == pytest.approx(0.6)
+    assert best_matches.estimator(cka_result(cross, "ab")).value == pytest.approx(0.6)
     grid = {"rows": 1, "columns": 2, "stride": 4}
     # Two places 4 pixels apart: even attention looks 2 pixels far on average.
     distance = xr.DataArray([[0.0, 1.0], [2.0, 2.0]], dims=("layer", "head"), attrs=grid)
-    assert early_reach.statistic(distance).value == pytest.approx(0.25)
+    assert early_reach.estimator(distance).value == pytest.approx(0.25)
     even = xr.DataArray(np.ones((2, 6, 6)), dims=("layer", "row", "column"))
-    assert early_extent.statistic(even).value == pytest.approx(1.0)
+    assert early_extent.estimator(even).value == pytest.approx(1.0)
     ratios = xr.Dataset({"norm_ratio": (("layer", "token"), [[1.0, 3.0], [8.0, 8.0]])})
-    assert skips_over_branches.statistic(ratios).value == pytest.approx(4.0)
+    assert skips_over_branches.estimator(ratios).value == pytest.approx(4.0)
     accuracy = probed([0.1, 0.5, 0.85, 0.9], 10**5)
-    depth = readable_from.statistic(accuracy)
+    depth = readable_from.estimator(accuracy)
     assert depth.value == depth.low == depth.high == pytest.approx(2 / 3)
-    few = readable_from.statistic(probed([0.1, 0.5, 0.85, 0.9], 40))
+    few = readable_from.estimator(probed([0.1, 0.5, 0.85, 0.9], 40))
     assert few.low < few.high
-    best = best_probe.statistic(accuracy.assign_coords(validation_accuracy=("layer", [0, 1, 3, 2])))
+    best = best_probe.estimator(accuracy.assign_coords(validation_accuracy=("layer", [0, 1, 3, 2])))
     assert best.value == 0.85 and best.units.mean() == 0.85  # chosen on held-out images
     older = accuracy.drop_vars(["correct", "validation_accuracy"])
     for item in (readable_from, best_probe):
-        assert np.isnan(item.statistic(older).low)
-    assert best_probe.statistic(older).value == 0.9
+        assert np.isnan(item.estimator(older).low)
+    assert best_probe.estimator(older).value == 0.9
 
 
 def probed(accuracy, examples):

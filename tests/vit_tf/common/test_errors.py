@@ -25,6 +25,13 @@ def failing_assertion():
     require_more(tf.constant(0))
 
 
+def failing_python():
+    def refuse(x):
+        raise ValueError(f"Expected an image.\nReceived: {x}")
+
+    tf.function(lambda: tf.numpy_function(refuse, [tf.constant(0)], tf.float32))()
+
+
 def failing_operation():
     tf.function(tf.gather)(tf.zeros(3), tf.constant([5]))
 
@@ -33,6 +40,7 @@ def failing_operation():
     ("fail", "message"),
     [
         (failing_assertion, "Expected more than 1."),
+        (failing_python, "Expected an image. Received: 0"),
         (lambda: Refusing()(tf.zeros((1, 2))), "Expected 3 channels. Received: 2"),
         (lambda: tf.function(Refusing())(tf.zeros((1, 2))), "Expected 3 channels. Received: 2"),
         (lambda: os.listdir("https://user:secret@host/a\n b"), "https://user:***@host/a"),
@@ -43,6 +51,7 @@ def test_the_message_is_what_was_raised_on_one_line(fail, message):
         fail()
     text = error_message(error.value)
     assert message in text and "\n" not in text and "\x1b" not in text and "secret" not in text
+    assert "raise" not in text and "File" not in text
 
 
 def test_operations_are_named_without_their_graph():

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps, PngImagePlugin
 from vit_tf import Preprocessing
 from vit_tf.data import imaging, resizing
 from vit_tf.data.imaging import ASPECT, draw_sides, random_window
-from vit_tf.data.preprocessing import ASPECTS, INTERPOLATIONS
+from vit_tf.data.preprocessing import ASPECTS, INTERPOLATIONS, JointPreprocessing
 from vit_tf.data.resizing import resize_image, scale_values
 
 
@@ -422,3 +422,10 @@ def test_channels_are_scaled_alike_one_by_one_and_in_rows(rng):
             np.testing.assert_allclose(
                 found, expected if given.ndim == 4 else expected[0], 1e-5, 1e-5
             )
+
+
+def test_random_crops_are_those_of_one_model():
+    one = Preprocessing((4, 4))
+    with pytest.raises(ValueError, match="one model, for random crops"):
+        imaging.framing_of(JointPreprocessing((one, one)), (4, 4), area=(0.5, 1.0))
+    assert imaging.framing_of(one, (4, 4), area=(0.5, 1.0)).area == (0.5, 1.0)
