@@ -277,8 +277,8 @@ def token_ablation(
     * `"unattended"`: tokens that receive the least attention first.
 
     The attention that a token receives is averaged over heads and over the prefix queries. If there
-    are no prefix tokens, it is averaged over all queries. ViTs are more robust than ResNets to
-    patches that are removed from the image (Naseer et al. 2021, https://arxiv.org/abs/2105.10497).
+    are no prefix tokens, it is averaged over all queries. ViTs are more robust than ResNets to the
+    removal of patches from the image (Naseer et al. 2021, https://arxiv.org/abs/2105.10497).
 
     Args:
         features: a model, or a submodel that returns the tokens to replace, of shape (example,
@@ -296,9 +296,9 @@ def token_ablation(
 
     Returns:
         Dataset with changes of shape (tokens, share). The dim `tokens` lists `"cls"`, `"registers"`
-        (if there are several prefix tokens) and the orders of spatial tokens. Prefix tokens are
-        replaced all at once and have values only at share 1. Combinations that were not measured
-        are NaN.
+        (all prefix tokens except CLS) and the orders of spatial tokens. `"cls"` and `"registers"`
+        are included only if the model has such tokens. These tokens are replaced all at once, so
+        their values are NaN at shares other than 1.
 
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
@@ -307,7 +307,7 @@ def token_ablation(
           the divergence of the class probabilities p' with the intervention from the class
           probabilities p without it.
         * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
-          errors of these paired differences over images.
+          errors of the three changes above, paired over images.
         * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
           model.
 
@@ -425,9 +425,10 @@ def skip_ablation(
             unit of a ResNet has a single skip and a single branch.
 
     Returns:
-        Dataset with changes of shape (layer, path). A layer is a block, or the attention or MLP of
-        a block such as `"block00/mlp"`. The path is the part that is removed, `"skip"` or
-        `"branch"`. Values are NaN for a skip that a layer does not have.
+        Dataset with changes of shape (layer, path). Each layer is a block, or, if `whole_blocks` is
+        false, the attention or MLP of a block, such as `"block00/mlp"`. The dim `path` lists
+        `"skip"` and `"branch"`, the part that is removed. If a layer has no skip, its values for
+        `"skip"` are NaN.
 
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
@@ -436,7 +437,7 @@ def skip_ablation(
           the divergence of the class probabilities p' with the intervention from the class
           probabilities p without it.
         * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
-          errors of these paired differences over images.
+          errors of the three changes above, paired over images.
         * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
           model.
 
@@ -485,13 +486,14 @@ def head_ablation(
     Args:
         features: a model, or a submodel that returns the outputs of heads, of shape (example,
             token, head, channel), and the scores, as in `vit_tf.submodel(vit, "*/heads",
-            "logits")`. For a model with attention layers of Keras, use the values, `"*/value"`,
-            instead. The output of a head is a weighted mean of its values.
+            "logits")`. For a model with attention layers of Keras, the submodel returns the values
+            `"*/value"` instead of `"*/heads"`, since the output of a head is a weighted mean of its
+            values.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap that holds the scores before a softmax, of shape (example, class).
-        replacement: the new output of a head. `"zero"` sets the output to zero, `"mean"` uses its
-            mean over the images at each token, and `"resample"` uses the output of the same head
-            for another image of the batch.
+        replacement: the new output of a head. `"zero"` sets the output to zero, `"mean"` uses the
+            mean of the output over the images, separately for each token, and `"resample"` uses the
+            output of the same head for another image of the batch.
 
     Returns:
         Dataset with changes of shape (layer, head). If layers differ in their number of heads,
@@ -504,7 +506,7 @@ def head_ablation(
           the divergence of the class probabilities p' with the intervention from the class
           probabilities p without it.
         * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
-          errors of these paired differences over images.
+          errors of the three changes above, paired over images.
         * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
           model.
 
@@ -561,11 +563,12 @@ def activation_patching(
 
         transfer = sum over pairs of <s_patched - s, d> / sum over pairs of |d|^2,  d = s_other - s
 
-    Each pair has an image and another image. `s` are the scores of the image, and `s_other` are the
-    scores of the run on the other image. `s_patched` are the scores of the image if one token takes
-    its value from the run on the other image (Meng et al. 2022, https://arxiv.org/abs/2202.05262,
-    for language models). The transfer is 0 if the token has no effect, and 1 if it carries the
-    whole difference between the two runs. It may lie outside [0, 1].
+    Each pair consists of an image and another image. `s` are the scores of the image, and `s_other`
+    are the scores of the run on the other image. `s_patched` are the scores of the image if one
+    token takes its value from the run on the other image (Meng et al. 2022,
+    https://arxiv.org/abs/2202.05262, for language models). The transfer is 0 if the token has no
+    effect, and 1 if it carries the whole difference between the two runs. It may lie outside [0,
+    1].
 
     Args:
         features: a model, or a submodel that returns layers of tokens, of shape (example, token,
@@ -585,7 +588,7 @@ def activation_patching(
 
     Raises:
         ValueError: if the features are not a submodel that returns the scores and layers with
-            equally many tokens, or if `source` lacks one of these taps.
+            equally many tokens, or if `source` does not return all of these taps.
         ValueError: if the two runs have equal scores for all pairs, or if scores are not finite.
 
     Examples:

@@ -39,15 +39,15 @@ def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.Da
         kernel: a model that embeds patches of the image, or its path or name. An array of shape
             (row, column, channel, hidden unit), such as `model.patch_kernel`, is also accepted.
         count: number of components. The default is 28, as in the paper, or all components if the
-            kernel has fewer.
+            kernel has fewer than 28.
 
     Returns:
         DataArray of dims (component, row, column, channel). The coordinate `explained_variance` of
         dims (component,) is the share of the variance that each component explains.
 
     Raises:
-        ValueError: if the kernel does not have this shape, is not finite or has only equal filters,
-            or if `count` exceeds the number of components of the kernel.
+        ValueError: if the kernel does not have the shape (row, column, channel, hidden unit), is
+            not finite or has only equal filters, or if `count` exceeds the number of components.
 
     Examples:
         >>> filters = analysis.patch_filters(vit, count=4)

@@ -39,20 +39,20 @@ def equivariance_error(
         error = sum |f(T x) - T f(x)|^2 / (2 sum |f(x) - mean|^2)
 
     f(x) is the map of a layer for the image x, and T flips the image from left to right or shifts
-    it cyclically: pixels that leave the image on one side return on the other. Both sums are over
-    examples, positions and channels. The mean of a channel is over examples and positions. The
-    error is 0 if the representation moves with the image. It is 1 if f(T x) and T f(x) differ as
-    much as the maps of two different images.
+    it cyclically: pixels that leave the image on one side return on the opposite side. Both sums
+    are over examples, positions and channels. The mean of a channel is over examples and positions.
+    The error is 0 if the representation moves with the image. It is 1 if f(T x) and T f(x) differ
+    as much as the maps of two different images.
 
     Lenc and Vedaldi (2015, https://arxiv.org/abs/1411.5908, section 3) fit the transform of the
-    features, whereas here it is known. A vector, such as a pooled layer, has no positions, so its
-    error measures invariance.
+    features to data. This function uses the known transform T instead of a fitted one. A vector,
+    such as a pooled layer, has no positions, so its error measures invariance.
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.
-        shifts: pairs (down, right) of integers, in pixels. By default, there is one shift, with the
-            same number of pixels in both directions. It is the smallest shift that moves the maps
-            of all layers by whole positions, such as the patch size of a ViT.
+        shifts: pairs (down, right) of integers, in pixels. By default, there is one shift, by the
+            same number of pixels down and to the right. This number is the smallest for which the
+            maps of all layers move by whole positions; for a ViT, it is the patch size.
 
     Returns:
         Dataset with three variables. The dim `transform` lists `"flip"` and the shifts, such as

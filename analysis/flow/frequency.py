@@ -30,8 +30,8 @@ def frequency_amplitude(
     two-dimensional Fourier transform (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section
     3 and figure 2). Park and Kim average logarithms over channels, whereas this function averages
     the power over channels. Attention that averages tokens lowers the amplitude, and uniform
-    attention lowers it most. At the frequency (w, w), a blur of standard deviation s lowers it by
-    `s^2 w^2`.
+    attention lowers it most. At the frequency (w, w), a blur of standard deviation s lowers the log
+    amplitude by `s^2 w^2`.
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Layers are maps, or tokens on the grid.
@@ -39,8 +39,8 @@ def frequency_amplitude(
 
     Returns:
         Dataset with three variables and a coordinate. The dim `frequency` lists the fractions 0,
-        1/4, 1/2, 3/4 and 1 of the highest frequency along each axis of the map. If the map does not
-        have such a frequency, the nearest one is used.
+        1/4, 1/2, 3/4 and 1 of the highest frequency along each axis of the map. If the map of a
+        layer does not have such a frequency, its nearest frequency is used.
 
         * `amplitude`, of shape (layer, frequency): the log amplitude (natural logarithm) relative
           to frequency 0. It is -inf if the amplitude is zero.

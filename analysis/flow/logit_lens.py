@@ -27,11 +27,11 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
 
         scores(layer) = head(pooling(final norm(layer)))
 
-    More generally, the lens applies everything between the last layer and the scores to each layer
-    (nostalgebraist 2020, "interpreting GPT: the logit lens"; for ViTs, Vilas et al. 2023,
-    https://arxiv.org/abs/2310.18969). The lens decodes a layer in the basis of the last layer. A
-    layer that it cannot decode may still encode the class in another basis. A probe such as
-    `ridge_probe` can show this.
+    More generally, the lens applies the part of the model between the last layer and the scores to
+    each layer (nostalgebraist 2020, "interpreting GPT: the logit lens"; for ViTs, Vilas et al.
+    2023, https://arxiv.org/abs/2310.18969). The lens decodes a layer in the basis of the last
+    layer. A layer that it cannot decode may still encode the class in another basis. A probe such
+    as `ridge_probe` can test whether it does.
 
     Args:
         features: a model, or a submodel that returns the scores and layers with equally many
@@ -153,8 +153,8 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
         * `accuracy`: the share of examples that the lens of the layer classifies correctly.
         * `agreement`: the share of examples for which the lens of the layer and the lens of the
           last layer predict the same class.
-        * `accuracy_stderr` and `agreement_stderr`: the standard errors of the two means over
-          examples.
+        * `accuracy_stderr` and `agreement_stderr`: the standard errors of `accuracy` and
+          `agreement` over examples.
 
     Raises:
         ValueError: if `lens` is not from `logit_lens`, or if there is not exactly one label for

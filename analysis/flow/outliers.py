@@ -61,8 +61,8 @@ def outlier_tokens(
     Here, `Q` are the quantiles of the squared norms of all spatial tokens of all images, and `q`
     are the quantiles of the chi-squared distribution with one degree of freedom. The squared norm
     of a Gaussian vector, whatever its dimension and covariance, never has a longer tail than this
-    distribution. If all tokens are Gaussian, the probability of any outlier in any layer is
-    therefore at most `level`.
+    distribution. If all tokens are Gaussian, the probability that at least one layer has an outlier
+    is therefore at most `level`.
 
     A token is an outlier if its norm is above the threshold and at least twice the median norm.
     Outliers do not change the threshold as long as they are fewer than a quarter of the tokens.
@@ -70,15 +70,16 @@ def outlier_tokens(
     ten times the norm of other tokens.
 
     Args:
-        features, images, grid: as in `vit_tf.analysis`. Layers are tokens on the grid, or maps.
-            Attention weights are assigned to the layer that precedes them, since the attention
-            reads this layer.
-        level: upper bound on the probability of any outlier if all tokens are Gaussian.
+        features, images, grid: as in `vit_tf.analysis`. Each layer holds tokens on the grid, or is
+            a map. Attention weights belong to the layer before the attention, since its tokens are
+            the input of the attention.
+        level: upper bound on the probability that at least one layer has an outlier if all tokens
+            are Gaussian.
 
     Returns:
         Dataset with variables of shape (layer,) and of shape (layer, tokens). The dim `tokens`
-        lists `"outlier"`, `"ordinary"` and `"prefix"`. Statistics of tokens that do not occur are
-        NaN.
+        lists `"outlier"`, `"ordinary"` and `"prefix"`. Values are NaN for a kind of token that a
+        layer does not have.
 
         * `share`, of shape (layer,): the share of spatial tokens that are outliers.
         * `stderr`, of shape (layer,): the standard error of `share` over images.
@@ -86,10 +87,10 @@ def outlier_tokens(
         * `threshold`, of shape (layer,): the norm above which a token is an outlier.
         * `median_norm`, of shape (layer,): the median norm of the spatial tokens.
         * `norm_ratio`, of shape (layer,): the median norm of the outliers divided by the median
-          norm of the other spatial tokens.
+          norm of the ordinary tokens.
         * `attention`, of shape (layer, tokens): the attention that a token receives in the
-          attention layer that reads this layer. It is averaged over heads and queries, and relative
-          to uniform attention.
+          attention that follows the layer, averaged over heads and queries. A value of 1
+          corresponds to uniform attention.
         * `attention_stderr`, of shape (layer, tokens): the standard error of `attention` over
           images.
 
@@ -265,8 +266,8 @@ def outlier_roles(
 ) -> xr.Dataset:
     """What outlier tokens encode, and how the output changes if they are replaced.
 
-    The outliers of an image are compared with as many ordinary tokens of the same image, chosen at
-    random. There are two comparisons.
+    The outliers of an image are compared with the same number of ordinary tokens of this image,
+    chosen at random. There are two comparisons.
 
     * Probes: a ridge classifier predicts the class of the image, or the position of the token, from
       a single token (Darcet et al. 2024, section 2.2, https://arxiv.org/abs/2309.16588).
@@ -280,30 +281,30 @@ def outlier_roles(
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap that holds the scores before a softmax.
         level: as for `outlier_tokens`.
-        seed: seed of the random choices. They depend on the seed and on the values of an image, not
-            on its batch.
-        outliers: result of `outlier_tokens` for the same layers, whose thresholds are used. If
-            None, it is measured first.
+        seed: seed of the random choices. The choices for an image depend on the seed and on the
+            values of the image, not on its batch.
+        outliers: result of `outlier_tokens` for the same layers. It provides the threshold of each
+            layer. If None, `outlier_tokens` is first computed on `images`.
 
     Returns:
-        Dataset with variables of three shapes. The dim `content` lists `"class"` and `"position"`,
-        and the dim `tokens` lists `"outlier"` and `"ordinary"`. Values are NaN for layers with
-        outliers in fewer than 20 images.
+        Dataset with the variables below. The dim `content` lists `"class"` and `"position"`, and
+        the dim `tokens` lists `"outlier"` and `"ordinary"`. Values are NaN for layers with outliers
+        in fewer than 20 images.
 
         * `probe_accuracy`, of shape (layer, content, tokens): the accuracy of the probe,
           cross-validated over five folds of the images.
         * `probe_accuracy_stderr`, of shape (layer, content, tokens): the standard error of
           `probe_accuracy` over images.
-        * `chance`, of shape (layer, content, tokens): the share of the most frequent class or
-          position.
+        * `chance`, of shape (layer, content, tokens): the share of the most frequent class, or of
+          the most frequent position, among the probed tokens.
         * `probe_difference`, of shape (layer, content): the accuracy for outliers minus the
           accuracy for ordinary tokens of the same images.
         * `probe_difference_stderr`, of shape (layer, content): the standard error of
           `probe_difference` over images.
         * `accuracy_change`, `loss_change` and `output_change`, of shape (layer, tokens,
           replacement): the changes of the output after replacement, as in `token_ablation`.
-        * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`, of the same
-          shape: the standard errors of these changes over images.
+        * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`, of shape
+          (layer, tokens, replacement): the standard errors of the three changes over images.
 
     Raises:
         ValueError: if the features are not a submodel that returns layers of tokens and the scores,

@@ -317,18 +317,19 @@ def receptive_field(
                              |d tap[centre] / d image[row, column]|
 
     This is the effective receptive field (Luo et al. 2017; Raghu et al. 2021, section 5, figures 6
-    and C.1 to C.4). The centre is the token or position at `(rows // 2, columns // 2)`. For a
-    vector of shape (example, channel), it is the vector itself. The class token has no position;
-    `token="cls"` gives its field.
+    and C.1 to C.4). The centre is the token or position at `(rows // 2, columns // 2)`. A layer of
+    shape (example, channel) has no positions, so its gradient is the gradient of the whole vector.
+    The class token has no position on the grid and is never the centre; `token="cls"` returns the
+    receptive field of the class token.
 
     Args:
         features: a model, or a callable that maps images to a dict of layers of shape (example,
             token, channel), (example, row, column, channel) or (example, channel).
         images: as in `vit_tf.analysis`.
-        channels: the channels of the layer to differentiate. `"sum"` is the gradient of the sum
-            over channels, which is fast. `"all"` is the mean of the absolute gradients of all
-            channels, as in the paper. With an integer, the mean is over this number of channels,
-            sampled for each image separately.
+        channels: how channels are combined. `"sum"` is the gradient of the sum over channels, which
+            is fast. `"all"` is the mean of the absolute gradients of all channels, as in the paper.
+            An integer n is the mean of the absolute gradients of n channels, sampled for each image
+            separately.
         grid: `TokenGrid` of layers of shape (example, token, channel), or a pair (rows, columns);
             by default the grid of the features.
         seed: seed of the sampled channels.

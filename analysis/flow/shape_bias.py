@@ -30,9 +30,10 @@ def shape_bias(
 
     The images show the shape of one class with the texture of another class (Geirhos et al. 2019,
     https://arxiv.org/abs/1811.12231). The bias is 1 for a model that classifies by the silhouette,
-    and 0 for a model that classifies by colours. A model can have either bias only if both cues
-    indicated the class in its training data, as in `vit_tf.data.load("textured-shapes")`. A model
-    that was trained on `"shapes"`, where colours are random, can only use the shape.
+    and 0 for a model that classifies by colours. A model can learn either bias only if both shape
+    and texture indicated the class in its training data, as in
+    `vit_tf.data.load("textured-shapes")`. A model that was trained on `"shapes"`, where colours are
+    random, can only use the shape.
 
     Args:
         features: a model, or a callable that maps images to a dict that contains the scores.
@@ -56,8 +57,8 @@ def shape_bias(
           of the shape, as the class of the texture, and as another class.
 
     Raises:
-        ValueError: if labels do not have this shape, are not classes, or give the shape and the
-            texture the same class, or if scores are not finite.
+        ValueError: if labels do not have the shape (example, 2), are not classes, or give the shape
+            and the texture the same class, or if scores are not finite.
 
     Examples:
         >>> conflicts = images, np.stack([labels, (labels + 1) % 3], axis=1)

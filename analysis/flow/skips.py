@@ -36,9 +36,9 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
         cosine     = mean over examples of <skip, branch> / (|skip| |branch|)
 
     Norms and inner products are over the channels of a token (Raghu et al. 2021, section 6, figures
-    7 and E.2). If the skip or the branch of a token is exactly zero for an example, for example
-    after an inactive ReLU, the ratio and the cosine are undefined. The example is then left out of
-    the means of this token. The attribute `left_out` is the share of the values that were left out.
+    7 and E.2). If the skip or the branch of a token is exactly zero in an example, as after an
+    inactive ReLU, the ratio and the cosine are undefined. The example is then left out of the means
+    of this token. The attribute `left_out` is the share of the values that were left out.
 
     Args:
         features: a model, or a callable that maps images to taps. The taps `"site/skip"` and
@@ -49,13 +49,13 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
             number of prefix tokens is stored with the result.
 
     Returns:
-        Dataset with three variables. A layer is a residual sum such as `"block00/mlp"`.
+        Dataset with three variables. Each layer is a residual sum, such as `"block00/mlp"`.
 
         * `norm_ratio` and `cosine`, of shape (layer, token): the means defined above. They are NaN
           for tokens that a layer does not have, and for tokens that were left out in all examples.
-        * `negative_share`, of shape (layer,): the share of values of the skip below 0. It is 0 if
-          the skip is the output of a ReLU, for example in post-activation ResNets with identity
-          skips.
+        * `negative_share`, of shape (layer,): the share of the values of the skip that are below 0.
+          It is 0 if the skip is the output of a ReLU, for example in post-activation ResNets with
+          identity skips.
 
     Raises:
         ValueError: if there is no tap `"site/skip"` with a matching tap `"site/branch"`, or if
@@ -86,14 +86,15 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
 def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
     """Norms of the skip and the branch of every residual sum, for each token of each image.
 
-    `skip_ratio` averages the ratio of these norms over images. Use this function for a few images.
+    `skip_ratio` averages the ratio of these norms over images. Use this function only for a few
+    images.
 
     Args:
         features, images: as for `skip_ratio`.
 
     Returns:
-        Dataset with two variables of shape (example, layer, token). A layer is a residual sum such
-        as `"block00/mlp"`. Values are NaN for tokens that a layer does not have.
+        Dataset with two variables of shape (example, layer, token). Each layer is a residual sum,
+        such as `"block00/mlp"`. Values are NaN for tokens that a layer does not have.
 
         * `skip`: the Euclidean norm of the skip over the channels.
         * `branch`: the Euclidean norm of the branch over the channels.

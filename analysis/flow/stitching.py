@@ -43,12 +43,14 @@ def stitching(
     Here, `x` are the tokens of a layer of the first model, and `y` are the tokens at the same
     positions of a layer of the second model. The second model continues from `x W + b` (Lenc and
     Vedaldi 2015, https://arxiv.org/abs/1411.5908). Bansal et al. 2021
-    (https://arxiv.org/abs/2106.07682) train the map on the loss instead.
+    (https://arxiv.org/abs/2106.07682) train the map by gradient descent on the loss of the stitched
+    model instead.
 
     CKA compares directions of large variance. Stitching shows which information the second model
-    can use, even if it lies in directions of small variance. Prefix tokens have a map of their own.
-    It is fitted on the prefix tokens of the first model if both models have equally many, and
-    otherwise on the mean of the first model's spatial tokens.
+    can use, even if it lies in directions of small variance. A separate map predicts the prefix
+    tokens of the second model. This map is fitted on the prefix tokens of the first model if both
+    models have the same number of prefix tokens, and otherwise on the mean of the first model's
+    spatial tokens.
 
     Args:
         features_x: the first model, whose layers are mapped.
@@ -62,15 +64,15 @@ def stitching(
         l2: ridge penalty, relative to the mean variance of the channels of x.
 
     Returns:
-        Dataset with changes of shape (layer_x, layer_y). They compare the second model with and
-        without stitching, paired over images.
+        Dataset with changes of shape (layer_x, layer_y). The changes compare the second model with
+        and without stitching, paired over images.
 
-        * `loss_change` and `accuracy_change`: the cross-entropy, in nats, and the accuracy of the
-          stitched model minus their values without stitching.
+        * `loss_change`: the cross-entropy with stitching minus the cross-entropy without it, in
+          nats. For `accuracy_change`, the accuracies are subtracted in the same order.
         * `output_change`: the mean divergence of the class probabilities of the stitched model from
           the class probabilities without stitching, in nats.
         * `loss_change_stderr`, `accuracy_change_stderr` and `output_change_stderr`: the standard
-          errors of these changes over images.
+          errors of the three changes over images.
         * `loss` and `accuracy`, scalars: the cross-entropy and the accuracy of the second model
           without stitching.
 

@@ -23,7 +23,8 @@ FLAT = 1e-5
 
 @one_pass_measurement("attention", num_tokens=num_attended)
 def attention_patterns(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
-    """Measures how much attention heads of all layers repeat one sparse pattern within an image.
+    """Measures how much the attention heads of all layers attend to the same few tokens of an
+    image.
 
     Let p be the attention map of a head over the T spatial keys, and p_i and p_j the maps of two
     heads.
@@ -32,15 +33,16 @@ def attention_patterns(features: Model, images: Images, grid: Grid = None) -> St
         similarity = Pearson correlation of p_i and p_j over the keys
         repetition = similarity * sqrt(peak_i * peak_j)
 
-    The repetition is averaged over pairs of different heads of two layers, then over examples. It
-    is near 1 if all heads attend to the same few tokens, and near 0 if their attention is diffuse
-    or differs between heads. These few tokens differ between images, so a mean map does not show
-    them (Walmer et al. 2023, section 4.1, appendix C.1, figures 2, 11 to 13, 17; the formulas are
-    this package's).
+    The repetition between two layers is the mean over pairs of different heads, one from each
+    layer, and then over examples. The mean is near 1 if all heads attend to the same few tokens,
+    and near 0 if their attention is diffuse or differs between heads. These few tokens differ
+    between images, so a mean map does not show them (Walmer et al. 2023, section 4.1, appendix C.1,
+    figures 2, 11 to 13, 17; the formulas are this package's).
 
-    If a query attends to prefix tokens only, to the precision of float32, its head has no map for
-    that example and is left out; `left_out` counts these cases. Repetition is also high if all
-    heads attend to one small object. To detect this case, compare with `attention_saliency`.
+    If the query of a head attends to prefix tokens only, to the precision of float32, the head has
+    no map for that example. The head is then left out of the means for that example, and `left_out`
+    counts such examples. Repetition is also high if all heads attend to one small object. To detect
+    such an object, compare the result with `attention_saliency`.
 
     Args:
         features: a model, or a callable that maps images to a dict of attention weights, as for
@@ -50,8 +52,8 @@ def attention_patterns(features: Model, images: Images, grid: Grid = None) -> St
             the grid of the features.
 
     Returns:
-        Dataset with five variables. The dim `query` has the values `"spatial"`, the mean over the
-        spatial queries, and `"cls"` if there are prefix tokens.
+        Dataset with five variables. The dim `query` lists `"spatial"` (maps averaged over the
+        spatial queries) and, if there are prefix tokens, `"cls"`.
 
         * `repetition` and `similarity`, of shape (query, layer, layer_other): the mean repetition
           and similarity of two layers. For a layer with a single head, the value of the layer with
@@ -108,8 +110,7 @@ def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
     """Applies `attention_patterns` to mean attention maps, to find the pattern that all images
     share.
 
-    For each query, prefix keys are excluded first. The attention is averaged over queries
-    afterwards.
+    Prefix keys are excluded for each query, before the attention is averaged over queries.
 
     Args:
         mean: Dataset from `mean_attention`.

@@ -32,8 +32,8 @@ def attention(
     """Attention maps of every head of every layer for single images, together with these images.
 
     A map holds the attention weights from one query to the tokens on the grid. Use this function
-    for a few images. `mean_attention` averages over many images, and `attention_rows` returns the
-    attention of all queries.
+    only for a few images; for many images, `mean_attention` returns the average. `attention_rows`
+    returns the attention of all queries.
 
     Args:
         features: a model, or a callable that maps images to a dict of attention weights, as for
@@ -52,7 +52,7 @@ def attention(
           receives them, as 8-bit RGB.
 
     Raises:
-        ValueError: if the model has no attention weights, or does not have the `query`.
+        ValueError: if the model has no attention weights, or if there is no token `query`.
 
     Examples:
         >>> maps = analysis.attention(vit, images[:1])

@@ -43,8 +43,8 @@ def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statis
 
     Args:
         features: a model, or a callable that maps images to a dict from layer name to attention
-            weights of shape (example, head, query, key). If any names end in `"weights"`, as in the
-            tap grammar, only these entries are used.
+            weights of shape (example, head, query, key). If any layer names end in `"weights"`, as
+            in the tap grammar, only the entries with such names are used.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
@@ -130,8 +130,8 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
 
     Returns:
         DataArray of shape (layer, head, row_offset, column_offset). A grid of R rows and C columns
-        gives 2 R - 1 row offsets and 2 C - 1 column offsets. They are in pixels, positive down and
-        to the right, and the query is at (0, 0). The map is NaN where N(d) is 0. The coordinate
+        gives 2 R - 1 row offsets and 2 C - 1 column offsets. Offsets are in pixels, positive down
+        and to the right, and the query is at (0, 0). The map is NaN where N(d) is 0. The coordinate
         `left_out` of shape (layer, head) is the number of (example, query) pairs that were left
         out.
 
@@ -183,15 +183,15 @@ def _aligned_sum(maps: np.ndarray, grid: TokenGrid) -> np.ndarray:
 def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
     """Centre of mass and peak of each head's attention, relative to the query.
 
-    A query at an edge has no keys beyond the edge. For a head that attends to the token on the left
-    of the query, the peak is at that offset, but the centre of mass is nearer to the query.
+    A query at an edge has no keys beyond the edge. If a head attends to the token on the left of
+    the query, its peak is one token to the left, but its centre of mass is nearer to the query.
 
     Args:
         aligned: DataArray from `aligned_attention`.
 
     Returns:
-        Dataset with five variables of shape (layer, head), in pixels. All are NaN where the map is
-        NaN.
+        Dataset with five variables of shape (layer, head), in pixels. For a head whose map in
+        `aligned` is NaN everywhere, all variables are NaN.
 
         * `row_offset` and `column_offset`: the offset of the centre of mass, positive down and to
           the right.
@@ -291,8 +291,7 @@ def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
         query) pairs that were left out.
 
     Raises:
-        ValueError: if the tokens do not have the `query`, or if `mean` is not from
-            `mean_attention`.
+        ValueError: if there is no token `query`, or if `mean` is not from `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -415,10 +414,11 @@ def head_classes(
     * `"global"`: the head meets none of these conditions.
 
     The median is used because queries at an edge, which have no keys beyond the edge, shift a mean
-    far more. Attention along a row is axial at any distance, and so is attention to both neighbours
-    in a row. If all queries attend to one position of the image, the head is global. The thresholds
-    are conventions. Constructed heads of each type are far from the thresholds, while trained heads
-    lie in between, as the returned statistics show.
+    far more than a median. Attention along a row is axial at any distance, and so is attention to
+    both neighbours in a row. If all queries attend to one position of the image, the head is
+    global. The thresholds are conventions. Heads that are constructed as examples of a type are far
+    from the thresholds, but many trained heads are intermediate between types. The returned
+    statistics show how near a head is to a threshold.
 
     Args:
         mean: Dataset from `mean_attention`.

@@ -38,15 +38,15 @@ def attention_rollout(
         R_l = A_l R_(l-1),  A_l = (mean over heads of a_l) / 2 + I / 2,  R_0 = I
 
     R_l(q, k) is the share of the embedding of token k in token q after layer l (Abnar and Zuidema
-    2020, https://arxiv.org/abs/2005.00928, section 3). The two halves assume that the skip and the
+    2020, https://arxiv.org/abs/2005.00928, section 3). The factor 1/2 assumes that the skip and the
     branch have equal weight. Values and MLPs are ignored. Attention to prefix tokens counts like
     any other attention, so no query is left out.
 
     Args:
         features: a model, or a callable that maps images to a dict of taps. It must contain
             `"block*/attention/weights"` of shape (example, head, query, key), and `"block*/*/skip"`
-            and `"block*/*/sum"` for the attention and the MLP of each of these blocks. From the
-            last two, the function verifies that the model has skips.
+            and `"block*/*/sum"` for the attention and the MLP of each of these blocks. The skips
+            and sums are used only to verify that the model has skips.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
@@ -54,9 +54,9 @@ def attention_rollout(
         over the keys.
 
     Raises:
-        ValueError: if the attention or MLP of a block has no skip, or if the sum of one of them is
-            not the skip of the next one. Rollout is not defined for such models, for example
-            post-norm models. The errors of `mean_attention` apply as well.
+        ValueError: if the attention or MLP of a block has no skip, or if the sum after one sublayer
+            (attention or MLP) is not the skip of the next sublayer. Rollout is not defined for such
+            models, for example post-norm models. The errors of `mean_attention` apply as well.
 
     Examples:
         >>> rollout = analysis.attention_rollout(vit, images)
@@ -95,7 +95,7 @@ def attention_rollout(
 def rollout_of_images(
     features: Model, images: Images, grid: Grid = None
 ) -> Statistic[xr.DataArray]:
-    """Attention rollout through all layers for each image. Use it for a few images.
+    """Attention rollout through all layers for each image, for a few images only.
 
     Arguments and errors are the same as for `attention_rollout`.
 

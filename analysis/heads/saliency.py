@@ -29,15 +29,17 @@ def attention_saliency(
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
 
     * `kept_t` is 1 if token t is kept, and 0 otherwise. The kept tokens are the smallest set of
-      spatial tokens that together receive the share `mass` of the attention. The attention is from
-      CLS, or is the mean over the spatial queries; prefix keys are excluded.
-    * `covered_t` is the share of the patch of token t that the mask covers. For masks of pixels,
-      the result is therefore the IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3,
-      figures 5 and 16).
+      spatial tokens that together receive the share `mass` of the attention. The query of this
+      attention is CLS, or the attention is averaged over the spatial queries. Prefix keys are
+      excluded.
+    * `covered_t` is the share of the patch of token t that the mask covers. If masks are given per
+      pixel, the result is therefore the IoU in pixels (Walmer et al. 2023, section 4.4, appendix
+      C.3, figures 5 and 16).
 
     The IoU is averaged over the images with a non-empty mask. Images whose query attends to prefix
     tokens only, to the precision of float32, are left out. Walmer et al. count a patch as covered
-    if the mask touches it. For their definition, pass such masks at the size of the token grid.
+    if the mask touches it. To use this definition, pass masks at the size of the token grid that
+    are 1 for every patch that the object touches.
 
     Args:
         features: a model, or a callable that maps images to a dict of attention weights, as for
@@ -51,20 +53,23 @@ def attention_saliency(
         mass: share of the attention that the kept tokens receive, more than 0 and at most 1.
 
     Returns:
-        Dataset with seven variables. The dim `query` has the values `"spatial"` and, if there are
-        prefix tokens, `"cls"`. The attribute `left_out` is the number of images with an empty mask.
+        Dataset with seven variables. The dim `query` lists `"spatial"` and, if there are prefix
+        tokens, `"cls"`. Images with an empty mask do not count in any variable; the attribute
+        `left_out` is the number of these images.
 
-        * `iou`, of shape (query, layer, head): the mean IoU. It is NaN if all images were left out.
+        * `iou`, of shape (query, layer, head): the IoU of a head with the masks, averaged over
+          images. It is NaN if no image remains for the head.
         * `best_iou` and `best_head`, of shape (query, layer): the largest mean IoU of the heads of
-          a layer, and the index of this head. They are NaN and -1 if no head of the layer has an
-          IoU.
-        * `other_iou`, of shape (query, layer, head): the mean IoU with the mask of another image,
-          the preceding one in the batch. It shows how much attention overlaps with the usual
-          positions of objects.
+          a layer, and the index of this head. If `iou` is NaN for all heads of the layer,
+          `best_iou` is NaN and `best_head` is -1.
+        * `other_iou`, of shape (query, layer, head): the mean IoU of each image's attention with
+          the mask of the preceding image in the batch. This baseline shows how much attention
+          overlaps with the usual positions of objects.
         * `leave_one_out` and `other_leave_one_out`, of shape (batch, query, layer, head): `iou` and
           `other_iou` computed without each batch of images in turn.
-        * `left_out`, of shape (query, layer, head): the number of images with a non-empty mask
-          whose query attends to prefix tokens only.
+        * `left_out`, of shape (query, layer, head): the number of images that are left out of `iou`
+          although their mask is not empty, because the query of the head attends to prefix tokens
+          only.
 
     Raises:
         ValueError: if `mass` is invalid, if masks have the wrong size or values outside [0, 1], or
