@@ -636,7 +636,7 @@ def images_needed(
         ValueError: unless exactly one of `half_width` and `power` is given.
         ValueError: if the result has no interval or an unknown number of images, if the effect
             equals the threshold, or if `power` is not in (0, 1).
-        ValueError: if the interval within runs alone is wider than requested.
+        ValueError: if the uncertainty within runs alone makes the interval wider than requested.
 
     Examples:
         >>> accuracy = analysis.knn_accuracy(vit, (images, labels), (images, labels), k=2)

@@ -298,7 +298,8 @@ def token_ablation(
         Dataset with changes of shape (tokens, share). The dim `tokens` lists `"cls"`, `"registers"`
         (all prefix tokens except CLS) and the orders of spatial tokens. `"cls"` and `"registers"`
         are included only if the model has such tokens. These tokens are replaced all at once, so
-        their values are NaN at shares other than 1.
+        their values are NaN at shares other than 1. If `shares` does not include 1, the orders are
+        NaN at share 1.
 
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,

@@ -318,9 +318,9 @@ def receptive_field(
 
     This is the effective receptive field (Luo et al. 2017; Raghu et al. 2021, section 5, figures 6
     and C.1 to C.4). The centre is the token or position at `(rows // 2, columns // 2)`. A layer of
-    shape (example, channel) has no positions, so its gradient is the gradient of the whole vector.
-    The class token has no position on the grid and is never the centre; `token="cls"` returns the
-    receptive field of the class token.
+    shape (example, channel) has no positions, so the whole vector is differentiated. The class
+    token has no position on the grid and is never the centre; `token="cls"` returns the receptive
+    field of the class token.
 
     Args:
         features: a model, or a callable that maps images to a dict of layers of shape (example,

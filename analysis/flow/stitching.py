@@ -43,8 +43,8 @@ def stitching(
     Here, `x` are the tokens of a layer of the first model, and `y` are the tokens at the same
     positions of a layer of the second model. The second model continues from `x W + b` (Lenc and
     Vedaldi 2015, https://arxiv.org/abs/1411.5908). Bansal et al. 2021
-    (https://arxiv.org/abs/2106.07682) train the map by gradient descent on the loss of the stitched
-    model instead.
+    (https://arxiv.org/abs/2106.07682) train the map by gradient descent to minimise the loss of the
+    stitched model.
 
     CKA compares directions of large variance. Stitching shows which information the second model
     can use, even if it lies in directions of small variance. A separate map predicts the prefix
@@ -68,7 +68,8 @@ def stitching(
         and without stitching, paired over images.
 
         * `loss_change`: the cross-entropy with stitching minus the cross-entropy without it, in
-          nats. For `accuracy_change`, the accuracies are subtracted in the same order.
+          nats.
+        * `accuracy_change`: the accuracy with stitching minus the accuracy without it.
         * `output_change`: the mean divergence of the class probabilities of the stitched model from
           the class probabilities without stitching, in nats.
         * `loss_change_stderr`, `accuracy_change_stderr` and `output_change_stderr`: the standard

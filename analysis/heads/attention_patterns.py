@@ -23,8 +23,7 @@ FLAT = 1e-5
 
 @one_pass_measurement("attention", num_tokens=num_attended)
 def attention_patterns(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
-    """Measures how much the attention heads of all layers attend to the same few tokens of an
-    image.
+    """Measures how much all attention heads attend to the same few tokens of an image.
 
     Let p be the attention map of a head over the T spatial keys, and p_i and p_j the maps of two
     heads.

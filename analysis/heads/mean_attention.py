@@ -417,8 +417,8 @@ def head_classes(
     far more than a median. Attention along a row is axial at any distance, and so is attention to
     both neighbours in a row. If all queries attend to one position of the image, the head is
     global. The thresholds are conventions. Heads that are constructed as examples of a type are far
-    from the thresholds, but many trained heads are intermediate between types. The returned
-    statistics show how near a head is to a threshold.
+    from the thresholds, but trained heads often lie between types. Compare the returned statistics
+    of a head with the thresholds to see such cases.
 
     Args:
         mean: Dataset from `mean_attention`.

@@ -95,7 +95,7 @@ def attention_rollout(
 def rollout_of_images(
     features: Model, images: Images, grid: Grid = None
 ) -> Statistic[xr.DataArray]:
-    """Attention rollout through all layers for each image, for a few images only.
+    """Attention rollout through all layers, separately for each of a few images.
 
     Arguments and errors are the same as for `attention_rollout`.
 

@@ -54,8 +54,8 @@ def attention_saliency(
 
     Returns:
         Dataset with seven variables. The dim `query` lists `"spatial"` and, if there are prefix
-        tokens, `"cls"`. Images with an empty mask do not count in any variable; the attribute
-        `left_out` is the number of these images.
+        tokens, `"cls"`. The attribute `left_out` is the number of images with an empty mask; the
+        variable `left_out` does not count them.
 
         * `iou`, of shape (query, layer, head): the IoU of a head with the masks, averaged over
           images. It is NaN if no image remains for the head.

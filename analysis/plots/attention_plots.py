@@ -71,8 +71,8 @@ def plot_attention_distance(
 ) -> "Axes":
     """Mean attention distance of each head, sorted within its layer (Figures 3 and 4 of Raghu).
 
-    Each line shows one layer, in pixels or in the `units` of the result. Each of several results
-    has its own panel, and all panels have a common scale.
+    Each line shows one layer. Distances are in pixels, or in the `units` of the result. If there
+    are several results, each result has its own panel, and all panels have a common scale.
     """
     arrays = style.by_label(results)
     arrays = {label: select_layers(result, layers) for label, result in arrays.items()}
@@ -417,8 +417,7 @@ LEAST_PATTERN = 0.2  # repetition at the bright end of the colours, at least
 def plot_attention_patterns(
     result: xr.Dataset, ax: "Axes | None", *, query: str = SPATIAL
 ) -> "Axes":
-    """Repetition of one sparse attention pattern between the heads of two layers, for all pairs of
-    layers.
+    """Repetition of sparse attention patterns between heads, for all pairs of layers.
 
     Layers run from left to right and from bottom to top. The colour scale starts at 0 and ends at
     0.2 or higher, so a negligible repetition, such as 0.02, is dark.

@@ -43,8 +43,8 @@ def plot(
         The Matplotlib axes. If the plot has several panels, the array `ax.panels` holds their axes.
 
     Raises:
-        ValueError: if no plot draws such a result, or if the plot itself raises a `ValueError`.
-        TypeError: if the plot does not have one of the options.
+        ValueError: if there is no plot for the result, or if the plot itself raises a `ValueError`.
+        TypeError: if an argument in `options` is not an argument of the plot.
 
     Examples:
         >>> rollout = analysis.attention_rollout(model, images)

@@ -74,8 +74,9 @@ def plot_skip_ratio(
     Layers run from left to right, and tokens downwards.
 
     Args:
-        results: NaN, where a layer has fewer tokens, is drawn in grey. The attribute `prefix` is
-            the number of prefix tokens. A dict of results is drawn by `plot_skip_ratio_lines`.
+        results: a dict of results is drawn by `plot_skip_ratio_lines`, which ignores `tokens`. The
+            attribute `prefix` of a result is its number of prefix tokens. Cells are grey (NaN) for
+            tokens that a layer does not have.
         variable: "norm_ratio" is ||skip|| / ||branch||, with logarithmic colours centred on 1.
             "cosine" is the cosine similarity of skip and branch, in [-1, 1].
         tokens: number of tokens to draw, starting with the first token.
@@ -132,8 +133,8 @@ def plot_skip_ratio_lines(
     different line styles.
 
     Args:
-        results: the attribute `prefix` is the number of prefix tokens, which is 0 for ResNets and
-            for ViTs with GAP.
+        results: the attribute `prefix` of a result is the number of prefix tokens of the model,
+            which is 0 for ResNets and for ViTs without prefix tokens.
         variable: "norm_ratio" is ||skip|| / ||branch||. "cosine" is the cosine similarity of skip
             and branch.
     """
@@ -405,11 +406,11 @@ def plot_head_effects(
 ) -> "Axes":
     """Effect of ablating each attention head versus its attention distance.
 
-    Each point shows one head. If standard errors are known, a bar shows its 95 % CI.
+    Each point shows one head. If standard errors are known, a bar shows the 95 % CI of the effect.
 
     Args:
-        results: the Dataset also holds the changes from `head_ablation`, and `distance` is the
-            result of `attention_distance`.
+        results: the Dataset contains the changes from `head_ablation`, and the result of
+            `attention_distance` as the variable `distance`.
     """
     effects = style.labelled(results, _effect(change), "layer", "head")
     distances = style.labelled(results, "distance")
@@ -447,8 +448,8 @@ def plot_skip_ablation(
 ) -> "Axes":
     """Effect of removing the skips, or the branches, of each block.
 
-    Each model has two lines, one without the skips and one without the branches of each block.
-    Bands show 1.96 standard errors on both sides.
+    For each model, one line shows the effect of removing skips, and another line shows the effect
+    of removing branches. Bands show 1.96 standard errors on both sides.
     """
     lines, errors = (
         style.split(style.labelled(results, name, "layer", "path"), "path")
@@ -473,8 +474,8 @@ def plot_token_ablation(
     """Effect of replacing a growing fraction of the tokens, for several orders of tokens.
 
     Each line shows one order, with error bars of 1.96 standard errors. Prefix tokens are replaced
-    all at once, and are therefore shown as points at a fraction of 1. Each of several results has
-    its own panel, and all panels have a common scale.
+    all at once, and are therefore shown as points at a fraction of 1. If there are several results,
+    each result has its own panel, and all panels have a common scale.
     """
     style.labelled(results, _effect(change), "tokens", "share")
     title = style.titled("Token ablation", results)
@@ -560,7 +561,7 @@ def plot_overlay(
         The axes.
 
     Raises:
-        ValueError: if the image or the map does not have this shape, or if image values are out of
+        ValueError: if `image` or `values` has another shape, or if values of the image are out of
             range.
 
     Examples:

@@ -25,7 +25,8 @@ def cka_heatmap(result: xr.Dataset) -> InteractiveFigure:
         * `x` and `y`: the names of the layers along both axes.
         * `values`: a list for each layer of `y`, with a number for each layer of `x`. None replaces
           numbers that are not finite.
-        * `errors`: the standard errors in the same form, or None if `result` has no `stderr`.
+        * `errors`: the standard errors in the form of `values`, or None if `result` has no
+          `stderr`.
         * `low` and `high`: the limits of the colour scale.
         * `colours`: the colours of the scale, from low to high.
         * `x_label`, `y_label` and `value_label`: the labels of the axes and of the values.

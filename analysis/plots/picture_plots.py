@@ -29,7 +29,7 @@ def plot_neighbours(
 ) -> "Axes":
     """The nearest images to a query image, with a row for each layer.
 
-    The query is the first picture of each row. The number above each other picture is its cosine
+    The query is the first picture of each row. The number above each neighbour is its cosine
     similarity to the query.
 
     Args:

@@ -64,13 +64,13 @@ def plot_probe_map(
 ) -> "Axes":
     """Ridge-probe accuracy of every token, with a map for each layer (Figure D.4 of Raghu et al.).
 
-    All maps share one colour scale. If there is a CLS token, the title of each map states its
-    accuracy.
+    All maps share one colour scale. If there is a CLS token, the title of each map states the
+    accuracy of the CLS token.
 
     Args:
-        result: computed with `tokens="each"`, at a single `l2`. The attributes `prefix`, `rows` and
-            `columns` specify the grid, on which the tokens after the prefix tokens lie row by row.
-            Layers with fewer tokens hold NaN and cannot be drawn.
+        result: computed with `tokens="each"`, at a single `l2`. The attribute `prefix` is the
+            number of prefix tokens. The tokens after the prefix tokens form a grid of size (`rows`,
+            `columns`), row by row. Layers with fewer tokens contain NaN and cannot be drawn.
         layers: names of the layers to draw. If None, at most 8 layers on the grid are drawn, evenly
             spaced through the depth.
     """
@@ -128,10 +128,10 @@ def plot_ridge_probe(
     set would bias the accuracy. To draw a single value, select it on other images and pass
     `result.sel(l2=...)`. A further call on the same axes adds another model in another colour.
 
-    For several tokens, the line shows their mean, and the band shows their range. For several
-    seeds, the line shows their mean, and the error bars show their standard deviation (n - 1
-    degrees of freedom). Depth is normalised to [0, 1]. If all models have the same layers, the axis
-    names these layers.
+    If a result has several tokens, the line shows the mean over tokens, and a band shows their
+    range. If a result has several seeds, the line shows the mean over seeds, and error bars show
+    the standard deviation (n - 1 degrees of freedom). Depth is normalised to [0, 1]. If all models
+    have the same layers, the axis names these layers.
 
     Args:
         label: name of the model in the legend. None means the attribute `model` of the result.
@@ -229,11 +229,12 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer and token pooling (Figures 11 and F.3 of Raghu et al. 2021).
 
     Each model has a colour. Each variant has a line style and a marker, which are the same for all
-    models. Lines show means over seeds, and error bars show their standard deviation, as in
+    models. Lines show means over seeds, and error bars show standard deviations over seeds, as in
     `plot_ridge_probe`.
 
     Args:
-        results: labels have the form "model: variant", such as "ViT-CLS: first token".
+        results: the keys of the dict have the form "model: variant", such as "ViT-CLS: first
+            token".
     """
     lines = style.by_label(results)
     models, _, variants = zip(*(label.partition(": ") for label in lines), strict=True)
@@ -254,7 +255,8 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
 def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy of the spatial tokens by layer, with a line for each model.
 
-    The line shows the mean over spatial tokens, and the band shows their range.
+    Each line shows the mean accuracy over spatial tokens, and a band shows the range over spatial
+    tokens.
     """
     spatial = {
         label: result.isel(token=slice(int(result.attrs["prefix"]), None))
@@ -267,8 +269,8 @@ def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
 def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer, for each combination of model and token summary.
 
-    Each line shows one combination. A layer of a model is shown only if it has all token summaries
-    of this model.
+    Each line shows one combination, with a label such as "ViT-CLS: first token". If a layer was not
+    probed with all token summaries of its model, it is left out.
     """
     results, shared = style.by_label(results), {}
     for label, result in results.items():
@@ -285,11 +287,12 @@ def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
 def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer, with a line for each model.
 
-    If there are several seeds of a model, the line shows their mean, and error bars show their
-    standard deviation.
+    If a model has results for several seeds, its line shows the mean over seeds, and error bars
+    show the standard deviation over seeds.
 
     Args:
-        results: the further seeds of a model have labels such as "MODEL: seed 1".
+        results: the keys of the dict are names of models. If a model has several seeds, its keys
+            are "MODEL" for one seed and, for other seeds, "MODEL: seed 1" and so on.
     """
     seeds: dict[str, list[xr.DataArray]] = {}
     for label, result in style.by_label(results).items():

@@ -38,14 +38,14 @@ class PlotFunction(Protocol[R, P]):
 PLOTS: dict[str, tuple[Callable[..., Any], tuple[Shape, ...]]] = {}
 # Arguments that mean the same in all plots; others are documented where they stand.
 SHARED = {
-    "ax": "Matplotlib axes; those of a new figure if None.",
-    "title": "title instead of the one that says what is drawn, and of which model.",
-    "layers": "names of the layers to draw, in order; all if None.",
-    "example": "number of the image.",
-    "image": "the image below the maps, as the model sees it, an array as for `plot_overlay` or a "
-    "PIL image; None draws the maps alone.",
-    "baselines": "labels of results that are drawn in grey.",
-    "change": '`"accuracy_change"`, `"loss_change"` or `"output_change"`.',
+    "ax": "Matplotlib axes to draw in. None creates a figure.",
+    "title": "title of the plot. None uses a title that states what is drawn, and for which model.",
+    "layers": "names of the layers to draw, in order. None means all layers.",
+    "example": "index of the image.",
+    "image": "the image below the maps, as the model receives it: an array in a format that "
+    "`plot_overlay` accepts, or a PIL image. None draws the maps without an image.",
+    "baselines": "labels of the results to draw in grey.",
+    "change": 'the change to draw: `"accuracy_change"`, `"loss_change"` or `"output_change"`.',
 }
 SECTION = re.compile(r"\n\n(\w+):\n", re.MULTILINE)
 ARGUMENT = re.compile(r"^    (\w+): ", re.MULTILINE)
@@ -178,7 +178,7 @@ def _documentation(
     forms = " or ".join(map(_in_words, shapes))
     *others, last = [f"`{measurement}`" for measurement in measurements]
     sources = f"{', '.join(others)} or {last}" if others else last
-    several_too = ", or a dict from label to several" if several else ""
+    several_too = ", or a dict from label to such a result" if several else ""
     more = f"; {texts[first].strip().rstrip('.')}" if first in texts else ""
     entries = [f"{first}: {forms}, from {sources}{several_too}{more}."]
     entries += [f"{name}: {texts[name]}" for name in ("ax", "title", *names[1:])]
@@ -188,14 +188,14 @@ def _documentation(
         )
         for entry in entries
     )
-    failures = ["a result of another measurement"] + ["an empty dict"] * several
-    failures += ["an option that it does not have"] * bool(set(names) - {"ax", "image"})
-    parts = f", with `ax.panels` of shape {panels}" if panels else ""
+    failures = ["the form of a result is wrong"] + ["the dict is empty"] * several
+    failures += ["an option is invalid"] * bool(set(names) - {"ax", "image"})
+    parts = f". The axes of the panels are `ax.panels`, of shape {panels}" if panels else ""
     see_also = ", ".join(f"`{name}`" for name in [*measurements, *see.split()])
     return (
         f"{summary}\n\nArgs:\n{arguments}\n\n"
         f"Returns:\n    The Matplotlib axes{parts}.\n\n"
-        f"Raises:\n    ValueError: for {', or '.join(failures)}.\n\n"
+        f"Raises:\n    ValueError: if {', or if '.join(failures)}.\n\n"
         f"Examples:\n    >>> result = {call}\n"
         f"    >>> ax = analysis.plots.{function.__name__}(result)\n\n"
         f"See also:\n    {see_also}.\n"

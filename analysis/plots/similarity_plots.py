@@ -52,9 +52,9 @@ def plot_cka(
 
     `layer_x` runs from left to right, and `layer_y` from bottom to top. Colours are fixed to [0,
     1]. Since the estimator is unbiased, values may lie outside these limits. Such values get the
-    colours of the limits, and the colour bar has arrows. Each of several results has its own panel,
-    at most 4 in a row. If all results have the same layers, only the outer panels name them. If a
-    result compares two models, the plot names both.
+    colours of the limits, and the colour bar has arrows. If there are several results, each result
+    has its own panel, at most 4 in a row. If all results have the same layers, only the outer
+    panels show the names of layers. If a result compares two models, the plot names both models.
 
     Args:
         results: the attributes `model_x` and `model_y` name the models. If the standard error
@@ -141,8 +141,8 @@ def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """CKA between layers, and CKA without single parts of the representations.
 
     The first matrix shows CKA. Each other matrix shows CKA without one part: the most influential
-    images, the first principal component, or the part that the pixels explain. Its title states the
-    median share of HSIC of this part. Colours are fixed to [0, 1].
+    images, the first principal component, or the part that the pixels explain. The title of such a
+    matrix states the median share of HSIC that is due to the part. Colours are fixed to [0, 1].
     """
     without, share = result["without"], result["share"]
     maps = {"CKA": result["cka"]}
@@ -164,7 +164,8 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
 
     There is a matrix for each measure, at most 4 in a row. The last matrix shows the disagreement
     of the measures, in other colours. All colour scales are fixed to [0, 1]. If a measure gives a
-    similarity below 0.99 for a layer with itself, its title states the smallest such value.
+    similarity below 0.99 for a layer with itself, the title of its matrix states the smallest
+    similarity of a layer with itself.
     """
     values, maps = result["similarity"], {}
     first, second = style.models(result)
@@ -256,7 +257,7 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axe
 
     Each line shows one result. Line colours go from dark to bright in the order of the results. If
     the number of batches is known, a band shows the 95 % CI (Student's t over batches). The axis of
-    CKA spans [0, 1], or more if values lie outside.
+    CKA spans at least [0, 1], and more if values lie outside this range.
 
     Args:
         results: if the labels have an order, such as growing fractions of the training images, pass
@@ -359,18 +360,19 @@ def plot_localization(
     arranged as the tokens are in the image, with prefix tokens in a row above. For a list of
     layers, there is a row of maps for each layer.
 
-    All maps share one colour scale. It spans the values, since the CKA of a token and a patch is
-    often far from 1.
+    All maps share one colour scale, from the smallest to the largest CKA in the maps. The scale
+    does not extend to 1, since the CKA of a token and a patch is often far from 1.
 
     Args:
-        result: the result has the coordinates `token_row` and `token_column`. NaN, for constant
-            patches, is drawn in grey.
+        result: the result has the coordinates `token_row` and `token_column`. The CKA with a
+            constant patch is NaN and is drawn in grey.
         layer: name of the layer to draw, or a list of names, in order. None means the last layer.
         tokens: the tokens to draw, as values of the coordinate `token`. For one layer, the default
             is all tokens if there are at most 16, otherwise up to 4 x 4 evenly spaced spatial
-            tokens. For a list of layers, the default is all tokens if there are at most 6.
-            Otherwise it is the first token and the tokens nearest to the centre, two corners and
-            two edges.
+            tokens. For a list of layers, the default is all tokens if there are at most 6. With
+            more tokens, the default is the first prefix token, if there is one, and the tokens
+            nearest to the centre of the grid, to two of its corners and to the middle of two of its
+            edges.
     """
     from matplotlib.colors import Normalize
 
@@ -548,10 +550,11 @@ OUTCOME_COLOURS = {
 def plot_formation(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Formation of the representations of every layer during training.
 
-    One matrix shows `cka_to_start`, and one shows `cka_to_previous`, with colours fixed to [0, 1].
-    If the result has an `accuracy`, a third matrix shows the probe accuracy, with colours from the
-    lowest to the highest value. Layers run from bottom to top, and epochs from left to right. The
-    cells of a recorded epoch extend halfway to the neighbouring records.
+    The first matrix shows `cka_to_start`, and the second matrix shows `cka_to_previous`, with
+    colours fixed to [0, 1]. If the result has an `accuracy`, a third matrix shows the probe
+    accuracy, with colours from the lowest to the highest value. Layers run from bottom to top, and
+    epochs from left to right. The cells of a recorded epoch extend halfway to the neighbouring
+    records.
     """
     names = [name for name in PANELS if name != "accuracy" or name in result]
     values = [result[name].transpose("epoch", "layer") for name in names]

@@ -41,12 +41,12 @@ def clustering(
 
         purity = sum over clusters of the size of its largest class / number of examples
 
-    Two other scores are the normalised mutual information (NMI), that is, the mutual information
-    divided by the mean of both entropies, and the adjusted Rand index (ARI), which is adjusted for
-    chance (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25). Purity and the chance
-    level of NMI grow with the number of clusters. The chance level of purity is at least the share
-    of the largest class, so compare purity with a baseline. By default, there are as many clusters
-    as classes, as in Walmer et al. 2023, who use 50 clusters for 50 classes.
+    There are two scores besides purity (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and
+    25). The normalised mutual information (NMI) is the mutual information of clusters and labels
+    divided by the mean of their entropies. The adjusted Rand index (ARI) is adjusted for chance.
+    Purity and the chance level of NMI grow with the number of clusters. The chance level of purity
+    is at least the share of the largest class, so compare purity with a baseline. By default, there
+    are as many clusters as classes, as in Walmer et al. 2023, who use 50 clusters for 50 classes.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
@@ -104,9 +104,9 @@ def object_clustering(
 
     The features of an object are averaged under its mask (Walmer et al. 2023, sections 5.3 and D.5,
     figures 8, 26 and 27). The scores are the same as in `clustering`. The paper does not state the
-    number of clusters. The authors' code uses 80 clusters for objects and for parts, more than
-    there are classes. For comparable numbers, use `num_clusters=80` and `dense_features`, with at
-    least 80 objects.
+    number of clusters. The authors' code uses 80 clusters both for objects and for parts, which is
+    more than the number of classes. For comparable numbers, use `num_clusters=80` and
+    `dense_features`, with at least 80 objects.
 
     Args:
         features: a model, or a callable that maps images to a dict of layers with tokens that lie
@@ -182,7 +182,7 @@ def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tenso
         Tensor of shape (example, object, channel). Features are NaN for an empty mask.
 
     Raises:
-        ValueError: if tokens or masks do not have these shapes.
+        ValueError: if `tokens` or `masks` has another shape.
 
     Examples:
         >>> tokens = np.ones((1, 4, 8), np.float32)

@@ -42,18 +42,18 @@ def knn_accuracy(
 
     Here, x are the pooled features of a test image, and x_j are the pooled features of a training
     image (Caron et al. 2021, appendix E; Walmer et al. 2023, section 6.1). The search is exact, in
-    float64. It stores the features of the test images, of shape (layer, test image, channel), and
-    each batch of training images replaces neighbours that are further away. If training images are
+    float64. The features of the test images, of shape (layer, test image, channel), are stored, and
+    each batch of training images updates the list of nearest neighbours. If training images are
     equally near, the earlier image is used. If classes have equal votes, the lower label wins.
 
     Args:
         features, train, test, num_classes, tokens: as in `vit_tf.analysis`.
         k: number of neighbours, or several such numbers.
         temperature: temperature of the votes, above 0.
-        without_votes: if true, classes without votes fill up the top 5 when fewer than 5 classes
-            have votes, in the order of their labels. DINO's code and the numbers of Walmer et al.
-            2023 (figure 28) include such classes too, in no defined order. At most `k` classes
-            count in either case.
+        without_votes: if true and fewer than 5 classes have votes, classes without votes are added
+            to the top 5, in the order of their labels. DINO's code and the numbers of Walmer et al.
+            2023 (figure 28) also include classes without votes, in no defined order. Whether
+            `without_votes` is true or not, at most `k` classes count.
 
     Returns:
         DataArray of accuracies of shape (layer, k, top).

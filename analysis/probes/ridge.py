@@ -117,8 +117,8 @@ def ridge_probe(
     Xc and Yc are the centred features and targets (Raghu et al. 2021, appendix A, figures 11 and
     13). The target is 1 for the class of the image and -1 for other classes. The intercept is not
     penalised. For each layer, one eigendecomposition in float64 gives the solutions for all values
-    of `l2`. It decomposes Xc' Xc, or Xc Xc' if there are fewer examples than channels. Choose `l2`
-    on held-out training images, not on the test set.
+    of `l2`. The decomposed matrix is Xc' Xc, or Xc Xc' if there are fewer examples than channels.
+    Choose `l2` on held-out training images, not on the test set.
 
     Args:
         features, train, test, num_classes: as in `vit_tf.analysis`.
@@ -131,8 +131,8 @@ def ridge_probe(
     Returns:
         DataArray of test accuracies of shape (layer, l2), or of shape (layer, l2, token) for
         `tokens="each"`. With `"each"`, values are NaN for tokens that a layer does not have, and
-        the attribute `prefix` is the number of prefix tokens. The attributes `rows` and `columns`
-        are the size of the grid of the other tokens, if it is known.
+        the attribute `prefix` is the number of prefix tokens. If the grid of the spatial tokens is
+        known, the attributes `rows` and `columns` are its size.
 
     Raises:
         ValueError: if `tokens` is unknown, if a value of `l2` is not above 0, if labels are not
@@ -290,7 +290,7 @@ def _probe_statistic(
 
 
 def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]:
-    """`Statistic` over images and labels whose result is the accuracy of a fitted `Probe`."""
+    """Creates a `Statistic` over images and labels: the accuracy of a fitted `Probe`."""
     num_l2, num_classes = len(probe.l2), probe.num_classes
     grid = token_grid_of(features)
     flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}

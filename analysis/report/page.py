@@ -47,16 +47,16 @@ class ReportFigure:
         caption: text below the figure, which states how to interpret it.
         paper: the corresponding figures of a paper, such as "Figures 1 and 2"; may be empty.
         alt: alternative text of the picture.
-        png: path of a PNG file. If the file is in the report's folder, the picture links to it. It
-            is None if the figure has `panels` or consists of its caption only.
+        png: path of a PNG file. If the file is in the report's folder, the picture links to it.
+            `png` is None if the figure has `panels` or consists of its caption only.
         results: links to the netCDF files that the figure draws, relative to the report. Files in
             the report's folder are embedded in the page if they have at most `MOST_EMBEDDED` bytes.
         interactive: interactive panels, one dict for each panel, as the functions of `interactive`
             return them. On screen, they replace the picture. The picture is used in print, and in
             browsers without scripts.
         source: name and address of the paper; None if the figure belongs to no paper.
-        panels: the pictures of a figure with several pictures, such as one for each model. They
-            are used instead of `png`.
+        panels: the pictures of a figure with several pictures, such as one for each model. A figure
+            with `panels` has no `png`.
         code: Python code that makes the figure; may be empty.
     """
 

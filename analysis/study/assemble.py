@@ -261,22 +261,24 @@ def make_report(
             model, the path of such a model, the name of a pretrained model, or a function from
             images to a dict from tap to tensor. All models are shown the same images, with the
             pixel values that each model expects. If all models expect the same cropping and
-            resizing, it is applied. Otherwise, whole images are resized bilinearly.
+            resizing, images are cropped and resized in this way. Otherwise, whole images are
+            resized bilinearly.
         images: images for all measurements, as in `vit_tf.analysis`, with or without labels.
             Files and 8-bit values are preprocessed. Floats must already be preprocessed as the
             models expect.
         folder: folder of the report, its figures and its results. If the report is written again
             for the same arrays and Keras models, the results are reused.
-        figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. An empty list
-            selects all figures.
+        figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. An empty list,
+            the default, selects all figures.
         train: labelled images, in any form that `images` may have. Probes are fitted on them, and
             nearest neighbours are searched among them. Without `train`, the figures that need
             these images are left out.
         num_classes: number of classes; labels start at 0. By default, it is inferred from `train`.
-        class_names: names of the classes of `images`, in the order of their labels. By default,
-            the names of the data set or folder are used, otherwise the names of the models if the
-            models agree. For models with a score for each class, the report includes the test
-            accuracy and measurements that need class scores, such as the effect of each head.
+        class_names: names of the classes of `images`, in the order of their labels. By default, the
+            class names of the data set or folder are used. If these have no class names, the class
+            names of the models are used, provided that they do not differ between models. For
+            models with a score for each class, the report includes the test accuracy and
+            measurements that need class scores, such as the effect of each head.
         roles: dict from the name of a model to its role in the scorecard. The roles `"vit"`,
             `"gap"`, `"resnet"` and `"mixer"` are needed only if the model's layers do not
             determine the role. The following roles are for variants of such a model:
@@ -286,10 +288,11 @@ def make_report(
             `"before"` and `"after"` (before and after fine-tuning) and `"far"` (after fine-tuning
             on a far domain).
         supervision: dict from the name of a model to how it was trained: `"labels"`,
-            `"image-text"`, `"contrastive"`, `"self-distillation"` or `"reconstruction"`. It is
-            known for released models, and it is `"labels"` for models whose own head classifies
-            the images. Claims about supervised ViTs are tested only on models that were trained
-            with labels or image-text pairs.
+            `"image-text"`, `"contrastive"`, `"self-distillation"` or `"reconstruction"`. The
+            supervision of most released models is known to this package. By default, it is
+            `"labels"` for other models whose own head classifies the images better than chance.
+            Claims about supervised ViTs are tested only on models that were trained with labels or
+            image-text pairs.
         taps: patterns of the layers to measure, for models whose layers are not known.
         patch_size, prefix: side of a patch in pixels, and number of prefix tokens, for models
             whose tokens are not known.

@@ -77,8 +77,8 @@ class Figure:
             measurement, or a dict from label to measurement, or None if it does not apply to the
             models. If a model lacks something that the figure needs, `model.require` raises.
         results: names of the results of `measure` that claims and quantities of this figure or of
-            others may use, separated by spaces. A claim that uses another result is an error. If it
-            is empty, the results of the figure's own claims are not checked.
+            others may use, separated by spaces. A claim that uses another result is an error. If
+            `results` is empty, the results of the figure's own claims are not checked.
         draw: function that draws a result and returns Matplotlib axes. For `together` and `group`,
             and if several things are measured, it gets a dict from label to result.
         name: name of the picture and its file, with the models in braces: `"cka-{model}"`.
