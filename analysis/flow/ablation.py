@@ -269,7 +269,8 @@ def token_ablation(
     """Change of a model's predictions when prefix tokens, or a share of the spatial tokens, are
     replaced.
 
-    The tokens are replaced at one layer. Spatial tokens are replaced in one of these orders.
+    The tokens are replaced at one layer. Spatial tokens are replaced in one of the following
+    orders.
 
     * `"random"`: in random order.
     * `"largest"`: tokens with the largest Euclidean norm first (see `outlier_tokens`).
@@ -287,9 +288,9 @@ def token_ablation(
             "logits")`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap that holds the scores before a softmax, of shape (example, class).
-        replacement: the new value of a token. `"zero"` sets the token to zero, `"mean"` uses its
-            mean over the images, and `"resample"` uses the token at the same position in another
-            image of the batch.
+        replacement: the new value of a token. `"zero"` sets the token to zero, `"mean"` uses the
+            mean of the token over the images, and `"resample"` uses the token at the same position
+            in another image of the batch.
         shares: shares of the spatial tokens to replace, in (0, 1].
         grid: `TokenGrid` of the tokens; by default the grid of the features.
         seed: seed of the random order. The order differs from batch to batch.

@@ -338,8 +338,8 @@ def receptive_field(
             attention on.
 
     Returns:
-        DataArray of shape (layer, row, column), with one value for each pixel, in units of
-        activation per unit of the image.
+        DataArray of shape (layer, row, column), with one value for each pixel, in units of the
+        activation per unit of pixel value.
 
     Raises:
         ValueError: if `channels` or `token` is unknown, if `token` is `"cls"` and the grid has no

@@ -65,7 +65,7 @@ def robustness(
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap that holds the scores of shape (example, class).
         patch_size: side of a patch in pixels; by default the patch size of the model. To compare
-            models, pass the same size for all of them.
+            models, pass the same size for all models.
         strengths: strengths in ascending order, in (0, 1].
         seed: seed of the random numbers.
 

@@ -30,16 +30,16 @@ def shape_bias(
 
     The images show the shape of one class with the texture of another class (Geirhos et al. 2019,
     https://arxiv.org/abs/1811.12231). The bias is 1 for a model that classifies by the silhouette,
-    and 0 for a model that classifies by colours. A model can learn either bias only if both shape
-    and texture indicated the class in its training data, as in
+    and 0 for a model that classifies by the texture. A model can learn either bias only if both
+    shape and texture indicated the class in its training data, as in
     `vit_tf.data.load("textured-shapes")`. A model that was trained on `"shapes"`, where colours are
     random, can only use the shape.
 
     Args:
         features: a model, or a callable that maps images to a dict that contains the scores.
         images: pair (images, labels), or a batched `tf.data.Dataset` of such pairs, as
-            `vit_tf.data.load_cue_conflict` returns them. Labels have shape (example, 2): the class
-            of the shape and the class of the texture.
+            `vit_tf.data.load_cue_conflict` returns them. Labels have shape (example, 2), for the
+            class of the shape and the class of the texture.
         scores: name of the tap that holds the scores of shape (example, class). If the class names
             of the model are the kinds of the synthetic shapes, labels are matched to classes by
             name, so the order of the classes does not matter.

@@ -47,10 +47,10 @@ def stitching(
     stitched model.
 
     CKA compares directions of large variance. Stitching shows which information the second model
-    can use, even if it lies in directions of small variance. A separate map predicts the prefix
-    tokens of the second model. This map is fitted on the prefix tokens of the first model if both
-    models have the same number of prefix tokens, and otherwise on the mean of the first model's
-    spatial tokens.
+    can use, even if this information lies in directions of small variance. A separate map predicts
+    the prefix tokens of the second model. This map is fitted on the prefix tokens of the first
+    model if both models have the same number of prefix tokens, and otherwise on the mean of the
+    first model's spatial tokens.
 
     Args:
         features_x: the first model, whose layers are mapped.

@@ -178,9 +178,9 @@ def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statis
         * `distance`, of shape (example, layer, head, query): the attention distance of the query.
           It is NaN for a prefix token, and for a query that attends to prefix tokens only.
         * `mass`, of shape (example, layer, head, query, part): the attention of the query, which
-          sums to 1, divided into three parts. `"prefix"` is the attention to prefix tokens such as
-          CLS, `"itself"` is the attention to the query's own key, and `"others"` is the remaining
-          attention. The attention of a prefix token to itself belongs to `"itself"`.
+          sums to 1, divided into three parts. `"itself"` is the attention of the query to its own
+          key. `"prefix"` is the attention to prefix tokens other than the query, such as CLS.
+          `"others"` is the attention to spatial tokens other than the query.
 
     Raises:
         ValueError: for the same reasons as `attention_distance`.

@@ -58,8 +58,8 @@ def attention_patterns(features: Model, images: Images, grid: Grid = None) -> St
           and similarity of two layers. For a layer with a single head, the value of the layer with
           itself is NaN.
         * `peak`, of shape (query, layer, head): the mean peak of a head.
-        * `left_out`, of shape (query, layer, head): the number of examples that were left out.
-          Where all examples were left out, the other variables are NaN.
+        * `left_out`, of shape (query, layer, head): the number of examples that were left out. If
+          all examples were left out, the other variables are NaN.
         * `leave_one_out`, of shape (batch, query, layer, layer_other): the repetition computed
           without each batch of images in turn.
 

@@ -50,10 +50,10 @@ def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statis
     Returns:
         Dataset with three variables.
 
-        * `raw`, of shape (layer, head, query, key): the mean attention over all tokens. It sums to
-          1 over the keys.
+        * `raw`, of shape (layer, head, query, key): the mean attention over all tokens. Values sum
+          to 1 over the keys.
         * `spatial`, of shape (layer, head, query, spatial_key): the mean of the attention
-          renormalised over the spatial keys. It sums to 1 over these keys, and is NaN if all
+          renormalised over the spatial keys. Values sum to 1 over these keys, and are NaN if all
           examples were left out.
         * `left_out`, of shape (layer, head, query): the number of examples that were left out of
           the mean `spatial`.
@@ -281,9 +281,9 @@ def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
 
     Args:
         mean: Dataset from `mean_attention`.
-        query: the token that attends. `"cls"` is the first token, `"spatial"` is the mean over the
-            spatial queries, weighted as in `aligned_attention`, and an integer is the position of a
-            token in the sequence, prefix tokens included.
+        query: the token that attends. `"cls"` is the first token. An integer is the position of a
+            token in the sequence, prefix tokens included. With `"spatial"`, attention is averaged
+            over the spatial queries, weighted as in `aligned_attention`.
 
     Returns:
         DataArray of shape (layer, head, row, column). Each map sums to 1, or is NaN if all examples
@@ -388,7 +388,7 @@ def head_classes(
 ) -> xr.Dataset:
     """Classifies attention heads by the distribution of offsets from a query to its attended keys.
 
-    Walmer et al. 2023 (section 4.2, figures 3 and 14) assign the types by eye. This function
+    Walmer et al. 2023 (section 4.2, figures 3 and 14) assign types to heads by eye. This function
     applies thresholds to the distribution of d, the offset from query to key in the aligned map.
 
     * `reach` is E|d|, the mean distance of keys from the query. `row_reach` is E|d_row|, and
@@ -398,7 +398,8 @@ def head_classes(
     * A uniform head attends to all keys equally. A head is local if its `spread` is at most `local`
       times the `spread` of a uniform head.
 
-    The types are tested in this order, and a head has the first type whose condition it meets.
+    The types are tested in the order of this list. A head has the first type whose condition it
+    meets.
 
     * `"none"`: all queries of the head attend to prefix tokens only.
     * `"strict"`: the query's own token receives at least the share `strict` of the attention.

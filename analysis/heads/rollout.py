@@ -43,15 +43,15 @@ def attention_rollout(
     any other attention, so no query is left out.
 
     Args:
-        features: a model, or a callable that maps images to a dict of taps. It must contain
+        features: a model, or a callable that maps images to a dict of taps. The taps must include
             `"block*/attention/weights"` of shape (example, head, query, key), and `"block*/*/skip"`
             and `"block*/*/sum"` for the attention and the MLP of each of these blocks. The skips
             and sums are used only to verify that the model has skips.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
-        DataArray of shape (layer, query, key) over all tokens, prefix tokens included. It sums to 1
-        over the keys.
+        DataArray of shape (layer, query, key) over all tokens, prefix tokens included. Values sum
+        to 1 over the keys.
 
     Raises:
         ValueError: if the attention or MLP of a block has no skip, or if the sum after one sublayer
@@ -203,8 +203,8 @@ def gradient_attention(
     the class. Values and MLPs are ignored, and rows do not sum to 1.
 
     The relevance to the prediction is the mean over the queries that the classification head pools.
-    The attribute `pooled_tokens` lists these queries. If the features do not specify them, the CLS
-    token is used if there are prefix tokens, and all tokens otherwise.
+    The attribute `pooled_tokens` of the result lists these queries. If the features do not specify
+    these queries, the CLS token is used if there are prefix tokens, and all tokens otherwise.
 
     Args:
         features: a model, or a callable that maps images to taps through which gradients flow. The

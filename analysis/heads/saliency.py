@@ -59,9 +59,9 @@ def attention_saliency(
 
         * `iou`, of shape (query, layer, head): the IoU of a head with the masks, averaged over
           images. It is NaN if no image remains for the head.
-        * `best_iou` and `best_head`, of shape (query, layer): the largest mean IoU of the heads of
-          a layer, and the index of this head. If `iou` is NaN for all heads of the layer,
-          `best_iou` is NaN and `best_head` is -1.
+        * `best_iou` and `best_head`, of shape (query, layer): the largest `iou` among the heads of
+          a layer, and the index of the head that has it. If `iou` is NaN for all heads of the
+          layer, `best_iou` is NaN and `best_head` is -1.
         * `other_iou`, of shape (query, layer, head): the mean IoU of each image's attention with
           the mask of the preceding image in the batch. This baseline shows how much attention
           overlaps with the usual positions of objects.

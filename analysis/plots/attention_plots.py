@@ -186,8 +186,8 @@ def plot_attention(
 ) -> "Axes":
     """Attention of every head of every layer, drawn over the image.
 
-    Rows show layers, and columns show heads. Each panel is scaled to its own maximum. Its title
-    states this maximum relative to uniform attention.
+    Rows show layers, and columns show heads. Each panel is scaled to its own maximum. The title of
+    the panel states this maximum relative to uniform attention.
     """
     result = select_labels(result, example=example)
     maps = select_layers(result["attention"], layers)
@@ -219,8 +219,8 @@ def plot_attention_maps(
 ) -> "Axes":
     """Mean attention from a query to the grid of keys (Figures 2 and 17 of Walmer et al. 2023).
 
-    Each panel is scaled to its own maximum. Its title states this maximum relative to uniform
-    attention.
+    Each panel is scaled to its own maximum. The title of the panel states this maximum relative to
+    uniform attention.
     """
     result = select_layers(result, layers)
     query = "CLS" if result.attrs.get("query") == CLS else "the query"
@@ -240,8 +240,8 @@ def plot_mean_attention(
 ) -> "Axes":
     """Mean attention over all images from a query to the grid of keys, for every head.
 
-    Each panel is scaled to its own maximum. Its title states this maximum relative to uniform
-    attention.
+    Each panel is scaled to its own maximum. The title of the panel states this maximum relative to
+    uniform attention.
 
     Args:
         query: the token that attends. `"cls"` is the first token, `"spatial"` is the mean over the
@@ -529,7 +529,7 @@ def plot_gradient_attention(
     """Gradient-weighted attention of the pooled tokens, with a panel for each class.
 
     The relevance is averaged over the queries that the classification head pools. The attribute
-    `pooled_tokens` lists these queries. Each panel is scaled to its own maximum.
+    `pooled_tokens` of the result lists these queries. Each panel is scaled to its own maximum.
     """
     prefix, shape = style.token_layout(result)
     values = select_labels(result, example=example).values

@@ -40,7 +40,8 @@ def plot(
             `query="cls"` or `layers=[...]`.
 
     Returns:
-        The Matplotlib axes. If the plot has several panels, the array `ax.panels` holds their axes.
+        The Matplotlib axes. If the plot has several panels, the array `ax.panels` holds the axes of
+        the panels.
 
     Raises:
         ValueError: if there is no plot for the result, or if the plot itself raises a `ValueError`.

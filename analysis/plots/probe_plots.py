@@ -270,7 +270,7 @@ def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer, for each combination of model and token summary.
 
     Each line shows one combination, with a label such as "ViT-CLS: first token". If a layer was not
-    probed with all token summaries of its model, it is left out.
+    probed with all token summaries of its model, the layer is left out.
     """
     results, shared = style.by_label(results), {}
     for label, result in results.items():
@@ -291,8 +291,7 @@ def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     show the standard deviation over seeds.
 
     Args:
-        results: the keys of the dict are names of models. If a model has several seeds, its keys
-            are "MODEL" for one seed and, for other seeds, "MODEL: seed 1" and so on.
+        results: the keys "MODEL" and "MODEL: seed 1" belong to two seeds of the same model.
     """
     seeds: dict[str, list[xr.DataArray]] = {}
     for label, result in style.by_label(results).items():

@@ -202,8 +202,8 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """For each layer, the most similar layer of another run (Kornblith et al. 2019, section 6.1).
 
     The matrix shows CKA. In every column (`layer_x`), a mark shows the `layer_y` with the largest
-    CKA. If both layers have the same name, the mark is a disc on the thin diagonal. Otherwise, the
-    mark is a cross.
+    CKA. If both layers have the same name, the mark is a disc on the thin diagonal line. Otherwise,
+    the mark is a cross.
 
     Args:
         result: the result compares two runs of one architecture.
@@ -307,8 +307,8 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """CKA between the last layers of all pairs of models (Figures 6 and 19 of Walmer et al.).
 
     There is a matrix of all models for each part of the representation, such as the CLS token. The
-    value is written in each cell, and colours are fixed to [0, 1]. A cell is grey if one of its two
-    models does not have this part. Parts that fewer than two models have are not drawn.
+    value is written in each cell, and colours are fixed to [0, 1]. A cell is grey if one of the two
+    models does not have the part. Parts that fewer than two models have are not drawn.
     """
     cka = result["cka"]
     least = min(2, cka.sizes["model_x"])

@@ -209,13 +209,13 @@ def linear_probe(
     table 6). The classifier is trained by SGD with momentum 0.9, no weight decay and a cosine decay
     to 0, as in the linear evaluation of Caron et al. 2021 (DINO, `eval_linear.py`). W and b start
     at 0. Dividing the features of a layer by r is equivalent to dividing the learning rate of W by
-    r^2. Through this division, the curvature of the loss is at most 1, so one learning rate suits
-    the features of all layers.
+    r^2. With features divided by r, the curvature of the loss is at most 1, so one learning rate
+    suits the features of all layers.
 
     All probes are trained together as one Keras model. Its loss is the sum of the losses of the
     probes. The update of a probe does not depend on other probes, so the result is the same as if
-    each probe were trained alone. The pooled features of all images are stored. For each layer and
-    choice of tokens, they have the shape (example, channel).
+    each probe were trained alone. The pooled features of all images are stored, as an array of
+    shape (example, channel) for each layer and choice of tokens.
 
     Args:
         features, train, test, num_classes: as in `vit_tf.analysis`.

@@ -41,7 +41,7 @@ def mistakes(
         Dataset with variables of shape (rank,), ordered by probability. If probabilities are equal,
         the earlier image comes first. The attribute `accuracy` is the accuracy of the model, and
         the attribute `mistakes` is the number of all its mistakes. If there are fewer than `k`
-        mistakes, all are returned.
+        mistakes, all mistakes are returned.
 
         * `probability` and `label_probability`: the probability of the predicted class and of the
           true class.

@@ -47,10 +47,10 @@ def neighbours(
         Dataset with four variables. The nearest image has rank 0. If images are equally near, the
         earlier image comes first. Pictures are 8-bit RGB with at most 112 pixels a side.
 
-        * `similarity`, of shape (layer, query, rank): the cosine similarity of the image to the
+        * `similarity`, of shape (layer, query, rank): the cosine similarity of the neighbour to the
           query.
-        * `position`, of shape (layer, query, rank): the index of the image.
-        * `picture`, of shape (layer, query, rank, pixel_row, pixel_column, colour): the image.
+        * `position`, of shape (layer, query, rank): the index of the neighbour in `images`.
+        * `picture`, of shape (layer, query, rank, pixel_row, pixel_column, colour): the neighbour.
         * `query_picture`, of shape (query, pixel_row, pixel_column, colour): the query image.
 
     Raises:

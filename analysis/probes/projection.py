@@ -45,7 +45,7 @@ def projection(
         seed: seed of UMAP. PCA is deterministic.
 
     Returns:
-        DataArray of shape (layer, example, component), with these coordinates.
+        DataArray of shape (layer, example, component), with the coordinates below.
 
         * `label`, of shape (example,): the class of the image.
         * `class_name`, of shape (example,): the name of this class, if class names are known.
@@ -55,8 +55,8 @@ def projection(
     Raises:
         ValueError: if `method` or `tokens` is unknown, if images have no labels, or if there are
             fewer than three images.
-        ValueError: if `method` is `"umap"` and umap-learn is not installed, or if a layer is the
-            same for all images.
+        ValueError: if `method` is `"umap"` and umap-learn is not installed, or if the features of a
+            layer are the same for all images.
 
     Examples:
         >>> points = analysis.projection(vit, (images, labels))

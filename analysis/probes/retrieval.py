@@ -100,8 +100,8 @@ def retrieval(
 
     The ranking is exact, in float64, with one pass over the queries and one pass over the database.
     The measurement stores the features of the queries and the similarity of each image to each
-    query, of shape (layer, image, query). For 5,000 images and 70 queries, this takes 2.8 MB per
-    layer. If images are equally similar, the earlier image comes first.
+    query, of shape (layer, image, query). For 5,000 images and 70 queries, the similarities take
+    2.8 MB per layer. If images are equally similar, the earlier image comes first.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
@@ -114,9 +114,8 @@ def retrieval(
         k: numbers of top-ranked images at which the precision is computed.
 
     Returns:
-        Dataset with three variables and a coordinate. If a query has no positive image of a
-        difficulty, it is left out of the means for this difficulty. Means are NaN if all queries
-        are left out.
+        Dataset with three variables and a coordinate. The means for a difficulty leave out queries
+        that have no positive image of this difficulty. Means are NaN if all queries are left out.
 
         * `score`, of shape (layer, difficulty): the mean average precision over queries.
         * `precision`, of shape (layer, difficulty, k): the mean precision at k over queries.

@@ -301,7 +301,7 @@ def make_report(
         title, introduction: title and introduction of the page.
         seed: seed of the random baselines.
         untrained: number of randomly initialized copies of each model, at most 2. Every claim is
-            also tested on these copies. A value of 1 takes less time.
+            also tested on these copies. One copy takes less time than two.
 
     Returns:
         The `Report`, which a notebook displays.
