@@ -569,8 +569,8 @@ def activation_patching(
     are the scores of the run on the other image. `s_patched` are the scores of the image if one
     token takes its value from the run on the other image (Meng et al. 2022,
     https://arxiv.org/abs/2202.05262, for language models). The transfer is 0 if the token has no
-    effect, and 1 if it carries the whole difference between the two runs. It may lie outside [0,
-    1].
+    effect, and 1 if it carries the whole difference between the two runs. The transfer may be below
+    0 or above 1.
 
     Args:
         features: a model, or a submodel that returns layers of tokens, of shape (example, token,
