@@ -156,7 +156,8 @@ def choose(features: Features, names: Iterable[str]) -> Features:
         names: names of taps.
 
     Returns:
-        Callable from images to `{tap: tensor}`, with the name and `token_grid` of the features.
+        Callable from images to a dict from tap to tensor, with the name and `token_grid` of the
+        features.
 
     Raises:
         ValueError: when the callable is called, if the features do not have one of the names.

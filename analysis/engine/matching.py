@@ -38,8 +38,8 @@ def match_maps(
             features.
 
     Returns:
-        Callable from images to `{layer: tensor of shape (example, grid.rows, grid.columns, about
-        channels)}`.
+        Callable from images to a dict from layer to tensor, of shape (example, grid.rows,
+        grid.columns, about channels).
 
     Raises:
         ValueError: if there is no grid. When the callable is called: if a tap is not a map, or if

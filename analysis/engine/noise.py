@@ -33,7 +33,8 @@ def gaussian_like(features: Features, seed: int = 0, vectors: bool = False) -> F
             vector takes much less time.
 
     Returns:
-        Callable from images to `{tap: float32 tensor}`, with the `token_grid` of the features.
+        Callable from images to a dict from tap to float32 tensor, with the `token_grid` of the
+        features.
 
     Raises:
         ValueError: when the callable is called, if the shape of a tap is not static (apart from the

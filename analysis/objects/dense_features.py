@@ -40,8 +40,10 @@ def dense_size(height: int, width: int, size: int, patch: int) -> tuple[int, int
 
     The shorter side becomes twice the input size of the model. The longer side becomes the multiple
     of the patch size that best preserves the aspect ratio (Walmer et al. 2023, appendix B.4). If
-    two multiples are equally good, the larger one is used. The authors' code rounds down instead.
-    An image that already has the size to which the authors' code resizes is not resized again.
+    two multiples are equally good, the larger one is used. The code of Walmer et al. uses the
+    largest multiple that does not exceed the exact length, which may be one patch shorter. To get
+    their sizes, resize the images beforehand: `dense_features` does not change an image whose
+    shorter side is twice the input size and whose longer side is a multiple of the patch size.
 
     Args:
         height, width: size of the image, in pixels.
@@ -94,14 +96,14 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
 
     The images are resized (bilinear, antialiased) to `dense_size`. Then the model runs on windows
     of its input size, which `plan_windows` determines (Walmer et al. 2023, section 5.3 and appendix
-    B.4). Prefix tokens are left out, because each window has its own.
+    B.4). Prefix tokens are left out, because each window has its own prefix tokens.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
-            holds its tokens or its feature map, with the positions of the grid.
+            holds its tokens or its feature map, which must have the positions of the grid.
         images: array of shape (example, height, width, channel), or a batched `tf.data.Dataset`.
-            All images must have the same size, which may be any size. They are normalised as the
-            model expects.
+            All images must have the same size, but any size is allowed. Their values are normalised
+            as the model expects.
         grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
             grid of `features`.
 

@@ -137,7 +137,7 @@ def correct_keypoints(
 
         distance <= reach * max(bottom - top, right - left)
 
-    Published numbers for SPair-71k use the box, including those of Walmer et al. 2023.
+    Published results for SPair-71k, including those of Walmer et al. 2023, use the bounding box.
 
     Args:
         distances: distances in pixels, array of shape (pair, point). Pairs with fewer points are
@@ -150,9 +150,10 @@ def correct_keypoints(
             (pair, 4). A row is (top, left, bottom, right), in the same pixels as `distances`.
 
     Returns:
-        dict from category, in sorted order, to two fractions. The first is the fraction of correct
-        points among all points of the category. For the second, the fraction of correct points is
-        computed for each pair and averaged over the pairs of the category.
+        dict from each category, in sorted order, to a pair of fractions. The first fraction is the
+        share of correct points among all points of the category. For the second fraction, the share
+        of correct points is computed for each pair of images and averaged over the pairs of the
+        category.
 
     Raises:
         ValueError: if `threshold` is unknown, if there is not exactly one box for each pair, if a
@@ -225,7 +226,7 @@ def keypoint_correspondence(
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
-            holds its tokens or its feature map, with the positions of the grid.
+            holds its tokens or its feature map, which must have the positions of the grid.
         pairs: list of dicts, one per pair of images. `category` is a name. `source` and `target`
             are normalised images of shape (height, width, channel), of any size. `source_points`
             and `target_points` are arrays of shape (point, 2). They hold the (row, column) in
@@ -234,9 +235,11 @@ def keypoint_correspondence(
             bottom, right) of the object in the target image, in pixels.
         grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
             grid of `features`.
-        thresholds: largest distances of a correct keypoint, as fractions of the longer side.
-        threshold: whose longer side the `thresholds` refer to. `"image"` is the target image, and
-            `"box"` is the object's bounding box in the target image.
+        thresholds: largest distances of a correct keypoint, as fractions of the longer side that
+            `threshold` selects.
+        threshold: what the `thresholds` are fractions of. `"image"` is the longer side of the
+            target image. `"box"` is the longer side of the object's bounding box in the target
+            image.
         similarity: `"cosine"` enlarges tokens and then normalises them. `"inner_product"`
             normalises tokens and then enlarges them. See `match_points`.
 
@@ -349,7 +352,7 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
 
     The inner product is over the channels of a layer. The most similar token in another image is
     the predicted counterpart of a token. Use this function for a few images only: the result grows
-    with the square of their number.
+    with the square of the number of images.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}`, as for `localization`.

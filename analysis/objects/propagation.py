@@ -30,7 +30,7 @@ PALETTE = (
 def region_similarity(masks: np.ndarray, truth: np.ndarray, objects: Sequence[int]) -> np.ndarray:
     """Region similarity J: the intersection over union of each object in each frame.
 
-    J is 1 if the object is in neither of the two masks of a frame.
+    If an object is neither in the predicted mask nor in the true mask of a frame, J is 1.
 
     Args:
         masks, truth: predicted and true index masks, int arrays of shape (frame, height, width).
@@ -67,8 +67,8 @@ def boundary_accuracy(
     The precision P is the fraction of the predicted outline that lies near the true outline. The
     recall R is the fraction of the true outline that lies near the predicted outline. A pixel is
     near an outline if its distance is at most `tolerance` times the diagonal of the image, rounded
-    up to whole pixels (Perazzi et al. 2016; Pont-Tuset et al. 2017). F is 1 if neither mask has an
-    outline, and 0 if only one of the masks has an outline.
+    up to whole pixels (Perazzi et al. 2016; Pont-Tuset et al. 2017). F is 1 if neither the
+    predicted nor the true mask has an outline, and 0 if only one of them has an outline.
 
     Args:
         masks, truth, objects: as for `region_similarity`.
@@ -211,8 +211,8 @@ def propagate(
         are `first`.
 
     Raises:
-        ValueError: if the shapes of `tokens` and `first` do not match, or if a number is out of
-            range.
+        ValueError: if the shapes of `tokens` and `first` do not match, or if another argument is
+            out of range.
 
     Examples:
         >>> tokens = np.random.default_rng(0).normal(size=(3, 4, 4, 8))
@@ -271,11 +271,11 @@ def _best_mean(cosines: np.ndarray, values: np.ndarray, top: int, temperature: f
 def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: Any) -> np.ndarray:
     """Index masks of all frames of a video, propagated from the mask of the first frame.
 
-    This follows DINO's protocol. First, the mask of the first frame is sampled at the centre of
-    each token, and `propagate` computes the labels of all frames. Then the labels are enlarged
-    bilinearly. In each frame, the values of each object, and of the background, are rescaled to [0,
-    1]. Each pixel gets the label with the largest value. If all values differ by rounding errors
-    only, as when an object fills the frame, they are not rescaled.
+    The steps are those of DINO's protocol. First, the mask of the first frame is sampled at the
+    centre of each token, and `propagate` computes the labels of all frames. Then the labels are
+    enlarged bilinearly. In each frame, the values of each object, and of the background, are
+    rescaled to [0, 1]. Each pixel gets the label with the largest value. If all values differ by
+    rounding errors only, as when an object fills the frame, they are not rescaled.
 
     Args:
         tokens: array of shape (frame, row, column, channel).
@@ -289,8 +289,8 @@ def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: Any) -> np
         `first`, with void pixels as background.
 
     Raises:
-        ValueError: if `first` is not an index mask with at least one object, and as for
-            `propagate`.
+        ValueError: if `first` is not an index mask with at least one object. Other errors are as
+            for `propagate`.
 
     Examples:
         >>> tokens = np.random.default_rng(0).normal(size=(3, 4, 4, 8))
@@ -357,7 +357,8 @@ def follow_masks(
         void pixels as background.
 
     Raises:
-        ValueError: as for `propagate_masks` and `dense_features`, and if features are not finite.
+        ValueError: if features are not finite. Other errors are as for `propagate_masks` and
+            `dense_features`.
 
     Examples:
         >>> shapes = vit_tf.data.load_shape_videos(1, num_frames=4, image_size=32)
@@ -407,7 +408,7 @@ def label_propagation(
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
-            holds its tokens or its feature map, with the positions of the grid.
+            holds its tokens or its feature map, which must have the positions of the grid.
         videos: iterable of pairs (frames, masks), which is read once. `frames` are normalised
             images of shape (frame, height, width, channel). `masks` are int index masks of shape
             (frame, height, width). Mask values are 0 for the background, 1, 2, ... for objects, and

@@ -32,8 +32,8 @@ ROLLOUT = Figure(
     name="rollout-{model}",
     title="Attention rollout",
     caption=(
-        "Each panel shows, for one layer, the image positions from which the content of the CLS "
-        "token comes. For a model without a CLS token, it shows the mean token. Attention and "
-        "skip connection are assumed to contribute half each."
+        "Each panel belongs to one layer. It shows from which image positions the content of the "
+        "CLS token comes or, for a model without a CLS token, the content of the mean token. "
+        "Attention and skip connection are assumed to contribute half each."
     ),
 )

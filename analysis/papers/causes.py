@@ -174,14 +174,15 @@ POINT, FIVE_POINTS = 0.01, 0.05  # losses of accuracy
 def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
     """Most attention heads can be removed individually at a loss of less than a point of accuracy.
 
-    Share of heads whose removal lowers accuracy by less than one point.
+    Share of heads whose removal lowers accuracy by less than one percentage point.
 
     Michel et al. 2019 count the heads of language models whose removal causes no statistically
-    significant loss. This count depends on the number of examples, so this package uses a margin of
-    one point instead. The threshold is 1/2 (most heads). The interval is over images, for all heads
-    of this model. To compute it, each head gets its own interval for the loss. The lower end counts
-    the heads whose own interval lies below the margin. The upper end counts the heads whose own
-    interval does not lie above the margin.
+    significant loss. This count depends on the number of examples. Therefore, this package counts
+    heads whose removal costs less than a fixed margin, one percentage point. The threshold for
+    their share is 1/2 (most heads). The interval is over images, for all heads of this model. To
+    compute it, the accuracy loss of each head gets its own interval. The lower end counts the heads
+    whose own interval lies below the margin. The upper end counts the heads whose own interval does
+    not lie above the margin.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     dims = ("layer", "head")
@@ -232,10 +233,12 @@ def global_heads_matter(effects: xr.Dataset) -> Estimate:
 def vits_survive_layers(effects: xr.Dataset) -> Estimate:
     """ViTs are robust to the removal of almost any single layer.
 
-    Share of blocks whose branches can be removed at a loss of less than five points of accuracy.
+    Share of blocks whose branches can be removed at an accuracy loss of less than five percentage
+    points.
 
-    The margin of five points is a choice of this package. The threshold is 1/2 (most blocks). The
-    interval is computed as for attention heads.
+    The margin of five percentage points is a choice of this package. The threshold for the share of
+    blocks is 1/2 (most blocks). The interval is computed as for the claim on attention heads of
+    Michel et al. 2019.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     of_branches = effects.sel(path=["branch"])
@@ -246,8 +249,8 @@ def vits_survive_layers(effects: xr.Dataset) -> Estimate:
 def classes_emerge(lens: xr.Dataset) -> Estimate:
     """Class representations emerge over the layers in the space of the class embedding.
 
-    Relative depth at which the logit lens reaches half of its final accuracy above chance. The
-    depth is 0 at the first block and 1 at the last block.
+    Relative depth at which the accuracy of the logit lens is midway between chance and its final
+    value. The depth is 0 at the first block and 1 at the last block.
 
     The accuracy at the last block is the accuracy of the model itself, so it does not show where
     classes emerge. The threshold, a quarter of the depth, is a convention. The interval follows
@@ -304,8 +307,8 @@ BLOCKS = Figure(
     caption=(
         "Each point is the change in accuracy of the trained model when one block is ablated. "
         "Ablating the branches removes the block. Ablating the skips removes the identity path "
-        "through the block. Models that are trained without these skips have adapted to their "
-        "absence."
+        "through the block. A model that was trained without the skips of a block has adapted to "
+        "their absence."
     ),
     claims=[vits_survive_layers],
 )

@@ -52,9 +52,10 @@ PROBES = Chapter(
 )
 CLASSES = Chapter(
     "Neighbours and clusters",
-    "Are images of a class close together in feature space, without any fitted classifier? Walmer "
-    "et al. (sections 5.2 and 6.1) find that this happens late in supervised ViTs. Grey lines are "
-    "baselines: the untrained model, and noise instead of features.",
+    "Are images of a class close together in feature space? Clusters and nearest neighbours show "
+    "this without a fitted classifier. Walmer et al. (sections 5.2 and 6.1) find that classes form "
+    "clusters late in supervised ViTs. Grey lines are baselines: the untrained model, and noise "
+    "instead of features.",
     rank=7,
 )
 OBJECTS = Chapter(

@@ -102,9 +102,9 @@ OUTLIERS = Figure(
     name="outlier-tokens-{model}",
     title="Outlier tokens, {model}",
     caption=(
-        "Outlier tokens are tokens whose norm exceeds what Gaussian tokens reach. The panels "
-        "show their share, their norm relative to other tokens, and the attention that outlier, "
-        "ordinary and prefix tokens receive."
+        "Outlier tokens are tokens whose norm exceeds the norms that Gaussian tokens would have. "
+        "The panels show the share of outlier tokens, their norm relative to other tokens, and the "
+        "attention that outlier, ordinary and prefix tokens receive."
     ),
 )
 
@@ -121,9 +121,9 @@ ROLES = Figure(
     title="Roles of outlier tokens, {model}",
     caption=(
         "Two panels show the accuracy of probes on one outlier or one ordinary token, for the "
-        "class of the image and for the position of the token. Dotted lines are chance. The "
-        "other panel shows how much predictions diverge when such tokens are replaced. Trust an "
-        "effect only if all three kinds of replacement show it."
+        "class of the image and for the position of the token. Dotted lines are chance. The other "
+        "panel shows how much predictions diverge when outlier or ordinary tokens are replaced. "
+        "Tokens are replaced in three ways: trust an effect only if all three show it."
     ),
     instead=nothing_to_show,
     claims=[outliers_hold_the_class, outliers_hold_no_position],

@@ -45,10 +45,11 @@ def measures_disagree(result: xr.Dataset) -> Estimate:
     Rank correlation between two measures over all pairs of layers, averaged over pairs of measures.
     It is 1 if all measures rank the pairs of layers in the same order.
 
-    The threshold of 1/2 is a convention: it lies midway between equal and unrelated orders.
-    Measures whose similarity of a layer to itself is not 1 are left out, because they disagree due
-    to noise. An example is `linear_predictivity` on few images. Since pairs share layers, the
-    interval is a jackknife of Fisher's z that leaves out one layer at a time.
+    The threshold of 1/2 is a convention: it lies midway between equal and unrelated orders. A
+    measure is left out if the similarity of a layer to itself is not 1, because noise alone would
+    make such a measure disagree with others. An example is `linear_predictivity` on few images.
+    Pairs that share a layer are not independent. Therefore, the interval is a jackknife of Fisher's
+    z that leaves out one layer at a time.
     """
     values = expect_variable(result, "similarity", ("measure", "layer_x", "layer_y")).values
     of_itself = np.diagonal(values, axis1=1, axis2=2)
@@ -98,9 +99,10 @@ AGREEMENT = Figure(
     name="measures-{base}",
     title="Similarity of layers by several measures",
     caption=(
-        "Each panel shows the similarity of all pairs of blocks by one measure, on a common "
-        "scale. The last panel shows disagreement. A bright pair is among the most similar pairs "
-        "by one measure and among the least similar pairs by another measure."
+        "Each panel shows the similarity of all pairs of blocks by one measure, on a common scale. "
+        "The last panel shows the disagreement between measures. There, a bright pair of blocks is "
+        "among the most similar pairs by one measure and among the least similar pairs by another "
+        "measure."
     ),
     claims=[measures_disagree],
 )

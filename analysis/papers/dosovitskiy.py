@@ -122,8 +122,9 @@ def vit_gains_more_from_data(
 ) -> Estimate:
     """As data grow, the ViT catches up with the ResNet, whose inductive biases help on little data.
 
-    Test accuracy of the ViT minus test accuracy of the ResNet: the value for training on all data
-    minus the value for training on the smallest fraction of the data.
+    The gap is the test accuracy of the ViT minus the test accuracy of the ResNet. The value is the
+    gap after training on all data minus the gap after training on the smallest fraction of the
+    data.
     """
     return minus(_gap(vit, resnet), _gap(less_vit, less_resnet))
 
@@ -186,9 +187,9 @@ def masked_pretraining_helps(tuned: Accuracy, vit: Accuracy) -> Estimate:
 
     Test accuracy of the model that is pre-trained and then fine-tuned minus test accuracy of the
     model trained from scratch. In `vit-tf study`, the pre-trained model is trained for twice as
-    many epochs, half of them on masked patches.
+    many epochs as the other model. In half of these epochs, it predicts masked patches.
 
-    The difference in the paper is 2 points, for ViT-B/16 on ImageNet.
+    In the paper, the difference is 2 percentage points, for ViT-B/16 on ImageNet.
     """
     return _gap(tuned, vit)
 
@@ -219,10 +220,10 @@ def accuracy_gap(first: Accuracy, second: Accuracy, named: str, *, of_first: boo
 def near_positions_are_similar(similarity: xr.DataArray) -> Estimate:
     """Closer patches have more similar position embeddings.
 
-    Rank correlation between the distance of two patches and the cosine similarity of their position
-    embeddings.
+    Rank correlation, over pairs of patches, between the distance of the two patches and the cosine
+    similarity of their position embeddings.
 
-    The value is descriptive: these are all positions of the model, not a sample.
+    The value is descriptive: it covers all positions of the model, which are not a sample.
     """
     distance, cosine, _ = _pairs_of_positions(similarity)
     return descriptive(rank_correlation(np.stack([distance, cosine], axis=1)), ALL_POSITIONS)
@@ -235,9 +236,10 @@ def positions_have_rows_and_columns(similarity: xr.DataArray) -> Estimate:
     Cosine similarity of two position embeddings in the same row or column minus the cosine
     similarity of two other position embeddings at the same distance, averaged over distances.
 
-    The second similarity is subtracted because positions in a row are also near each other. It is
-    interpolated between the distances that occur. The value is descriptive: these are all positions
-    of the model, not a sample.
+    The second similarity is subtracted because positions in a row are also near each other. If no
+    two other positions have exactly the same distance, the second similarity is interpolated
+    between the distances that occur. The value is descriptive: it covers all positions of the
+    model, which are not a sample.
     """
     distance, cosine, is_aligned = _pairs_of_positions(similarity)
     means = []
@@ -281,9 +283,9 @@ FIGURE_3 = Figure(
     show="analysis.plots.plot_accuracy_by_data",
     title="Test accuracy by amount of training data",
     caption=(
-        "Each point is the test accuracy of a model trained on a fraction of the images, with "
-        "its 95 % CI. In `vit-tf study`, training on each fraction has the same number of "
-        "updates. Where the lines cross, the ViT overtakes the ResNet."
+        "Each point is the test accuracy of a model trained on a fraction of the images, with its "
+        "95 % CI. In `vit-tf study`, all these models are trained for the same number of updates. "
+        "Where the lines cross, the ViT overtakes the ResNet."
     ),
     claims=[vit_gains_more_from_data, resnet_better_on_little_data, vit_better_on_all_data],
 )
@@ -304,8 +306,8 @@ FIGURE_5 = FIGURE_3.variant(
     show="analysis.plots.plot_compute",
     title="Test accuracy by training compute",
     caption=(
-        "Each point is a model. The axes are the number of operations for its training and its "
-        "test accuracy. Models at the upper left are the most efficient."
+        "Each point is a model. One axis is the number of operations for its training, and the "
+        "other axis is its test accuracy. Models at the upper left are the most efficient."
     ),
     claims=[hybrid_better_at_small_compute, masked_pretraining_helps],
 )
@@ -323,8 +325,8 @@ FIGURE_7_LEFT = Figure(
     call="analysis.patch_filters({model})",
     title="Patch-embedding filters",
     caption=(
-        "Each panel is a principal component of the patch-embedding filters, in image colours. "
-        "The number is the share of variance that it explains. Smooth patterns are learned. "
+        "Each panel is a principal component of the patch-embedding filters, in image colours. The "
+        "number is the share of variance that the component explains. Smooth patterns are learned. "
         "Noise remains from the initialization."
     ),
 )

@@ -159,9 +159,9 @@ def cka(
 
     Sums are over the minibatches b. HSIC has linear kernels and is the unbiased estimator
     (Kornblith et al. 2019, equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation
-    5). CKA is not clamped: with this estimator, it may be negative, or above 1 between different
-    layers. All batches have equal weight, whatever their size: leave out a last batch that is much
-    smaller than the others.
+    5). CKA is not clamped: with this estimator, CKA may be negative, and it may exceed 1 between
+    different layers. All batches have equal weight, whatever their size: leave out a last batch
+    that is much smaller than the others.
 
     A last batch of fewer than 4 examples is not used, since HSIC is undefined for it. A layer is
     left out, with a warning that names it, if its activations in each batch are equal for all

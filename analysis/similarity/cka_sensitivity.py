@@ -43,9 +43,9 @@ def cka_sensitivity(
     The other symbols are:
 
     * `S`: the images of each batch with the largest `sum_j K_ij^2`, and the images with the largest
-      `sum_j L_ij^2`. Each of the two groups has `fraction` of the images of the batch.
+      `sum_j L_ij^2`. Each of these two groups is the share `fraction` of the images of the batch.
     * `K_1` and `L_1`: the kernels of the first principal component of the two layers in a batch.
-    * `P`: the centred linear kernel of the pixels. `K` and `L` are regressed on it.
+    * `P`: the centred linear kernel of the pixels. `K` and `L` are regressed on `P`.
 
     Three papers show why these parts matter:
 
@@ -70,9 +70,9 @@ def cka_sensitivity(
         and `"pixels"`.
 
         * `share`: the part's share of the numerator of CKA.
-        * `without`: CKA without the part. It is 0 if a layer consists only of the component or only
-          of the pixels, such as a rotation of the pixels. Like any unbiased CKA, it may lie outside
-          [-1, 1].
+        * `without`: CKA without the part. For the parts `"component"` and `"pixels"`, `without` is
+          0 if nothing remains of a layer, for example if the layer is a rotation of the pixels.
+          Like any unbiased CKA, `without` may lie outside [-1, 1].
         * `change_stderr`: standard error of `without - cka` on the same images, a jackknife over
           batches.
 

@@ -47,8 +47,9 @@ def intrinsic_dimension(
     d)`. Compare models on equally many images.
 
     TwoNN is the maximum-likelihood estimate of `d`. The paper leaves out the tenth of the images
-    with the largest ratios `r2 / r1`. Here, these images are censored instead: the estimate uses
-    the fact that their ratios are larger than the others, but not the values of the ratios.
+    with the largest ratios `r2 / r1`. This function keeps these images as censored observations:
+    the estimate uses the fact that their ratios are larger than those of the other images, but not
+    the values of these ratios.
 
     Args:
         features, images, tokens: as in `vit_tf.analysis`.

@@ -138,19 +138,20 @@ EXPECTED = (
 class FormationRecorder(Recorder):
     """Records, while a model is trained, how its layers change and how well they classify.
 
-    At the start of the training and then every `every` epochs, it records two things. The first is
-    the CKA of each layer with the same layer at the start, and with the same layer at the previous
-    record, on the same images (computed as by `cka` for two models). The second is the accuracy of
-    a ridge classifier on the features of a few images (computed as by `few_shot` with one `l2`).
+    At the start of the training and then every `every` epochs, the callback records two things. The
+    first is the CKA of each layer with the same layer at the start, and with the same layer at the
+    previous record, on the same images (computed as by `cka` for two models). The second is the
+    accuracy of a ridge classifier on the features of a few images (computed as by `few_shot` with
+    one `l2`).
 
-    It stores kernels of the images, not weights. A record costs one forward pass, which is compiled
-    once per `fit`. If the optimizer keeps a moving average of the weights, the weights without
-    averaging are measured.
+    The callback stores kernels of the images, not weights. A record costs one forward pass over the
+    images, which is compiled once per `fit`. If the optimizer keeps a moving average of the
+    weights, the weights without averaging are measured.
 
     With a folder, a killed run can resume: `formation-state/` holds the two latest records. Put
     this callback before the callback that saves the weights. A killed run may then have weights
-    that are one epoch older than the last record. It can still resume. With several workers, only
-    the first one writes.
+    that are one epoch older than the last record. Such a run can still resume. With several
+    workers, only the first one writes.
 
     Args:
         features: callable from images to `{layer: tensor}` that shares the weights of the model
@@ -171,9 +172,10 @@ class FormationRecorder(Recorder):
 
     Raises:
         ValueError: if `every` or `l2` is out of range, if a batch has fewer than 4 images, or if a
-            label is outside the classes. During training, it is raised if `features` has neither of
-            the two forms or belongs to another model, and if a layer is constant or not finite. It
-            is also raised if the records in `folder` belong to other images or to a later epoch.
+            label is outside the classes. During training, the error is raised if `features` is
+            neither of the two callables described above, if it belongs to another model, or if a
+            layer is constant or not finite. It is also raised if the records in `folder` belong to
+            other images or to a later epoch.
     """
 
     def __init__(

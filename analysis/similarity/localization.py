@@ -36,8 +36,8 @@ def localization(
 
     Sums are over the minibatches b. HSIC is computed between all channels of token t and all pixels
     of patch p, with the unbiased estimator that `cka` uses (Raghu et al. 2021, section 7, figures
-    9, 10, D.1 to D.3). All layers of a call must have the same grid: measure the stages of a ResNet
-    one by one.
+    9, 10, D.1 to D.3). All layers of a call must have the same grid. Therefore, measure the stages
+    of a ResNet in separate calls.
 
     CKA is undefined for a patch that is the same in all images of each batch, or in all images but
     one, such as a blank corner. The cells of such a patch are NaN, and the attribute
@@ -61,8 +61,8 @@ def localization(
         are NaN for prefix tokens.
 
         With several batches, standard errors over images can be computed from two attributes. Both
-        are lists with one value per batch. The value of a batch is computed for the last layer from
-        all other batches.
+        attributes are lists with one value for each batch. This value is computed for the last
+        layer, from all batches except this one.
 
         * `own_share_without_batch`: share of tokens whose most similar patch is their own.
         * `rank_without_batch`: share of other patches with a lower CKA than the token's own patch,

@@ -277,9 +277,9 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
     section 3, "kernel selection"). HSIC is unbiased and summed over batches, as in `cka`. Values
     are not clamped. For large bandwidths, the values approach the CKA of linear kernels.
 
-    The scale is 0 (independent) to 1, but estimates may lie outside. The measure is invariant to
-    orthogonal maps, isotropic scaling and translation, but not to other invertible linear maps.
-    Memory grows as (images per batch)^2 for each layer.
+    Values range from 0 (independent) to 1, but estimates may lie outside this range. The measure is
+    invariant to orthogonal maps, isotropic scaling and translation, but not to other invertible
+    linear maps. Memory grows as (images per batch)^2 for each layer.
 
     Args:
         bandwidth: standard deviation of the kernel as a fraction of the median distance, above 0.
@@ -326,14 +326,14 @@ def token_cka() -> Measure:
     `token_cka` compares each position. Each position of a feature map is a token. A layer with one
     vector per image has one token.
 
-    The scale is 0 (independent) to 1, but estimates may lie outside. The measure is invariant to an
-    orthogonal map and a translation of each token separately, and to isotropic scaling of all
-    tokens. Unlike CKA, it is not invariant to a permutation of the tokens. The value is NaN for
-    layers with different numbers of tokens.
+    Values range from 0 (independent) to 1, but estimates may lie outside this range. The measure is
+    invariant to an orthogonal map and a translation of each token separately, and to isotropic
+    scaling of all tokens. Unlike CKA, it is not invariant to a permutation of the tokens. The value
+    is NaN for layers with different numbers of tokens.
 
-    Memory grows as tokens x (images per batch)^2 for each layer, the most of all measures. For
-    example, 84 layers of 197 tokens need 1.1 GB in batches of 128 images. Select fewer layers for
-    larger batches.
+    Memory grows as tokens x (images per batch)^2 for each layer, which is more than for any other
+    measure. For example, 84 layers of 197 tokens need 1.1 GB in batches of 128 images. Select fewer
+    layers for larger batches.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -392,10 +392,10 @@ def svcca(variance: float = 0.99) -> Measure:
     `variance` of the variance. Then `cca` compares the reduced features (Raghu et al. 2017, section
     2.1). Values are averaged over batches.
 
-    The scale is 0 to 1. Two independent layers with d directions each score about sqrt(d / n) in
-    batches of n images, which is far above 0 for large d. If two layers together have more than n -
-    1 directions, their subspaces always intersect. The value is then NaN: use larger batches or a
-    smaller `variance`.
+    Values range from 0 to 1. Two independent layers with d directions each score about sqrt(d / n)
+    in batches of n images, which is far above 0 for large d. If two layers together have more than
+    n - 1 directions, their subspaces always intersect. The value is then NaN: use larger batches or
+    a smaller `variance`.
 
     The measure is invariant to orthogonal maps, isotropic scaling and translation. Other invertible
     linear maps change the directions that are kept, so the measure is not invariant to them. For
@@ -438,10 +438,10 @@ def cca() -> Measure:
     variance do not count (Hotelling 1936; Kornblith et al. 2019, section 3.2). Values are averaged
     over batches.
 
-    The scale is the same as for `svcca`. The value is NaN if d_X + d_Y exceeds n - 1 in batches of
-    n images. Therefore, a batch must have more images than the two layers together have channels:
-    pool the tokens, and use large batches. The measure is invariant to every invertible linear map
-    and translation of either layer. Memory and time are the same as for `svcca`.
+    Values range from 0 to 1, as for `svcca`. The value is NaN if d_X + d_Y exceeds n - 1 in batches
+    of n images. Therefore, a batch must have more images than the two layers together have
+    channels: pool the tokens, and use large batches. The measure is invariant to every invertible
+    linear map and translation of either layer. Memory and time are the same as for `svcca`.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -469,9 +469,9 @@ def pwcca() -> Measure:
     equation 2). The measure is not symmetric, because the weights are those of `layer_x`. Values
     are averaged over batches.
 
-    The scale is the same as for `cca`, and values are NaN for the same layers. Values are also NaN
-    for layers with more than 4096 channels, because such layers would need batches of more than
-    4096 images. The measure is invariant to every invertible linear map of `layer_y`, and to
+    Values range from 0 to 1, and they are NaN for the same pairs of layers as for `cca`. Values are
+    also NaN for layers with more than 4096 channels, because such layers would need batches of more
+    than 4096 images. The measure is invariant to every invertible linear map of `layer_y`, and to
     isotropic scaling and translation of both layers. It is not invariant to orthogonal maps of
     `layer_x`, since the weights depend on its channels. For batches of n images and layers of c
     channels, memory grows as n^2 + n c for each layer, and time grows as n^3 + n^2 c for each pair
@@ -588,7 +588,7 @@ def procrustes() -> Measure:
     values (Williams et al. 2021, equation 5, for the group of orthogonal maps). Unlike CKA, the
     angle is a metric: it satisfies the triangle inequality. Values are averaged over batches.
 
-    The scale is 0 (unrelated) to 1. With few images, independent layers of many channels score
+    Values range from 0 (unrelated) to 1. With few images, independent layers of many channels score
     above 0: compare only values measured with the same batch size. The measure is invariant to
     orthogonal maps, isotropic scaling and translation, but not to other invertible linear maps. For
     batches of n images, memory grows as n^2 for each layer, whatever its width, and time grows as
@@ -638,10 +638,10 @@ def rsa(correlation: str = "pearson") -> Measure:
     distances are correlated instead, and equal distances get their mean rank. Values are averaged
     over batches.
 
-    The scale is -1 to 1, and 0 for unrelated distances. The measure is invariant to orthogonal
-    maps, isotropic scaling and translation, but not to other invertible linear maps. With ranks, it
-    is also invariant to any increasing function of the distances. Memory grows as (images per
-    batch)^2 for each layer.
+    Values range from -1 to 1, and the value is 0 for unrelated distances. The measure is invariant
+    to orthogonal maps, isotropic scaling and translation, but not to other invertible linear maps.
+    With ranks, it is also invariant to any increasing function of the distances. Memory grows as
+    (images per batch)^2 for each layer.
 
     Args:
         correlation: `"pearson"` or `"spearman"`.
@@ -688,13 +688,13 @@ def mutual_knn(k: int = 10) -> Measure:
 
     Here, N(i) is the set of the k other images of the batch with the largest cosine similarity to
     image i. Features are not centred (Huh et al. 2024, "The Platonic Representation Hypothesis",
-    appendix A and its code). Of images with equal similarity, the earlier ones in the batch are
-    taken. Values are averaged over batches.
+    appendix A and its code). If several images are equally similar to image i, the images that come
+    first in the batch are chosen. Values are averaged over batches.
 
-    The scale is 0 to 1. Independent layers score k / (n - 1) in batches of n images, so compare
-    only values with the same k and batch size. The measure is invariant to orthogonal maps and to
-    scaling, even of each image separately, but not to translation or other invertible linear maps.
-    Memory grows as n^2 for each layer.
+    Values range from 0 to 1. Independent layers score k / (n - 1) in batches of n images, so
+    compare only values with the same k and batch size. The measure is invariant to orthogonal maps
+    and to scaling, even of each image separately, but not to translation or other invertible linear
+    maps. Memory grows as n^2 for each layer.
 
     Args:
         k: number of neighbours. A batch must have at least k + 2 images.
@@ -735,7 +735,7 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
 
         R^2 = 1 - sum_f |Y_f - mean - (X_f - mean) W_f|^2 / sum_f |Y_f - mean|^2
 
-    For each fold f, W_f and the means are fitted on the images of the batch that are not in f.
+    For each fold f, W_f and the means are fitted on the images of the batch that are not in fold f.
     Image i of a batch is in fold i modulo `folds`. The penalty of the ridge regression is `l2`
     times the mean squared length of the centred features of these images (Schrimpf et al. 2018,
     "Brain-Score"; Kornblith et al. 2019, section 3.1). Sums of squares are added over folds,

@@ -67,14 +67,14 @@ def similarities(
     `mutual_knn` and `linear_predictivity`. The docstring of each measure describes its scale and
     its invariances.
 
-    A measure is computed on each batch and depends on the batch size. Values are averaged over
-    batches. The CKA measures and `linear_predictivity` are ratios of sums over all batches instead.
+    Most measures are computed on each batch and averaged over batches, so their values depend on
+    the batch size. The CKA measures and `linear_predictivity` are ratios of sums over all batches.
     Drop a last batch that is much smaller than the others.
 
     All measures except `token_cka` and `pwcca` use only the kernel of each layer, of shape
-    (example, example). It is computed once per batch for all measures. Memory therefore does not
-    grow with the width of a layer or the number of batches: it is about eight float64 matrices of
-    shape (example, example) for each layer.
+    (example, example). This kernel is computed once per batch for all measures. Therefore, memory
+    does not grow with the width of a layer or the number of batches: each layer needs about eight
+    float64 matrices of shape (example, example).
 
     Args:
         features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`.

@@ -126,16 +126,17 @@ def load_pretrained(
       `model.safetensors` or `pytorch_model.bin`, in one file or in shards
 
     The architecture of a file is inferred from the names and shapes of its tensors. Every tensor of
-    the file is loaded, unless it is skipped by its name: a head that is replaced and the tanh layer
-    before it, a text encoder, a decoder or the state of an optimizer. Every weight of the model is
-    loaded, unless it belongs to a new head.
+    the file is loaded, except for tensors whose names belong to a text encoder, a decoder, the
+    state of an optimizer, or a head that is replaced (with the tanh layer before this head). Every
+    weight of the model is loaded, unless it belongs to a new head.
 
     A known name determines the `preprocessing` of the model. For a folder, the preprocessing comes
     from `preprocessor_config.json` or from timm's `config.json`. Otherwise, the family of the model
     determines it. For a folder with a plain ViT and without these files, the argument
-    `preprocessing` is required. A file does not state how a ViT with timm's tensor names and a head
-    was trained. Values in [-1, 1] are assumed. For DeiT, pass `preprocessing`, because it was
-    trained on images normalised by the mean and standard deviation of ImageNet.
+    `preprocessing` is required. A file with timm's tensor names does not state on which values its
+    ViT was trained. If such a ViT has a head, values in [-1, 1] are assumed. For DeiT, pass
+    `preprocessing`, because DeiT was trained on images normalised by the mean and standard
+    deviation of ImageNet.
 
     DINOv2 and DINOv3 open at the image size of their image processor. If their position embeddings
     have another size, there is a warning.
@@ -149,10 +150,10 @@ def load_pretrained(
             head, as in timm.
         image_shape: size of the images in pixels, (height, width) or (height, width, channels).
             Position embeddings are resampled to this size by the method `positions`. None keeps the
-            size of the file. (The files of a BiT have no size, so it follows from the name, or is
-            224.) A file holds the number of tokens but not the shape of their grid. If the grid of
-            `image_shape` has the same number of tokens, it is used. Otherwise, the grid is assumed
-            to be square.
+            size of the file. (The files of a BiT have no image size. It follows from the name of
+            the checkpoint, or is 224.) A file holds the number of tokens but not the shape of their
+            grid. If the grid of `image_shape` has as many tokens as the file, this grid is used.
+            Otherwise, the grid of the file is assumed to be square.
         pooling: `"cls"` or `"gap"`, for a ViT or BEiT. None keeps the pooling of the file. With
             `"gap"`, a ViT has no class token, unless its file has registers or already uses
             `"gap"`.

@@ -68,8 +68,9 @@ def augment(
         seed: seed of the random numbers.
 
     Returns:
-        `tf.data.Dataset` of (images, labels): float32 in [-1, 1], of the same shape unless
-        cropped, and float32 of shape (example, class) whose rows sum to 1.
+        `tf.data.Dataset` of (images, labels). Images are float32 in [-1, 1], of the same shape
+        unless they are cropped. Labels are float32 of shape (example, class), and each row sums to
+        1.
 
     Raises:
         ValueError: for arguments out of range, or data that is not (images, labels) in batches.
@@ -401,10 +402,11 @@ def mask_patches(
         fixed: whether every epoch draws the same patches, as is needed for validation.
 
     Returns:
-        `tf.data.Dataset` of ((images, sources, places), colours): `sources`, int32 of shape
-        (example, patch), is the number of the patch whose embedding each patch gets, or
-        `num_spatial` for the mask; `places`, int32 of shape (example, corrupted), are the numbers
-        of the patches drawn and `colours`, int32 of the same shape, their colours.
+        `tf.data.Dataset` of ((images, sources, places), colours). `sources` is int32 of shape
+        (example, patch). It holds, for each patch, the index of the patch whose embedding the patch
+        gets, or `num_spatial` for the mask embedding. `places` is int32 of shape (example,
+        corrupted) and holds the indices of the drawn patches. `colours` is int32 of the same shape
+        and holds the colours of these patches.
 
     Raises:
         ValueError: for images that the grid does not cover, or a grid of one patch.

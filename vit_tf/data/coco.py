@@ -68,9 +68,10 @@ def load_coco(
         seed: seed of `take`.
 
     Returns:
-        Batched `tf.data.Dataset` of (images, masks, labels) in the order of the images' ids:
-        float32 of shape (example, height, width, 3), bool of shape (example, object, height,
-        width), and int32 of shape (example, object), positions in `coco_categories`, -1 for none.
+        Batched `tf.data.Dataset` of (images, masks, labels) in the order of the images' ids. Images
+        are float32 of shape (example, height, width, 3). Masks are bool of shape (example, object,
+        height, width). Labels are int32 of shape (example, object). A label is a position in
+        `coco_categories`, or -1 if there is no object.
 
     Raises:
         ValueError: if pycocotools is not installed; for files that are missing or corrupt, or whose

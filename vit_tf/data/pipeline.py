@@ -63,9 +63,9 @@ def load(
 
     The train split is shuffled anew in each epoch. The order depends only on the seed and the
     epoch. The other splits keep their order. Splits of up to 1 GiB are decoded once and kept in
-    memory, as bytes if all images have the same size. Larger splits are streamed (and those from
-    TFDS are shuffled within 10,000 examples). No image is decoded before the first batch is
-    requested.
+    memory, as bytes if all images have the same size. Larger splits are streamed. (Larger splits
+    from TFDS are shuffled only within a buffer of 10,000 examples.) No image is decoded before the
+    first batch is requested.
 
     A folder holds `class/*.jpg` or `{train,validation,test}/class/*.jpg`. The names `training`,
     `val`, `valid` and `testing` are accepted too, in upper or lower case. **Without folders for
@@ -94,18 +94,18 @@ def load(
             are drawn at random with the seed. They are balanced over classes if the labels are
             known without reading the images.
         validation: fraction of the train split that is held out if "validation" is requested and
-            the data set has none. The held-out examples are stratified by class if the labels are
-            known. Otherwise, the last examples are held out, so that the others can be shuffled
-            across files.
+            the data set has no validation split. The held-out examples are stratified by class if
+            the labels are known. Otherwise, the last examples are held out, so that the others can
+            be shuffled across files.
         seed: seed of the shuffling, of `take` and of `validation`. The test split does not depend
-            on it.
+            on the seed.
         data_dir: folder of the TFDS data. None means the default folder of TFDS.
         drop_remainder: whether to leave out the last batch of every split if it is not full.
         preprocessing: preprocessing of the model, `model.preprocessing`. Its size replaces
             `image_size`, and its mean and std replace the range [-1, 1]. Its interpolation and crop
             are used too.
-        classes: names of the classes to keep, such as those that `read_class_list` finds in a file.
-            Labels follow the order of this list. None keeps all classes.
+        classes: names of the classes to keep, such as the list that `read_class_list` reads from a
+            file. Labels follow the order of this list. None keeps all classes.
         random_resized_crop: range of area fractions for random crops of training images, such as
             (0.05, 1.0). True means (0.08, 1.0), and None means no crops. In each epoch, a new crop
             of each image is drawn and resized (Szegedy et al. 2014, as torchvision's
@@ -121,9 +121,9 @@ def load(
 
     Returns:
         Tuple with one `tf.data.Dataset` of (images, labels) per split. Images are float32 of shape
-        (example, height, width, channel). They have 3 channels, and grey images are repeated to
-        RGB. With `preprocessing`, they have its number of channels, which is 1 (grey), 3 (RGB) or 4
-        (RGBA). Labels are int32 of shape (example,). The attribute `class_names` of a data set
+        (example, height, width, channel). Images have 3 channels, and grey images are repeated to
+        RGB. If `preprocessing` is given, it determines the number of channels: 1 (grey), 3 (RGB) or
+        4 (RGBA). Labels are int32 of shape (example,). The attribute `class_names` of a data set
         holds the names of the classes, as in Keras' `image_dataset_from_directory`.
 
     Raises:
@@ -325,8 +325,9 @@ def few_shot(
         classes: names of the classes to keep, as for `load`.
 
     Returns:
-        Pair of `tf.data.Dataset` of (images, labels) as `load` returns them: `shots` images of each
-        class, shuffled anew in each epoch, and `held_out` others of each, in a fixed order.
+        Pair of `tf.data.Dataset` of (images, labels), as `load` returns them. The first data set
+        has `shots` images of each class and is shuffled anew in each epoch. The second data set has
+        `held_out` other images of each class, in a fixed order.
 
     Raises:
         ValueError: for images without labels, a class with fewer than `shots + held_out` images,

@@ -363,7 +363,7 @@ def load_shapes(
         image_size, take, seed, preprocessing: as for `load`; all examples if `take` is None.
 
     Returns:
-        Dict of arrays, in the order of the split:
+        Dict of the following arrays, in the order of the split.
 
         * `image`: float32 of shape (example, height, width, 3).
         * `label`: int32 of shape (example,), the kind of shape.
@@ -543,9 +543,9 @@ def load_shape_videos(
         seed: seed of the videos; the first ones of a longer list are the same.
 
     Returns:
-        Dict of arrays: `image`, float32 of shape (video, frame, height, width, 3) in [-1, 1], and
-        `index`, uint8 of shape (video, frame, height, width), 0 for the background and 1, 2, ...
-        for the visible parts of the shapes.
+        Dict of two arrays. `image` is float32 of shape (video, frame, height, width, 3), in [-1,
+        1]. `index` is uint8 of shape (video, frame, height, width). It is 0 for the background and
+        1, 2, ... for the visible parts of the shapes.
 
     Raises:
         ValueError: for arguments out of range.

@@ -67,9 +67,10 @@ class RelativeBias(SignatureLayer):
 class BEiT(TransformerModel):
     """A BEiT. Every intermediate activation has a name (a tap) and can be read.
 
-    It differs from `ViT` in three ways. It adds relative position biases to the attention scores
-    instead of absolute position embeddings to the tokens. Its key projections have no bias. Each
-    branch is scaled by learned factors (LayerScale), and the tap `branch` is the scaled branch.
+    A BEiT differs from a `ViT` in three ways. Relative position biases are added to the attention
+    scores, whereas a `ViT` adds absolute position embeddings to the tokens. The key projections
+    have no bias. Each branch is scaled by learned factors (LayerScale), and the tap `branch` is the
+    scaled branch.
 
     The model is called on images of shape (example, height, width, channel), by default with values
     in [-1, 1]. It returns logits of shape (example, num_classes).

@@ -143,14 +143,15 @@ def with_text_head(
 
         logits = scale image / |image| . embeddings^T + bias
 
-    This formula is how CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3) and
-    SigLIP (Zhai et al. 2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs of images
-    and texts. With one text per class, the model is a zero-shot classifier, and every measurement
-    of logits applies to it. For CLIP, probabilities are the softmax over the logits. For SigLIP,
-    each probability is the sigmoid of one logit. The head is saved with the model.
+    CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3) and SigLIP (Zhai et al.
+    2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs of images and texts by this
+    formula. With one text per class, the model is a zero-shot classifier, and every measurement of
+    logits applies to it. For CLIP, probabilities are the softmax over the logits. For SigLIP, each
+    probability is the sigmoid of one logit. The head is saved with the model.
 
     Args:
-        model: a `CLIPViT` or `SigLIPViT`. If it has a head, the copy has the new head instead.
+        model: a `CLIPViT` or `SigLIPViT`. If the model has a head, the text head replaces it in the
+            copy.
         embeddings: text embeddings, an array of shape (text, channel) computed by the text encoder.
             Each row must be normalised to length 1. The rows have the order of the logits.
         scale: factor of the logits, above 0. It is the exponential of `logit_scale` in the released

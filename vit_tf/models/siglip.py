@@ -21,9 +21,10 @@ register = keras.saving.register_keras_serializable("vit_tf")
 class SigLIPViT(ImageEncoder):
     """The Vision Transformer of SigLIP and SigLIP 2, with a tap for every intermediate activation.
 
-    Unlike `ViT`, it has no class token. Instead, a learned query attends to all patch tokens, and
-    an MLP follows (`AttentionPooling`). The taps of this pooling are `pooling/attention`,
-    `pooling/attended` and `pooling/hidden`. Google's weights use the tanh form of GELU.
+    Unlike a `ViT`, a `SigLIPViT` has no class token. Instead, a learned query attends to all patch
+    tokens, and an MLP follows (`AttentionPooling`). The taps of this pooling are
+    `pooling/attention`, `pooling/attended` and `pooling/hidden`. Google's weights use the tanh form
+    of GELU.
 
     The model is called on images of shape (example, height, width, channel), by default with values
     in [-1, 1]. With a head, it returns logits of shape (example, num_classes). Otherwise, it

@@ -152,13 +152,13 @@ def token_set(model: Any, which: str | Sequence[int]) -> list[int]:
 def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[str]) -> Any:
     """Features of a model whose values at some taps are replaced while it runs.
 
-    Everything after an edited tap is computed from the edited value. Everything before it is
-    unchanged (Vig et al. 2020, https://arxiv.org/abs/2004.12265). For example, this sets one
-    attention head to zero:
+    Everything after an edited tap is computed from the edited value. Everything before the tap is
+    unchanged (Vig et al. 2020, https://arxiv.org/abs/2004.12265). For example, the following call
+    sets one attention head to zero:
 
         intervene(vit, {"block03/attention/heads": edits.head(2, edits.zero)})
 
-    The features return the same taps as a submodel does. They run eagerly or inside a
+    The edited features return the same taps as a submodel. They can run eagerly or inside a
     `tf.function`.
 
     Args:
@@ -171,7 +171,7 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
             tap of the model.
 
     Returns:
-        `Intervened` features, a callable from images to `{tap: tensor}`.
+        `Intervened` features, a callable from images to a dict from tap to tensor.
 
     Raises:
         ValueError: if a pattern matches no tap, or an edit is not callable. The features raise it

@@ -19,8 +19,8 @@ from vit_tf.taps.recorder import infer
 def count_flops(model: keras.Model, image_shape: Sequence[int] | None = None) -> int:
     """Floating-point operations of a model on one image, counted in its TensorFlow graph.
 
-    The graph is the one for inference on a single image. Only operations on which the outputs
-    depend are counted. Each operation either has a cost in a table or is known to cost nothing.
+    The graph is that of inference on a single image. Only operations on which the outputs depend
+    are counted. Each of these operations either has a cost in a table or is known to cost nothing.
 
     Args:
         model: a built Keras model that takes images, or a submodel of such a model.
@@ -29,8 +29,9 @@ def count_flops(model: keras.Model, image_shape: Sequence[int] | None = None) ->
 
     Raises:
         ValueError: if an operation is of an unknown kind or has a data-dependent shape (the message
-            names it). Examples are loops, and calls of other graphs that contain products. It is
-            also raised if the model takes images of any size and `image_shape` is None.
+            names the operation). Unknown kinds are, for example, loops, and calls of other graphs
+            that contain products. It is also raised if the model takes images of any size and
+            `image_shape` is None.
     """
     require_tensorflow("counting operations")
     shape = image_shape or getattr(model, "image_shape", None) or model.input_shape[1:]

@@ -145,10 +145,10 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
     Patterns with these endings also match values that no layer returns:
 
     * `"/weights"`: attention weights of `MultiHeadAttention` layers, including those of KerasHub.
-      They are computed from queries and keys without a mask, with a warning if the model uses a
-      mask.
-    * `"/skip"` and `"/branch"`: the two terms of a residual sum in a functional model. The path is
-      the path of the sum, such as `"conv2_block1_add/skip"`.
+      These weights are computed from queries and keys without a mask. If the model uses a mask,
+      there is a warning.
+    * `"/skip"` and `"/branch"`: the two terms of a residual sum in a functional model. The part
+      before the ending is the path of the sum, as in `"conv2_block1_add/skip"`.
     * `"/logits"`: class scores before the softmax or the sigmoids of the last layer of a model.
     * `"/log_odds"`: scores of both classes, for a model that ends in one sigmoid.
 

@@ -29,16 +29,16 @@ def torch_features(
 
     In the returned arrays, the first axis is the example and the last axis is the channel, as
     elsewhere in this package. These axes are found by following them through the operations of the
-    module. If a submodule returns several tensors, its `logits`, its `last_hidden_state` or else
-    its first tensor is returned.
+    module. If a submodule returns several tensors, only its main tensor is kept, such as `logits`
+    or `last_hidden_state`, or else its first tensor.
 
     Patterns also match some values that no submodule returns, such as the following.
 
     * `"blocks.0/attention/weights"`: attention weights of shape (example, head, query, key), also
       for fused attention
     * `"blocks.0/attention/heads"`: outputs of the attention heads
-    * `"blocks.0/attention/skip"`, `"blocks.0/mlp/skip"`, and the same with `branch` and `sum`: the
-      terms of a residual sum, and the sum
+    * `"blocks.0/attention/skip"`, `"blocks.0/attention/branch"` and `"blocks.0/attention/sum"`: the
+      two terms of a residual sum, and the sum itself; the same taps exist for `mlp`
 
     Args:
         module: `torch.nn.Module` that takes images of shape (example, channel, height, width).
@@ -50,7 +50,8 @@ def torch_features(
             prefix tokens from spatial tokens.
 
     Returns:
-        Callable from images of shape (example, height, width, channel) to `{layer: array}`.
+        Callable from images of shape (example, height, width, channel) to a dict from layer to
+        array.
 
     Raises:
         ValueError: if there is no pattern, or if a pattern matches no submodule. The features raise

@@ -19,7 +19,7 @@ class MaskedPatchPrediction(keras.Model):
     This is the self-supervised pre-training of Dosovitskiy et al. 2020, appendix B.1.2. Patch
     embeddings are corrupted before position embeddings are added. The head is applied to the tokens
     of corrupted patches, after the last norm. The loss and the accuracy include only corrupted
-    patches, because other patches have no logits.
+    patches, because the other patches have no logits.
 
     The model is called on (images, sources, places), as returned by `vit_tf.data.mask_patches`. It
     returns logits of shape (example, corrupted, colour). Train it with a `vit_tf.Pretraining`.

@@ -55,14 +55,16 @@ class Recipe:
         erase: fraction of the images in which a rectangle is erased, such as 0.25.
         epsilon: epsilon of AdamW, added to the root of the corrected second moment as in optax and
             PyTorch; it does not apply to SGD; None for Keras's epsilon, 1e-7 before the correction.
-        layer_decay: factor of the learning rate from each block of a ViT to the block below it; it
-            does not apply to SGD; None for the same learning rate in all blocks.
+        layer_decay: ratio of the learning rate of each block of a ViT to the learning rate of the
+            block above it, such as 0.75; it does not apply to SGD; None for the same learning rate
+            in all blocks.
         gradient_accumulation_steps: number of batches whose gradients are averaged for an update;
             the warm-up, the schedule and the average of the weights count updates as steps.
         optimizer: `"adamw"`, `"sgd"` or `"muon"`; with `"muon"`, Muon (Jordan et al. 2024; Liu et
             al. 2025, https://arxiv.org/abs/2502.16982) updates the kernels within the model, and
-            AdamW updates the head, root, embeddings, norms and biases, both with the same
-            `learning_rate` and `weight_decay`; None for adamw, or sgd with `momentum`.
+            AdamW updates the head, root, embeddings, norms and biases; Muon and AdamW then have the
+            same `learning_rate` and `weight_decay`; None for `"adamw"`, or for `"sgd"` if
+            `momentum` is given.
         augment: preprocessing layer of Keras or KerasCV, or a list of layers, such as
             `[keras.layers.RandAugment(), keras.layers.CutMix()]`. They are applied in addition to
             the augmentations above, as the argument `layers` of `vit_tf.data.augment` describes.

@@ -99,9 +99,9 @@ def train(
         steps_per_execution: largest number of steps per compiled call. It is rounded down to a
             divisor of the number of steps between two validations. None means 50 on a TPU and 1 on
             other devices.
-        callbacks: further Keras callbacks. At the end of an epoch, they are called before the state
-            is saved. Therefore, if the run is killed before the state is saved, they are called
-            again for this epoch. After a resume within an epoch, batch numbers start at 0.
+        callbacks: additional Keras callbacks. At the end of an epoch, they are called before the
+            state is saved. Therefore, if the run is killed before the state is saved, they are
+            called again for this epoch. After a resume within an epoch, batch numbers start at 0.
         save_every: number of steps between saved states. A state is also saved at the end of each
             epoch.
         keep_states: number of most recent states to keep in the folder. If the newest state is

@@ -50,17 +50,18 @@ def uniform_structure(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
 
 @claim("cka.{vit}.{resnet}", "4", "2", "share of depth", below=0.5, least=0.1, about=RUNS)
 def early_correspondence(cross: xr.Dataset) -> Estimate:
-    """The lower half of the ResNet is similar to less than the lower half of the ViT.
+    """The lower half of the ResNet matches less than the lower half of the ViT.
 
     Share of the ViT's depth that is covered by the blocks most similar to the lower ResNet units.
 
         share = 2 mean over the lower ResNet units of (best ViT block + 1/2) / ViT blocks
 
-    If the units match the lowest fraction s of the ViT blocks evenly, the share is s. If they match
-    blocks at random, it is 1 on average. The threshold is 1/2, the share if representations are
-    similar at similar depth. A best match with a CKA below 1/2 does not count. The claim is tested
-    only if most lower ResNet units have a match, and if most of the matched blocks are different
-    ones. The interval is over images.
+    If the units match the lowest fraction s of the ViT blocks evenly, the share is s. If the units
+    match blocks at random, the share is 1 on average. The threshold is 1/2: the share is 1/2 if
+    each unit matches the ViT block at the same relative depth. A best match with a CKA below 1/2
+    does not count. The claim is tested only if most lower ResNet units have a match, and if no
+    single ViT block is the match of more than half of the matched units. The interval is over
+    images.
     """
     cross = at_block_ends(expect_cka(cross))
     cka = cross["cka"].values

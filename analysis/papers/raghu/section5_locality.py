@@ -53,8 +53,8 @@ def first_block_mixes(kinds: xr.Dataset) -> Estimate:
     Share of local heads or share of global heads in the first block, whichever is smaller, minus
     the share of local heads in the last block.
 
-    Local and global heads are defined as for the claims of Walmer et al. The value is descriptive,
-    because these are all heads of the model, not a sample.
+    Local and global heads are defined as for the claims of Walmer et al. The value is descriptive:
+    it covers all heads of the first and the last block, which are not a sample.
     """
     is_local, is_global = local_and_global(kinds)
     smaller = min(is_local[0].mean(), is_global[0].mean())
@@ -77,8 +77,8 @@ def last_block_global(distance: xr.DataArray, patterns: xr.Dataset) -> Estimate:
 
     The threshold of half the distance is a convention: it lies midway between a head that attends
     only to its own position and a head that attends uniformly. Heads that attend almost uniformly
-    in every image (a peak below 0.05) select nothing and do not count. The value is descriptive:
-    these are all heads of the model, not a sample.
+    in every image (a peak below 0.05) are left out, because they select nothing. The value is
+    descriptive: it covers all heads of the block, which are not a sample.
     """
     peaks = expect_variable(patterns, "peak", ("query", "layer", "head")).sel(query="spatial")
     selects = peaks.values[-1] >= LEAST_PEAK
@@ -423,9 +423,9 @@ FIGURE_C4 = FIGURE_6.variant(
     call='analysis.receptive_field({model}, few_images(images), channels=1, layers="*/branch")',
     title="Effective receptive fields before the residual connection",
     caption=(
-        "Each panel shows how a branch's output at the centre position depends on the pixels "
-        "(its gradient), before the skip is added. If the centre patch is not the brightest, its "
-        "dominance after the sum comes from the skip."
+        "Each panel shows how a branch's output at the centre position depends on the pixels (its "
+        "gradient), before the skip is added. If the centre patch is not the brightest patch in a "
+        "panel, its dominance after the residual sum comes from the skip."
     ),
     claims=[branch_fields],
     overview=None,

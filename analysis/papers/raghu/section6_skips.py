@@ -107,10 +107,11 @@ def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     ResNet.
 
     The ratio of a model is the mean over tokens and then the geometric mean over layers. ResNets of
-    type v1 apply a ReLU after the sum (the paper's ResNet and the ResNets of timm and torchvision).
-    Therefore, their identity skips have no negative values. Their projection shortcuts have
-    negative values and are left out. BiT (v2) applies the ReLU within the branch. Its ratios are
-    not comparable, so the claim is not tested on it.
+    type v1 (the paper's ResNet and the ResNets of timm and torchvision) apply a ReLU after the
+    residual sum. Therefore, their identity skips have no negative values. Their projection
+    shortcuts have negative values and are left out. BiT (type v2) applies the ReLU within the
+    branch. The ratios of BiT are not comparable with those of a ResNet of type v1, so the claim is
+    not tested on BiT.
     """
     ratio = expect_variable(resnet, "norm_ratio", ("layer", "token"))
     is_rectified = expect_variable(resnet, "negative_share", ("layer",)).values == 0
@@ -170,8 +171,8 @@ def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
     Test accuracy of the model with all skips minus test accuracy of the model without the skips of
     a block.
 
-    The inputs are the test accuracy in [0, 1], the number of test examples, the number of classes
-    and, if known, which examples are classified correctly.
+    The input for each model holds its test accuracy in [0, 1], the number of test examples, the
+    number of classes and, if known, which examples are classified correctly.
     """
     return accuracy_gap(intact, without, "the model with all skips", of_first=True)
 
@@ -250,8 +251,8 @@ FIGURE_8 = Figure(
     title="CKA between layers without the skips of a block",
     caption=(
         "Each panel shows the CKA between all layers of one model: the intact model, or a model "
-        "trained without the skips of one block. If there are two separate bright squares, "
-        "before and after the block, these skips matter."
+        "trained without the skips of one block. If a panel has two separate bright squares, one "
+        "before and one after this block, the skips of the block matter."
     ),
     claims=[skips_partition, skips_cost_accuracy],
 )

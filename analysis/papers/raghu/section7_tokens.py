@@ -122,9 +122,10 @@ def _batches_of(similarity: xr.DataArray) -> tuple[float, str, str]:
 def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
     """A ViT trained with a CLS token localizes better than one with global average pooling.
 
-    For a token in the last layer, share of the other patches that are less similar to it (by CKA)
-    than its own patch. The value is the share of the CLS model minus the share of the
-    average-pooling model. The same difference for untrained models is subtracted.
+    The localization of a model is the share of the other patches that are less similar (by CKA) to
+    a token of the last layer than the token's own patch, averaged over tokens. The value is the
+    localization of the CLS model minus the localization of the average-pooling model. The same
+    difference for untrained models is subtracted.
 
     As `vit_localizes_more`.
     """
@@ -143,11 +144,12 @@ def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
 def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """The ViT localizes better than the ResNet.
 
-    For a token in the last layer, share of the other patches that are less similar to it (by CKA)
-    than its own patch: the value for the ViT minus the value for the ResNet. Both are measured on
-    the coarser of the two grids.
+    The localization of a model is the share of the other patches that are less similar (by CKA) to
+    a token of the last layer than the token's own patch, averaged over tokens. The value is the
+    localization of the ViT minus the localization of the ResNet. Both are measured on the coarser
+    of the two models' grids.
 
-    On any grid, the share is 1 if all tokens are most similar to their own patch, and 1/2 by
+    On any grid, the localization is 1 if all tokens are most similar to their own patch, and 1/2 by
     chance. Only the rank counts: the ResNet may have a larger CKA with its own patch and also with
     all other patches. Tokens and patches of the finer grid are averaged within the patches of the
     coarser grid. Therefore, the patch size of the coarser grid must be a multiple of the patch size
@@ -461,8 +463,8 @@ def pooled_tokens_plateau(first_token: xr.DataArray, mean: xr.DataArray) -> Esti
     Increase in probe accuracy over the last third of the layers: the increase for probes on the CLS
     token minus the increase for probes on the mean of all tokens.
 
-    The interval is over images. It uses the stored predictions: for each image, the layers in which
-    its class is predicted correctly.
+    The interval is over images. It is computed from the layers in which the class of each image is
+    predicted correctly.
     """
     require_above_chance(max(x.values.max() for x in (first_token, mean)), mean.attrs, "the ViT")
     layers = [name for name in layer_names(mean) if name in layer_names(first_token)]

@@ -87,7 +87,8 @@ def data_hunger(similarity: xr.Dataset) -> Estimate:
     blocks minus the mean over the upper blocks. The value for a second seed trained on all data is
     subtracted from the value for the model trained on the smallest fraction of the data.
 
-    The second seed is the control: differences between two runs on all data are not due to data.
+    The second seed is the control: differences between two runs on all data are not due to the
+    amount of data.
     """
     similarity = expect_cka(similarity, ("fraction", "layer"))
     fractions = similarity["fraction"].values
@@ -203,8 +204,8 @@ def far_domains_change_more(near: xr.Dataset, far: xr.Dataset) -> Estimate:
     on a distant domain.
 
     Both values are measured on the same images. The paper fine-tunes models that were pre-trained
-    on natural images. The similar domains are ImageNet and CIFAR-100, and the distant domains are
-    medical and satellite images.
+    on natural images. In the paper, the similar domains are ImageNet and CIFAR-100, and the distant
+    domains are medical and satellite images.
     """
     results = (expect_cka(blocks_of(result), ("layer",)) for result in (near, far))
     return minus(*(of_cka(np.mean, result) for result in results))

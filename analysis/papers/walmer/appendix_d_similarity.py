@@ -94,8 +94,8 @@ def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
     """ViTs trained by reconstruction have an X pattern: their last layers resemble the first again.
 
     For each layer of the first third, its CKA with the mirror layer in the last third minus its CKA
-    with the middle layer, averaged over these layers. The first layer mirrors the last layer, the
-    second the last but one.
+    with the middle layer, averaged over these layers. The mirror layer of the first layer is the
+    last layer, and the mirror layer of the second layer is the last but one.
 
     The pattern appears if the model contains both an encoder and a decoder. If layers only become
     less similar with distance in depth, the first layers are more similar to the middle layer than

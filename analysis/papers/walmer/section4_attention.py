@@ -99,7 +99,7 @@ def offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
     the attention is sharp. A head is local if the spread of its attention is at most half the
     spread of uniform attention. The asymmetry of other heads is set to 0, because a head that
     attends to a fixed corner of the image would be one-sided as well. The value is descriptive: the
-    heads of one model do not show the uncertainty of their maximum.
+    heads of one model give no valid confidence interval for a maximum over heads.
     """
     dims = ("layer", "head", "row_offset", "column_offset")
     share = expect_array(aligned, dims).values
@@ -122,8 +122,8 @@ def masked_offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
 
     Asymmetry of the most asymmetric local head of the ViT trained on masked patches.
 
-    Asymmetry and local heads are defined as for `offset_heads`. The value is descriptive, because
-    it is a maximum over heads.
+    Asymmetry and local heads are defined as for `offset_heads`. The value is descriptive: the heads
+    of one model give no valid confidence interval for a maximum over heads.
     """
     return offset_heads(aligned, kinds)
 
@@ -142,8 +142,8 @@ def offset_heads_early(kinds: xr.Dataset) -> Estimate:
 
     Share of offset heads in the lower half of the layers minus their share in the upper half.
 
-    The value is descriptive: these are all heads of the model, not a sample. The claim is not
-    tested if there are no offset heads.
+    The value is descriptive: it covers all heads of the model, which are not a sample. The claim is
+    not tested if there are no offset heads.
     """
     offset = expect_variable(kinds, "kind", ("layer", "head")).values == "offset"
     if not offset.any():
@@ -158,7 +158,8 @@ def local_kinds(kinds: xr.Dataset) -> Estimate:
     Number of these four types that occur among the heads. The threshold is 1.5, midway between one
     type and two types.
 
-    The value is descriptive, because other models may have heads of further types.
+    The value is descriptive, because it depends on the heads of this model. Other models may have
+    heads of more types.
     """
     kinds_of_heads = expect_variable(kinds, "kind", ("layer", "head")).values
     return descriptive(
@@ -172,8 +173,8 @@ def layers_mix(kinds: xr.Dataset) -> Estimate:
 
     Share of the layers that have both local and global heads.
 
-    The threshold of 1/2 (most layers) is a convention. The value is descriptive: these are all
-    layers of the model, not a sample.
+    The threshold of 1/2 (most layers) is a convention. The value is descriptive: it covers all
+    layers of the model, which are not a sample.
     """
     is_local, is_global = local_and_global(kinds)
     mixed = is_local.any(axis=1) & is_global.any(axis=1)
@@ -323,7 +324,7 @@ FIGURE_14 = FIGURE_3.variant(
     "analysis.mean_attention({model}, images)))",
     title="Mean attention offset of heads",
     caption="Each point is the mean offset of a head's attention from the query. Heads at the "
-    "centre attend symmetrically around it.",
+    "centre attend symmetrically around the query.",
 )
 
 FIGURE_18 = FIGURE_3.variant(
@@ -494,9 +495,9 @@ FIGURE_2 = Figure(
     name="attention-patterns-{model}",
     title="Sparse repeating attention patterns",
     caption=(
-        "Each cell compares the heads of two layers on the same images. It is high if both "
-        "layers attend to the same few tokens, for any query. It is low if their attention is "
-        "diffuse or differs. A bright square means that a pattern repeats over these layers."
+        "Each cell compares the heads of two layers on the same images. It is high if both layers "
+        "attend to the same few tokens, for any query. It is low if their attention is diffuse or "
+        "differs. A bright square means that the layers of the square share one pattern."
     ),
     claims=[
         _pattern_claim(
@@ -554,8 +555,8 @@ def saliency_early(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     for the untrained model is subtracted.
 
     The IoU with objects of other images is a chance level: any blob at the centre overlaps with
-    objects at the centre. In the untrained model, the best head of each layer is chosen in the same
-    way. Subtracting its value corrects for this choice.
+    objects at the centre. Choosing the best head also raises the value. In the untrained model, the
+    best head of each layer is chosen in the same way, so the subtraction corrects for this choice.
     """
     return minus(*(_salient(result, lower) for result in (saliency, untrained)))
 
@@ -564,12 +565,14 @@ def saliency_early(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
 def saliency_plateaus(saliency: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     """The alignment of CLS attention with objects plateaus early.
 
-    Early increase minus late increase of the IoU of the best head. The early increase is the
-    largest IoU in the lower half of the layers minus the largest IoU of the untrained model. The
-    late increase is the further increase of the largest IoU in the upper half.
+    Early increase minus late increase of the best head's IoU with the object. The early increase is
+    the largest IoU in the lower half of the layers minus the largest IoU of the untrained model.
+    The late increase is the largest IoU in the upper half minus the largest IoU in the lower half,
+    or 0 if this difference is negative.
 
-    The threshold is 0, the value if the IoU increases at a steady rate. The late increase is 0 if
-    no later head is better. The value is descriptive, because maxima over layers have no interval.
+    The threshold is 0: if the IoU increases at a steady rate, both increases are equal. The value
+    is descriptive: the layers of one model give no valid confidence interval for a maximum over
+    layers.
     """
 
     best = _best_iou(saliency)

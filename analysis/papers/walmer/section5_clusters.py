@@ -263,8 +263,8 @@ def supervised_most_semantic(labels: xr.Dataset, masked: xr.Dataset) -> Estimate
     Cluster purity of CLS, averaged over the upper half of the layers: the value for the supervised
     ViT minus the value for the ViT trained on masked patches.
 
-    In the paper, contrastive ViTs reach similar purities as supervised ViTs. To test this, use
-    released weights.
+    In the paper, contrastive ViTs reach purities similar to those of supervised ViTs. To test this,
+    use released weights of contrastive ViTs.
     """
     halves = (upper(np.arange(len(blocks_of(x["layer"])))) for x in (labels, masked))
     return minus(*(_purity(x, half) for x, half in zip((labels, masked), halves, strict=True)))

@@ -433,9 +433,9 @@ FIGURE_10_VIDEOS = Figure(
     call='analysis.label_propagation({model}, videos, detail="blocks")',
     title="Video object segmentation by layer",
     caption=(
-        "Each point is the J&F score: the mean of region similarity J and boundary accuracy F. "
-        "It scores masks that are propagated from the first frame to all other frames by token "
-        "similarity alone."
+        "Each point is the J&F score, the mean of region similarity J and boundary accuracy F. The "
+        "scored masks are propagated from the first frame to all other frames by token similarity "
+        "alone."
     ),
     claims=_task_claims(
         "propagation",
@@ -458,9 +458,9 @@ FIGURE_10_KEYPOINTS = FIGURE_10_VIDEOS.variant(
     call='analysis.keypoint_correspondence({model}, pairs, detail="blocks")',
     title="Keypoint correspondence by layer",
     caption=(
-        "Each point is PCK at 0.1. A keypoint counts if its most similar position in another "
-        "image is near the same keypoint: at a distance of at most a tenth of the side of this "
-        "image."
+        "Each point is PCK at 0.1, the share of correct keypoints. A keypoint is correct if its "
+        "most similar position in the other image lies near the same keypoint: at a distance of at "
+        "most a tenth of the side of the other image."
     ),
     claims=[
         *_task_claims(
