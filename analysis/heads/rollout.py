@@ -221,8 +221,8 @@ def gradient_attention(
 
     Raises:
         ValueError: if the classes or the scores do not exist, if there is no grid, or if the scores
-            do not depend on the attention weights, as far as TensorFlow can determine. The errors
-            of `attention_distance` apply as well.
+            do not depend on the weights, as far as TensorFlow can determine. The errors of
+            `attention_distance` apply as well.
 
     Examples:
         >>> relevance = analysis.gradient_attention(vit, images[:2], classes=[0, 2])

@@ -35,23 +35,24 @@ def augment(
 ) -> ResumableDataset:
     """Augments batches of images in [-1, 1], and turns their labels into probabilities.
 
-    In this order: shift, crop, flip, RandAugment (Cubuk et al. 2019), `layers`, random erasing
-    (Zhong et al. 2017), MixUp (Zhang et al. 2017) or CutMix (Yun et al. 2019); if both MixUp and
-    CutMix are on, one of them is drawn for each batch with equal probability. All except shift,
-    RandAugment and `layers` also work for images with another normalisation. Random resized crops
-    are made where images are decoded, by `load`; so are flips and RandAugment of images that `load`
-    decodes anew in each epoch, if they are not shifted or cropped before.
+    The augmentations are applied in this order: shift, crop, flip, RandAugment (Cubuk et al. 2019),
+    `layers`, random erasing (Zhong et al. 2017), MixUp (Zhang et al. 2017) or CutMix (Yun et al.
+    2019). If both MixUp and CutMix are on, one of them is drawn for each batch with equal
+    probability. Shift, RandAugment and `layers` require images in [-1, 1]. The other augmentations
+    also work for images with another normalisation. Random resized crops are made by `load` when it
+    decodes an image. If `load` decodes images anew in each epoch, and there is no shift or crop,
+    flips and RandAugment are also applied while images are decoded.
 
-    Every random number is a function of the seed, the epoch (the number of the iterator) and the
-    index of the batch and of the image in it, so that equal seeds give equal results, and every
-    epoch differs. TensorFlow's global seed counts too, as for `tf.data.Dataset.shuffle`, and of
-    several workers, which each augment their own part of a batch, the number of the worker. Only
-    `layers` draw random numbers of their own, which a run that resumes does not repeat.
+    Every random number depends only on the seed, the epoch (the number of the iterator), the index
+    of the batch, and the index of the image in the batch. Equal seeds give equal results, and every
+    epoch differs. TensorFlow's global seed also has an influence, as for `tf.data.Dataset.shuffle`.
+    If there are several workers, each worker augments its own part of a batch, and the random
+    numbers also depend on the index of the worker. Only `layers` draw random numbers of their own,
+    which a resumed run does not repeat.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels), as `load` returns it, or of (images,
-            labels, weights), whose weights are passed through; `mixup` and `cutmix` are then not
-            possible.
+            labels, weights). Weights are returned unchanged, and do not allow `mixup` or `cutmix`.
         num_classes: number of classes.
         rand_augment: True, a magnitude in [0, 1], or a dict of `magnitude`, `magnitude_stddev`,
             `augmentations_per_image`, `rate` and `operations`: `"torchvision"`, the 14 of
@@ -73,8 +74,9 @@ def augment(
         1.
 
     Raises:
-        ValueError: for arguments out of range, or data that is not (images, labels) in batches.
-        tf.errors.InvalidArgumentError: during iteration, for labels outside [0, num_classes).
+        ValueError: if an argument is out of range, or if the data are not batches of (images,
+            labels).
+        tf.errors.InvalidArgumentError: during iteration, if a label is outside [0, num_classes).
     """
     _check(dataset, mixup, cutmix, shift, crop)
     mixing_layers = [layer.name for layer in layers if type(layer).__name__ in MIXERS]
@@ -385,14 +387,14 @@ def mask_patches(
 ) -> ResumableDataset:
     """Batches for `vit_tf.MaskedPatchPrediction`: images, corrupted patches and their colours.
 
-    In each image half of the patches are drawn, `num_spatial // 2`. Of these, 80 % are replaced by
-    the mask embedding, 10 % by another patch of the image, and 10 % are unchanged (Dosovitskiy et
-    al. 2020, appendix B.1.2, after BERT). The label of each drawn patch is its mean colour in 3
-    bits per channel, `colours`.
+    In each image, half of the patches are drawn at random (`num_spatial // 2`). Of the drawn
+    patches, 80 % are replaced by the mask embedding, 10 % are replaced by another patch of the
+    image, and 10 % are unchanged (Dosovitskiy et al. 2020, appendix B.1.2, after BERT). The label
+    of a drawn patch is its mean colour, with 3 bits per channel.
 
-    Every draw is a function of the seed, of the epoch (the number of the iterator) and of the index
-    of the batch and of the image in it; TensorFlow's global seed counts too, and the number of the
-    worker where there are several. Apply augmentations before.
+    Every draw depends on the seed, the epoch (the number of the iterator), the index of the batch,
+    the index of the image in the batch, TensorFlow's global seed and, if there are several workers,
+    the index of the worker. Apply augmentations before `mask_patches`.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels); the labels are left out.
@@ -409,7 +411,7 @@ def mask_patches(
         and holds the colours of these patches.
 
     Raises:
-        ValueError: for images that the grid does not cover, or a grid of one patch.
+        ValueError: if the grid does not cover the images, or has only one patch.
     """
     shape = dataset.element_spec[0].shape
     if hasattr(grid, "rows"):

@@ -58,13 +58,14 @@ def load_coco(
         annotations: path of the JSON file.
         images: path of the folder of its images; a missing image is searched for in the folder of
             its class, as in `n01440764/n01440764_10.JPEG`.
-        image_size, preprocessing: as for `load`. A pixel of the requested size belongs to an object
-            if its centre does.
-        batch_size: examples per batch; the last one may have fewer.
-        categories: names of the categories, or of the supercategories, whose objects are kept; all
-            of them if None.
-        take: number of images to keep, all if None; seeded, and balanced over the supercategories
-            of the largest object of each image.
+        image_size, preprocessing: as for `load`. A pixel of the resized image belongs to an object
+            if the centre of the pixel does.
+        batch_size: number of examples per batch. The last batch may have fewer.
+        categories: names of the categories, or of the supercategories, whose objects are kept. None
+            keeps all objects.
+        take: number of images to keep. None keeps all images. The images are drawn with the seed,
+            and balanced over supercategories; the supercategory of an image is that of its largest
+            object.
         seed: seed of `take`.
 
     Returns:
@@ -74,10 +75,10 @@ def load_coco(
         `coco_categories`, or -1 if there is no object.
 
     Raises:
-        ValueError: if pycocotools is not installed; for files that are missing or corrupt, or whose
-            size differs from their annotation; for annotations of unknown images or categories, and
-            for unknown `categories`; if there is no object; if images differ in size and no size is
-            given; and for arguments out of range.
+        ValueError: if pycocotools is not installed, if a file is missing or corrupt, or if the size
+            of an image differs from its annotation. It is also raised if an annotation has an
+            unknown image or category, if a name in `categories` is unknown, if there is no object,
+            if images differ in size and no size is given, or if an argument is out of range.
     """
     check_number("batch_size", batch_size, 1)
     check_number("seed", seed, 0)

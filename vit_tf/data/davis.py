@@ -21,10 +21,10 @@ from vit_tf.data.source import checked_size
 class DavisVideos(Sequence):
     """Videos for `vit_tf.analysis.label_propagation`, each read when it is accessed.
 
-    `videos[i]` is the pair (frames, masks) of a video: float32 of shape (frame, height, width, 3)
-    and uint8 of shape (frame, height, width), 0 for the background, 1, 2, ... for objects and 255
-    for void. `videos[:3]` are the first three, not yet read. A video of 480p takes about 5 MB a
-    frame.
+    `videos[i]` is the pair (frames, masks) of a video. Frames are float32 of shape (frame, height,
+    width, 3). Masks are uint8 of shape (frame, height, width), with 0 for the background, 1, 2, ...
+    for objects and 255 for void pixels. `videos[:3]` selects the first three videos without reading
+    them. A frame of a 480p video takes about 5 MB.
 
     Attributes:
         names: names of the videos.
@@ -82,7 +82,7 @@ def load_davis(
         root/Annotations/480p/bike-packing/00000.png
 
     Args:
-        root: the folder that holds the above.
+        root: the folder with this layout.
         split: name of the list of videos: "train", "val", ...
         year: folder of the list, such as "2017". The masks always come from DAVIS 2017.
         resolution: name of the folders of frames and masks: "480p", "Full-Resolution", ...
@@ -93,8 +93,8 @@ def load_davis(
         `DavisVideos`, in the order of the list.
 
     Raises:
-        ValueError: for a missing list or folder, and videos in which a frame or a mask is missing,
-            as the masks of "test-dev" are.
+        ValueError: if the list or a folder is missing, or if a frame or a mask of a video is
+            missing. For example, "test-dev" lacks masks.
     """
     checked_size(None, preprocessing, (3,))
     root = Path(root).expanduser()

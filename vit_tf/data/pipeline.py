@@ -186,8 +186,8 @@ def describe(
 ) -> Description:
     """The classes and splits of a data set as `load` finds them, optionally for some `classes`.
 
-    Counts files and reads metadata, but no images; a TFDS data set that is not on disk is
-    downloaded first. A validation split is listed only if the data set has one.
+    This function counts files and reads metadata, but it reads no images. A TFDS data set that is
+    not on disk is downloaded first. A validation split is listed only if the data set has one.
 
     Raises:
         ValueError: as for `load`.
@@ -307,10 +307,10 @@ def few_shot(
 ) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """Loads `shots` images of every class, and held-out images to select settings such as `l2`.
 
-    Both come from the train split, so the test split that `load` returns remains unseen; the
-    validation split that `load` may cut from the train split overlaps with them. For the same
-    `seed` and `held_out`, a smaller set is part of a larger one, and the held-out images are the
-    same.
+    All these images come from the train split, so the test split that `load` returns remains
+    unseen. A validation split that `load` cuts from the train split overlaps with these images. For
+    the same `seed` and `held_out`, a set with fewer shots is part of a set with more shots, and the
+    held-out images are the same.
 
     Args:
         name: data set, as for `load`.
@@ -319,7 +319,7 @@ def few_shot(
         image_size: height and width to resize to, in pixels; a number, a pair or None, as for
             `load`.
         batch_size: number of examples per batch. The last batch may have fewer.
-        held_out: number of further images of each class; 0 makes the second data set empty.
+        held_out: number of held-out images of each class. With 0, the second data set is empty.
         data_dir: folder of the TFDS data. None means the default folder of TFDS.
         preprocessing: preprocessing of the model, as for `load`.
         classes: names of the classes to keep, as for `load`.
@@ -330,8 +330,8 @@ def few_shot(
         `held_out` other images of each class, in a fixed order.
 
     Raises:
-        ValueError: for images without labels, a class with fewer than `shots + held_out` images,
-            arguments out of range, and as for `load`.
+        ValueError: if images have no labels, if a class has fewer than `shots + held_out` images,
+            or if an argument is out of range. Other errors are as for `load`.
     """
     check_number("shots", shots, 1)
     check_number("held_out", held_out, 0)

@@ -40,30 +40,33 @@ def load_revisited(
 
     Queries are cropped to the landmark (Radenovic et al. 2018, section 3). The code of Walmer et
     al. 2023 does not crop them: for comparable numbers, use `crop_queries=False`. One difference
-    remains: they shrink each image to fit the model's size, enlarge its shorter side to this size
-    and cut out the middle. Here, the whole image is resized to the model's size. The pickle is read
-    without executing any code in it. Images are decoded batch by batch.
+    remains: their code shrinks each image to fit the model's size, enlarges its shorter side to
+    this size and cuts out the middle. `load_revisited` resizes the whole image to the model's size.
+    The pickle is read without executing any code in it. Images are decoded batch by batch.
 
     Args:
-        root: the folder that holds the above.
+        root: the folder with this layout.
         name: "roxford5k" or "rparis6k".
-        image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
-            pair. Needed, since the images differ in size.
-        batch_size: examples per batch; the last one may have fewer.
+        image_size: height and width to which images are resized (bilinear, antialiased), in pixels;
+            a number or a pair. A size is required, because the images differ in size.
+        batch_size: number of examples per batch. The last batch may have fewer.
         preprocessing: preprocessing of the model, `model.preprocessing`: its size, interpolation,
             mean and std replace `image_size` and [-1, 1].
-        crop_queries: whether queries are cropped to their boxes, or whole images.
+        crop_queries: whether queries are cropped to their boxes. If False, queries are whole
+            images.
 
     Returns:
         Tuple (queries, database, truth), as `vit_tf.analysis.retrieval` takes them. `queries` and
-        `database` are batched `tf.data.Dataset`s of (images, numbers): float32 of shape (example,
-        height, width, 3), and int32 of shape (example,), the positions in their lists. `truth` has
-        a dict for each query, with its `name` and with `easy`, `hard` and `junk`, int arrays of
-        positions in the database.
+        `database` are batched `tf.data.Dataset`s of (images, numbers). Images are float32 of shape
+        (example, height, width, 3). Numbers are int32 of shape (example,): the position of each
+        image in the list of queries or of the database. `truth` is a list with one dict for each
+        query. The dict has the query's `name`, and `easy`, `hard` and `junk`, which are int arrays
+        of positions in the database.
 
     Raises:
-        ValueError: for files that are missing or corrupt, a pickle with other content, no size, and
-            arguments out of range. An image that cannot be decoded stops the iteration.
+        ValueError: if a file is missing or corrupt, if the pickle has other content, if no size is
+            given, or if an argument is out of range. An image that cannot be decoded stops the
+            iteration.
     """
     lookup("name", name, dict.fromkeys(NAMES))
     check_number("batch_size", batch_size, 1)

@@ -443,18 +443,19 @@ def load_cue_conflict(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Images whose shape is of one class and whose colour and stripes are of another.
 
-    Models trained on `load("textured-shapes")`, where both are of one class, can classify by either
-    (Geirhos et al. 2019, https://arxiv.org/abs/1811.12231).
+    In the images of `load("textured-shapes")`, the shape and the texture belong to the same class,
+    so a model trained on them can classify by either (Geirhos et al. 2019,
+    https://arxiv.org/abs/1811.12231).
 
     Args:
-        count: number of images, from the scenes of the test split; all 56 pairs of classes take
-            turns.
+        count: number of images, from the scenes of the test split. The 56 pairs of different
+            classes take turns.
         image_size, preprocessing: as for `load`.
 
     Returns:
-        Pair of images, float32 of shape (example, height, width, 3), and labels, int32 of shape
-        (example, 2), the classes of the shape and of the texture, as `vit_tf.analysis.shape_bias`
-        takes them.
+        Pair (images, labels), as `vit_tf.analysis.shape_bias` takes it. Images are float32 of shape
+        (example, height, width, 3). Labels are int32 of shape (example, 2): the class of the shape
+        and the class of the texture.
 
     Raises:
         ValueError: for arguments out of range.
@@ -480,14 +481,15 @@ def load_shape_pairs(
     """Pairs of test images of the same kind of shape, with the keypoints visible in both.
 
     Args:
-        count: number of pairs; the kinds of shape alternate.
+        count: number of pairs. The kinds of shape take turns.
         image_size, preprocessing: as for `load`.
-        seed: seed of the selection; the first pairs of a longer list are the same.
+        seed: seed of the selection. With the same seed, a longer list begins with the same pairs.
 
     Returns:
-        List of dicts, as `vit_tf.analysis.keypoint_correspondence` takes them, of `category`,
-        `source`, `target`, `source_points`, `target_points`, and `source_box` and `target_box`,
-        (top, left, bottom, right) of the visible part of the shape, accurate to a pixel at 64 x 64.
+        List of dicts, as `vit_tf.analysis.keypoint_correspondence` takes them. Each dict has
+        `category`, `source`, `target`, `source_points`, `target_points`, `source_box` and
+        `target_box`. A box is (top, left, bottom, right) of the visible part of the shape. It is
+        accurate to one pixel of a 64 x 64 image.
 
     Raises:
         ValueError: for arguments out of range.
@@ -538,9 +540,9 @@ def load_shape_videos(
 
     Args:
         count: number of videos.
-        num_frames: frames of each.
+        num_frames: number of frames of each video.
         image_size: height and width in pixels; a number or a pair.
-        seed: seed of the videos; the first ones of a longer list are the same.
+        seed: seed of the videos. With the same seed, a longer list begins with the same videos.
 
     Returns:
         Dict of two arrays. `image` is float32 of shape (video, frame, height, width, 3), in [-1,

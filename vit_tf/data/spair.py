@@ -38,22 +38,23 @@ def load_spair(
         root/PairAnnotation/test/000001-2008_000585-2008_001221:aeroplane.json
         root/JPEGImages/aeroplane/2008_000585.jpg
 
-    The files give keypoints as the (x, y) of a pixel, counted from 0; here they are the (row,
-    column) of its centre. Keypoints and bounding boxes are scaled with the image. A keypoint
-    outside either image is left out of its pair, and counted. Each image is read once, and pairs of
-    the same image share it: all 1,800 take about 0.8 GB in float32 with a longer side of 224
-    pixels, 4 GB in their own size.
+    The files store a keypoint as the (x, y) of a pixel, counted from 0. This function returns the
+    (row, column) of the centre of this pixel. Keypoints and bounding boxes are scaled with the
+    image. A keypoint outside either image is left out of its pair, and counted. Each image is read
+    once, and pairs with the same image share one array. In float32, all 1,800 images take about 0.8
+    GB with a longer side of 224 pixels, and 4 GB in their original sizes.
 
     Args:
-        root: the folder that holds the above.
+        root: the folder with this layout.
         split: "trn", "val" or "test".
-        size: "large" or "small", the list of pairs.
-        pairs_per_category: how many pairs of each category are drawn; all if None. Walmer et al.
-            2023 draw 20 (appendix E.1), in their code with replacement, here without. A category
-            with fewer pairs returns all of them; a `UserWarning` names it.
+        size: list of pairs, "large" or "small".
+        pairs_per_category: number of pairs of each category that are drawn, without replacement.
+            None returns all pairs. Walmer et al. 2023 draw 20 pairs (appendix E.1), and their code
+            draws with replacement. If a category has fewer pairs, all its pairs are returned, and a
+            `UserWarning` names the category.
         seed: seed of the selection. A larger `pairs_per_category` keeps the pairs of a smaller one.
-        image_size: longer side to which images are resized, in pixels; use that of the model's
-            input. None keeps their own size.
+        image_size: longer side to which images are resized, in pixels. Use the longer side of the
+            model's input. None keeps the size of each image.
         preprocessing: preprocessing of the model, `model.preprocessing`: its size, interpolation,
             mean and std replace `image_size` and [-1, 1].
 
@@ -65,8 +66,8 @@ def load_spair(
         `source_box` and `target_box` are float arrays (top, left, bottom, right) in pixels.
 
     Raises:
-        ValueError: for files that are missing or corrupt, images whose size differs from their
-            annotation, a pair without keypoints, and arguments out of range.
+        ValueError: if a file is missing or corrupt, if the size of an image differs from its
+            annotation, if a pair has no keypoints, or if an argument is out of range.
     """
     lookup("split", split, dict.fromkeys(SPLITS))
     lookup("size", size, dict.fromkeys(SIZES))

@@ -271,10 +271,10 @@ def strategy(
             `"multiworker"` uses the devices of all processes, and must be created before any other
             use of JAX.
         workers, worker: for `"multiworker"`, the addresses `"host:port"` of all processes and the
-            index of this one among them; by default those that `find_cluster` finds.
+            index of this process among them. By default, `find_cluster` determines both.
 
     Raises:
-        ValueError: for an unknown name, a cluster that is not configured, or a missing TPU.
+        ValueError: if the name is unknown, if the cluster is not configured, or if there is no TPU.
     """
     if workers is not None or worker is not None:
         if name != "multiworker":
@@ -367,9 +367,9 @@ def divide_batches(batches: tf.data.Dataset, strategy: Strategy) -> tf.data.Data
 
     Each example gets three weights: (1) its weight in the loss of a step, (2) its weight in means
     over examples, (3) 1 for an example and 0 for padding. The losses and metrics of
-    `Recipe.compile` use these weights. Batches are padded to a multiple of the number of replicas,
-    on a TPU and in JAX all to one size. TensorFlow workers take shards of different sizes instead;
-    each JAX worker gets its own shard.
+    `Recipe.compile` use these weights. Batches are padded to a multiple of the number of replicas.
+    On a TPU and in JAX, all batches are padded to one size. Batches of several TensorFlow workers
+    are not padded: the workers take shards of different sizes. Each JAX worker gets its own shard.
 
     Args:
         batches: `tf.data.Dataset` of (images, labels), or of (images, labels, weights).

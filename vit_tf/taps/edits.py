@@ -39,8 +39,8 @@ def constant(values: Tensor) -> Edit:
     """Given values, such as a mean over data, or values of another run: `other["block03/mlp/sum"]`.
 
     Args:
-        values: array or tensor whose shape broadcasts to the tap's shape; without the example axis,
-            it applies to every example.
+        values: array or tensor whose shape broadcasts to the tap's shape. Values without the
+            example axis apply to every example.
     """
     return lambda value: ops.broadcast_to(ops.cast(values, value.dtype), ops.shape(value))
 
@@ -109,9 +109,9 @@ def head(indices: int | Sequence[int], edit: Edit, axis: int = 2) -> Edit:
     Args:
         indices: an int, or a list of them, from 0.
         edit: the edit, which is given the whole value.
-        axis: the axis of the heads: 2 for outputs of heads, (example, token, head, channel), and
-            for the values of a Keras attention layer; 1 for attention weights, (example, head,
-            query, key).
+        axis: the axis of the heads. It is 2 for outputs of heads, of shape (example, token, head,
+            channel), and for the values of a Keras attention layer. It is 1 for attention weights,
+            of shape (example, head, query, key).
     """
     return along(axis, indices, edit)
 
@@ -125,12 +125,12 @@ def token_set(model: Any, which: str | Sequence[int]) -> list[int]:
     """The positions of a set of tokens in the sequence: list of int.
 
     Args:
-        model: the model that has the tokens, or a `TokenGrid`, whose first prefix token is
-            CLS and the others registers.
-        which: `"cls"`, `"registers"`, `"spatial"` for those with a position, or `"all"`.
+        model: the model that has the tokens, or its `TokenGrid`. The first prefix token of a
+            `TokenGrid` counts as CLS, and the other prefix tokens count as registers.
+        which: `"cls"`, `"registers"`, `"spatial"` (tokens with a position in the image) or `"all"`.
 
     Raises:
-        ValueError: for an unknown set, or one that the model does not have.
+        ValueError: if the set is unknown, or if the model does not have its tokens.
     """
     grid = model if isinstance(model, TokenGrid) else getattr(model, "token_grid", None)
     if grid is None:
