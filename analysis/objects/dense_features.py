@@ -102,7 +102,7 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
         features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
             holds its tokens or its feature map, which must have the positions of the grid.
         images: array of shape (example, height, width, channel), or a batched `tf.data.Dataset`.
-            All images must have the same size, but any size is allowed. Their values are normalised
+            All images must have the same size, but any size is allowed. Pixel values are normalised
             as the model expects.
         grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
             grid of `features`.

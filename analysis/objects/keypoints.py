@@ -212,9 +212,9 @@ def keypoint_correspondence(
     """Share of keypoints whose most similar position in another image is the same keypoint.
 
     Both images of a pair are resized and padded to squares of the model's input size. A predicted
-    keypoint is correct if its distance from the true one is at most a given fraction of the longer
-    side of the target image (or of the object's bounding box in this image). Scores are means over
-    categories (Walmer et al. 2023, section 6.2, appendix E.1, figures 10 and 31).
+    keypoint is correct if its distance from the true keypoint is at most a given fraction of the
+    longer side of the target image (or of the object's bounding box in this image). Scores are
+    means over categories (Walmer et al. 2023, section 6.2, appendix E.1, figures 10 and 31).
 
     For numbers comparable with Walmer et al., use `threshold="box"` and
     `similarity="inner_product"`, and select `average="point"` from the result. The paper names the
@@ -229,10 +229,10 @@ def keypoint_correspondence(
             holds its tokens or its feature map, which must have the positions of the grid.
         pairs: list of dicts, one per pair of images. `category` is a name. `source` and `target`
             are normalised images of shape (height, width, channel), of any size. `source_points`
-            and `target_points` are arrays of shape (point, 2). They hold the (row, column) in
-            pixels of the keypoints that are visible in both images, where the centre of the first
-            pixel is (0.5, 0.5). For `threshold="box"`, `target_box` is the bounding box (top, left,
-            bottom, right) of the object in the target image, in pixels.
+            and `target_points` are arrays of shape (point, 2). Both arrays hold the (row, column)
+            in pixels of the keypoints that are visible in both images, where the centre of the
+            first pixel is (0.5, 0.5). For `threshold="box"`, `target_box` is the bounding box (top,
+            left, bottom, right) of the object in the target image, in pixels.
         grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
             grid of `features`.
         thresholds: largest distances of a correct keypoint, as fractions of the longer side that

@@ -274,8 +274,8 @@ def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: Any) -> np
     The steps are those of DINO's protocol. First, the mask of the first frame is sampled at the
     centre of each token, and `propagate` computes the labels of all frames. Then the labels are
     enlarged bilinearly. In each frame, the values of each object, and of the background, are
-    rescaled to [0, 1]. Each pixel gets the label with the largest value. If all values differ by
-    rounding errors only, as when an object fills the frame, they are not rescaled.
+    rescaled to [0, 1]. Each pixel gets the label with the largest value. Values that differ only by
+    rounding errors, as when an object fills the frame, are not rescaled.
 
     Args:
         tokens: array of shape (frame, row, column, channel).

@@ -180,9 +180,9 @@ def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
     significant loss. This count depends on the number of examples. Therefore, this package counts
     heads whose removal costs less than a fixed margin, one percentage point. The threshold for
     their share is 1/2 (most heads). The interval is over images, for all heads of this model. To
-    compute it, the accuracy loss of each head gets its own interval. The lower end counts the heads
-    whose own interval lies below the margin. The upper end counts the heads whose own interval does
-    not lie above the margin.
+    compute it, the accuracy loss of each head gets its own interval. The lower end of the interval
+    counts the heads whose own interval lies below the margin. The upper end counts the heads whose
+    own interval does not lie above the margin.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     dims = ("layer", "head")

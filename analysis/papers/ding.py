@@ -43,7 +43,7 @@ def measures_disagree(result: xr.Dataset) -> Estimate:
     """Similarity measures often disagree about which layers are similar.
 
     Rank correlation between two measures over all pairs of layers, averaged over pairs of measures.
-    It is 1 if all measures rank the pairs of layers in the same order.
+    The value is 1 if all measures rank the pairs of layers in the same order.
 
     The threshold of 1/2 is a convention: it lies midway between equal and unrelated orders. A
     measure is left out if the similarity of a layer to itself is not 1, because noise alone would

@@ -444,7 +444,8 @@ def depth_cka(features: Model, images: Images) -> Statistic[xr.Dataset]:
         Dataset with the variables of `cka`. Layers have the names of their taps.
 
     Raises:
-        ValueError: if the model has no such taps, and as for `cka`.
+        ValueError: if the model has no tap whose last part is `"norm"`. Other errors are as for
+            `cka`.
 
     Examples:
         >>> similarity = analysis.depth_cka(vit, images)
@@ -475,7 +476,8 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> St
         Dataset with the variables of `cka`. `layer_x` holds the branches and `layer_y` the skips.
 
     Raises:
-        ValueError: if the model has no such taps, and as for `cka`.
+        ValueError: if the model has no skip and branch taps for `site`. Other errors are as for
+            `cka`.
 
     Examples:
         >>> similarity = analysis.residual_cka(vit, images, site="mlp")
@@ -510,14 +512,14 @@ def _cka_of_endings(names: Sequence[str], *features: Features) -> Statistic[xr.D
 def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
     """Minibatch CKA between the last layers of several models, for CLS and for spatial tokens.
 
-    The estimator is the same as in `cka`. It is computed once from all channels of the first token,
-    and once from all channels of all spatial tokens (Walmer et al. 2023, section 5.1, figures 6 and
-    19).
+    The estimator is the same as in `cka`. CKA is computed once from all channels of the first
+    token, and once from all channels of all spatial tokens (Walmer et al. 2023, section 5.1,
+    figures 6 and 19).
 
     Args:
         models: dict from a model's name to its features. Features are a callable from images to
-            taps, with an attribute `token_grid`. The last tap of each model is compared. It has
-            tokens of shape (example, token, channel), or is a map on the grid.
+            taps, with an attribute `token_grid`. The last tap of each model is compared. This tap
+            holds tokens of shape (example, token, channel), or a map on the grid.
         images: as in `vit_tf.analysis`.
 
     Returns:

@@ -65,9 +65,9 @@ def cka_sensitivity(
             diagonals (Kornblith et al. 2019), and CKA is larger for smaller batches.
 
     Returns:
-        Dataset with `cka` and `stderr` of shape (layer_x, layer_y), as from `cka`. It has three
-        more variables, of shape (part, layer_x, layer_y). The parts are `"images"`, `"component"`
-        and `"pixels"`.
+        Dataset with `cka` and `stderr` of shape (layer_x, layer_y), as from `cka`. The Dataset has
+        three more variables, of shape (part, layer_x, layer_y). The parts are `"images"`,
+        `"component"` and `"pixels"`.
 
         * `share`: the part's share of the numerator of CKA.
         * `without`: CKA without the part. For the parts `"component"` and `"pixels"`, `without` is

@@ -159,7 +159,7 @@ class FormationRecorder(Recorder):
             function from the model to such a callable, such as `lambda model:
             vit_tf.submodel(model, "block*/mlp/sum")`.
         images: images for CKA, an array of shape (example, height, width, channel) or a batched
-            `tf.data.Dataset`. They are read once. For each layer and batch, a kernel of shape
+            `tf.data.Dataset`. The images are read once. For each layer and batch, a kernel of shape
             (example, example) is stored.
         every: number of epochs between records.
         probes: tuple `(train, test, num_classes)`, or None for no classifiers. `train` and `test`
@@ -212,11 +212,12 @@ class FormationRecorder(Recorder):
     def result(self) -> xr.Dataset:
         """Dataset of dims (epoch, layer); epoch 0 is before the training.
 
-        It has `cka_to_start`, `cka_to_previous` (NaN in the first epoch) and the `..._stderr` of
-        both, and `accuracy` where there are probes.
+        The Dataset has `cka_to_start`, `cka_to_previous` (NaN in the first epoch) and their
+        standard errors, `cka_to_start_stderr` and `cka_to_previous_stderr`. If there are probes, it
+        also has `accuracy`.
 
         Raises:
-            ValueError: before the training.
+            ValueError: if the training has not started.
         """
         if not self._records:
             raise ValueError("Expected a recorder that was passed to `fit`. Received: a new one")

@@ -57,8 +57,8 @@ def localization(
 
     Returns:
         DataArray of CKA, of shape (layer, token, row, column). CKA is not clamped to [0, 1]. The
-        coordinates `token_row` and `token_column` give the position of the token on the grid. They
-        are NaN for prefix tokens.
+        coordinates `token_row` and `token_column` give the position of the token on the grid. Both
+        coordinates are NaN for prefix tokens.
 
         With several batches, standard errors over images can be computed from two attributes. Both
         attributes are lists with one value for each batch. This value is computed for the last

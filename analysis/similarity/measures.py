@@ -464,10 +464,10 @@ def pwcca() -> Measure:
 
         value = sum_i a_i rho_i / sum_i a_i,    a_i = sum_j |<h_i, x_j>|
 
-    Here, the h_i are the canonical directions of the first layer (`layer_x`). They are unit vectors
-    over the images. The x_j are the centred channels of `layer_x` (Morcos et al. 2018, section 2.2,
-    equation 2). The measure is not symmetric, because the weights are those of `layer_x`. Values
-    are averaged over batches.
+    Here, the h_i are the canonical directions of the first layer (`layer_x`). Each h_i is a unit
+    vector over the images. The x_j are the centred channels of `layer_x` (Morcos et al. 2018,
+    section 2.2, equation 2). The measure is not symmetric, because the weights are those of
+    `layer_x`. Values are averaged over batches.
 
     Values range from 0 to 1, and they are NaN for the same pairs of layers as for `cca`. Values are
     also NaN for layers with more than 4096 channels, because such layers would need batches of more

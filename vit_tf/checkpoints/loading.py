@@ -76,7 +76,7 @@ def load(source: str | os.PathLike) -> "Features | Module":
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 
     Args:
-        source: path or name of what to open. It is a `.keras` file, the folder of a SavedModel, the
+        source: path or name of a model. It is a `.keras` file, the folder of a SavedModel, the
             folder of a training run (its `model.keras` is opened), a checkpoint that
             `load_pretrained` can open, a name in `list_pretrained`, or `timm:NAME` for a PyTorch
             module of timm.
@@ -157,16 +157,16 @@ def load_pretrained(
         pooling: `"cls"` or `"gap"`, for a ViT or BEiT. None keeps the pooling of the file. With
             `"gap"`, a ViT has no class token, unless its file has registers or already uses
             `"gap"`.
-        num_heads: number of attention heads. It is needed if neither the file nor the size of the
-            model determines it. This is the case for unpublished sizes and for ViT-S, which has 6
-            heads, or 12 heads in MoCo-v3.
+        num_heads: number of attention heads. This argument is required if neither the file nor the
+            size of the model determines the number. Examples are unpublished sizes, and ViT-S,
+            which has 6 heads (12 heads in MoCo-v3).
         positions: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`, as for `vit_tf.at_resolution`.
-            None selects the method of the code that the file comes from. This is `"bilinear"` for
-            Google's files and for the relative positions of a BEiT with timm's names. It is
-            `"torch"` for Hugging Face's files without registers, and `"dino"` for DINOv2's original
-            files without registers. For other files, it is `"bicubic"`, as in timm. The code of
-            DINO's authors, which Walmer et al. 2023 ran, uses `"dino"`. The code of BEiT's authors
-            uses `"bicubic"`.
+            None selects the method of the code that the file comes from. For Google's files and for
+            the relative positions of a BEiT with timm's names, this method is `"bilinear"`. For
+            Hugging Face's files without registers, it is `"torch"`. For DINOv2's original files
+            without registers, it is `"dino"`. For other files, it is `"bicubic"`, as in timm. The
+            code of DINO's authors, which Walmer et al. 2023 ran, uses `"dino"`. The code of BEiT's
+            authors uses `"bicubic"`.
         preprocessing: `vit_tf.Preprocessing` that replaces the preprocessing specified by the file,
             its name or its family.
         activation: form of the GELU, for two kinds of files whose tensors do not determine it. For

@@ -252,7 +252,8 @@ def check_labels(labels: tf.Tensor, num_classes: int) -> None:
         num_classes: number of classes.
 
     Raises:
-        ValueError: with the smallest and the largest label found.
+        ValueError: if a label is outside this range. The message states the smallest and the
+            largest label.
     """
     if isinstance(labels, tf.data.Dataset):
         batches = labels.map(lambda images, labels: labels).as_numpy_iterator()

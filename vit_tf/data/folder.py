@@ -131,7 +131,7 @@ def check_images(folder: str | os.PathLike) -> int:
     """Decodes every image of a folder, and returns how many there are.
 
     Raises:
-        ValueError: that lists the files that cannot be decoded.
+        ValueError: if files cannot be decoded. The message lists them.
     """
     paths = np.concatenate([paths for paths, _ in scan(folder).splits.values()])
     with ThreadPoolExecutor() as pool:

@@ -69,8 +69,8 @@ def load(
 
     A folder holds `class/*.jpg` or `{train,validation,test}/class/*.jpg`. The names `training`,
     `val`, `valid` and `testing` are accepted too, in upper or lower case. **Without folders for
-    splits, one fifth of each class is the test split. It is always the same fifth**.
-    `splits=("all",)` reads every image.
+    splits, a fixed fifth of the images of each class is the test split.** `splits=("all",)` reads
+    every image.
 
     All images of a split may also be in one folder, without folders for classes. A text file then
     holds the classes of the images. This file is in the folder, or next to it with the folder's
@@ -112,8 +112,9 @@ def load(
             RandomResizedCrop). Aspect ratios are between 3/4 and 4/3. Only the cropped part of a
             JPEG is decoded.
         shard: pair (index, num_shards), for one of several processes that read the same data set.
-            Each process reads and decodes only its own part of every split. The sizes of the parts
-            differ by at most one example. `batch_size` is the size of a batch in one process.
+            Each process reads and decodes only its own part of every split. The largest part has at
+            most one example more than the smallest part. `batch_size` is the size of a batch in one
+            process.
         repeats: how often each training image is repeated in succession, with different crops and
             augmentations. The number of images in an epoch stays the same. This is the repeated
             augmentation of Hoffer et al. 2020 (https://arxiv.org/abs/1901.09335). DeiT repeats each

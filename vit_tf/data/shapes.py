@@ -458,7 +458,7 @@ def load_cue_conflict(
         and the class of the texture.
 
     Raises:
-        ValueError: for arguments out of range.
+        ValueError: if an argument is out of range.
     """
     check_number("count", count, 1)
     if count > NUM_EXAMPLES["test"]:
@@ -492,7 +492,7 @@ def load_shape_pairs(
         accurate to one pixel of a 64 x 64 image.
 
     Raises:
-        ValueError: for arguments out of range.
+        ValueError: if an argument is out of range.
     """
     check_number("count", count, 1)
     check_number("seed", seed, 0)
@@ -550,7 +550,7 @@ def load_shape_videos(
         1, 2, ... for the visible parts of the shapes.
 
     Raises:
-        ValueError: for arguments out of range.
+        ValueError: if an argument is out of range.
     """
     check_number("count", count, 1)
     check_number("num_frames", num_frames, 1)

@@ -420,7 +420,7 @@ def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
     There is one class per line. Only the first word of a line is used, as in `n01601694 Dipper`.
 
     Raises:
-        ValueError: for a file that cannot be read, or that lists no class.
+        ValueError: if the file cannot be read, or lists no class.
     """
     try:
         lines = as_path(os.path.expanduser(path)).read_bytes().decode().splitlines()

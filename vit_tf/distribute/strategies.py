@@ -295,7 +295,7 @@ def strategy_of(model: keras.Model) -> Strategy:
     """The strategy that a model was made under: of TensorFlow, or a `DataParallelStrategy`.
 
     Raises:
-        ValueError: where Keras runs on JAX, for a model created in another scope than the current
+        ValueError: if Keras runs on JAX and the model was created in another scope than the current
             one.
     """
     if not on_jax():

@@ -83,8 +83,8 @@ class BEiT(TransformerModel):
             dimension of a token, and hidden dimension of the MLPs.
         num_classes: number of logits. The head is initialized with zeros.
         pooling: input of the head. `"gap"` is the mean of the spatial tokens, normalised after
-            averaging. It has the tap `fc_norm` instead of `norm`. `"cls"` is the normalised class
-            token.
+            averaging. With `"gap"`, there is a tap `fc_norm` and no tap `norm`. `"cls"` is the
+            normalised class token.
         shared_bias: whether all blocks share one table of relative position biases, as in
             pre-training. If False, each block has its own table.
         layer_scale: initial value of the factors of LayerScale. None disables LayerScale.

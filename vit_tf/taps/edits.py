@@ -46,10 +46,10 @@ def constant(values: Tensor) -> Edit:
 
 
 def resampled(shift: int = 1) -> Edit:
-    """The value of another image of the batch, `shift` positions before it.
+    """The value of another image: the one `shift` positions before, cyclically within the batch.
 
     Raises:
-        ValueError: if it is called on a batch of a single image.
+        ValueError: if `shift` is a multiple of the batch size.
     """
 
     def edit(value: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def torch_features(
     module. If a submodule returns several tensors, only its main tensor is kept, such as `logits`
     or `last_hidden_state`, or else its first tensor.
 
-    Patterns also match some values that no submodule returns, such as the following.
+    Patterns also match some values that no submodule returns. Examples are:
 
     * `"blocks.0/attention/weights"`: attention weights of shape (example, head, query, key), also
       for fused attention

@@ -66,8 +66,9 @@ class Recipe:
             same `learning_rate` and `weight_decay`; None for `"adamw"`, or for `"sgd"` if
             `momentum` is given.
         augment: preprocessing layer of Keras or KerasCV, or a list of layers, such as
-            `[keras.layers.RandAugment(), keras.layers.CutMix()]`. They are applied in addition to
-            the augmentations above, as the argument `layers` of `vit_tf.data.augment` describes.
+            `[keras.layers.RandAugment(), keras.layers.CutMix()]`. These layers are applied in
+            addition to the augmentations above, as the argument `layers` of `vit_tf.data.augment`
+            describes.
 
     Raises:
         ValueError: if a value is out of its range.

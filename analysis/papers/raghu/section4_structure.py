@@ -120,7 +120,7 @@ def halves_alike(result: xr.Dataset) -> Estimate:
 def last_layers_alike(result: xr.Dataset) -> Estimate:
     """CKA between the last layers of two models.
 
-    CKA between the last layers before the logits. It is 1 if the two layers are equal up to
+    CKA between the last layers before the logits. The value is 1 if the two layers are equal up to
     rotation and scale.
     """
     return of_cka(lambda cka: cka[-1, -1], expect_cka(result))

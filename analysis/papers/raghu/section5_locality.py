@@ -161,8 +161,8 @@ def last_reach(distance: xr.DataArray) -> Estimate:
 def local_heads_resemble(subsets: xr.Dataset, distance: xr.DataArray) -> Estimate:
     """First-block heads that attend more globally are less similar to lower ResNet layers.
 
-    Rank correlation over subsets of the heads of the first block. It is computed between the mean
-    attention distance of a subset and the CKA between this subset and lower ResNet layers.
+    Rank correlation, over subsets of the heads of the first block, between the mean attention
+    distance of a subset and the CKA between this subset and lower ResNet layers.
 
     The correlation is Spearman's, and CKA is averaged over the ResNet layers. The value is
     descriptive, because the subsets share heads and are not a sample. The claim is not tested if
@@ -354,8 +354,8 @@ def early_extent(field: xr.DataArray) -> Estimate:
     """Receptive-field size in the lower half.
 
     Standard deviation of pixel positions, weighted by the effective receptive field of the centre
-    token. It is divided by the value for a uniform field and averaged over the lower half of the
-    layers.
+    token. This standard deviation is divided by its value for a uniform field and averaged over the
+    lower half of the layers.
     """
     return student(lower(extent(field)), "layers")
 

@@ -89,8 +89,8 @@ def unit_distance_by_seed(model: StudyModel) -> Measurement | Measurements:
 def offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
     """There are offset local attention heads, which attend to one side of the query.
 
-    Asymmetry of the most asymmetric local head. It is 0 if the attention of the head is symmetric
-    around the query, and 1 if it is one-sided.
+    Asymmetry of the most asymmetric local head. The asymmetry is 0 if the attention of the head is
+    symmetric around the query, and 1 if the attention is one-sided.
 
         1/2 sum over offsets d of |share(d) - share(-d)|
 
@@ -158,8 +158,7 @@ def local_kinds(kinds: xr.Dataset) -> Estimate:
     Number of these four types that occur among the heads. The threshold is 1.5, midway between one
     type and two types.
 
-    The value is descriptive, because it depends on the heads of this model. Other models may have
-    heads of more types.
+    The value is descriptive: another model may have heads of other types.
     """
     kinds_of_heads = expect_variable(kinds, "kind", ("layer", "head")).values
     return descriptive(
@@ -239,7 +238,8 @@ def supervision_orders_attention(
         profile       = mean over the heads of a layer - mean over all heads
         dissimilarity = root mean square over relative depths of (profile 1 - profile 2)
 
-    The second seed is the control: even two runs with the same supervision have different profiles.
+    The second seed is the control: even two runs with the same supervision have different profiles
+    of attention distance.
     """
     return descriptive(
         profile_difference(labels, masked) - profile_difference(labels, seed), NO_IMAGES
@@ -495,9 +495,10 @@ FIGURE_2 = Figure(
     name="attention-patterns-{model}",
     title="Sparse repeating attention patterns",
     caption=(
-        "Each cell compares the heads of two layers on the same images. It is high if both layers "
-        "attend to the same few tokens, for any query. It is low if their attention is diffuse or "
-        "differs. A bright square means that the layers of the square share one pattern."
+        "Each cell compares the heads of two layers on the same images. The value is high if both "
+        "layers attend to the same few tokens, for any query. The value is low if their attention "
+        "is diffuse or differs. A bright square means that the layers of the square share one "
+        "pattern."
     ),
     claims=[
         _pattern_claim(

@@ -397,9 +397,9 @@ FIGURE_7_SPATIAL = FIGURE_7.variant(
     call='analysis.clustering({model}, images, tokens="spatial", detail="grid")',
     title="Cluster purity of the mean spatial token by layer",
     caption=(
-        "This figure shows cluster purity as the previous figure does, but for the mean spatial "
-        "token of models with a CLS token. In layers where the purity is higher than for CLS, "
-        "the spatial tokens carry more class information."
+        "Each point is the cluster purity of the mean spatial token in a layer, for models with a "
+        "CLS token. In layers where this purity is higher than the purity of the CLS token "
+        "(previous figure), the spatial tokens carry more class information than the CLS token."
     ),
     claims=[spatial_first],
 )
