@@ -14,8 +14,9 @@ class Chapter:
 
 STRUCTURE = Chapter(
     "Representation structure",
-    "How similar are the representations of the layers of one model, and of two models? Raghu et "
-    "al. (section 4) find a uniform similarity structure in ViTs and distinct stages in ResNets.",
+    "How similar are the layers of one model to each other, and to the layers of another model? "
+    "Raghu et al. (section 4) find a uniform similarity structure in ViTs and distinct stages in "
+    "ResNets.",
     rank=1,
 )
 LOCALITY = Chapter(

@@ -58,8 +58,8 @@ def reading_of(models: list[StudyModel], results: Results) -> str:
     """The caption: how to read the panels, and what CKA depends on."""
     return " ".join(
         [
-            "The first panel is the CKA of pairs of layers; the others are the CKA without a part "
-            "of the representations, whose title states the part's share of HSIC.",
+            "The first panel is the CKA of pairs of layers. Each of the other panels is the CKA "
+            "without one part of the representations. Its title states the part's share of HSIC.",
             *map(changed_readings, cast(Iterable[xr.Dataset], results.values())),
         ]
     )

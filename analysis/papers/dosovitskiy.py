@@ -149,7 +149,7 @@ def vit_better_on_all_data(
 
     Test accuracy of the ViT minus test accuracy of the ResNet, both trained on all data.
 
-    In the paper, "enough data" are up to 300 million images.
+    In the paper, "enough data" means up to 300 million images.
     """
     return _gap(vit, resnet)
 

@@ -115,15 +115,14 @@ def load_pretrained(
     Small bundled models open by their names: `list_pretrained("*cifar10")`. A `.keras` file opens
     as with `vit_tf.load_model`. The other formats are:
 
-    * Google's `.npz` files of ViT (vision_transformer and big_vision), its hybrids, BiT, Mixer and
+    * Google's `.npz` files: ViT (of vision_transformer and big_vision), hybrids, BiT, Mixer and
       SigLIP
-    * `.safetensors` or PyTorch files of ViT with timm's tensor names (supervised, DeiT, DeiT-3,
-      DINO, DINOv2, MAE, MoCo-v3), of CLIP with the tensor names of OpenAI or timm, of SigLIP and of
-      BEiT
+    * `.safetensors` files or PyTorch files: ViT with timm's tensor names (supervised, DeiT, DeiT-3,
+      DINO, DINOv2, MAE, MoCo-v3), CLIP with the tensor names of OpenAI or timm, SigLIP and BEiT
     * folders of open_clip with `open_clip_config.json`
     * folders of timm, where `architecture` and `model_args` define the model
-    * folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP, with `config.json` and the weights in
-      `model.safetensors` or `pytorch_model.bin`, in one file or in shards
+    * folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP. They contain `config.json` and the
+      weights, as `model.safetensors` or `pytorch_model.bin`, in one file or in shards
 
     The architecture of a file is inferred from the names and shapes of its tensors. Every tensor of
     the file is loaded, except for tensors whose names belong to a text encoder, a decoder, the

@@ -63,8 +63,8 @@ class Recipe:
         optimizer: `"adamw"`, `"sgd"` or `"muon"`; with `"muon"`, Muon (Jordan et al. 2024; Liu et
             al. 2025, https://arxiv.org/abs/2502.16982) updates the kernels within the model, and
             AdamW updates the head, root, embeddings, norms and biases; Muon and AdamW then have the
-            same `learning_rate` and `weight_decay`; None for `"adamw"`, or for `"sgd"` if
-            `momentum` is given.
+            same `learning_rate` and `weight_decay`; None for `"adamw"`, or `"sgd"` if `momentum` is
+            given.
         augment: preprocessing layer of Keras or KerasCV, or a list of layers, such as
             `[keras.layers.RandAugment(), keras.layers.CutMix()]`. These layers are applied in
             addition to the augmentations above, as the argument `layers` of `vit_tf.data.augment`

@@ -56,12 +56,12 @@ def early_correspondence(cross: xr.Dataset) -> Estimate:
 
         share = 2 mean over the lower ResNet units of (best ViT block + 1/2) / ViT blocks
 
-    If the units match the lowest fraction s of the ViT blocks evenly, the share is s. If the units
-    match blocks at random, the share is 1 on average. The threshold is 1/2: the share is 1/2 if
-    each unit matches the ViT block at the same relative depth. A best match with a CKA below 1/2
-    does not count. The claim is tested only if most lower ResNet units have a match, and if no
-    single ViT block is the match of more than half of the matched units. The interval is over
-    images.
+    If the lower ResNet units match the lowest fraction s of the ViT blocks evenly, the share is s.
+    If these units match blocks at random, the share is 1 on average. The threshold is 1/2: the
+    share is 1/2 if each unit matches the ViT block at the same relative depth. A best match with a
+    CKA below 1/2 does not count. The claim is tested only if most lower ResNet units have a match,
+    and if no single ViT block is the match of more than half of the matched units. The interval is
+    over images.
     """
     cross = at_block_ends(expect_cka(cross))
     cka = cross["cka"].values
@@ -101,7 +101,8 @@ def mixer_like_vit(with_vit: xr.Dataset, with_resnet: xr.Dataset) -> Estimate:
     CKA of each Mixer block with the most similar block or unit of another model, averaged over
     Mixer blocks: the value for the ViT minus the value for the ResNet.
 
-    The paper also compares the structure within each model.
+    The paper also compares the similarity structure within each model, which this claim does not
+    test.
     """
     ends = (at_block_ends(expect_cka(result)) for result in (with_vit, with_resnet))
     return minus(*(of_cka(lambda cka: cka.max(axis=1).mean(), result) for result in ends))

@@ -85,9 +85,9 @@ def own_patch(similarity: xr.DataArray) -> Estimate:
     Share of the tokens in the last layer whose most similar patch, by CKA, is their own patch.
 
     The threshold of 1/2 (most tokens) is a convention. By chance, the share is one divided by the
-    number of patches. Only the rank counts: the CKA with the own patch may be small. The interval
-    is over images, for all tokens of this model. If there are so few images that noise hides the
-    own patch, the claim is not tested.
+    number of patches. Only the rank counts: the CKA of a token with its own patch may be small. The
+    interval is over images, for all tokens of this model. If there are so few images that noise
+    hides the own patch, the claim is not tested.
     """
     maps, own = last_maps(similarity)
     value = own_share(maps, own)
@@ -226,8 +226,8 @@ def localization_caption(models: list[StudyModel], results: Results) -> str:
     """How to read the maps, and their grey patches where there are any."""
     gaps = any(bool(result.isnull().any()) for result in results.values())
     return (
-        "Each panel is the CKA of one token or position with every image patch; the frame marks "
-        "its own patch. Colours span the values of all panels."
+        "Each panel is the CKA of one token or position with every image patch. The frame marks "
+        "the patch at the position of the token. Colours span the values of all panels."
         + (" Grey patches are identical in all images." if gaps else "")
     )
 
@@ -666,7 +666,8 @@ FIGURE_D4 = FIGURE_11_LEFT.variant(
     title="Linear-probe accuracy on single tokens by position",
     caption=(
         "Each panel is a layer. Each cell is the test accuracy of a linear probe on the token at "
-        "this position. A layer with a uniform panel spreads class information over all tokens."
+        "the position of the cell. A layer with a uniform panel spreads class information over all "
+        "tokens."
     ),
 )
 

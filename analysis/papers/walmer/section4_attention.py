@@ -427,9 +427,10 @@ def _pattern_claim(query: str, words: str, statement: str) -> Claim:
         name=f"patterns-repeat-{query}",
         text=(
             statement,
-            "Similarity of the heads' attention maps of an image, weighted by their peaks, mean "
-            f"over the upper half of the layers{words}: 0 for diffuse attention or different "
-            "tokens, 1 if all heads attend to the same token. The threshold is a convention.",
+            "Similarity of the attention maps of different heads for the same image, weighted by "
+            f"their peaks and averaged over the upper half of the layers{words}. The value is 0 "
+            "for diffuse attention or attention to different tokens, and 1 if all heads attend to "
+            "the same token. The threshold is a convention.",
         ),
     )(partial(_patterns_repeat, query=query))
 

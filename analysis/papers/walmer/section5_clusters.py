@@ -222,7 +222,7 @@ def spatial_first(spatial: xr.Dataset, cls: xr.Dataset) -> Estimate:
     Cluster purity of the mean spatial token minus cluster purity of the CLS token, averaged over
     the lower half of the layers.
 
-    The interval is over images. It treats the two purities as independent, which makes it
+    The interval is over images. It treats the two purities as independent, which makes the interval
     conservative.
     """
     count = len(blocks_of(cls["layer"]))
