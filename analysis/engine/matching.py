@@ -56,9 +56,10 @@ def match_maps(
                     f"of {grid.rows} and columns of {grid.columns}. "
                     f"Received: {tap!r} of shape {tuple(shape)}"
                 )
-        width = channels or list(taps.values())[-1].shape[-1]
+        num_channels = channels or list(taps.values())[-1].shape[-1]
         return {
-            tap: _match_map(values, grid.rows, grid.columns, width) for tap, values in taps.items()
+            tap: _match_map(values, grid.rows, grid.columns, num_channels)
+            for tap, values in taps.items()
         }
 
     return Derived(features, matched, grid)
@@ -69,8 +70,9 @@ def _match_map(values: tf.Tensor, rows: int, columns: int, channels: int) -> tf.
     height, width, depth = values.shape[1:]
     common = math.gcd(height // rows, width // columns)
     sides = [side for side in range(1, common + 1) if common % side == 0]
-    side = min(sides, key=lambda side: abs(side * side * depth - channels))  # the smaller of two
-    pooled = (height // rows // side, width // columns // side)
+    # `min` returns the first, and so the smaller, of two sides that are equally near.
+    side = min(sides, key=lambda side: abs(side * side * depth - channels))
+    window = (height // rows // side, width // columns // side)
     patches = tf.nn.space_to_depth(values, side) if side > 1 else values
     # Several times faster than a mean over two axes of patches that are split.
-    return tf.nn.avg_pool2d(patches, pooled, pooled, "VALID")
+    return tf.nn.avg_pool2d(patches, window, window, "VALID")

@@ -67,13 +67,16 @@ def input_gradients(
         `plots.plot_input_gradients`, `grad_cam`; page guides/one-image.md.
     """
     require_samples(samples, noise)
+    classes = [int(position) for position in classes]
 
     def step(batch: tf.Tensor) -> tf.Tensor:
-        prepared, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
+        own_features, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
         axes = (1, 2, 3)
         spread = tf.reduce_max(batch, axes, True) - tf.reduce_min(batch, axes, True)
         sigma = tf.cast(noise, tf.float32) * spread
 
+        # As many noisy copies as fit share a pass. `PIXELS_AT_ONCE` stands for an unknown number of
+        # examples: more than fit, so that each pass has one copy.
         examples, height, width = batch.shape[:3]
         pixels = len(classes) * height * width * (examples or PIXELS_AT_ONCE)
         divisors = [count for count in range(1, samples + 1) if not samples % count]
@@ -88,8 +91,10 @@ def input_gradients(
             ]
             noisy = batch + sigma * tf.stack(drawn)[:, None]  # (sample, example, ...)
             noisy = tf.reshape(noisy, (-1, *batch.shape[1:]))
-            pairs = class_gradients(prepared, noisy, classes, scores, lambda x, _: {"images": x})
-            gradients = pairs["images"][1]
+            pairs = class_gradients(
+                own_features, noisy, classes, scores, sources=lambda copies, _: {"images": copies}
+            )
+            _, gradients = pairs["images"]
             gradients = tf.reshape(gradients, (together, -1, *gradients.shape[1:]))
             return index + together, total + tf.reduce_sum(gradients, axis=0)
 
@@ -100,7 +105,6 @@ def input_gradients(
         )
         return total / samples
 
-    classes = [int(position) for position in classes]
     key = "input_gradients", tuple(classes), samples, noise, seed, scores
     step, _ = reuse(features, key, step)
     rows = collect(step, images, description="input gradients", checked=(features,))
@@ -114,7 +118,7 @@ def input_gradients(
 
 
 def require_samples(samples: int, noise: float) -> None:
-    """Raises a `ValueError` for other than one noisy image or more, and for negative noise."""
+    """Raises a `ValueError` unless there is at least one noisy image and noise is not negative."""
     if not (isinstance(samples, int) and samples >= 1 and noise >= 0):
         raise ValueError(
             "Expected samples to be an integer of at least 1 and noise at least 0. "
@@ -159,6 +163,7 @@ def grad_cam(
     See also:
         `plots.plot_grad_cam`, `gradient_attention`, `input_gradients`; page guides/one-image.md.
     """
+    # The names of the maps. The step finds them among the taps when it is traced.
     layers = []
 
     def step(batch: tf.Tensor) -> tf.Tensor:

@@ -74,10 +74,10 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
         measurements/flow/skip-ratio.md.
     """
 
-    given_grid, model_grid = grid_of(features, grid), token_grid_of(features)
-    if given_grid is None:
+    known_grid, model_grid = grid_of(features, grid), token_grid_of(features)
+    if known_grid is None:
         return _statistic(features, None)
-    if model_grid is not None and cast(TokenGrid, given_grid).prefix != model_grid.prefix:
+    if model_grid is not None and cast(TokenGrid, known_grid).prefix != model_grid.prefix:
         raise_contradiction(model_grid, grid)
     return on_grid(features, grid, lambda grid: _statistic(features, grid), _num_tokens)
 

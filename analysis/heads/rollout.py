@@ -234,22 +234,22 @@ def gradient_attention(
     See also:
         `plots.plot_gradient_attention`, `attention_rollout`, `grad_cam`; page guides/one-image.md.
     """
-    given_grid = grid_of(features, grid)
-    if given_grid is None:
+    known_grid = grid_of(features, grid)
+    if known_grid is None:
         raise ValueError("Expected a grid, or features with a token_grid. Received: grid=None")
     shown = []
 
     def step(batch: tf.Tensor) -> tf.Tensor:
         def weights(_: tf.Tensor, taps: Taps) -> Taps:
             held = {tap: x for tap, x in taps.items() if tap != scores}
-            shown[:] = [as_grid(given_grid, num_attended(held), batch.shape[1:3])]
+            shown[:] = [as_grid(known_grid, num_attended(held), batch.shape[1:3])]
             return attention_weights(held, shown[0])
 
         pairs = class_gradients(features, batch, classes, scores, weights)
         return relevance(list(pairs.values()))
 
     classes = [int(position) for position in classes]
-    key = "gradient_attention", tuple(classes), scores, given_grid
+    key = "gradient_attention", tuple(classes), scores, known_grid
     step, shown = reuse(features, key, step, shown)
     rows = collect(step, images, description="gradient-weighted attention", checked=(features,))
     require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, classes))

@@ -375,10 +375,10 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
     See also:
         `plots.plot_token_similarity`, `keypoint_correspondence`; page guides/one-image.md.
     """
-    given_grid, shown = grid_of(features, grid), []
+    known_grid, shown = grid_of(features, grid), []
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        shown[:] = [shared_grid(taps, given_grid, grid is not None, images.shape)]
+        shown[:] = [shared_grid(taps, known_grid, grid is not None, images.shape)]
         tokens = {tap: as_tokens(tap, x)[:, shown[0].prefix :] for tap, x in taps.items()}
         return {"rows": tokens}
 
@@ -392,7 +392,7 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
         words = "cosine similarity", "1"
         return array_of("token_similarity", np.stack(cosines), dims, words, facts, layer=layers)
 
-    key = "token_similarity", given_grid, grid is not None
+    key = "token_similarity", known_grid, grid is not None
     step, shown = reuse(features, key, step, shown)
     return evaluate(Statistic(step, finish), images, features, description="token similarity")
 

@@ -1,4 +1,8 @@
-"""Receptive fields, residual connections, the first layer, the logit lens and interventions."""
+"""Receptive fields, residual connections, the first layer, the logit lens and interventions.
+
+`draws` checks before each call that a result has the variables and dims that are declared. The
+functions check only what their options name, such as another `change`.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -97,6 +101,7 @@ def plot_skip_ratio(
     }
     ax, bar = draw_matrix(shown, ax, height=3, title=title, bar=name + gaps, **look)
     prefix, num_shown = results.attrs.get("prefix", 0), shown.sizes["token"]
+    # Every row, every second, every fourth and so on: at most 24 labels, which stay legible.
     rows = np.arange(0, num_shown, 2 ** int(np.ceil(np.log2(max(1, num_shown / 24)))))
     labels = [f"{row} ({'prefix' if row else 'CLS'})" if row < prefix else str(row) for row in rows]
     ax.set_yticks(rows, labels, fontsize=FONT_SIZE)
@@ -170,8 +175,9 @@ def _token_means(result: xr.Dataset, variable: str) -> list[tuple[str, xr.DataAr
     if "prefix" not in result.attrs:
         raise ValueError(f"Expected the attribute 'prefix'. Received: {sorted(result.attrs)}")
     prefix = int(result.attrs["prefix"])
-    parts = {"CLS token": slice(prefix and 1)}
-    parts |= {
+    # Kinds that the model lacks are empty slices, and are left out below.
+    parts = {
+        "CLS token": slice(1 if prefix else 0),
         "other prefix tokens": slice(1, max(prefix, 1)),
         "spatial tokens": slice(prefix, None),
     }
@@ -188,6 +194,7 @@ def _plot_sites(
     colour: "ColorType",
 ) -> None:
     """One line per site of a block ("attention", "mlp"): a single line would zigzag."""
+    # A last part with a digit counts blocks or units, and names no site.
     last = [name.rpartition("/")[2] for name in shorten(names)[0]]
     sites = np.array(["" if re.search(r"\d", name) else name for name in last])
     for order, site in enumerate(dict.fromkeys(sites)):
@@ -209,10 +216,12 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0
     smallest norm to the token with the largest norm.
     """
     norms = {name: select_labels(result[name], example=example) for name in ("skip", "branch")}
+    # `draw_lines` takes lines by (label, kind), and the names of kinds: here all are of one kind.
     lines = {(name, ""): norm.mean("token") for name, norm in norms.items()}
     labels: dict[str, Any] = {"title": style.titled("Skip and branch norms", result)}
     labels["ylabel"] = "Euclidean norm (band: token range)"
     ax = draw_lines(lines, {"": ""}, ax, **labels)
+    # The last two lines of the axes are those just drawn: given axes may have others.
     for line, norm in zip(list(ax.lines)[-2:], norms.values(), strict=True):
         low, high = norm.min("token"), norm.max("token")
         ax.fill_between(line.get_xdata(), low, high, color=line.get_color(), alpha=0.15)
@@ -312,6 +321,7 @@ def plot_logit_lens(
     scores = select_labels(result, example=example)
     best = np.argsort(-scores.values[-1], kind="stable")[:5]
     shown = scores["class"].values[best].tolist() if classes is None else classes
+    # One line for each class, all of one kind.
     lines = {(f"class {name}", ""): select_labels(scores, **{"class": name}) for name in shown}
     labels: dict[str, Any] = {"title": style.titled("Logit lens", result), "ylabel": "class score"}
     return draw_lines(lines, {"": "score"}, ax, **labels)
@@ -367,7 +377,7 @@ def plot_head_ablation(
     Layers run from left to right, and heads downwards. A cell is grey if the layer has no such
     head.
     """
-    values = expect_variable(result, _effect(change), ("layer", "head"))
+    values = expect_variable(result, _known_change(change), ("layer", "head"))
     return _draw_cells(values, ax, style.titled("Head ablation", result), EFFECTS[change])
 
 
@@ -412,7 +422,7 @@ def plot_head_effects(
         results: the Dataset contains the changes from `head_ablation`, and the result of
             `attention_distance` as the variable `distance`.
     """
-    effects = style.labelled(results, _effect(change), "layer", "head")
+    effects = style.labelled(results, _known_change(change), "layer", "head")
     distances = style.labelled(results, "distance")
     datasets = style.by_label(results)
     errors = {label: dataset.get(f"{change}_stderr") for label, dataset in datasets.items()}
@@ -432,7 +442,7 @@ def plot_head_effects(
     title = style.titled("Head ablation and attention distance", results)
     xlabel = f"mean attention distance ({units})"
     style.tidy(ax, title=title, xlabel=xlabel, ylabel=EFFECTS[change])
-    if any(effects):
+    if any(effects):  # a single result has the label "", and needs no legend
         style.legend(ax)
     return ax
 
@@ -453,7 +463,7 @@ def plot_skip_ablation(
     """
     lines, errors = (
         style.split(style.labelled(results, name, "layer", "path"), "path")
-        for name in (_effect(change), f"{change}_stderr")
+        for name in (_known_change(change), f"{change}_stderr")
     )
     kinds = {path: f"without {path}" for _, path in lines}
     title = style.titled("Ablation of skips and branches by block", results)
@@ -477,7 +487,8 @@ def plot_token_ablation(
     all at once, and are therefore shown as points at a fraction of 1. If there are several results,
     each result has its own panel, and all panels have a common scale.
     """
-    style.labelled(results, _effect(change), "tokens", "share")
+    # Checks all results before anything is drawn in given axes.
+    style.labelled(results, _known_change(change), "tokens", "share")
     title = style.titled("Token ablation", results)
     if not isinstance(results, dict):
         ax = style.new_axes(7, 4.2) if ax is None else ax
@@ -514,7 +525,7 @@ def _draw_orders(
     ax: "Axes", result: xr.Dataset, change: str, orders: dict[str, dict[str, Any]]
 ) -> None:
     """A line for each order of tokens, without a legend."""
-    values = expect_variable(result, _effect(change), ("tokens", "share"))
+    values = expect_variable(result, _known_change(change), ("tokens", "share"))
     errors = expect_variable(result, f"{change}_stderr", ("tokens", "share"))
     for name in map(str, values["tokens"].values):
         line, error = values.sel(tokens=name), 1.96 * errors.sel(tokens=name).values
@@ -532,7 +543,8 @@ def _finish(ax: "Axes", change: str, **labels: Any) -> None:
     style.tidy(ax, ylabel=EFFECTS[change], **labels)
 
 
-def _effect(change: str) -> str:
+def _known_change(change: str) -> str:
+    """The name of a change; a `ValueError` for an unknown one."""
     return require_word(change, tuple(EFFECTS), "change")
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,7 +46,9 @@ class Drawer:
     def __init__(self, folder: Path, processes: Processes | None = None) -> None:
         self.folder, self._processes = folder, processes
         self._manifest = folder / "figures" / "keys.json"
-        self._started = []  # list of (future, keys of the pictures by name, their `Drawing`s)
+        # What other processes draw, in the order of its start: what failed of it once it is done,
+        # the keys of the pictures by name, and their `Drawing`s.
+        self._started: list[tuple[Future[Failures], dict[str, str], list[Drawing]]] = []
         # What could not be drawn, and why: reasons by the name of the picture.
         self.failures: dict[str, str] = {}
 
@@ -57,13 +60,15 @@ class Drawer:
         Args:
             pictures: list of `Picture`.
             results: dict from result name to result.
-            meanwhile: whether this process has something else to do and others draw; otherwise it
-                draws when they are busy.
+            meanwhile: whether this process goes on with something else. Then only other processes
+                draw, and without them nothing is drawn. Otherwise this process draws where the
+                others are busy.
         """
-        self._store_keys(wait=False)
+        self._collect_finished(wait=False)
         stale = self._stale(pictures, results)
         if not stale:
             return
+        # Pictures without a path are not written, and only set the common scales.
         drawings = [
             picture.drawing(
                 _results_of(picture, results),
@@ -78,27 +83,28 @@ class Drawer:
             self._started.append((future, stale, drawings))
         elif not meanwhile:
             log.info("drawing %s", ", ".join(stale))
-            self._store(stale, render(drawings))
+            self._record(stale, render(drawings))
 
     def wait(self) -> None:
         """Waits for all pictures."""
-        self._store_keys(wait=True)
+        self._collect_finished(wait=True)
 
     def _stale(self, pictures: Sequence[DrawnPicture], results: Results) -> dict[str, str]:
         """The keys of the pictures to draw by name: those of another key than before."""
-        saved = self._keys()
+        saved = self._manifest_entries()
         started = {name: key for _, keys, _ in self._started for name, key in keys.items()}
-        made_of = {}
+        # The pictures share scales, so that each depends on the results of all of them.
+        result_keys = {}
         for picture in pictures:
-            results_by_label = _results_of(picture, results).items()
-            made_of[picture.name] = {
-                label: result.attrs["key"] for label, result in results_by_label
+            results_by_label = _results_of(picture, results)
+            result_keys[picture.name] = {
+                label: result.attrs["key"] for label, result in results_by_label.items()
             }
         stale = {}
         for picture in pictures:
             draws = [picture.figure.draw, __name__]
             code = code_of(draws, without=["vit_tf.analysis.report.page"])
-            key = fingerprint(made_of, picture.full_title, draws, code)
+            key = fingerprint(result_keys, picture.full_title, draws, code)
             is_there = started.get(picture.name) == key or (
                 picture.name not in started and self._is_drawn(picture, key, saved)
             )
@@ -116,38 +122,38 @@ class Drawer:
         log.warning("%s was changed after it was drawn, and is drawn again", path)
         return False
 
-    def _keys(self) -> dict:
+    def _manifest_entries(self) -> dict:
         """What was drawn: dict from the name of a picture to its key and the digest of its file."""
         if not self._manifest.is_file():
             return {}
         try:
-            keys = json.loads(self._manifest.read_text())
+            entries = json.loads(self._manifest.read_text())
         except ValueError:
-            keys = None
-        if not isinstance(keys, dict):
+            entries = None
+        if not isinstance(entries, dict):
             log.warning("%s is corrupt; all pictures are drawn again", self._manifest)
             return {}
-        return keys
+        return entries
 
-    def _store(self, keys: dict[str, str], failures: Failures) -> None:
-        """Stores the keys of what was drawn, and reasons for the rest."""
-        drawn = self._keys()
+    def _record(self, keys: dict[str, str], failures: Failures) -> None:
+        """Writes the keys of what was drawn to the manifest, and keeps reasons for the rest."""
+        entries = self._manifest_entries()
         for name, key in keys.items():
             path = self.folder / "figures" / f"{name}.png"
             if path not in failures:
-                drawn[name] = {"key": key, "digest": digest_files([path])}
+                entries[name] = {"key": key, "digest": digest_files([path])}
                 continue
             reason, trace = failures[path]
             if trace:
                 log.error("The picture %s failed:\n%s", name, trace)
             self.failures[name] = reason
-        text = json.dumps(drawn, indent=1)
+        text = json.dumps(entries, indent=1)
         write_whole(
             self._manifest, lambda partial: partial.write_text(text, "utf-8"), own_folders=1
         )
 
-    def _store_keys(self, wait: bool) -> None:
-        """Stores the keys of what is drawn by now, or, with `wait`, of all that was started."""
+    def _collect_finished(self, wait: bool) -> None:
+        """Records what other processes have drawn by now, or, with `wait`, all that they draw."""
         while self._started and (wait or self._started[0][0].done()):
             future, keys, drawings = self._started.pop(0)
             try:
@@ -155,7 +161,7 @@ class Drawer:
             except ProcessEnded as error:
                 log.warning("%s; they are drawn here", error)
                 failures = render(drawings)
-            self._store(keys, failures)
+            self._record(keys, failures)
 
 
 def draw(
@@ -285,7 +291,7 @@ def _report_figure(
 ) -> ReportFigure:
     """The figure of some pictures, the panels, with one title and one caption."""
     first, title = pictures[0], pictures[0].title_with(pictures[1:])
-    results_by_label = [_results_of(picture, results) for picture in pictures]
+    results_of_pictures = [_results_of(picture, results) for picture in pictures]
     by_name = {model.name: model for picture in pictures for model in picture.selection.models}
     models = list(by_name.values())
     shown = [picture for picture in pictures if picture.name not in sentences]
@@ -294,10 +300,10 @@ def _report_figure(
     else:
         merged = {
             f"{picture.name}: {label}": result
-            for picture, by_label in zip(pictures, results_by_label, strict=True)
+            for picture, by_label in zip(pictures, results_of_pictures, strict=True)
             for label, result in by_label.items()
         }
-        results_of_figure = results_by_label[0] if len(pictures) == 1 else merged
+        results_of_figure = results_of_pictures[0] if len(pictures) == 1 else merged
         replaced = [picture for picture in pictures if picture.name in sentences]
         notes = [f"{picture.panel}: {sentences[picture.name]}" for picture in replaced]
         caption = " ".join([first.caption(results_of_figure, models), *notes])
@@ -325,7 +331,7 @@ def _report_figure(
         ),
         interactive=tuple(
             payload
-            for picture, by_label in zip(pictures, results_by_label, strict=True)
+            for picture, by_label in zip(pictures, results_of_pictures, strict=True)
             for payload in picture.interactive(by_label)
         ),
         code=code,

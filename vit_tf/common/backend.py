@@ -60,7 +60,8 @@ def custom_gradient(function: Callable[..., tuple]) -> Callable:
     `keras.ops.custom_gradient` does the same, but TensorFlow registers the gradient anew for each
     graph that calls the function, and the registry keeps every such graph for good
     (tensorflow/tensorflow#35044). Here the graphs call one that is traced once for each dtype,
-    rank and number of channels. Decorate functions of modules, or cache what makes them.
+    rank and number of channels. So decorate a function at the top of a module, or cache the
+    function that decorates: each decoration is traced, and kept, for itself.
     """
     with_gradient = keras.ops.custom_gradient(function)
     if keras.backend.backend() != "tensorflow":

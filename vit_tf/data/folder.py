@@ -88,10 +88,10 @@ class ImageFiles(Source):
             return PillowDecoder(4)
         paths = examples.map(lambda path, _: path).batch(2**16)
         columns = (column.tolist() for column in paths.as_numpy_iterator())
-        is_usual = all(
+        all_usual = all(
             path.lower().endswith(TENSORFLOW_SUFFIXES) for column in columns for path in column
         )
-        return GraphDecoder() if is_usual else UsualImagesDecoder()
+        return GraphDecoder() if all_usual else MixedImagesDecoder()
 
 
 class GraphDecoder(FastDecoder):
@@ -120,8 +120,8 @@ class PillowDecoder(Decoder):
         return imaging.decode_in_python(read, item, channels=channels)
 
 
-class UsualImagesDecoder(GraphDecoder):
-    """Decodes usual images by TensorFlow, and others by Pillow."""
+class MixedImagesDecoder(GraphDecoder):
+    """`attempt` decodes usual images by TensorFlow; `decode` decodes all others by Pillow."""
 
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
         return PillowDecoder(3).decode(item)
@@ -184,7 +184,8 @@ def _size(path: str) -> tuple[int, int]:
 
     file = _readable(path)
     with imaging.explained(file, without_password(path)), Image.open(file) as image:
-        # The orientation of a PNG may follow the image, which may be corrupt.
+        # To find its orientation, Pillow may decode a PNG, and then fails for a corrupt one: so
+        # this is within `explained` too.
         sideways = image.getexif().get(0x0112, 1) >= 5
         width, height = image.size
         return (width, height) if sideways else (height, width)
@@ -196,7 +197,8 @@ SPLIT_FOLDERS = {
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-# As the archives of ImageNet are called, each of which may be all there is.
+# Folders of the unpacked archives of ImageNet. Each may be the root itself, and those that lie next
+# to other folders, such as the development kit, are read without these.
 RELEASED = {
     "ilsvrc2012_img_train": "train",
     "ilsvrc2012_img_val": "validation",
@@ -284,9 +286,12 @@ def _split_folders(root: str) -> dict[str, str]:
             named.append(name)
         else:
             others.append(name)
-    # Classes, such as the train among means of transport, hold images and not class folders.
-    if others and not released and not any(entries(os.path.join(root, name))[0] for name in named):
-        return {}
+    if others and not released:
+        # A class may have the name of a split: a folder "train" next to "bus" and "car" holds
+        # images of trains. The folder of a split next to others holds class folders.
+        hold_folders = any(entries(os.path.join(root, name))[0] for name in named)
+        if not hold_folders:
+            return {}
     for split, names in parts.items():
         if len(names) > 1:
             raise ValueError(
@@ -308,6 +313,7 @@ def _part(folder: str) -> ImageFolder:
     """The `ImageFolder` of a folder, by the names in it and a file of labels alone."""
     subfolders, names = entries(folder)
     files = [os.path.join(folder, name) for name in names]
+    # In Tiny ImageNet, the images of a split without class folders lie in one folder "images".
     if not any(map(is_image, files)) and [name.lower() for name in subfolders] == ["images"]:
         files, subfolders = files_below(os.path.join(folder, subfolders[0])), []
     images = [file for file in files if is_image(file)]
@@ -421,7 +427,8 @@ def _classes(path: str, names: Sequence[str]) -> list[str] | None:
 
 def _rows(path: str) -> list[list[str]]:
     """The fields of each line that holds any: commas part those of a CSV file, else blanks."""
-    # A file of any other encoding differs from a list of images in its words.
+    # Bytes that are not UTF-8 are replaced, not refused: a file in another encoding, such as a
+    # readme, must not stop the folder from being read, and its words show that it lists no images.
     lines = as_path(path).read_bytes().decode("utf-8-sig", "replace").splitlines()
     if path.lower().endswith(".csv"):
         rows = [[BOXES.sub(r"\1", cell.strip()) for cell in row] for row in csv.reader(lines)]
@@ -459,6 +466,8 @@ def _kit_names(path: str) -> dict[int, str]:
 
 def _require_small_mat(path: str, content: bytes) -> None:
     """Raises a `ValueError` for a file of MATLAB that would inflate to more than `MOST_OF_KIT`."""
+    # A header of 128 bytes ends with the letters "MI" as a number of two bytes, which reads "IM"
+    # where numbers are little-endian. Then come elements, each after its type and its size.
     place, end = 128, len(content)
     order = "<" if content[126:128] == b"IM" else ">"
     while place + 8 <= end:
@@ -484,6 +493,8 @@ def class_names_of(classes: Sequence[str]) -> tuple[str, ...]:
 def labels_of(path: str, classes: Sequence[str], class_names: Sequence[str]) -> np.ndarray:
     """The index of each class, a name or a number, in the class names: int32 array (example,)."""
     place = {name: index for index, name in enumerate(class_names)}
+    # Numbers that are no names are indices, as in Caffe's val.txt next to a train split of folders
+    # with names.
     if not set(classes) <= set(place) and all(text.isdecimal() for text in classes):
         place = {str(index): index for index in range(len(class_names))}
     unknown = sorted(set(classes) - set(place))
@@ -506,7 +517,8 @@ def is_image(name: str) -> bool:
 def entries(folder: str) -> tuple[list[str], list[str]]:
     """Sorted names of the subfolders and of the files in a folder, without hidden ones."""
     if is_remote(folder):
-        # Each question is a message to a server, so names that show what they are are not queried.
+        # Each query is a message to a server: a name that ends with a slash, or like an image's,
+        # shows what it is and needs none.
         def is_folder(name: str) -> bool:
             path = os.path.join(folder, name)
             return name.endswith("/") or (not is_image(name) and tf.io.gfile.isdir(path))

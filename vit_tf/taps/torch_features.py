@@ -71,9 +71,12 @@ def torch_features(
             f"Expected patterns for submodules of {model.name}, such as '*' for all of them; "
             "vit_tf.submodel(module) finds its blocks by itself. Received: no pattern"
         )
-    special = (*"/@", *MODEL_VALUES)
-    plain = [pattern for pattern in patterns if not any(part in pattern for part in special)]
-    if plain:
-        match(plain, [path for path, _ in model.module.named_modules() if path])
+    # `select_layers` matches the patterns when images come. Here, those of submodules are matched
+    # only so that a wrong one raises at once. Values inside a module (with "/"), later calls (with
+    # "@") and the values of the whole model have names once the module has run.
+    exempt = (*"/@", *MODEL_VALUES)
+    of_submodules = [pattern for pattern in patterns if not any(part in pattern for part in exempt)]
+    if of_submodules:
+        match(of_submodules, [path for path, _ in model.module.named_modules() if path])
     select = partial(select_layers, model, patterns=patterns)
     return TorchFeatures(model, select, name, preprocessing, token_grid)

@@ -131,9 +131,11 @@ class TorchModule:
     def execution(self, trace: Trace, watch: Any, names: set[str]) -> Execution:
         """A run that watches what it needs to, for these names."""
         paths = {name.partition("@")[0] for name in names}
-        inside = any(is_inside_a_module(name) for name in names) or {EMBEDDING, SCORES} & names
+        # The embedding is an input, of the first block, and so may scores be, of a softmax at the
+        # end: a run sees inputs only if it looks inside submodules.
+        inside = any(is_inside_a_module(name) or name in (EMBEDDING, SCORES) for name in names)
         paths = {"" if path in (SCORES, OUTPUT) else path for path in paths}
-        return Execution(self.module, watch, paths, set(trace.blocks), bool(inside))
+        return Execution(self.module, watch, paths, set(trace.blocks), inside)
 
 
 def _traces_of(module: torch.nn.Module) -> dict[tuple, Trace]:
@@ -187,6 +189,12 @@ def as_array(tensor: torch.Tensor, copy: bool = False) -> Array:
 
 
 def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
+    """Runs a module twice, on batches of the two sizes, whose images are zeros.
+
+    The first run shows the structure: calls, shapes, blocks and the final norm. The second names
+    the values, and follows the axis of channels through the operations. An axis of examples is one
+    whose length in both runs is the size of the batch.
+    """
     module = model.module
     images = [np.zeros((size, *image_shape), np.float32) for size in BATCH_SIZES]
     with LOCK, torch.no_grad(), as_inference(module):
@@ -200,7 +208,7 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         shapes |= dict.fromkeys((SCORES, OUTPUT), shapes.get("", ()))
         norm = find_final_norm(calls, blocks)
         classes = {call.path: type(call.module).__name__ for call in calls}
-        del calls, sources
+        del calls, sources  # they hold all outputs of the first run, which the second needs no more
         layouts = {}
 
         def watch(name: str, value: torch.Tensor) -> torch.Tensor:
@@ -208,7 +216,7 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
             return value
 
         tensor = model.as_tensor(images[1])
-        axes.set_label(tensor, 1)
+        axes.set_label(tensor, 1)  # the channels of images (example, channel, height, width)
         paths = {path for path, _ in module.named_modules()}
         execution = Execution(module, watch, paths, set(blocks), inside=True, labels=True)
         execution.run(tensor)
@@ -281,8 +289,9 @@ class SkipFinder(TorchFunctionMode):
     def _has_skip(self, terms: Sequence[torch.Tensor]) -> bool:
         """Whether one of two terms is the input of the submodule that runs, or its projection.
 
-        A projection is the output of a child for that input, with at most one kernel, and fewer
-        than the other term has if that is such an output too: two equal paths are no skip.
+        A projection is the output of a child for that input, with at most one kernel. If the other
+        term is the output of a child for that input too, it must have more kernels: of two paths
+        with equally many, none is a skip.
         """
         source = self._sources.get(self.stack[-1])
         if source is None:
@@ -312,22 +321,26 @@ def layout_of(
     """The layout of a value of a batch of the second size, by name, from shapes of the first."""
     rank = value.dim()
     path = name.partition("@")[0].partition("/")[0]
-    small = shapes.get(path, ()) if "/weights" not in name and "/heads" not in name else ()
-    differing = [i for i, n in enumerate(value.shape) if len(small) == rank and n != small[i]]
-    # An axis that holds examples and something else, such as windows, is none of examples.
-    whole = [i for i in differing if (small[i], value.shape[i]) == BATCH_SIZES]
-    examples = whole[0] if whole else 0
-    has_examples = bool(whole) or (len(small) != rank and value.shape[0] == BATCH_SIZES[1])
-    # A submodule may have the name of one of these values.
+    # Weights and heads have axes of their own, and not those of the submodule they are named after.
+    first_shape = shapes.get(path, ()) if "/weights" not in name and "/heads" not in name else ()
+    is_comparable = len(first_shape) == rank
+    # An axis that holds windows of all examples is longer than the batch, and holds no examples.
+    example_axes = [
+        axis
+        for axis, length in enumerate(value.shape)
+        if is_comparable and (first_shape[axis], length) == BATCH_SIZES
+    ]
+    examples = example_axes[0] if example_axes else 0
+    has_examples = bool(example_axes) or (not is_comparable and value.shape[0] == BATCH_SIZES[1])
+    # A submodule may be called "heads" too: its output has the axes of any other.
     end = name.rpartition("/")[2].partition("@")[0] if is_inside_a_module(name) else ""
-    channels = axes.label_of(value)
+    label = axes.label_of(value)
     if end == "heads":
         order = [0, 2, 1, 3]
-    elif end == "weights" or channels == axes.WEIGHTS:
+    elif end == "weights" or label == axes.WEIGHTS:
         order = list(range(rank))
     else:
-        if channels is None:
-            channels = _axis_of_channels(value.shape, image_shape)
+        channels = _axis_of_channels(value.shape, image_shape) if label is None else label
         order = [i for i in range(rank) if i not in (examples, channels)]
         order = [examples, *order, *([channels] if channels != examples else [])]
     shape = tuple(value.shape[i] for i in order[1:])

@@ -78,13 +78,12 @@ DECAYS = {
 }
 
 
-class _OnSums(keras.optimizers.Optimizer):
+class _KernelDecay(keras.optimizers.Optimizer):
     """Decays kernels only, and clips gradients after their sum over replicas.
 
     Keras' own optimizers decay whatever is not excluded, and forget exclusions on a reload.
     They clip the gradients of each replica before they sum them, so that several replicas train
-    differently from one. They form an update of ten operations for each variable, and its learning
-    rate anew; here it is one operation, which passes over the variable and its moments once. Where
+    differently from one. They compute the learning rate anew for the decay of each variable. Where
     gradients are accumulated, their schedules and moving averages count batches; here, updates.
 
     Keras has no public method for any of these but `build` and `update_step`, so its private ones
@@ -92,6 +91,7 @@ class _OnSums(keras.optimizers.Optimizer):
     """
 
     def _get_current_learning_rate(self) -> Tensor:
+        # `iterations` counts updates. Keras gives schedules its `_iterations`, a count of batches.
         schedule = isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
         return self._learning_rate(self.iterations) if schedule else self._learning_rate
 
@@ -126,10 +126,10 @@ class _OnSums(keras.optimizers.Optimizer):
             super()._apply_weight_decay(variables)
             return
         decayed = [v.value for v in variables if self._use_weight_decay(v)]
-        _update_each(self._distribution_strategy, decayed, self.learning_rate * self.weight_decay)
+        _shrink_each(self._distribution_strategy, decayed, self.learning_rate * self.weight_decay)
 
 
-def _update_each(strategy: Any, variables: Sequence[Any], share: Tensor) -> None:
+def _shrink_each(strategy: Any, variables: Sequence[Any], share: Tensor) -> None:
     """Takes a share of each variable off it, on every replica."""
     import tensorflow as tf
 
@@ -144,8 +144,17 @@ def _update_each(strategy: Any, variables: Sequence[Any], share: Tensor) -> None
     tf.__internal__.distribute.interim.maybe_merge_call(update, strategy, variables, share)
 
 
-class _Adaptive(_OnSums):
-    """AdamW's update in one operation, with either epsilon and a learning rate for each block."""
+class _Adaptive(_KernelDecay):
+    """What `AdamW` and `Muon` share: AdamW's update, and a learning rate for each block.
+
+    On TensorFlow the update is one operation, which passes over a variable and its moments once.
+    Keras forms it of ten. `epsilon` is added to the root of the second moment before or after its
+    correction of the bias.
+    """
+
+    # Names of the attributes with the decay rates of AdamW's moments, and with weight decays.
+    _betas: tuple[str, str]
+    _decays: tuple[str, ...]
 
     def __init__(
         self,
@@ -184,11 +193,14 @@ class _Adaptive(_OnSums):
         trainable_variables: Sequence[keras.Variable],
         learning_rate: Tensor,
     ) -> None:
+        scalars: Any = learning_rate
         if not on_jax():
+            # Powers of betas are computed once for all variables, and reach `update_step` in place
+            # of the learning rate, which Keras hands on as it is.
             step = ops.cast(self.iterations + 1, "float32")
             betas = (getattr(self, name) for name in self._betas)
-            learning_rate = (learning_rate, *(beta**step for beta in betas))
-        super()._backend_update_step(grads, trainable_variables, learning_rate)
+            scalars = (learning_rate, *(beta**step for beta in betas))
+        super()._backend_update_step(grads, trainable_variables, scalars)
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, scalars: Any) -> None:
         """One variable's update; on TensorFlow, scalars are the rate and the powers of betas."""
@@ -200,6 +212,16 @@ class _Adaptive(_OnSums):
         learning_rate, *powers = (tf.cast(scalar, variable.dtype) for scalar in scalars)
         gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
         self._update(gradient, variable, learning_rate * self._factor(variable), powers)
+
+    def _update(
+        self,
+        gradient: Tensor,
+        variable: keras.Variable,
+        learning_rate: Tensor,
+        powers: Sequence[Tensor],
+    ) -> None:
+        """One variable's update on TensorFlow, with the powers of both betas at this step."""
+        raise NotImplementedError
 
     def _adamw(
         self,
@@ -242,6 +264,7 @@ class _Adaptive(_OnSums):
     def _replaced(self, **values: Any) -> Iterator[None]:
         """Other values of attributes within a `with`."""
         previous = {name: getattr(self, name) for name in values}
+        # Past Keras' `__setattr__`, which tracks what is assigned: these values last one call.
         self.__dict__.update(values)
         try:
             yield
@@ -258,8 +281,9 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
     """AdamW that decays kernels only and clips the sums of gradients.
 
     Args:
-        corrected_epsilon: whether `epsilon` is added to the root of the corrected second moment, as
-            in algorithm 1 of Kingma and Ba 2015, optax and PyTorch, and not to that of the moment.
+        corrected_epsilon: whether `epsilon` is added to the root of the second moment after the
+            bias of the moment is corrected, as in algorithm 1 of Kingma and Ba 2015, in optax and
+            in PyTorch. The default is before, as in Keras.
         layer_decay: factor of the learning rate, and so of the decay, from each `blockNN` to the
             one below it; what comes before the blocks (stem, embedding, rotation, the norm before
             the first block) lies below the first, all else above the last. None for 1.
@@ -328,8 +352,8 @@ class Muon(_Adaptive, keras.optimizers.Muon):
     def _should_use_adamw(self, variable: keras.Variable) -> bool:
         """Whether AdamW updates it; Keras excludes the kernels of convolutions too."""
         excluded = [ROOT, *self.exclude_layers, *(["embedding"] if self.exclude_embeddings else [])]
-        inner = not any(re.search(pattern, variable.path) for pattern in excluded)
-        return variable.name != "kernel" or len(variable.shape) < 2 or not inner
+        is_excluded = any(re.search(pattern, variable.path) for pattern in excluded)
+        return variable.name != "kernel" or len(variable.shape) < 2 or is_excluded
 
     def zeropower_via_newtonschulz5(self, x: Tensor, steps: int) -> Tensor:
         """Keras' iteration, of a kernel as a matrix of inputs and outputs."""
@@ -350,7 +374,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
     ) -> None:
         index = self._get_variable_index(variable)
         momentum, velocity = self.momentums[index], self.adam_velocities[index]
-        if velocity is None:
+        if velocity is None:  # Keras keeps a second moment only of what AdamW updates
             self._muon_update_step(gradient, variable, learning_rate, momentum)
         else:
             self._adamw(gradient, variable, learning_rate, powers, (momentum, velocity))
@@ -375,13 +399,13 @@ def layer_factors(paths: Sequence[str], decay: float) -> dict[str, float]:
 
 
 @register
-class SGD(_OnSums, keras.optimizers.SGD):
+class SGD(_KernelDecay, keras.optimizers.SGD):
     """SGD that decays kernels only and clips the sums of gradients."""
 
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """`m <- momentum m - rate g`, then `w <- w + m`."""
+        """`m <- momentum m - rate g`, then `w <- w + m`: on TensorFlow in one operation."""
         if on_jax():
             super().update_step(gradient, variable, learning_rate)
             return
