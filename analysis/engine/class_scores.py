@@ -122,6 +122,7 @@ def scores_of_function(features: Features, images: Images, scores: str) -> tuple
     values = taps.get(scores) if isinstance(taps, Mapping) else None
     if values is None or len(values.shape) != 2:
         return features, scores  # which is explained where the scores are read
+    # It is traced and never run: only a graph knows the operation that has made the scores.
     graph = tf.function(
         lambda images: activations.append(before_activation(taps_of(features, images)[scores])[0])
     )

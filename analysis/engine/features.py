@@ -164,7 +164,7 @@ def _selected(features: Features, patterns: Sequence[str]) -> Features:
     if isinstance(features, TapModel):
         return vit_tf.submodel(features, *patterns)
     if hasattr(features, "taps"):
-        match(patterns, features.taps)
+        match(patterns, features.taps)  # a pattern that fits none raises here, and not when called
     return Selected(features, patterns)
 
 

@@ -128,6 +128,7 @@ def on_grid(
     given = grid_of(features, grid)
     if given is None or isinstance(given, TokenGrid):
         return make(require_grid(features, grid))
+    # Holds the statistic, which the step makes when it is traced with the tokens of a first batch.
     statistics = []
 
     def step(images: tf.Tensor, *rest: Any) -> dict[str, Any]:

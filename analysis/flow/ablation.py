@@ -211,20 +211,20 @@ def in_batches(images: AnyImages, size: int) -> tf.data.Dataset:
 def _changes(
     intact: tf.Tensor, edited: tf.Tensor, labels: tf.Tensor, tap: str
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Changes of each example, of shape (intervention, example), and its values without."""
+    """Changes of each example, of shape (intervention, example), and its values when intact."""
 
-    def right(scores: tf.Tensor) -> tf.Tensor:
+    def is_correct(scores: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.argmax(scores, axis=-1) == labels, tf.float32)
 
     before, after = (log_probabilities(scores, tap) for scores in (intact, edited))
     true = tf.one_hot(labels, intact.shape[-1])
     losses = -tf.reduce_sum(true * before, axis=-1), -tf.reduce_sum(true * after, axis=-1)
     changes = {
-        "accuracy_change": right(edited) - right(intact),
+        "accuracy_change": is_correct(edited) - is_correct(intact),
         "loss_change": losses[1] - losses[0],
         "output_change": tf.reduce_sum(tf.exp(before) * (before - after), axis=-1),
     }
-    return changes, {"accuracy": right(intact), "loss": losses[0]}
+    return changes, {"accuracy": is_correct(intact), "loss": losses[0]}
 
 
 def _result(totals: Totals, features: Features, scores: str, facts: dict[str, Any]) -> xr.Dataset:

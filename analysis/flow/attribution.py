@@ -163,7 +163,7 @@ def grad_cam(
     See also:
         `plots.plot_grad_cam`, `gradient_attention`, `input_gradients`; page guides/one-image.md.
     """
-    # The names of the maps. The step finds them among the taps when it is traced.
+    # The names of the layers, which the step finds in the taps when it is traced.
     layers = []
 
     def step(batch: tf.Tensor) -> tf.Tensor:

@@ -92,7 +92,9 @@ def equivariance_error(
                 f"Expected shifts to be pairs of integers, in pixels. Received: {shifts!r}"
             ) from error
     grid = grid_of(features, grid)
-    names = []  # of the transforms, which depend on the sizes of the maps
+    # The names of the transforms. They depend on the sizes of the maps, which the step reads when
+    # it is traced.
+    names = []
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         taps = with_positions(taps, grid)

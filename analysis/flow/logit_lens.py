@@ -60,6 +60,7 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
         `plots.plot_logit_lens`, `lens_accuracy`, `ridge_probe`; page
         measurements/flow/activation-patching.md.
     """
+    # The names of the layers, which the step finds in the taps when it is traced.
     layers = []
 
     def step(batch: tf.Tensor) -> tf.Tensor:
@@ -101,6 +102,7 @@ def token_lens(features: Features, images: AnyImages, scores: str = "logits") ->
     Returns:
         DataArray of shape (example, layer, token, class); positions of maps are counted row by row.
     """
+    # The names of the layers, which the step finds in the taps when it is traced.
     layers = []
 
     def step(batch: tf.Tensor) -> tf.Tensor:

@@ -368,6 +368,7 @@ def receptive_field(
     if token not in ("centre", "cls"):
         raise ValueError(f"Expected token to be 'centre' or 'cls'. Received: token={token!r}")
     grid = grid_of(features, grid)
+    # The names of the layers, which the step finds in the taps when it is traced.
     layers = []
 
     def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -453,7 +454,9 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
         raise ValueError(f"Expected a grid with at least one cell. Received: {rows} x {columns}")
     for tap, maps in getattr(features, "output", {}).items():
         _require_map(tap, maps.shape)  # an error within `map_fn` would stay in TensorFlow's state
-    layers, count = [], rows * columns
+    count = rows * columns
+    # The names of the layers, which the step finds in the taps when it is traced.
+    layers = []
 
     def step(batch: tf.Tensor) -> tf.Tensor:
         own, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))

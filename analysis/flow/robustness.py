@@ -110,6 +110,7 @@ def robustness(
             "Expected patch_size, the side of a patch in pixels, for a model without a known grid. "
             f"Received: patch_size={patch_size}"
         )
+    # Holds the number of classes, which the step reads off the scores when it is traced.
     num_classes = []
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:

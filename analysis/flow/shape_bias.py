@@ -71,6 +71,7 @@ def shape_bias(
         `plots.plot_shape_bias`, `robustness`, `vit_tf.data.load_cue_conflict`; page
         measurements/flow/shape-bias.md.
     """
+    # Holds the number of classes, which the step reads off the scores when it is traced.
     num_classes = []
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:

@@ -237,26 +237,27 @@ def gradient_attention(
     known_grid = grid_of(features, grid)
     if known_grid is None:
         raise ValueError("Expected a grid, or features with a token_grid. Received: grid=None")
-    shown = []
+    # Holds the complete grid, which the step finds from the number of tokens when it is traced.
+    grids = []
 
     def step(batch: tf.Tensor) -> tf.Tensor:
         def weights(_: tf.Tensor, taps: Taps) -> Taps:
             held = {tap: x for tap, x in taps.items() if tap != scores}
-            shown[:] = [as_grid(known_grid, num_attended(held), batch.shape[1:3])]
-            return attention_weights(held, shown[0])
+            grids[:] = [as_grid(known_grid, num_attended(held), batch.shape[1:3])]
+            return attention_weights(held, grids[0])
 
         pairs = class_gradients(features, batch, classes, scores, weights)
         return relevance(list(pairs.values()))
 
     classes = [int(position) for position in classes]
     key = "gradient_attention", tuple(classes), scores, known_grid
-    step, shown = reuse(features, key, step, shown)
+    step, grids = reuse(features, key, step, grids)
     rows = collect(step, images, description="gradient-weighted attention", checked=(features,))
     require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, classes))
-    pooled = pooled_tokens(getattr(features, "pooled_tokens", None), shown[0])
+    pooled = pooled_tokens(getattr(features, "pooled_tokens", None), grids[0])
     estimator = "sum through the layers of positive attention times gradient"
     facts = {"estimator": estimator, "scores": scores, "pooled_tokens": list(pooled)}
-    facts = provenance(features, len(rows), 1, **facts, **vars(shown[0]))
+    facts = provenance(features, len(rows), 1, **facts, **vars(grids[0]))
     dims, words = ("example", "class", *DIMS), ("gradient-weighted attention", "1")
     return array_of("gradient_attention", rows, dims, words, facts, **{"class": classes})
 

@@ -169,7 +169,7 @@ def correct_keypoints(
         `keypoint_correspondence`; page measurements/objects/keypoints.md.
     """
     distances, names = np.asarray(distances, float), np.asarray(categories)
-    lookup("threshold", threshold, dict.fromkeys(THRESHOLDS))
+    lookup("threshold", threshold, dict.fromkeys(THRESHOLDS))  # an unknown one raises
     if (threshold == "box") != (boxes is not None):
         given = "none" if boxes is None else "boxes"
         raise ValueError(
@@ -266,6 +266,7 @@ def keypoint_correspondence(
         `plots.plot_keypoint_correspondence`, `correct_keypoints`, `token_similarity`; page
         measurements/objects/keypoints.md.
     """
+    # Unknown words raise before the images are read.
     lookup("threshold", threshold, dict.fromkeys(THRESHOLDS))
     lookup("similarity", similarity, SIMILARITIES)
     grid = require_square(features, grid)
@@ -375,11 +376,13 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
     See also:
         `plots.plot_token_similarity`, `keypoint_correspondence`; page guides/one-image.md.
     """
-    known_grid, shown = grid_of(features, grid), []
+    known_grid = grid_of(features, grid)
+    # Holds the grid of all taps, which the step finds from their shapes when it is traced.
+    grids = []
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        shown[:] = [shared_grid(taps, known_grid, grid is not None, images.shape)]
-        tokens = {tap: as_tokens(tap, x)[:, shown[0].prefix :] for tap, x in taps.items()}
+        grids[:] = [shared_grid(taps, known_grid, grid is not None, images.shape)]
+        tokens = {tap: as_tokens(tap, x)[:, grids[0].prefix :] for tap, x in taps.items()}
         return {"rows": tokens}
 
     def finish(totals: Totals) -> xr.DataArray:
@@ -387,13 +390,13 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
         require_finite("the similarity of tokens", list(totals["rows"].values()), layers)
         cosines = [_cosines(x.astype(np.float64)) for x in totals["rows"].values()]
         estimator = "cosine of single tokens"
-        facts = provenance(features, len(cosines[0]), 1, estimator=estimator, **vars(shown[0]))
+        facts = provenance(features, len(cosines[0]), 1, estimator=estimator, **vars(grids[0]))
         dims = ("layer", "example", "token", "other_example", "other_token")
         words = "cosine similarity", "1"
         return array_of("token_similarity", np.stack(cosines), dims, words, facts, layer=layers)
 
     key = "token_similarity", known_grid, grid is not None
-    step, shown = reuse(features, key, step, shown)
+    step, grids = reuse(features, key, step, grids)
     return evaluate(Statistic(step, finish), images, features, description="token similarity")
 
 

@@ -272,12 +272,14 @@ def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     Each line shows one combination, with a label such as "ViT-CLS: first token". If a layer was not
     probed with all token summaries of its model, the layer is left out.
     """
-    results, shared = style.by_label(results), {}
+    results = style.by_label(results)
+    # By model (labels are "MODEL: SUMMARY"), the layers that all of its summaries have.
+    shared_layers: dict[str, list[str]] = {}
     for label, result in results.items():
-        layers = shared.setdefault(label.partition(": ")[0], list(result.layer.values))
+        layers = shared_layers.setdefault(label.partition(": ")[0], list(result.layer.values))
         layers[:] = [layer for layer in layers if layer in result.layer.values]
     shown = {
-        label: result.sel(layer=shared[label.partition(": ")[0]])
+        label: result.sel(layer=shared_layers[label.partition(": ")[0]])
         for label, result in results.items()
     }
     return plot_probe_variants(shown, ax)

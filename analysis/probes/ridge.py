@@ -91,9 +91,8 @@ BLOCKS = 4
 class Probe:
     """Ridge probes, fitted to every layer."""
 
-    weights: dict[
-        str, tuple[np.ndarray, np.ndarray]
-    ]  # of each layer (token, l2, channel, class), and intercepts (token, l2, class)
+    # Of each layer, weights (token, l2, channel, class) and intercepts (token, l2, class).
+    weights: dict[str, tuple[np.ndarray, np.ndarray]]
     l2: np.ndarray
     tokens: str
     num_classes: int
@@ -199,7 +198,8 @@ def _layers_of_passes(
     """The layers whose probes are fitted in a pass, so that their sums fit into `MAX_SUM_BYTES`.
 
     Probes of each token sum products for all tokens, which takes 1 GiB for a layer of a ViT-B/16. A
-    layer that needs more by itself has a pass of its own; layers of unknown shape share one.
+    layer that needs more by itself has a pass of its own; layers of unknown shape share one. A
+    single empty group stands for a pass with all layers.
     """
     outputs = getattr(features, "output", None)
     if tokens != EACH or not isinstance(outputs, Mapping):
@@ -209,7 +209,7 @@ def _layers_of_passes(
     dataset = as_dataset(train)
     cardinality = int(dataset.cardinality())
     examples = cardinality * len(first_batch(dataset)) if cardinality >= 0 else np.inf
-    groups, used = [], np.inf
+    groups, used = [], np.inf  # no layer fits, so that the first one starts a group
     for layer, output in outputs.items():
         num_tokens, channels = math.prod(output.shape[1:-1]), output.shape[-1]
         size = 8 * num_tokens * channels * min(channels, examples)
@@ -263,6 +263,7 @@ def _probe_statistic(
         labels, outside = batch_labels(labels, num_classes, "training")
         targets = 2.0 * tf.one_hot(labels, num_classes, dtype=tf.float64) - 1.0
         layers = _probed(taps, tokens, grid)
+        # More channels than examples; an unknown number counts as few.
         wide_layers = {layer: x for layer, x in layers.items() if (x.shape[2] or 0) > limit}
         return {
             "x": {layer: tf.reduce_sum(x, axis=0) for layer, x in layers.items()},

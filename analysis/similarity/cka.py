@@ -207,7 +207,8 @@ def cka(
         measurements/similarity/cka.md.
     """
 
-    layers = []  # of each model, which show in its taps
+    # The names of each model's layers, which the step finds in the taps when it is traced.
+    layers = []
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         layers[:] = map(list, taps)
@@ -544,7 +545,8 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
         raise ValueError("Expected at least one model. Received: {}")
     grids = {name: require_grid(features, None) for name, features in models.items()}
     parts = [(n, part) for n, grid in grids.items() for part in PARTS[0 if grid.prefix else 1 :]]
-    layers = []  # the names of the last taps show when the features are called
+    # The name of each model's last layer, which the step finds in the taps when it is traced.
+    layers = []
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         layers[:] = [list(model_taps)[-1] for model_taps in taps]
@@ -568,7 +570,7 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
             "layers": list(layers),
             "estimator": ESTIMATOR,
         }
-        del facts["model"]  # there are many
+        del facts["model"]  # `provenance` has named the first model, and the coordinates name all
         coords = {"model_x": names, "model_y": names, "part": list(PARTS)}
         value, stderr = result
         return with_errors(value, stderr, coords).assign_attrs(facts)

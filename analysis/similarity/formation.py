@@ -93,7 +93,7 @@ def row(
 
 
 def save_record(record: Record, folder: Path, epochs: Collection[int]) -> None:
-    """Writes a record, then removes those of other epochs than the `kept` ones, and of its own."""
+    """Writes a record, then removes the files of all epochs but `epochs`, which include its own."""
     epoch = int(record.result["epoch"][-1])
     state = record.result.assign(
         {

@@ -98,7 +98,8 @@ def head_similarity(
     """
 
     tap = f"{block}/attention/heads"
-    layers = []  # of the other model, which show in its taps
+    # The names of the other model's layers, which the step finds in its taps when it is traced.
+    layers = []
 
     def step(images: tf.Tensor, vit: Taps, other: Taps) -> dict[str, Any]:
         layers[:] = other
@@ -147,6 +148,7 @@ def _distance(totals: Totals, grid: TokenGrid, tap: str) -> tuple[np.ndarray, np
 def subset_members(distance: np.ndarray) -> np.ndarray:
     """Which heads (subset of each order, head) each subset holds, from their distances (head,)."""
     nearest = np.argsort(distance, kind="stable")
+    # The place of each head in an order: `argsort` of a permutation is its inverse.
     ranks = [np.argsort(order) for order in (nearest, nearest[::-1])]
     sizes = np.arange(1, len(distance) + 1)[:, None]
     return np.concatenate([rank < sizes for rank in ranks]).astype(np.float64)
@@ -159,6 +161,7 @@ def similarity_of_subsets(
     subsets, heads = members.shape
     self_similarity = np.diagonal(hsic, axis1=1, axis2=2).T
     require_finite("CKA", self_similarity, [f"{tap}/head{head}" for head in range(heads)] + layers)
+    # Sums of the heads of each subset, followed by the layers as they are.
     add = block_diag(members, np.eye(len(layers)))
     names = [f"{tap}/{order}{size + 1}" for order in ORDERS for size in range(heads)] + layers
     value, stderr = similarity(add @ hsic @ add.T, add @ squares, names)

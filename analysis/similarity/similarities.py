@@ -125,7 +125,8 @@ def similarities(
     selected = _chosen(measures, tokens)
     models = (features_x,) if features_y is None else (features_x, features_y)
     grids = [token_grid_of(features) for features in models]
-    layers = []  # of each model, which show in its taps
+    # The names of each model's layers, which the step finds in the taps when it is traced.
+    layers = []
     names = [measure.name for measure in selected]
 
     def places() -> Places:

@@ -271,15 +271,17 @@ def scorecard(
     assignment: dict[str, Any] = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
     assignment |= {"untrained": untrained, "noise": noise, "block": block, **(others or {})}
     values = {**results, **{f"accuracy.{name}": facts for name, facts in (accuracy or {}).items()}}
-    rows = []
+    claim_results = []
     for figure in all_figures():
         for claim in figure.claims:
             nulls = _untrained_estimates(claim, assignment, copies, values)
             measured = _measured(claim, assignment, values)
             measured = _learned(claim, measured, nulls)
             permuted = _of_permuted_images(claim, assignment, values)
-            rows.append(_result(figure, claim, assignment, measured, nulls, permuted=permuted))
-    return rows
+            claim_results.append(
+                _result(figure, claim, assignment, measured, nulls, permuted=permuted)
+            )
+    return claim_results
 
 
 def evaluate(
@@ -300,7 +302,7 @@ def evaluate(
     values = results | {
         f"accuracy.{m.slug}": (*m.accuracy, m.correct, classes) for m in models if m.accuracy
     }
-    rows = []
+    claim_results = []
     for figure in figures:
         absent = missing_data(figure.select(models)[0], data) if data and figure.claims else []
         not_measured = " ".join(dict.fromkeys(filter(None, absent)))
@@ -333,8 +335,8 @@ def evaluate(
                 several = len(measured) > 1
                 permuted = _of_permuted_images(claim, assignment, values)
                 facts = own_nulls, names, several, permuted
-                rows.append(_result(figure, claim, assignment, each, *facts))
-    return rows
+                claim_results.append(_result(figure, claim, assignment, each, *facts))
+    return claim_results
 
 
 def untrained_measurements(
@@ -526,7 +528,7 @@ def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, St
     }
     present = [role for role in arms if candidates[role]]
     sets_of_models = []
-    # Where a part cannot be played it is not measured, whichever models play the others.
+    # If a role has no candidate, the claim is not measured: one set of models of the others serves.
     combinations = product(*(candidates[role] for role in present))
     for combination in combinations if present == arms else [next(combinations)]:
         by_role = dict(zip(present, combination, strict=True))

@@ -72,7 +72,10 @@ class Measurement:
     def identity(self) -> str:
         """`fingerprint` of what it is, of which models: all but its data and its code."""
         parameters = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
-        del parameters["call"], parameters["declared_call"]  # words
+        del (
+            parameters["call"],
+            parameters["declared_call"],
+        )  # printed in reports, and change nothing
         inputs = [
             source if source is DATA else source.identity for source in parameters.pop("inputs")
         ]
@@ -83,7 +86,7 @@ class Measurement:
     def structure(self) -> str:
         """`fingerprint` of what it computes: equal for measurements of a model and its copies."""
         parameters = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
-        del parameters["call"], parameters["models"]
+        del parameters["call"], parameters["models"]  # models count by their architectures
         analysis = parameters.pop("name").partition(".")[0]
         inputs = [
             source if source is DATA else source.structure for source in parameters.pop("inputs")

@@ -40,7 +40,7 @@ CORRUPT = (
     zipfile.BadZipFile,  # the structure of a zip, and the checksum of a member
     zlib.error,  # compressed data that are not
 )
-# As many bytes as an array may span, and no more than NumPy can index.
+# The most bytes that an array may span, which NumPy can index, and the most axes.
 MOST_BYTES = 2**48
 MOST_AXES = 32
 # NumPy writes about 120 bytes for any array of numbers. Short enough to be parsed at no risk.

@@ -142,7 +142,8 @@ def _vit_blocks(tensors: Tensors, width: int, config: Config, kind: str) -> Weig
 
 def _pooler_map(tensors: Tensors, width: int, config: Config, options: LoadOptions) -> WeightMap:
     """The layer of tanh on the class token of a model without a head, which goes with a new one."""
-    # That of an I-JEPA would read its first patch, and is refused as any other tensor.
+    # Without a class token, as in an I-JEPA, the layer would read the first patch: its tensors are
+    # not read here, and so are refused as any unknown ones.
     if "pooler.dense.bias" not in tensors or "embeddings.cls_token" not in tensors:
         return WeightMap()
     if options.num_classes is not None:
@@ -342,7 +343,8 @@ def convert_siglip(folder: Folder, options: LoadOptions) -> Conversion:
 TABLE = "relative_position_bias.relative_position_bias_table"
 BEIT_BLOCK = VIT_BLOCK.replace("key    linear", "key    kernel")
 BEIT_SCALES = "lambda_1 attention_scale same D\nlambda_2 mlp_scale same D"
-# That of masked patches, indices that follow from the size, and heads that predict visual tokens.
+# The token of masked patches, indices that follow from the size, and heads that predict visual
+# tokens.
 BEIT_UNUSED = ("*embeddings.mask_token", "*relative_position_index", "lm_head.*")
 
 

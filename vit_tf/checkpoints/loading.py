@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 Read = TypeVar("Read")
 # An image processor's size is at most so many times that of the weights: its file could say any.
 LARGEST_RESIZE = 8
-# In this order, as some have all names of others.
+# The first family that recognises a file reads it: some have all names of tensors of others, and
+# come before them.
 FAMILIES = timm.FAMILIES + open_clip.FAMILIES + google.FAMILIES
 # Models that no class here computes, though their files have names of these families: what they do
 # otherwise, and a pattern of their tensors' names, sorted and with a line for each.
@@ -189,6 +190,7 @@ def load_pretrained(
             raise ValueError(
                 f"Expected {number} to be at least {least}. Received: {number}={value!r}"
             )
+    # Unknown words raise before a file is fetched.
     if positions is not None:
         lookup("positions", positions, METHODS)
     if activation is not None:
@@ -340,7 +342,8 @@ def _convert_family(
     config = configs.read_timm_config(archive.config)
     options = dataclasses.replace(options, config=config)
     if options.activation is None:
-        # That of the training, which a CLIP's name has, unless it is an argument of its own.
+        # The activation of the training, which follows from the name of a CLIP, unless the
+        # configuration has it as an argument.
         activation = config["activation"] if config["explicit"] else None
         if "_clip_" in str(archive.config["architecture"]) and activation is None:
             images = archive.config["pretrained_cfg"]

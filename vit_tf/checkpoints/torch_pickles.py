@@ -49,7 +49,7 @@ STORAGE = re.compile(r"torch(?:\.storage|\.cuda)?\.(\w+Storage)")
 LARGEST = 2**63 - 1
 # The key that holds the tensors of a file, if any, and these by their names.
 TensorsOfFile: TypeAlias = tuple[str | None, dict[str, "Tensor"]]
-# As many axes as a tensor of PyTorch has at most.
+# The most axes that a tensor of PyTorch may have.
 MOST_AXES = 64
 
 

@@ -679,7 +679,7 @@ def embedding_map(
         patches = Transform({position_name: shape}, grid.spatial)
         weights = {"embedding/prefix": both, "embedding/positions": patches}
         return mapping | WeightMap({"class_position": False}, weights)
-    # That of a class token which the file lacks, or keeps free of positions, is left out.
+    # No position is kept for a class token that the file lacks, or adds no position to.
     positions = len(tokens.new) if prefix is None else min(len(first), grid.prefix)
     fit = partial(fit_positions, grid=grid, prefix=positions)
     arguments = {"class_position": bool(positions)} if prefix or tokens.new else {}

@@ -51,7 +51,7 @@ from vit_tf.data.tfds import prepared_in
 Members: TypeAlias = tuple[np.ndarray, np.ndarray]
 # TensorFlow decodes files of these names; others may be animated, transparent or of rare kinds.
 TENSORFLOW_SUFFIXES = (b".png", b".jpg", b".jpeg")
-# So many images that are to share a size are measured ahead, all others when they are met.
+# Of images that must share a size, so many are measured ahead, and all others when decoded.
 MEASURED = 100
 
 
@@ -191,7 +191,7 @@ def _size(path: str) -> tuple[int, int]:
         return (width, height) if sideways else (height, width)
 
 
-# In lower case; folders may be written in any.
+# In lower case, in which the names of folders are compared.
 SPLIT_FOLDERS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation"), "validation"),

@@ -66,11 +66,14 @@ ORIENTATION = 0x0112  # the tag of EXIF
 XMP_ORIENTATION = r"\A\C*?tiff:Orientation(?:=\"|>)([0-9])\C*\z"
 
 
-@tf.autograph.experimental.do_not_convert  # which would take seconds, for conditions of Python
+# No `if` here has a tensor as its condition, and AutoGraph would need seconds to find none.
+@tf.autograph.experimental.do_not_convert
 def decode(contents: tf.Tensor, window: Window | None = None, upright: bool = True) -> tf.Tensor:
-    """The image of `pixels`, or a window of it, in the graph, which raises where it cannot."""
-    # Bit for bit but for JPEG in CMYK, which is within one of 255 levels. `window` is a function of
-    # height and width to (top, left, height, width).
+    """The image of `pixels`, or a window of it, in the graph, which raises where it cannot.
+
+    It is equal bit for bit, but for JPEG in CMYK, which is within one of 255 levels. `window` is a
+    function of height and width to (top, left, height, width).
+    """
     # Conditions side by side, since one within another is slow in TensorFlow.
     is_jpeg = tf.io.is_jpeg(contents)
     shape = tf.cond(
@@ -267,7 +270,7 @@ def _on_white(image: tf.Tensor) -> tf.Tensor:
 def _exif_and_xmp(contents: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The bytes of EXIF in a JPEG or PNG, int32, or none; and the text that may hold XMP."""
     text = tf.strings.substr(contents, 0, tf.where(is_jpeg, HEAD, -1))
-    # In a PNG it has its own chunk, or is in ImageMagick's.
+    # In a PNG, EXIF has its own chunk, or is in a text chunk that ImageMagick writes.
     in_jpeg, has_block = _behind(text, r"Exif\x00\x00")
     in_png, has_chunk = _behind(text, "eXIf")
     is_plain = tf.where(is_jpeg, has_block, has_chunk)

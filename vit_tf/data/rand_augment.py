@@ -28,11 +28,11 @@ class RandAugment:
     magnitude_stddev: float = 0.15  # by which each draw of it differs
     augmentations_per_image: int = 3
     rate: float = 10 / 11  # at which an operation is done
-    # What moves in is black with the 14 of "torchvision", grey with the 16 of "tpu".
+    # What moves into an image is black with the 14 of "torchvision", grey with the 16 of "tpu".
     operations: str = "torchvision"
 
     def __post_init__(self) -> None:
-        lookup("operations", self.operations, OPERATIONS)
+        lookup("operations", self.operations, OPERATIONS)  # an unknown one raises
         shares = 0 <= self.magnitude <= self.largest and 0 <= self.rate <= 1
         count = self.augmentations_per_image
         if not (shares and isinstance(count, int) and count > 0 and self.magnitude_stddev >= 0):
@@ -74,6 +74,7 @@ class RandAugment:
                 partial(step, *arguments, *([centres[place]] if step is cutout else []))
                 for step in steps.values()
             ]
+            # The number -1 is that of no branch, for which the last is taken: no operation.
             changed = tf.switch_case(numbers[place], [*branches, lambda image=image: image])
             image = tf.ensure_shape(changed, image.shape)
         return image

@@ -74,6 +74,7 @@ def read_batches(
     else:
         items = source.read(split, indices)
     decoder = source.decoder(items, framing.num_channels)
+    # Nothing fits into -1 bytes: then nothing is kept.
     may_cache = keep and (seed is None or len(indices) <= CACHE_EXAMPLES)
     examples, decoders, can_map_images = _plan(
         source,
@@ -99,15 +100,16 @@ def read_batches(
     batches = batches if worker is None else as_shard(batches, worker)
 
     def build(image_map: ImageMap | None) -> ResumableDataset:
-        random = []
+        draws_and_seeds = []
         if area and isinstance(framing, Framing):
-            random.append((framing.draw, seeds_of_batches(seed)))
+            draws_and_seeds.append((framing.draw, seeds_of_batches(seed)))
         if image_map:
-            random.append((image_map.draw, image_map.seeds))
+            draws_and_seeds.append((image_map.draw, image_map.seeds))
 
         def finish(prepare: DecodeBatch, batch: tuple, *seeds: tf.Tensor) -> tuple:
             count = tf.size(batch[1])
-            drawn = tuple(draw(count, seed) for (draw, _), seed in zip(random, seeds, strict=True))
+            pairs = zip(draws_and_seeds, seeds, strict=True)
+            drawn = tuple(draw(count, seed) for (draw, _), seed in pairs)
             return prepare(*batch, drawn, image_map)
 
         def make(batches: tf.data.Dataset, *seeds: tf.data.Dataset) -> tf.data.Dataset:
@@ -116,7 +118,9 @@ def read_batches(
             finished = tried.map(_raise_problems)
             return divided_by_batch(without_autotune(finished)).prefetch(tf.data.AUTOTUNE)
 
-        return ResumableDataset.from_sources(make, batches, *(seeds for _, seeds in random))
+        return ResumableDataset.from_sources(
+            make, batches, *(seeds for _, seeds in draws_and_seeds)
+        )
 
     return _mappable(build) if can_map_images else build(None)
 
@@ -209,20 +213,22 @@ def _plan(
     cache_bytes: int,
     repeats: int,
 ) -> tuple[tf.data.Dataset, list[DecodeBatch], bool]:
-    """What is kept in memory, up to `cache_bytes`, and what is left to do with a batch of it."""
-    # Shuffled examples; functions for `_tried` of a batch of them, of what was drawn and of an
-    # `ImageMap` or None; and whether these make the images one by one, so that they can map them.
+    """What is kept in memory, up to `cache_bytes`, and what is left to do with a batch of it.
+
+    Returns shuffled examples; functions for `_tried` of a batch of them, of what was drawn and of
+    an `ImageMap` or None; and whether these make the images one by one, so that they can map them.
+    """
     spec = _shared_spec(decoder, items, native_size)
     resized = framing.spec.shape.num_elements() * tf.float32.size
     cost = np.prod(spec.shape) * spec.dtype.size if spec else np.inf
     # Larger images than those asked for are kept only where they are cropped anew in each epoch.
-    as_they_are = framing.area or cost <= resized or count * resized > cache_bytes
+    keeps_native_size = framing.area or cost <= resized or count * resized > cache_bytes
 
     def shuffle(examples: tf.data.Dataset, buffer: int) -> tf.data.Dataset:
         examples = examples if seed is None else examples.shuffle(buffer, seed=seed)
         return _repeated(examples, count, repeats)
 
-    if as_they_are and count * cost <= cache_bytes:
+    if keeps_native_size and count * cost <= cache_bytes:
 
         def frame(
             images: tf.Tensor,

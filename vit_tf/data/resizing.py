@@ -74,7 +74,7 @@ def _in_aspect(images: tf.Tensor, size: tuple[int, int], aspect: str) -> tf.Tens
         fit = tf.clip_by_value(fit, 1, native_size)
         start = (native_size - fit) // 2
         return images[:, start[0] : start[0] + fit[0], start[1] : start[1] + fit[1]]
-    # As many rows or columns on both sides.
+    # Both sides get the same margin: an odd number of missing rows is padded by one less.
     margins = (tf.maximum(fit, native_size) - native_size) // 2
     margins = tf.pad(tf.stack([margins, margins], axis=1), [[1, 1], [0, 0]])
     return tf.pad(images, margins)
@@ -155,7 +155,7 @@ def _centre(
     half = {"even": tf.round, "down": tf.floor}[preprocessing.crop_rounding]
     start = half(tf.cast(resized - tf.constant(size), tf.float32) / 2)
     if preprocessing.interpolation == "nearest":
-        # Which has no kernel: the whole image is resized, then cut.
+        # The kernel below has no "nearest": the whole image is resized, then cut.
         whole = tf.cast(
             tf.raw_ops.ResizeNearestNeighbor(images=images, size=resized, half_pixel_centers=True),
             tf.float32,

@@ -278,7 +278,7 @@ SIDE = 64
 # Many to train on, so that minutes of training show no image often.
 NUM_EXAMPLES = {"train": 20_000, "test": 1000}
 SEED = 0
-# Where the numbers of each split's scenes start.
+# The number of each split's first scene: a number stands for one scene, which is in one split.
 FIRST = {"train": 0, "test": NUM_EXAMPLES["train"]}
 
 

@@ -26,7 +26,8 @@ Strategy: TypeAlias = tf.distribute.Strategy | jax_devices.DataParallelStrategy
 TPU_STEPS = 50
 # Seconds without a sign of life after which a worker is dead, and to wait for all to start.
 HEARTBEAT, START = 20, 600
-# The strategy of this process, if it is one of several, its index and their number.
+# Filled by `multiworker_strategy`: the strategy of this process, and its index and the number of
+# processes. Both are empty where it trains alone.
 _strategies: list[Any] = []
 _position: list[int] = []
 

@@ -313,14 +313,14 @@ class Execution(TorchFunctionMode):
         for residual in self._residuals:
             residual.attends = True
         shape, size = value.shape, self._batch_size
-        heads = value
+        by_head = value
         if value.dim() == 3 and size and shape[0] % size == 0:
-            heads = value.reshape(size, -1, *shape[1:])
+            by_head = value.reshape(size, -1, *shape[1:])
         path = self._attention_path()
         site = f"{self._residuals[-1].path}/attention" if self._residuals else path
         self.attention_sites.setdefault(path, f"{site}/weights")
-        result = self.named(f"{site}/{what}", heads)
-        return value if result is heads else result.reshape(shape)
+        result = self.named(f"{site}/{what}", by_head)
+        return value if result is by_head else result.reshape(shape)
 
     def _attention_path(self) -> str:
         """The submodule that attends: not a softmax or dropout inside it."""

@@ -110,6 +110,7 @@ def majority_accuracy(
     parts = shard_of_worker(train).take(most), shard_of_worker(test)
     for count, dataset in zip(counts, parts, strict=True):
         for labels in dataset.map(lambda _, labels: labels).as_numpy_iterator():
+            # In place, and so in `counts` too.
             count += np.bincount(labels.ravel(), minlength=num_classes)
     of_train, of_test = sum_of_workers(np.array(counts))
     return float(of_test[np.argmax(of_train)] / of_test.sum())
@@ -121,9 +122,11 @@ def match_classes(
     names: Sequence[str],
     allow_others: bool = False,
 ) -> np.ndarray:
-    """The model's class of each class of the data: int32 array (class of the data,)."""
-    # With `allow_others`, data of other classes or another order are matched by name if the model
-    # has all of the names, otherwise by position.
+    """The model's class of each class of the data: int32 array (class of the data,).
+
+    With `allow_others`, data of other classes or another order are matched by name if the model has
+    all of the names, otherwise by position.
+    """
     names = tuple(names)
     same = len(names) == num_classes if own is None else tuple(own) == names
     if own is not None and not same and allow_others and set(names) <= set(own):

@@ -106,7 +106,7 @@ class Recipe:
         expect(in_run, "warmup_epochs", f"None or in [0, epochs={self.epochs})", self)
         alone = self.warmup_steps is None or warmup is None
         expect(alone, "warmup_steps", "None or >= 0 without warmup_epochs", self)
-        lookup("optimizer", name, OPTIMIZERS)
+        lookup("optimizer", name, OPTIMIZERS)  # an unknown one raises
         without = self.momentum is None or name != "adamw"
         expect(without, "momentum", "None for optimizer='adamw'", self)
         for field in ("epsilon", "layer_decay"):
@@ -240,7 +240,7 @@ SCHEDULES = ("cosine", "linear", "staircase", "short_staircase", "upstream_stair
 
 def check_fields(recipe: "Recipe | FineTuning") -> None:
     """Raises a `ValueError` for a field of a recipe that is out of its range."""
-    lookup("schedule", recipe.schedule, dict.fromkeys(SCHEDULES))
+    lookup("schedule", recipe.schedule, dict.fromkeys(SCHEDULES))  # an unknown one raises
     for field in dataclasses.fields(recipe):
         value, expected = getattr(recipe, field.name), EXPECTED.get(field.name)
         optional = type(None) in typing.get_args(field.type)

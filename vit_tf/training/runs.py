@@ -312,7 +312,7 @@ def _built(model: keras.Model, spec: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        del model._maybe_symbolic_build
+        del model._maybe_symbolic_build  # the class' own method is in effect again
 
 
 def _between(batches: Any, step: int, last: int, num_batches: int) -> tf.data.Dataset:
