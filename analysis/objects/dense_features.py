@@ -42,8 +42,9 @@ def dense_size(height: int, width: int, size: int, patch: int) -> tuple[int, int
     of the patch size that best preserves the aspect ratio (Walmer et al. 2023, appendix B.4). If
     two multiples are equally good, the larger one is used. The code of Walmer et al. uses the
     largest multiple that does not exceed the exact length, which may be one patch shorter. To get
-    their sizes, resize the images beforehand: `dense_features` does not change an image whose
-    shorter side is twice the input size and whose longer side is a multiple of the patch size.
+    the sizes of Walmer et al., resize the images beforehand: `dense_features` does not change an
+    image whose shorter side is twice the input size and whose longer side is a multiple of the
+    patch size.
 
     Args:
         height, width: size of the image, in pixels.
@@ -99,8 +100,8 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
     B.4). Prefix tokens are left out, because each window has its own prefix tokens.
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
-            holds its tokens or its feature map, which must have the positions of the grid.
+        features: a model, or a callable from images to `{layer: tensor}`. A tensor holds either
+            tokens at the positions of `grid` or a feature map with the rows and columns of `grid`.
         images: array of shape (example, height, width, channel), or a batched `tf.data.Dataset`.
             All images must have the same size, but any size is allowed. Pixel values are normalised
             as the model expects.
@@ -111,8 +112,8 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
         dict from layer to a float32 array of shape (example, row, column, channel).
 
     Raises:
-        ValueError: if there is no grid or it is not square, if the size of the images is unknown,
-            or if the positions of a layer are not those of the grid.
+        ValueError: if there is no grid or the grid is not square, if the size of the images is
+            unknown, or if a layer does not have the positions of the grid.
 
     Examples:
         >>> maps = analysis.dense_features(vit, images[:2], layers="norm")

@@ -131,17 +131,17 @@ def correct_keypoints(
 ) -> dict[str, tuple[float, float]]:
     """Percentage of correct keypoints (PCK) of each category, as a fraction.
 
-    With `threshold="image"`, a keypoint is correct if its distance is at most `reach` pixels. This
-    limit is the same for all images. With `threshold="box"`, the limit is relative to the longer
-    side of the object's bounding box in the target image:
+    With `threshold="image"`, a predicted keypoint is correct if its distance from the true keypoint
+    is at most `reach` pixels. This limit is the same for all images. With `threshold="box"`, the
+    limit is relative to the longer side of the object's bounding box in the target image:
 
         distance <= reach * max(bottom - top, right - left)
 
     Published results for SPair-71k, including those of Walmer et al. 2023, use the bounding box.
 
     Args:
-        distances: distances in pixels, array of shape (pair, point). Pairs with fewer points are
-            filled up with NaN.
+        distances: distances in pixels, array of shape (pair, point). If a pair has fewer points
+            than other pairs, its row ends in NaN.
         categories: the category of each pair, array of shape (pair,).
         reach: largest distance of a correct keypoint. It is in pixels for `"image"`, and a fraction
             of the longer side of the box for `"box"`.
@@ -225,8 +225,8 @@ def keypoint_correspondence(
     size are neither resized nor padded.)
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
-            holds its tokens or its feature map, which must have the positions of the grid.
+        features: a model, or a callable from images to `{layer: tensor}`. A tensor holds either
+            tokens at the positions of `grid` or a feature map with the rows and columns of `grid`.
         pairs: list of dicts, one per pair of images. `category` is a name. `source` and `target`
             are normalised images of shape (height, width, channel), of any size. `source_points`
             and `target_points` are arrays of shape (point, 2). Both arrays hold the (row, column)
@@ -251,9 +251,8 @@ def keypoint_correspondence(
 
     Raises:
         ValueError: if there are no pairs, if a pair has no points or a point outside its image, or
-            if a box is missing or empty. It is also raised if the grid is not square, if the
-            positions of a layer are not those of the grid, or if `threshold` or `similarity` is
-            unknown.
+            if a box is missing or empty. It is also raised if the grid is not square, if a layer
+            does not have the positions of the grid, or if `threshold` or `similarity` is unknown.
 
     Examples:
         >>> pairs = vit_tf.data.load_shape_pairs(4, image_size=32)

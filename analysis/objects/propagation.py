@@ -147,7 +147,7 @@ def write_masks(folder: str | os.PathLike, masks: np.ndarray) -> None:
         None. One file for each frame is written.
 
     Raises:
-        ValueError: if `masks` has another shape, or values outside 0 to 255.
+        ValueError: if `masks` does not have three axes, or has values outside 0 to 255.
 
     Examples:
         >>> masks = np.zeros((2, 32, 32), np.uint8)
@@ -407,8 +407,8 @@ def label_propagation(
     `follow_masks` returns the masks themselves.
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}`. The tensor of a layer
-            holds its tokens or its feature map, which must have the positions of the grid.
+        features: a model, or a callable from images to `{layer: tensor}`. A tensor holds either
+            tokens at the positions of `grid` or a feature map with the rows and columns of `grid`.
         videos: iterable of pairs (frames, masks), which is read once. `frames` are normalised
             images of shape (frame, height, width, channel). `masks` are int index masks of shape
             (frame, height, width). Mask values are 0 for the background, 1, 2, ... for objects, and

@@ -179,10 +179,10 @@ def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
     Michel et al. 2019 count the heads of language models whose removal causes no statistically
     significant loss. This count depends on the number of examples. Therefore, this package counts
     heads whose removal costs less than a fixed margin, one percentage point. The threshold for
-    their share is 1/2 (most heads). The interval is over images, for all heads of this model. To
-    compute it, the accuracy loss of each head gets its own interval. The lower end of the interval
-    counts the heads whose own interval lies below the margin. The upper end counts the heads whose
-    own interval does not lie above the margin.
+    their share is 1/2 (most heads). The interval of the share is over images, for all heads of this
+    model. It is computed from an interval for the accuracy loss of each head. The lower end of the
+    share counts the heads whose loss interval lies entirely below the margin. The upper end counts
+    the heads whose loss interval does not lie entirely above the margin.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     dims = ("layer", "head")
@@ -219,7 +219,8 @@ def global_heads_matter(effects: xr.Dataset) -> Estimate:
     """Rank correlation between attention distance and head importance.
 
     Spearman's correlation over all heads between two values: the attention distance of a head, and
-    the change of the output when the head is removed. If it is above 0, global heads matter more.
+    the change of the output when the head is removed. If the correlation is above 0, global heads
+    matter more.
     """
     dims = ("layer", "head")
     pairs = [
@@ -253,8 +254,8 @@ def classes_emerge(lens: xr.Dataset) -> Estimate:
     value. The depth is 0 at the first block and 1 at the last block.
 
     The accuracy at the last block is the accuracy of the model itself, so it does not show where
-    classes emerge. The threshold, a quarter of the depth, is a convention. The interval follows
-    from Wilson's interval over images for the accuracy of each block.
+    classes emerge. The threshold of 1/4 for the relative depth is a convention. The interval
+    follows from Wilson's interval over images for the accuracy of each block.
     """
     accuracy = blocks_of(expect_variable(lens, "accuracy", ("layer",))).values
     require_above_chance(accuracy[-1], lens.attrs, "the ViT")

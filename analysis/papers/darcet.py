@@ -77,7 +77,7 @@ def outliers_hold_no_position(roles: xr.Dataset) -> Estimate:
     Accuracy of predicting a token's position from one outlier (high-norm) token minus the accuracy
     from one ordinary token of the same image, averaged over the layers with outlier tokens.
 
-    If all outlier tokens have the same position, a probe predicts this position without their
+    If all outlier tokens have the same position, a probe predicts this position without using their
     content: compare the accuracy with `chance`. The interval is over images.
     """
     return difference_of(roles, POSITION)

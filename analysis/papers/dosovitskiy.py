@@ -223,7 +223,8 @@ def near_positions_are_similar(similarity: xr.DataArray) -> Estimate:
     Rank correlation, over pairs of patches, between the distance of the two patches and the cosine
     similarity of their position embeddings.
 
-    The value is descriptive: it covers all positions of the model, which are not a sample.
+    The value is descriptive and has no confidence interval, because it covers all positions of the
+    model, which are not a sample.
     """
     distance, cosine, _ = _pairs_of_positions(similarity)
     return descriptive(rank_correlation(np.stack([distance, cosine], axis=1)), ALL_POSITIONS)
@@ -238,8 +239,8 @@ def positions_have_rows_and_columns(similarity: xr.DataArray) -> Estimate:
 
     The second similarity is subtracted because positions in a row are also near each other. If no
     two other positions have exactly the same distance, the second similarity is interpolated
-    between the distances that occur. The value is descriptive: it covers all positions of the
-    model, which are not a sample.
+    between the distances that occur. The value is descriptive and has no confidence interval,
+    because it covers all positions of the model, which are not a sample.
     """
     distance, cosine, is_aligned = _pairs_of_positions(similarity)
     means = []

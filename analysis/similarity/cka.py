@@ -169,8 +169,8 @@ def cka(
 
     Args:
         features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`.
-            Without `images`, a dict of precomputed activations, `{layer: array of shape (example,
-            ...)}`.
+            If `images` is not given, `features_x` is a dict from layer to an array of precomputed
+            activations, of shape (example, ...).
         images: as in `vit_tf.analysis`.
         features_y: the second model, or its precomputed activations. By default, the layers of the
             first model are compared with each other.
@@ -354,8 +354,8 @@ def varying_layers(
 def best_matching_layer(similarity: xr.Dataset) -> xr.Dataset:
     """CKA of every layer with the layer of the same name in the other model.
 
-    Use it to compare models trained on different amounts of data (Raghu et al. 2021, section 8,
-    figure 12) or before and after fine-tuning (appendix G, figures G.1 and G.2).
+    Use this function to compare models trained on different amounts of data (Raghu et al. 2021,
+    section 8, figure 12) or before and after fine-tuning (appendix G, figures G.1 and G.2).
 
     Args:
         similarity: result of `cka` for two models, a Dataset with `cka` and `stderr` of shape
@@ -529,8 +529,8 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
         attribute `layers` names the compared tap of each model.
 
     Raises:
-        ValueError: if there are no models, if a model has no grid, or if its last tap is not on the
-            grid. Other errors are as for `cka`.
+        ValueError: if there are no models, if a model has no token grid, or if the last tap of a
+            model is not on its grid. Other errors are as for `cka`.
 
     Examples:
         >>> similarity = analysis.last_layer_cka({"ViT": vit, "BiT": bit}, images)

@@ -42,12 +42,13 @@ def cka_sensitivity(
     `K` and `L` are the centred kernels of two layers. HSIC is summed over minibatches, as in `cka`.
     The other symbols are:
 
-    * `S`: the images of each batch with the largest `sum_j K_ij^2`, and the images with the largest
-      `sum_j L_ij^2`. Each of these two groups is the share `fraction` of the images of the batch.
-    * `K_1` and `L_1`: the kernels of the first principal component of the two layers in a batch.
+    * `S`: two groups of images of each batch. The first group has the largest `sum_j K_ij^2`, and
+      the second group has the largest `sum_j L_ij^2`. Each group is the fraction `fraction` of the
+      batch.
+    * `K_1` and `L_1`: the kernels of the first principal components of the two layers in a batch.
     * `P`: the centred linear kernel of the pixels. `K` and `L` are regressed on `P`.
 
-    Three papers show why these parts matter:
+    Three papers show why a few images, the first principal component and the pixels matter:
 
     * If a few images are moved far away, CKA can take almost any value, although all other
       distances stay the same (Davari et al. 2022, https://arxiv.org/abs/2210.16156).
@@ -57,10 +58,10 @@ def cka_sensitivity(
       https://arxiv.org/abs/2202.00095).
 
     Args:
-        features_x, images, features_y: as for `cka`. With precomputed activations and no images,
-            there are no pixels, and the part `"pixels"` is NaN.
-        fraction: fraction of the images of a batch that each of the two layers contributes to `S`.
-            Each layer contributes at least one image.
+        features_x, images, features_y: as for `cka`. If activations are precomputed and no images
+            are given, the part `"pixels"` is NaN, because there are no pixels.
+        fraction: fraction of the images of a batch that each of the two layers selects for the part
+            `"images"` (the set `S`). Each layer selects at least one image.
         unbiased: whether to use the unbiased HSIC. If False, the centred kernels keep their
             diagonals (Kornblith et al. 2019), and CKA is larger for smaller batches.
 
@@ -69,7 +70,7 @@ def cka_sensitivity(
         three more variables, of shape (part, layer_x, layer_y). The parts are `"images"`,
         `"component"` and `"pixels"`.
 
-        * `share`: the part's share of the numerator of CKA.
+        * `share`: share of the numerator of CKA that is due to the part.
         * `without`: CKA without the part. For the parts `"component"` and `"pixels"`, `without` is
           0 if nothing remains of a layer, for example if the layer is a rotation of the pixels.
           Like any unbiased CKA, `without` may lie outside [-1, 1].

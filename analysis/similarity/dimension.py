@@ -46,10 +46,10 @@ def intrinsic_dimension(
     `d`-dimensional Gaussian with equal variances have a participation ratio of about `d n / (n +
     d)`. Compare models on equally many images.
 
-    TwoNN is the maximum-likelihood estimate of `d`. The paper leaves out the tenth of the images
-    with the largest ratios `r2 / r1`. This function keeps these images as censored observations:
-    the estimate uses the fact that their ratios are larger than those of the other images, but not
-    the values of these ratios.
+    TwoNN is the maximum-likelihood estimate of `d`. Facco et al. 2017 leave out the tenth of the
+    images with the largest ratios `r2 / r1`. This function keeps these images as censored
+    observations: the estimate uses only the fact that their ratios are larger than the ratios of
+    all other images, not the exact values.
 
     Args:
         features, images, tokens: as in `vit_tf.analysis`.
@@ -61,10 +61,10 @@ def intrinsic_dimension(
         * `dimension` and `stderr`, of shape (measure, layer): the values and their standard errors,
           computed from `leave_one_out` by the jackknife.
         * `leave_one_out`, of shape (batch, measure, layer): the values without each of 10 groups of
-          images. It allows paired comparisons of models. For the participation ratio and the
-          effective rank, these values are first-order approximations.
-        * The attribute `duplicates` is the largest number of images, over all layers, whose
-          features equal those of another image. TwoNN leaves such images out.
+          images, for paired comparisons of models. For the participation ratio and the effective
+          rank, `leave_one_out` is a first-order approximation.
+        * The attribute `duplicates` counts the images whose features equal the features of another
+          image, in the layer with the most such images. TwoNN leaves these images out.
 
     Raises:
         ValueError: if there are fewer than 20 images, if activations are not finite, or if a layer

@@ -145,11 +145,11 @@ class FormationRecorder(Recorder):
     one `l2`).
 
     The callback stores kernels of the images, not weights. A record costs one forward pass over the
-    images, which is compiled once per `fit`. If the optimizer keeps a moving average of the
-    weights, the weights without averaging are measured.
+    images. The forward pass is compiled once per `fit`. If the optimizer keeps a moving average of
+    the weights, the weights without averaging are measured.
 
-    With a folder, a killed run can resume: `formation-state/` holds the two latest records. Put
-    this callback before the callback that saves the weights. A killed run may then have weights
+    If `folder` is given, a killed run can resume: `formation-state/` holds the two latest records.
+    Put this callback before the callback that saves the weights. A killed run may then have weights
     that are one epoch older than the last record. Such a run can still resume. With several
     workers, only the first one writes.
 
@@ -172,10 +172,10 @@ class FormationRecorder(Recorder):
 
     Raises:
         ValueError: if `every` or `l2` is out of range, if a batch has fewer than 4 images, or if a
-            label is outside the classes. During training, the error is raised if `features` is
-            neither of the two callables described above, if it belongs to another model, or if a
-            layer is constant or not finite. It is also raised if the records in `folder` belong to
-            other images or to a later epoch.
+            label is outside the classes. During training, the error is raised if `features` has
+            neither of the two forms described under `features`, if it does not belong to the model
+            being trained, or if a layer is constant or not finite. It is also raised if the records
+            in `folder` belong to other images or to a later epoch.
     """
 
     def __init__(

@@ -53,8 +53,8 @@ def head_similarity(
     Two values are computed for each subset of heads (Raghu et al. 2021, section 5, figure 5). The
     first is the minibatch CKA, as in `cka`, between the outputs of these heads at all tokens and
     each layer of the other model. The second is the mean attention distance of these heads. The
-    linear kernel of a subset is the sum of the kernels of its heads, so the HSIC of every subset
-    follows from the HSIC of single heads:
+    linear kernel of a subset is the sum of the kernels of its heads, so the HSIC of two subsets S
+    and T follows from the HSIC of single heads:
 
         HSIC(S, T) = sum over s in S and t in T of HSIC(s, t)
 

@@ -44,8 +44,8 @@ def localization(
     `constant_patches` counts such patches.
 
     A float32 kernel of shape (example, example) is kept in memory for each token of each layer and
-    for each patch. The 12 x 197 + 196 kernels of a ViT-B/16 need 168 MB for batches of 128 images.
-    Select fewer `tokens` for larger batches.
+    for each patch. For example, a ViT-B/16 with 12 layers of 197 tokens and 196 patches needs 168
+    MB in batches of 128 images. Select fewer `tokens` for larger batches.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}`. A tensor has the shape
@@ -61,8 +61,8 @@ def localization(
         coordinates are NaN for prefix tokens.
 
         With several batches, standard errors over images can be computed from two attributes. Both
-        attributes are lists with one value for each batch. This value is computed for the last
-        layer, from all batches except this one.
+        attributes describe the last layer. They are lists with one value for each batch, computed
+        from all other batches.
 
         * `own_share_without_batch`: share of tokens whose most similar patch is their own.
         * `rank_without_batch`: share of other patches with a lower CKA than the token's own patch,

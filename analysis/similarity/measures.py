@@ -273,7 +273,7 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
 
         k(a, b) = exp(-|a - b|^2 / (2 sigma^2)),    sigma = bandwidth * median |a - b|
 
-    The median is taken over all pairs of different images in the batch (Kornblith et al. 2019,
+    The median distance is over all pairs of different images in the batch (Kornblith et al. 2019,
     section 3, "kernel selection"). HSIC is unbiased and summed over batches, as in `cka`. Values
     are not clamped. For large bandwidths, the values approach the CKA of linear kernels.
 
@@ -433,9 +433,9 @@ def cca() -> Measure:
 
         rho_1, rho_2, ... = singular values of Q_X' Q_Y,    value = mean of the min(d_X, d_Y) first
 
-    Here, Q is an orthonormal basis of the space that the columns of the centred features span. The
-    number of its directions is d. Directions whose variance is at most 1e-10 of the largest
-    variance do not count (Hotelling 1936; Kornblith et al. 2019, section 3.2). Values are averaged
+    Here, Q is an orthonormal basis of the space that the columns of the centred features span, and
+    d is the number of directions in Q. Directions whose variance is at most 1e-10 of the largest
+    variance are left out (Hotelling 1936; Kornblith et al. 2019, section 3.2). Values are averaged
     over batches.
 
     Values range from 0 to 1, as for `svcca`. The value is NaN if d_X + d_Y exceeds n - 1 in batches
@@ -473,9 +473,9 @@ def pwcca() -> Measure:
     also NaN for layers with more than 4096 channels, because such layers would need batches of more
     than 4096 images. The measure is invariant to every invertible linear map of `layer_y`, and to
     isotropic scaling and translation of both layers. It is not invariant to orthogonal maps of
-    `layer_x`, since the weights depend on its channels. For batches of n images and layers of c
-    channels, memory grows as n^2 + n c for each layer, and time grows as n^3 + n^2 c for each pair
-    of layers.
+    `layer_x`, since the weights depend on the channels of `layer_x`. For batches of n images and
+    layers of c channels, memory grows as n^2 + n c for each layer, and time grows as n^3 + n^2 c
+    for each pair of layers.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -650,7 +650,7 @@ def rsa(correlation: str = "pearson") -> Measure:
         A `Measure` for `similarities(..., measures=[...])`.
 
     Raises:
-        ValueError: for an unknown correlation.
+        ValueError: if `correlation` is unknown.
 
     Examples:
         >>> measure = analysis.rsa("spearman")
@@ -735,18 +735,18 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
 
         R^2 = 1 - sum_f |Y_f - mean - (X_f - mean) W_f|^2 / sum_f |Y_f - mean|^2
 
-    For each fold f, W_f and the means are fitted on the images of the batch that are not in fold f.
-    Image i of a batch is in fold i modulo `folds`. The penalty of the ridge regression is `l2`
-    times the mean squared length of the centred features of these images (Schrimpf et al. 2018,
-    "Brain-Score"; Kornblith et al. 2019, section 3.1). Sums of squares are added over folds,
-    channels and batches before the ratio is taken. The measure is not symmetric: `layer_x` predicts
-    `layer_y`.
+    For each fold f, the regression weights W_f and the means are fitted on the images of the batch
+    that are not in fold f. Image i of a batch is in fold i modulo `folds`. The penalty of the ridge
+    regression is `l2` times the mean squared length of the centred features of the images that are
+    not in fold f (Schrimpf et al. 2018, "Brain-Score"; Kornblith et al. 2019, section 3.1). Sums of
+    squares are added over folds, channels and batches before the ratio is taken. The measure is not
+    symmetric: `layer_x` predicts `layer_y`.
 
     Values are at most 1 and are not clamped. The value is 0 if the prediction is only as good as
-    the mean of the other images, and negative if it is worse. The measure is invariant to
-    orthogonal maps, isotropic scaling and translation of either layer, but not to other invertible
-    linear maps. For batches of n images, memory grows as n^2 for each layer, whatever its width.
-    Time grows as n^3 for each layer and as n^2 for each pair of layers.
+    the mean of the other images, and negative if the prediction is worse. The measure is invariant
+    to orthogonal maps, isotropic scaling and translation of either layer, but not to other
+    invertible linear maps. For batches of n images, memory grows as n^2 for each layer, whatever
+    its width. Time grows as n^3 for each layer and as n^2 for each pair of layers.
 
     Args:
         l2: strength of the ridge penalty, above 0.
@@ -757,7 +757,7 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
         A `Measure` for `similarities(..., measures=[...])`.
 
     Raises:
-        ValueError: for others.
+        ValueError: if `l2` is not above 0 or `folds` is below 2.
 
     Examples:
         >>> measure = analysis.linear_predictivity(l2=1.0)

@@ -78,8 +78,8 @@ def similarities(
 
     Args:
         features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`.
-            Without `images`, a dict of precomputed activations, `{layer: array of shape (example,
-            ...)}`.
+            If `images` is not given, `features_x` is a dict from layer to an array of precomputed
+            activations, of shape (example, ...).
         images: as in `vit_tf.analysis`.
         features_y: the second model, or its precomputed activations. By default, the layers of the
             first model are compared with each other.
@@ -96,10 +96,10 @@ def similarities(
         * `similarity`, of shape (measure, layer_x, layer_y): the similarities. If a measure is
           undefined for a pair of layers, the value is NaN, and a warning names the reason.
         * `stderr`, of the same shape: the standard error, a jackknife over batches. With a single
-          batch, it is NaN, with a warning.
-        * `disagreement`, of shape (layer_x, layer_y): the largest rank of the pair by any measure
-          minus its smallest rank. Ranks run from 0 (the least similar pair) to 1 (the most similar
-          pair).
+          batch, `stderr` is NaN, with a warning.
+        * `disagreement`, of shape (layer_x, layer_y): for each pair of layers, its largest rank by
+          any measure minus its smallest rank by any measure. Ranks run from 0 (the least similar
+          pair) to 1 (the most similar pair).
         * `invariant`, of shape (measure,): the invariances of each measure, in words.
         * The attribute `settings` holds the settings of the measures. The attribute `remainder`
           counts the examples in a last batch that was too small. The attribute `constant_layers`

@@ -63,8 +63,8 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
         `CLIPVisionEncoder` returns its class token.
 
     Raises:
-        ValueError: if the model is not of one of these classes, or has a feature that `ViT` does
-            not support.
+        ValueError: if the class of the model is not listed under `model`, or if the model has a
+            feature that `ViT` does not support.
     """
     name = type(model).__name__ if type(model).__module__.startswith("keras_hub.") else ""
     backbone = model.backbone if name in TASKS else model

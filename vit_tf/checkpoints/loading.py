@@ -77,10 +77,10 @@ def load(source: str | os.PathLike) -> "Features | Module":
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 
     Args:
-        source: path or name of a model. It is a `.keras` file, the folder of a SavedModel, the
-            folder of a training run (its `model.keras` is opened), a checkpoint that
-            `load_pretrained` can open, a name in `list_pretrained`, or `timm:NAME` for a PyTorch
-            module of timm.
+        source: path or name of a model. A valid path is a `.keras` file, the folder of a
+            SavedModel, the folder of a training run (its `model.keras` is opened), or a checkpoint
+            that `load_pretrained` can open. A valid name is in `list_pretrained`, or has the form
+            `timm:NAME`, for a PyTorch module of timm.
 
     Raises:
         ValueError: if the path does not exist or the name is unknown (the message lists near
@@ -127,8 +127,8 @@ def load_pretrained(
 
     The architecture of a file is inferred from the names and shapes of its tensors. Every tensor of
     the file is loaded, except for tensors whose names belong to a text encoder, a decoder, the
-    state of an optimizer, or a head that is replaced (with the tanh layer before this head). Every
-    weight of the model is loaded, unless it belongs to a new head.
+    state of an optimizer, or a head that is replaced. (A tanh layer before a replaced head is not
+    loaded either.) Every weight of the model is loaded, unless it belongs to a new head.
 
     A known name determines the `preprocessing` of the model. For a folder, the preprocessing comes
     from `preprocessor_config.json` or from timm's `config.json`. Otherwise, the family of the model
@@ -144,22 +144,24 @@ def load_pretrained(
     Args:
         path_or_name: path of a file or folder; a name in `list_pretrained`, whose file is
             downloaded once; or `"hf://owner/name"` for a folder on the Hugging Face hub.
-        num_classes: number of logits. If the file has another number, the model gets a new head,
-            which is initialized with zeros. None keeps the head of the file. If the file has no
-            head, the logits are the pooled token (a CLIP model then has no logits). 0 removes the
-            head, as in timm.
+        num_classes: number of logits. If the head of the file has another number of logits, the
+            model gets a new head, which is initialized with zeros. None keeps the head of the file.
+            If the file has no head, the logits are the pooled token (a CLIP model then has no
+            logits). 0 removes the head, as in timm.
         image_shape: size of the images in pixels, (height, width) or (height, width, channels).
             Position embeddings are resampled to this size by the method `positions`. None keeps the
-            size of the file. (The files of a BiT have no image size. It follows from the name of
-            the checkpoint, or is 224.) A file holds the number of tokens but not the shape of their
-            grid. If the grid of `image_shape` has as many tokens as the file, this grid is used.
-            Otherwise, the grid of the file is assumed to be square.
+            size of the file. (The file of a BiT specifies no image size. The size then follows from
+            the name of the checkpoint, or is 224 if the name does not determine it.) A file holds
+            the number of tokens but not the shape of their grid. If the grid of `image_shape` has
+            as many tokens as the file, this grid is used. Otherwise, the grid of the file is
+            assumed to be square.
         pooling: `"cls"` or `"gap"`, for a ViT or BEiT. None keeps the pooling of the file. With
             `"gap"`, a ViT has no class token, unless its file has registers or already uses
             `"gap"`.
         num_heads: number of attention heads. This argument is required if neither the file nor the
-            size of the model determines the number. Examples are unpublished sizes, and ViT-S,
-            which has 6 heads (12 heads in MoCo-v3).
+            size of the model determines the number. For example, a model of the size of ViT-S has
+            12 heads in MoCo-v3 but 6 heads in other checkpoints. For a size that was never
+            published, the number is not known either.
         positions: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`, as for `vit_tf.at_resolution`.
             None selects the method of the code that the file comes from. For Google's files and for
             the relative positions of a BEiT with timm's names, this method is `"bilinear"`. For

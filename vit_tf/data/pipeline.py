@@ -88,15 +88,15 @@ def load(
         batch_size: number of examples per batch. The last batch may have fewer.
         splits: splits to return, among "train", "validation", "test" and "all" (every example of
             all splits). Only these splits are read. If a data set has training and validation
-            examples but no test examples, its validation examples are used as "test" if that is
+            examples but no test examples, its validation examples are used as "test" if "test" is
             requested. "validation" is then split off from the training examples.
         take: number of examples to keep in each split, or a dict from split to number. The examples
             are drawn at random with the seed. They are balanced over classes if the labels are
             known without reading the images.
         validation: fraction of the train split that is held out if "validation" is requested and
             the data set has no validation split. The held-out examples are stratified by class if
-            the labels are known. Otherwise, the last examples are held out, so that the others can
-            be shuffled across files.
+            the labels are known. Otherwise, the last examples are held out, so that the other
+            examples can be shuffled across files.
         seed: seed of the shuffling, of `take` and of `validation`. The test split does not depend
             on the seed.
         data_dir: folder of the TFDS data. None means the default folder of TFDS.

@@ -25,7 +25,7 @@ class CLIPViT(ImageEncoder):
     A `CLIPViT` differs from a `ViT` in several ways. There is a normalisation layer before the
     first block. Patches are embedded without a bias. GELU has its quick form, and epsilon is 1e-5.
     A linear layer projects the class token to the joint embedding space of images and texts
-    (section 2.4).
+    (Radford et al. 2021, section 2.4).
 
     The model is called on images of shape (example, height, width, channel), with values as
     `preprocessing` produces them. With a head, it returns logits of shape (example, num_classes).

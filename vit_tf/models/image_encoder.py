@@ -144,24 +144,24 @@ def with_text_head(
         logits = scale image / |image| . embeddings^T + bias
 
     CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3) and SigLIP (Zhai et al.
-    2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs of images and texts by this
-    formula. With one text per class, the model is a zero-shot classifier, and every measurement of
-    logits applies to it. For CLIP, probabilities are the softmax over the logits. For SigLIP, each
-    probability is the sigmoid of one logit. The head is saved with the model.
+    2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs of images and texts by the
+    formula above. With one text per class, the model is a zero-shot classifier, and every
+    measurement of logits applies to it. For CLIP, probabilities are the softmax over the logits.
+    For SigLIP, each probability is the sigmoid of one logit. The head is saved with the model.
 
     Args:
         model: a `CLIPViT` or `SigLIPViT`. If the model has a head, the text head replaces it in the
             copy.
         embeddings: text embeddings, an array of shape (text, channel) computed by the text encoder.
             Each row must be normalised to length 1. The rows have the order of the logits.
-        scale: factor of the logits, above 0. It is the exponential of `logit_scale` in the released
-            weights.
+        scale: factor of the logits, above 0. For released weights, the factor is the exponential of
+            `logit_scale`.
         bias: number, or array of shape (text,), that is added to the logits, such as SigLIP's
             `logit_bias`. None means 0.
 
     Raises:
-        ValueError: if the model is of another class, if an array has the wrong shape or values that
-            are not finite, or if a row of `embeddings` does not have length 1.
+        ValueError: if the model is neither a `CLIPViT` nor a `SigLIPViT`, if an array has the wrong
+            shape or values that are not finite, or if a row of `embeddings` does not have length 1.
     """
     if not isinstance(model, ImageEncoder):
         raise ValueError(

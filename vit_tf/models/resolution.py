@@ -105,9 +105,9 @@ def at_resolution(
             support `"dino"`.
 
     Raises:
-        ValueError: if the model is not of one of these classes, if the new size is not a multiple
-            of the patch size, or if the number of channels would change. It is also raised if the
-            number of tokens of a Mixer would change.
+        ValueError: if the class of the model is not listed under `model`, if the new size is not a
+            multiple of the patch size, or if the number of channels would change. It is also raised
+            if the number of tokens of a Mixer would change.
     """
     if not isinstance(model, VisionModel):
         raise ValueError(

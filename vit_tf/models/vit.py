@@ -60,10 +60,10 @@ class ViT(TransformerModel):
             checkpoints were trained with `"gelu_tanh"`, and CLIP with `"quick_gelu"`. `"swiglu"`
             makes a gated MLP with `mlp_dim` channels after the gate (Oquab et al. 2023, DINOv2).
         representation_dim: number of units of a tanh layer between the pooled token and the head
-            (section 3.1). None means no such layer.
+            (Dosovitskiy et al. 2020, section 3.1). None means no such layer.
         stem_units: number of units in each stage of a ResNet stem. The feature map of the stem,
-            instead of the image, is cut into patches (section 3.1, hybrid). `()` means a stem
-            without stages (the root only). None means no stem.
+            instead of the image, is cut into patches (the hybrid of Dosovitskiy et al. 2020,
+            section 3.1). `()` means a stem without stages (the root only). None means no stem.
         preprocessing: `vit_tf.Preprocessing` of the model's images. None means images with values
             in [-1, 1].
         position_type: kind of position embedding. `"learned"` embeddings are weights. `"sincos"`
@@ -78,13 +78,13 @@ class ViT(TransformerModel):
             without its head. None adds neither.
         class_position: whether the class and distillation tokens have position embeddings. They
             have none in DeiT-3 (Touvron et al. 2022).
-        layer_scale: initial value of the factors of LayerScale. These are learned factors for each
-            channel at the end of each branch. The tap `branch` is the scaled branch. None disables
-            LayerScale.
+        layer_scale: initial value of the factors of LayerScale. LayerScale multiplies each channel
+            by a learned factor at the end of each branch. The tap `branch` is the scaled branch.
+            None disables LayerScale.
         epsilon: small constant that all normalisation layers add to the variance.
         key_bias: whether the key projections of the attention have a bias.
-        class_token: whether there is a class token. With None, there is one only if the head uses
-            it.
+        class_token: whether there is a class token. With None, there is a class token only if the
+            head uses it.
         fc_norm: whether the mean of the patch tokens is normalised instead of each token. If True,
             there is a tap `fc_norm` after `pooled`, and no tap `norm`.
 

@@ -150,7 +150,7 @@ def token_set(model: Any, which: str | Sequence[int]) -> list[int]:
 
 
 def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[str]) -> Any:
-    """Features of a model whose values at some taps are replaced while it runs.
+    """Features of a model that runs with the values at some taps replaced.
 
     Everything after an edited tap is computed from the edited value. Everything before the tap is
     unchanged (Vig et al. 2020, https://arxiv.org/abs/2004.12265). For example, the following call
@@ -174,8 +174,8 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
         `Intervened` features, a callable from images to a dict from tap to tensor.
 
     Raises:
-        ValueError: if a pattern matches no tap, or an edit is not callable. The features raise it
-            if an edit returns another shape or dtype.
+        ValueError: if a pattern matches no tap, or an edit is not callable. The returned features
+            raise a ValueError if an edit returns another shape or dtype.
     """
     _require_edits(edits)
     if is_torch_module(model):

@@ -138,9 +138,9 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
 
     The submodel shares the weights of `model` and holds only the layers that its taps need. Models
     of this package have the taps in `model.taps`. In any other Keras model, every nested layer is a
-    tap. Its name is the path of layer names, joined by slashes. If a layer returns several tensors,
-    each of them is a tap, such as `"attention/0"`. The second call of a layer is a tap with the
-    suffix `@2`, such as `"relu@2"`.
+    tap. The name of such a tap is the path of layer names, joined by slashes. If a layer returns
+    several tensors, each of them is a tap, such as `"attention/0"`. The second call of a layer is a
+    tap with the suffix `@2`, such as `"relu@2"`.
 
     Patterns with these endings also match values that no layer returns:
 

@@ -54,8 +54,8 @@ def torch_features(
         array.
 
     Raises:
-        ValueError: if there is no pattern, or if a pattern matches no submodule. The features raise
-            it if a matching submodule does not run or returns no tensor.
+        ValueError: if there is no pattern, or if a pattern matches no submodule. The returned
+            features raise a ValueError if a matching submodule does not run or returns no tensor.
 
     Examples:
         features = vit_tf.torch_features(timm.create_model("vit_tiny_patch16_224"), "blocks.*")

@@ -22,13 +22,14 @@ class MaskedPatchPrediction(keras.Model):
     patches, because the other patches have no logits.
 
     The model is called on (images, sources, places), as returned by `vit_tf.data.mask_patches`. It
-    returns logits of shape (example, corrupted, colour). Train it with a `vit_tf.Pretraining`.
+    returns logits of shape (example, corrupted, colour). Train the model with a
+    `vit_tf.Pretraining`.
 
     Args:
         vit: the `ViT` to train. Its head, and a tanh layer before the head, are not trained.
 
     Raises:
-        ValueError: if `vit` is a model of another class.
+        ValueError: if `vit` is not a `ViT`.
     """
 
     def __init__(self, vit: ViT, **kwargs: Any):

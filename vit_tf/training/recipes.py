@@ -31,13 +31,12 @@ class Recipe:
     Args:
         epochs: number of passes over the training data.
         learning_rate: peak learning rate.
-        warmup_epochs: epochs until the peak learning rate; may be a fraction; None for a tenth of
-            the run.
+        warmup_epochs: number of epochs of warm-up, such as 5 or 0.5; None for a tenth of the run.
         schedule: decay of the learning rate, `"cosine"` or `"linear"` to 0, `"staircase"`,
             `"short_staircase"` or `"upstream_staircase"`; `WarmupDecay` describes them.
         weight_decay: weight decay; each step multiplies kernels by `1 - learning_rate *
             weight_decay`.
-        label_smoothing: probability that label smoothing distributes over all classes.
+        label_smoothing: share of the target probability that is spread evenly over all classes.
         clip_norm: largest global norm of the gradients; None for no limit.
         ema: momentum of a moving average of the weights, such as 0.999; the averaged weights are
             validated, saved and returned; None for no averaging.
@@ -488,8 +487,8 @@ def recipe(name: str) -> "PublishedRecipe":
     Random crops cover 5 to 100 % of the image area, as in the code of these papers (Szegedy et al.
     2014). Weight decay is relative to the learning rate. For example, AdamW in AugReg and in the
     plain ViT shrinks weights by 1e-4 per step at the peak learning rate of 1e-3, which corresponds
-    to a weight decay of 0.1. The L2 penalty of BiT adds 1e-4 of the weights to the gradient. With a
-    momentum of 0.9, this is equivalent to a weight decay of 1e-3.
+    to a weight decay of 0.1. The L2 penalty of BiT adds 1e-4 times the weights to the gradient.
+    With a momentum of 0.9, this is equivalent to a weight decay of 1e-3.
 
     Raises:
         ValueError: if the name is unknown.

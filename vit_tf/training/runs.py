@@ -68,12 +68,13 @@ def train(
     * `configuration.json`: the configuration of the run
     * `state/`: saved states, from which a killed run resumes
 
-    A run resumes at the step of the last saved state. Earlier batches of `vit_tf.data` are not
-    decoded again, except for those that are cached in memory. On one device, a resumed run ends
-    with exactly the weights of an uninterrupted run, if every shuffle of `train` has a seed and
-    `keras.utils.set_random_seed` was called before. On SIGTERM, the current step is finished and
-    the state is saved. Then the previous signal handler runs. A finished run is loaded instead of
-    trained again, with a log message.
+    A run resumes at the step of the last saved state. The batches of `vit_tf.data` before this step
+    are skipped without decoding their images. (If the data set is kept in memory, all its images
+    are decoded again, because the memory of the killed process is lost.) On one device, a resumed
+    run ends with exactly the weights of an uninterrupted run, if every shuffle of `train` has a
+    seed and `keras.utils.set_random_seed` was called before. On SIGTERM, the current step is
+    finished and the state is saved. Then the previous signal handler runs. A finished run is loaded
+    instead of trained again, with a log message.
 
     Images and labels are checked while they are read, not before the first step. Several workers
     must share the directory, and only the chief writes to it. Several replicas train and validate

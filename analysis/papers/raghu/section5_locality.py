@@ -53,8 +53,9 @@ def first_block_mixes(kinds: xr.Dataset) -> Estimate:
     Share of local heads or share of global heads in the first block, whichever is smaller, minus
     the share of local heads in the last block.
 
-    Local and global heads are defined as for the claims of Walmer et al. The value is descriptive:
-    it covers all heads of the first and the last block, which are not a sample.
+    Local and global heads are defined as for the claims of Walmer et al. The value is descriptive
+    and has no confidence interval, because it covers all heads of the first and the last block,
+    which are not a sample.
     """
     is_local, is_global = local_and_global(kinds)
     smaller = min(is_local[0].mean(), is_global[0].mean())
@@ -78,7 +79,8 @@ def last_block_global(distance: xr.DataArray, patterns: xr.Dataset) -> Estimate:
     The threshold of half the distance is a convention: it lies midway between a head that attends
     only to its own position and a head that attends uniformly. Heads that attend almost uniformly
     in every image (a peak below 0.05) are left out, because they select nothing. The value is
-    descriptive: it covers all heads of the block, which are not a sample.
+    descriptive and has no confidence interval, because it covers all heads of the block, which are
+    not a sample.
     """
     peaks = expect_variable(patterns, "peak", ("query", "layer", "head")).sel(query="spatial")
     selects = peaks.values[-1] >= LEAST_PEAK

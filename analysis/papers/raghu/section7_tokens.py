@@ -87,7 +87,7 @@ def own_patch(similarity: xr.DataArray) -> Estimate:
     The threshold of 1/2 (most tokens) is a convention. By chance, the share is one divided by the
     number of patches. Only the rank counts: the CKA of a token with its own patch may be small. The
     interval is over images, for all tokens of this model. If there are so few images that noise
-    hides the own patch, the claim is not tested.
+    hides the similarity of a token to its own patch, the claim is not tested.
     """
     maps, own = last_maps(similarity)
     value = own_share(maps, own)
@@ -378,8 +378,8 @@ def gap_tokens_classify(gap: xr.DataArray, vit: xr.DataArray) -> Estimate:
     Mean accuracy of probes on single last-layer tokens: the value for the model with average
     pooling minus the value for the model with a CLS token.
 
-    The standard error is binomial. It assumes that the probes on all tokens fail on the same
-    images.
+    The standard error is binomial. It assumes that, for each image, the probes on all tokens are
+    either all correct or all wrong.
     """
     return _better_tokens(gap, vit)
 

@@ -71,8 +71,8 @@ def residual_cka_of(model: StudyModel) -> SharedPass:
 def skips_diverge(similarity: xr.Dataset) -> Estimate:
     """In mid-to-late layers of supervised ViTs, attention adds information that its skip lacks.
 
-    Mean CKA between the attention branch of a layer and its skip: the mean over the upper half of
-    the layers minus the mean over the lower half.
+    CKA between the attention branch and the attention skip of a layer: the mean over the upper half
+    of the layers minus the mean over the lower half.
     """
     similarity = expect_cka(similarity)
     skips = {

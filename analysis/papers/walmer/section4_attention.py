@@ -97,9 +97,9 @@ def offset_heads(aligned: xr.DataArray, kinds: xr.Dataset) -> Estimate:
     Here, share(d) is the share of attention at offset d. The threshold is 1/2, midway between
     symmetric and one-sided. If attention does not depend on position, its asymmetry is 0, even if
     the attention is sharp. A head is local if the spread of its attention is at most half the
-    spread of uniform attention. The asymmetry of other heads is set to 0, because a head that
-    attends to a fixed corner of the image would be one-sided as well. The value is descriptive: the
-    heads of one model give no valid confidence interval for a maximum over heads.
+    spread of uniform attention. The asymmetry of heads that are not local is set to 0, because a
+    head that attends to a fixed corner of the image would be one-sided as well. The value is
+    descriptive: the heads of one model give no valid confidence interval for a maximum over heads.
     """
     dims = ("layer", "head", "row_offset", "column_offset")
     share = expect_array(aligned, dims).values
@@ -142,8 +142,8 @@ def offset_heads_early(kinds: xr.Dataset) -> Estimate:
 
     Share of offset heads in the lower half of the layers minus their share in the upper half.
 
-    The value is descriptive: it covers all heads of the model, which are not a sample. The claim is
-    not tested if there are no offset heads.
+    The value is descriptive and has no confidence interval, because it covers all heads of the
+    model, which are not a sample. The claim is not tested if there are no offset heads.
     """
     offset = expect_variable(kinds, "kind", ("layer", "head")).values == "offset"
     if not offset.any():
@@ -158,7 +158,8 @@ def local_kinds(kinds: xr.Dataset) -> Estimate:
     Number of these four types that occur among the heads. The threshold is 1.5, midway between one
     type and two types.
 
-    The value is descriptive: another model may have heads of other types.
+    The value is descriptive and has no confidence interval, because another model may have heads of
+    other types.
     """
     kinds_of_heads = expect_variable(kinds, "kind", ("layer", "head")).values
     return descriptive(
@@ -172,8 +173,8 @@ def layers_mix(kinds: xr.Dataset) -> Estimate:
 
     Share of the layers that have both local and global heads.
 
-    The threshold of 1/2 (most layers) is a convention. The value is descriptive: it covers all
-    layers of the model, which are not a sample.
+    The threshold of 1/2 (most layers) is a convention. The value is descriptive and has no
+    confidence interval, because it covers all layers of the model, which are not a sample.
     """
     is_local, is_global = local_and_global(kinds)
     mixed = is_local.any(axis=1) & is_global.any(axis=1)
@@ -454,8 +455,8 @@ def patterns_vary(patterns: xr.Dataset, average: xr.DataArray) -> Estimate:
         mean over heads of peak(mean map) / mean over heads of mean(peak of an image's map)
 
     Here, peak = 1 - entropy / log(tokens). The threshold of 1/2 is a convention. It lies midway
-    between the ratio for attention to the same tokens in every image (1) and the ratio for
-    attention to different tokens in each image (0; figures 11 to 13). The claim is tested only if
+    between two cases of figures 11 to 13: the ratio is 1 for attention to the same tokens in every
+    image, and 0 for attention to different tokens in each image. The claim is tested only if
     attention is sparse (a mean peak of at least 1/2), because attention that is diffuse in each
     image also has a low ratio. The interval is over layers.
     """
