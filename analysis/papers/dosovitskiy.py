@@ -327,8 +327,8 @@ FIGURE_7_LEFT = Figure(
     title="Patch-embedding filters",
     caption=(
         "Each panel is a principal component of the patch-embedding filters, in image colours. The "
-        "number is the share of variance that the component explains. Smooth patterns are learned. "
-        "Noise remains from the initialization."
+        "number above a panel is the share of variance that the component explains. Smooth "
+        "patterns are learned. Noise remains from the initialization."
     ),
 )
 
