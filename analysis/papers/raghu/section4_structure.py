@@ -50,7 +50,7 @@ def uniform_structure(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
 
 @claim("cka.{vit}.{resnet}", "4", "2", "share of depth", below=0.5, least=0.1, about=RUNS)
 def early_correspondence(cross: xr.Dataset) -> Estimate:
-    """The lower half of the ResNet matches less than the lower half of the ViT.
+    """The lower half of the ResNet corresponds to less than half of the depth of the ViT.
 
     Share of the ViT's depth that is covered by the blocks most similar to the lower ResNet units.
 
