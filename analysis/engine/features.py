@@ -49,8 +49,9 @@ def features_of(
         layers: a name or shell pattern of layers, or a list of names and patterns. It is used
             instead of `kind`.
         block: name of the block, for the kind `"block_heads"` only.
-        detail: which of the layers of a whole model are used: a key of `engine.layers.DETAILS` such
-            as `"blocks"` or `"sublayers"`, or a number of layers, which are evenly spaced.
+        detail: selects some of the layers of a whole model. A string is a key of
+            `engine.layers.DETAILS`, such as `"blocks"` or `"sublayers"`. A number n selects n
+            evenly spaced layers.
 
     Raises:
         ValueError: if the `model` is not supported or has no layers of this kind, or if `detail` is

@@ -35,8 +35,9 @@ class Recorder(keras.callbacks.Callback):
             the images.
         images: images, or images and labels, for all measurements.
         every: number of epochs between two measurements. The last epoch is always measured.
-        folder: folder for the results, or None. After each measurement, the result of each name is
-            written to a file `NAME.nc` in this folder.
+        folder: folder for the results, or None. The results of the measurement NAME are written to
+            the file `NAME.nc` in this folder, and the file is updated whenever the model is
+            measured.
         log_dir: folder for TensorBoard, or None. The mean of each variable in each layer is
             written as a scalar.
 

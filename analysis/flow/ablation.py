@@ -278,8 +278,9 @@ def token_ablation(
     * `"unattended"`: tokens that receive the least attention first.
 
     The attention that a token receives is averaged over heads and over the prefix queries. If there
-    are no prefix tokens, it is averaged over all queries. ViTs are more robust than ResNets to the
-    removal of patches from the image (Naseer et al. 2021, https://arxiv.org/abs/2105.10497).
+    are no prefix tokens, this attention is averaged over heads and over all queries. ViTs are more
+    robust than ResNets to the removal of patches from the image (Naseer et al. 2021,
+    https://arxiv.org/abs/2105.10497).
 
     Args:
         features: a model, or a submodel that returns the tokens to replace, of shape (example,
@@ -298,9 +299,9 @@ def token_ablation(
     Returns:
         Dataset with changes of shape (tokens, share). The dim `tokens` lists `"cls"`, `"registers"`
         (all prefix tokens except CLS) and the orders of spatial tokens. `"cls"` and `"registers"`
-        are included only if the model has such tokens. These tokens are replaced all at once, so
-        their values are NaN at shares other than 1. If `shares` does not include 1, the orders are
-        NaN at share 1.
+        are included only if the model has such tokens. All registers are replaced at once, so
+        `"cls"` and `"registers"` have values only at share 1, and NaN at other shares. If `shares`
+        does not include 1, the orders of spatial tokens have NaN at share 1.
 
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
@@ -413,9 +414,9 @@ def skip_ablation(
     """Change of a model's predictions when the skips or the branches of one block are removed.
 
     The skips or the branches are set to zero in the trained model. Without its branches, a block is
-    the identity (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586). Without its skips,
-    only its branches remain, as in the models that Raghu et al. 2021 trained without skips (figure
-    8).
+    the identity (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586). Without its skips, a
+    block consists of its branches only, as in the models that Raghu et al. 2021 trained without
+    skips (figure 8).
 
     Args:
         features: a model, or a submodel that returns skips, branches and scores, such as
@@ -428,9 +429,9 @@ def skip_ablation(
 
     Returns:
         Dataset with changes of shape (layer, path). Each layer is a block, or, if `whole_blocks` is
-        false, the attention or MLP of a block, such as `"block00/mlp"`. The dim `path` lists
-        `"skip"` and `"branch"`, the part that is removed. If a layer has no skip, its values for
-        `"skip"` are NaN.
+        false, the attention or MLP of a block, such as `"block00/mlp"`. The dim `path` states which
+        part is removed, `"skip"` or `"branch"`. If a layer has no skip, its values for `"skip"` are
+        NaN.
 
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
@@ -489,8 +490,8 @@ def head_ablation(
         features: a model, or a submodel that returns the outputs of heads, of shape (example,
             token, head, channel), and the scores, as in `vit_tf.submodel(vit, "*/heads",
             "logits")`. For a model with attention layers of Keras, the submodel returns the values
-            `"*/value"` instead of `"*/heads"`, since the output of a head is a weighted mean of its
-            values.
+            `"*/value"` instead of `"*/heads"`, since the output of a head is a weighted mean of the
+            values of the head.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap that holds the scores before a softmax, of shape (example, class).
         replacement: the new output of a head. `"zero"` sets the output to zero, `"mean"` uses the
@@ -589,9 +590,11 @@ def activation_patching(
         * `stderr`: the standard error of the transfer over pairs, by linearization of the ratio.
 
     Raises:
-        ValueError: if the features are not a submodel that returns the scores and layers with
-            equally many tokens, or if `source` does not return all of these taps.
-        ValueError: if the two runs have equal scores for all pairs, or if scores are not finite.
+        ValueError: if the features are not a submodel that returns the scores and layers of tokens,
+            if layers differ in their number of tokens, or if `source` does not return all taps that
+            the features return.
+        ValueError: if the run on the image and the run on the other image give equal scores in
+            every pair, or if scores are not finite.
 
     Examples:
         >>> effect = analysis.activation_patching(vit, (images[:2], images[2:4]), tokens=[0, 1])

@@ -151,8 +151,8 @@ def grad_cam(
         are comparable between positions of a layer, but not between layers.
 
     Raises:
-        ValueError: if the classes, scores or maps do not exist, if the scores do not depend on a
-            map, as far as TensorFlow can determine, or if values are not finite.
+        ValueError: if the classes, scores or maps do not exist, if TensorFlow finds that the scores
+            do not depend on a map, or if values are not finite.
 
     Examples:
         >>> maps = analysis.grad_cam(bit, images[:2], classes=[0])

@@ -39,10 +39,10 @@ def equivariance_error(
         error = sum |f(T x) - T f(x)|^2 / (2 sum |f(x) - mean|^2)
 
     f(x) is the map of a layer for the image x, and T flips the image from left to right or shifts
-    it cyclically: pixels that leave the image on one side return on the opposite side. Both sums
-    are over examples, positions and channels. The mean of a channel is over examples and positions.
-    The error is 0 if the representation moves with the image. It is 1 if f(T x) and T f(x) differ
-    as much as the maps of two different images.
+    it cyclically: pixels that leave the image on one side return on the opposite side. Both sums in
+    the formula are over examples, positions and channels. The mean is computed separately for each
+    channel, over examples and positions. The error is 0 if the representation moves with the image.
+    The error is 1 if f(T x) and T f(x) differ as much as the maps of two different images.
 
     Lenc and Vedaldi (2015, https://arxiv.org/abs/1411.5908, section 3) fit the transform of the
     features to data. This function uses the known transform T instead of a fitted one. A vector,

@@ -40,7 +40,8 @@ def frequency_amplitude(
     Returns:
         Dataset with three variables and a coordinate. The dim `frequency` lists the fractions 0,
         1/4, 1/2, 3/4 and 1 of the highest frequency along each axis of the map. If the map of a
-        layer does not have such a frequency, its nearest frequency is used.
+        layer has too few positions for one of these frequencies, the nearest frequency that the map
+        has is used.
 
         * `amplitude`, of shape (layer, frequency): the log amplitude (natural logarithm) relative
           to frequency 0. It is -inf if the amplitude is zero.

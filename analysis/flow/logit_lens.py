@@ -27,11 +27,11 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
 
         scores(layer) = head(pooling(final norm(layer)))
 
-    More generally, the lens applies the part of the model between the last layer and the scores to
-    each layer (nostalgebraist 2020, "interpreting GPT: the logit lens"; for ViTs, Vilas et al.
+    The lens takes the part of a model that computes the scores from the last layer, and applies it
+    to every layer (nostalgebraist 2020, "interpreting GPT: the logit lens"; for ViTs, Vilas et al.
     2023, https://arxiv.org/abs/2310.18969). The lens decodes a layer in the basis of the last
-    layer. A layer that it cannot decode may still encode the class in another basis. A probe such
-    as `ridge_probe` can test whether it does.
+    layer. A layer that the lens cannot decode may still encode the class in another basis. To test
+    for this, use a probe such as `ridge_probe`.
 
     Args:
         features: a model, or a submodel that returns the scores and layers with equally many

@@ -71,8 +71,8 @@ def outlier_tokens(
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Each layer holds tokens on the grid, or is
-            a map. Attention weights belong to the layer before the attention, since its tokens are
-            the input of the attention.
+            a map. Attention weights are assigned to the layer whose tokens are the input of the
+            attention.
         level: upper bound on the probability that at least one layer has an outlier if all tokens
             are Gaussian.
 
@@ -308,7 +308,7 @@ def outlier_roles(
 
     Raises:
         ValueError: if the features are not a submodel that returns layers of tokens and the scores,
-            if `outliers` lacks one of these layers, or if activations are not finite.
+            if `outliers` lacks one of the layers, or if activations are not finite.
 
     Examples:
         >>> result = analysis.outlier_roles(vit, (images, labels))

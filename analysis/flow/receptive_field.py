@@ -316,11 +316,11 @@ def receptive_field(
         field(row, column) = mean over examples of sum over image channels of
                              |d tap[centre] / d image[row, column]|
 
-    This is the effective receptive field (Luo et al. 2017; Raghu et al. 2021, section 5, figures 6
-    and C.1 to C.4). The centre is the token or position at `(rows // 2, columns // 2)`. A layer of
-    shape (example, channel) has no positions, so the whole vector is differentiated. The class
-    token has no position on the grid and is never the centre; `token="cls"` returns the receptive
-    field of the class token.
+    The result is the effective receptive field (Luo et al. 2017; Raghu et al. 2021, section 5,
+    figures 6 and C.1 to C.4). The centre is the token or position at `(rows // 2, columns // 2)`. A
+    layer of shape (example, channel) has no positions, so the whole vector is differentiated. The
+    class token has no position on the grid and is never the centre; `token="cls"` returns the
+    receptive field of the class token.
 
     Args:
         features: a model, or a callable that maps images to a dict of layers of shape (example,
@@ -343,7 +343,7 @@ def receptive_field(
 
     Raises:
         ValueError: if `channels` or `token` is unknown, if `token` is `"cls"` and the grid has no
-            prefix tokens, or if there are tokens without a grid.
+            prefix tokens, or if the grid of a layer of tokens is unknown.
         ValueError: if a layer does not depend on the image, or if gradients are not finite; the
             message names the layer.
 
@@ -439,8 +439,8 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
         by row.
 
     Raises:
-        ValueError: if the grid has no cells, if a tap is not a map, if a layer does not depend on
-            the image, as far as TensorFlow can determine, or if gradients are not finite.
+        ValueError: if the grid has no cells, if a tap is not a map, if TensorFlow finds that a
+            layer does not depend on the image, or if gradients are not finite.
 
     Examples:
         >>> fields = analysis.position_attribution(bit, images[:2], rows=2, columns=2)

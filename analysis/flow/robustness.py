@@ -75,8 +75,8 @@ def robustness(
         * `accuracy`, of shape (perturbation, strength): the accuracy on perturbed images.
         * `accuracy_change`, of shape (perturbation, strength): the accuracy on perturbed images
           minus the accuracy on intact images.
-        * `accuracy_change_stderr`, of shape (perturbation, strength): the standard error of this
-          paired difference.
+        * `accuracy_change_stderr`, of shape (perturbation, strength): the standard error of
+          `accuracy_change`, paired over images.
         * `area` and `area_stderr`, of shape (perturbation,): the mean accuracy over strengths, as
           defined above, and its standard error.
         * `intact_accuracy`, a scalar: the accuracy on intact images.

@@ -45,8 +45,8 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
             `"site/branch"` form a pair, where the site is for example `"block00/mlp"`. Other taps
             are ignored. In a map, each position counts as a token, row by row.
         images: as in `vit_tf.analysis`.
-        grid: `TokenGrid`, or a pair (rows, columns); by default the grid of the features. Its
-            number of prefix tokens is stored with the result.
+        grid: `TokenGrid`, or a pair (rows, columns); by default the grid of the features. The
+            result stores the number of prefix tokens of the grid.
 
     Returns:
         Dataset with three variables. Each layer is a residual sum, such as `"block00/mlp"`.

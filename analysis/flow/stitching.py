@@ -47,10 +47,12 @@ def stitching(
     stitched model.
 
     CKA compares directions of large variance. Stitching shows which information the second model
-    can use, even if this information lies in directions of small variance. A separate map predicts
-    the prefix tokens of the second model. This map is fitted on the prefix tokens of the first
-    model if both models have the same number of prefix tokens, and otherwise on the mean of the
-    first model's spatial tokens.
+    can use, even if this information lies in directions of small variance. If the second model has
+    prefix tokens, two linear maps are fitted for each pair of layers. One map predicts the spatial
+    tokens of the second model from the spatial tokens of the first model. The other map predicts
+    the prefix tokens of the second model. If both models have equally many prefix tokens, this
+    second map uses the prefix tokens of the first model; otherwise, it uses the mean of the first
+    model's spatial tokens.
 
     Args:
         features_x: the first model, whose layers are mapped.

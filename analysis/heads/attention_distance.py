@@ -47,16 +47,16 @@ def attention_distance(
 
         distance = mean over examples and queries q of sum_k a(q, k) |position(q) - position(k)|
 
-    Distances are Euclidean, between the centres of tokens. Prefix tokens have no position. They are
-    left out as queries and as keys, and the attention to the spatial keys is renormalised (Raghu et
-    al. 2021, section 5, figure 3). If a query attends to prefix tokens only, to the precision of
-    float32, its distance is undefined. Such queries are left out of the mean of their head, and
-    `left_out` counts them.
+    Distances are Euclidean, between the centres of tokens. Prefix tokens, which have no position,
+    are left out as queries and as keys, and the attention to the spatial keys is renormalised
+    (Raghu et al. 2021, section 5, figure 3). If a query attends to prefix tokens only, to the
+    precision of float32, its distance is undefined. Such queries are left out of the mean of their
+    head, and `left_out` counts them.
 
     Args:
         features: a model, or a callable that maps images to a dict from layer name to attention
-            weights of shape (example, head, query, key). If any layer names end in `"weights"`, as
-            in the tap grammar, only the entries with such names are used.
+            weights of shape (example, head, query, key). If the names of some layers end in
+            `"weights"`, as in the tap grammar, only these layers are used.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
@@ -162,9 +162,9 @@ def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statis
 
     distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
 
-    Both sums are over the spatial keys k, and distances are in pixels. `attention_distance`
-    averages the distances of the spatial queries. Use this function only for a few images: the
-    attention weights of ViT-B/16 at 224 px take 22 MB per image.
+    Both sums in the formula are over the spatial keys k. Distances are in pixels.
+    `attention_distance` averages the distances of the spatial queries. Use this function only for a
+    few images: the attention weights of ViT-B/16 at 224 px take 22 MB per image.
 
     Args:
         features: a model, or a callable that maps images to a dict of attention weights, as for

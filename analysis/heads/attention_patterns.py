@@ -32,16 +32,18 @@ def attention_patterns(features: Model, images: Images, grid: Grid = None) -> St
         similarity = Pearson correlation of p_i and p_j over the keys
         repetition = similarity * sqrt(peak_i * peak_j)
 
-    The repetition between two layers is the mean over pairs of different heads, one from each
-    layer, and then over examples. The mean is near 1 if all heads attend to the same few tokens,
-    and near 0 if their attention is diffuse or differs between heads. These few tokens differ
-    between images, so a mean map does not show them (Walmer et al. 2023, section 4.1, appendix C.1,
-    figures 2, 11 to 13, 17; the formulas are this package's).
+    For two layers, the repetition is averaged over all pairs of a head of one layer and a head of
+    the other layer, and then over examples. A head is never paired with itself. The result is near
+    1 if all heads attend to the same few tokens, and near 0 if their attention is diffuse or
+    differs between heads. These few tokens differ between images, so a mean map does not show them
+    (Walmer et al. 2023, section 4.1, appendix C.1, figures 2, 11 to 13, 17; the formulas are this
+    package's).
 
     If the query of a head attends to prefix tokens only, to the precision of float32, the head has
-    no map for that example. The head is then left out of the means for that example, and `left_out`
-    counts such examples. Repetition is also high if all heads attend to one small object. To detect
-    such an object, compare the result with `attention_saliency`.
+    no map for that example. The head is then left out of the means for that example, and the
+    variable `left_out` counts the examples in which this happened. Repetition is also high if all
+    heads attend to one small object. To detect such an object, compare the result with
+    `attention_saliency`.
 
     Args:
         features: a model, or a callable that maps images to a dict of attention weights, as for

@@ -35,7 +35,7 @@ def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statis
         raw(q, k)     = mean over examples of a(q, k)
         spatial(q, k) = mean over examples of a(q, k) / sum_j a(q, j),  j and k spatial keys
 
-    CLS maps, aligned maps and offsets are all computed from this result. This is possible because
+    CLS maps, aligned maps and offsets are all computed from the result of this function, because
     averaging over examples commutes with aligning and with averaging over queries (Walmer et al.
     2023, section 4). If the query of an example attends to prefix tokens only, to the precision of
     float32, the example has no `spatial` map for this query. Such examples are left out of the mean
@@ -43,8 +43,8 @@ def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statis
 
     Args:
         features: a model, or a callable that maps images to a dict from layer name to attention
-            weights of shape (example, head, query, key). If any layer names end in `"weights"`, as
-            in the tap grammar, only the entries with such names are used.
+            weights of shape (example, head, query, key). If the names of some layers end in
+            `"weights"`, as in the tap grammar, only these layers are used.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
@@ -119,7 +119,7 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
     Walmer et al. (2023, section 4.2, figure 3) call the results aligned aggregated attention maps.
     A query near an edge has no keys beyond the edge, so fewer queries contribute to larger offsets.
     The weight w(q) is the share of the examples that `mean_attention` did not leave out at the
-    query q; usually it is 1.
+    query q; usually w(q) is 1.
 
     Args:
         mean: Dataset from `mean_attention`.
@@ -183,8 +183,9 @@ def _aligned_sum(maps: np.ndarray, grid: TokenGrid) -> np.ndarray:
 def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
     """Centre of mass and peak of each head's attention, relative to the query.
 
-    A query at an edge has no keys beyond the edge. If a head attends to the token on the left of
-    the query, its peak is one token to the left, but its centre of mass is nearer to the query.
+    Queries at an edge have no keys beyond the edge, so the peak and the centre of mass may differ.
+    For example, if a head attends to the token on the left of each query, the peak of the attention
+    is one token to the left of the query, but the centre of mass is nearer to the query.
 
     Args:
         aligned: DataArray from `aligned_attention`.
@@ -398,8 +399,8 @@ def head_classes(
     * A uniform head attends to all keys equally. A head is local if its `spread` is at most `local`
       times the `spread` of a uniform head.
 
-    The types are tested in the order of this list. A head has the first type whose condition it
-    meets.
+    The types are tested in the order of the following list. A head has the first type whose
+    condition it meets.
 
     * `"none"`: all queries of the head attend to prefix tokens only.
     * `"strict"`: the query's own token receives at least the share `strict` of the attention.
@@ -424,8 +425,8 @@ def head_classes(
     Args:
         mean: Dataset from `mean_attention`.
         strict: smallest share of attention on the query's own token for a strict head.
-        local: largest ratio of `spread` to the `spread` of a uniform head, for a local head.
-        offset: largest ratio of `spread` to `reach` for an offset head.
+        local: largest `spread` of a local head, as a multiple of the `spread` of a uniform head.
+        offset: largest `spread` of an offset head, as a multiple of its `reach`.
         elongation: smallest ratio of length to width for an axial head.
 
     Returns:
@@ -443,8 +444,9 @@ def head_classes(
         * `own`: the share of attention at d = 0.
         * `relative_spread`: `spread` divided by the `spread` of a uniform head.
         * `nearer`: `spread` divided by `reach`, and 1 if d is always 0.
-        * `crossing`: E|d_row d_column| / (E|d_row| E|d_column|). It is 1 if rows and columns are
-          independent or if one of them does not vary, and 0 for a cross.
+        * `crossing`: E|d_row d_column| / (E|d_row| E|d_column|). The value is 0 for a cross. It is
+          1 if the row offset and the column offset are independent, or if one of these two offsets
+          does not vary.
 
     Raises:
         ValueError: if the grid has a single token, if a threshold is not positive, or if `mean` is

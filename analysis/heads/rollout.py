@@ -220,8 +220,8 @@ def gradient_attention(
         DataArray of shape (example, class, query, key) over all tokens, prefix tokens included.
 
     Raises:
-        ValueError: if the classes or the scores do not exist, if there is no grid, or if the scores
-            do not depend on the weights, as far as TensorFlow can determine. The errors of
+        ValueError: if the classes or the scores do not exist, if there is no grid, or if TensorFlow
+            finds that the scores do not depend on the attention weights. The errors of
             `attention_distance` apply as well.
 
     Examples:

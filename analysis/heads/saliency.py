@@ -46,8 +46,8 @@ def attention_saliency(
             `mean_attention`.
         images_and_masks: batched `tf.data.Dataset` of (images, masks), or a pair of arrays. Masks
             have shape (example, row, column), at the size of the images or of the token grid. A
-            mask marks all objects of its image. Its values are booleans, or numbers in [0, 1] for
-            the share of the pixel or patch that the objects cover.
+            mask marks all objects of its image. The values of masks are booleans, or numbers in [0,
+            1]: the share of each pixel or patch that belongs to an object.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the grid of the
             features.
         mass: share of the attention that the kept tokens receive, more than 0 and at most 1.
@@ -62,9 +62,9 @@ def attention_saliency(
         * `best_iou` and `best_head`, of shape (query, layer): the largest `iou` among the heads of
           a layer, and the index of the head that has it. If `iou` is NaN for all heads of the
           layer, `best_iou` is NaN and `best_head` is -1.
-        * `other_iou`, of shape (query, layer, head): the mean IoU of each image's attention with
-          the mask of the preceding image in the batch. This baseline shows how much attention
-          overlaps with the usual positions of objects.
+        * `other_iou`, of shape (query, layer, head): a baseline. It is the mean IoU of a head's
+          attention in one image with the mask of the preceding image in the batch, and shows how
+          much attention overlaps with the usual positions of objects.
         * `leave_one_out` and `other_leave_one_out`, of shape (batch, query, layer, head): `iou` and
           `other_iou` computed without each batch of images in turn.
         * `left_out`, of shape (query, layer, head): the number of images that are left out of `iou`
@@ -72,8 +72,8 @@ def attention_saliency(
           only.
 
     Raises:
-        ValueError: if `mass` is invalid, if masks have the wrong size or values outside [0, 1], or
-            if all masks are empty. The errors of `mean_attention` apply as well.
+        ValueError: if `mass` is not in (0, 1], if masks have the wrong size or values outside [0,
+            1], or if all masks are empty. The errors of `mean_attention` apply as well.
 
     Examples:
         >>> masks = np.zeros((24, 32, 32), bool)

@@ -50,11 +50,9 @@ def plot_receptive_field(
     """Effective receptive field of the centre position of each layer (Figure 6 of Raghu et al.
     2021).
 
-    Each panel is divided by its own maximum. Colours follow the square root of the result, since
-    values at the centre exceed values elsewhere by orders of magnitude.
-
-    Args:
-        result: values are absolute gradients at each pixel.
+    The values are absolute gradients with respect to each pixel. Each panel is divided by its own
+    maximum. Colours follow the square root of the values, since values at the centre exceed values
+    elsewhere by orders of magnitude.
     """
     from matplotlib.colors import PowerNorm
 
@@ -75,12 +73,11 @@ def plot_skip_ratio(
 ) -> "Axes":
     """Skip-to-branch norm ratio by layer and token (Figures 7 left and E.1 of Raghu et al. 2021).
 
-    Layers run from left to right, and tokens downwards.
+    Layers run from left to right, and tokens downwards. Cells are grey (NaN) for tokens that a
+    layer does not have. If `results` is a dict, this function calls `plot_skip_ratio_lines`, which
+    ignores `tokens`.
 
     Args:
-        results: a dict of results is drawn by `plot_skip_ratio_lines`, which ignores `tokens`. The
-            attribute `prefix` of a result is its number of prefix tokens. Cells are grey (NaN) for
-            tokens that a layer does not have.
         variable: "norm_ratio" is ||skip|| / ||branch||, with logarithmic colours centred on 1.
             "cosine" is the cosine similarity of skip and branch, in [-1, 1].
         tokens: number of tokens to draw, starting with the first token.
@@ -134,12 +131,11 @@ def plot_skip_ratio_lines(
 ) -> "Axes":
     """Skip-to-branch norm ratio by layer, averaged over tokens (Figures 7 right and E.2 of Raghu).
 
-    Each combination of model and kind of token has a colour. Attention and MLP of a block have
-    different line styles.
+    Each combination of model and kind of token (CLS, other prefix tokens, spatial tokens) has a
+    colour. Attention and MLP of a block have different line styles. ResNets and ViTs without prefix
+    tokens have lines for spatial tokens only.
 
     Args:
-        results: the attribute `prefix` of a result is the number of prefix tokens of the model,
-            which is 0 for ResNets and for ViTs without prefix tokens.
         variable: "norm_ratio" is ||skip|| / ||branch||. "cosine" is the cosine similarity of skip
             and branch.
     """
@@ -238,11 +234,9 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0
 def plot_patch_filters(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     """Principal components of the patch-embedding filters (Figure 7 left of the ViT paper).
 
-    Each tile shows one component, scaled to its own range. Its title states the fraction of the
-    variance that the component explains.
-
-    Args:
-        result: filters have one channel (drawn in grey) or three channels (red, green and blue).
+    Each tile shows one component, scaled to its own range. Filters with one channel are drawn in
+    grey, and filters with three channels are drawn in red, green and blue. The title of a tile
+    states the fraction of the variance that the component explains.
     """
     channels, count = result.sizes["channel"], result.sizes["component"]
     if channels not in (1, 3) or "explained_variance" not in result.coords:
@@ -417,10 +411,8 @@ def plot_head_effects(
     """Effect of ablating each attention head versus its attention distance.
 
     Each point shows one head. If standard errors are known, a bar shows the 95 % CI of the effect.
-
-    Args:
-        results: the Dataset contains the changes from `head_ablation`, and the result of
-            `attention_distance` as the variable `distance`.
+    The result to draw is the result of `head_ablation`, to which the result of `attention_distance`
+    is added as the variable `distance`.
     """
     effects = style.labelled(results, _known_change(change), "layer", "head")
     distances = style.labelled(results, "distance")
@@ -573,8 +565,8 @@ def plot_overlay(
         The axes.
 
     Raises:
-        ValueError: if `image` or `values` has another shape, or if values of the image are out of
-            range.
+        ValueError: if `image` or `values` does not have the shape stated above, or if values of the
+            image are out of range.
 
     Examples:
         >>> maps = analysis.grad_cam(model, images)

@@ -64,13 +64,12 @@ def plot_probe_map(
 ) -> "Axes":
     """Ridge-probe accuracy of every token, with a map for each layer (Figure D.4 of Raghu et al.).
 
-    All maps share one colour scale. If there is a CLS token, the title of each map states the
-    accuracy of the CLS token.
+    The result must be computed by `ridge_probe` with `tokens="each"`, and selected at a single
+    `l2`. All maps share one colour scale. If there is a CLS token, the title of each map states the
+    accuracy of the CLS token. A layer with fewer tokens than other layers contains NaN and cannot
+    be drawn.
 
     Args:
-        result: computed with `tokens="each"`, at a single `l2`. The attribute `prefix` is the
-            number of prefix tokens. The tokens after the prefix tokens form a grid of size (`rows`,
-            `columns`), row by row. Layers with fewer tokens contain NaN and cannot be drawn.
         layers: names of the layers to draw. If None, at most 8 layers on the grid are drawn, evenly
             spaced through the depth.
     """
@@ -125,8 +124,9 @@ def plot_ridge_probe(
     """Ridge-probe accuracy by layer (Figures 11, 13, F.1 and F.2 of Raghu et al. 2021).
 
     Each line shows one value of `l2`. The plot does not select a value, since selection on the test
-    set would bias the accuracy. To draw a single value, select it on other images and pass
-    `result.sel(l2=...)`. A further call on the same axes adds another model in another colour.
+    set would bias the accuracy. To draw a single value of `l2`, select this value on other images
+    and pass `result.sel(l2=...)`. To add another model in another colour, call the function again
+    with the same `ax`.
 
     If a result has several tokens, the line shows the mean over tokens, and a band shows their
     range. If a result has several seeds, the line shows the mean over seeds, and error bars show
@@ -228,13 +228,10 @@ def _name_depth(ax: "Axes", names: Sequence[str], depth: np.ndarray, overlay: bo
 def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer and token pooling (Figures 11 and F.3 of Raghu et al. 2021).
 
+    The results are a dict with keys of the form "model: variant", such as "ViT-CLS: first token".
     Each model has a colour. Each variant has a line style and a marker, which are the same for all
     models. Lines show means over seeds, and error bars show standard deviations over seeds, as in
     `plot_ridge_probe`.
-
-    Args:
-        results: the keys of the dict have the form "model: variant", such as "ViT-CLS: first
-            token".
     """
     lines = style.by_label(results)
     models, _, variants = zip(*(label.partition(": ") for label in lines), strict=True)
@@ -290,10 +287,8 @@ def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer, with a line for each model.
 
     If a model has results for several seeds, its line shows the mean over seeds, and error bars
-    show the standard deviation over seeds.
-
-    Args:
-        results: the keys "MODEL" and "MODEL: seed 1" belong to two seeds of the same model.
+    show the standard deviation over seeds. Results whose keys are "MODEL" and "MODEL: seed 1" count
+    as two seeds of the same model.
     """
     seeds: dict[str, list[xr.DataArray]] = {}
     for label, result in style.by_label(results).items():

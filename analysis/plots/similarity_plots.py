@@ -54,11 +54,8 @@ def plot_cka(
     1]. Since the estimator is unbiased, values may lie outside these limits. Such values get the
     colours of the limits, and the colour bar has arrows. If there are several results, each result
     has its own panel, at most 4 in a row. If all results have the same layers, only the outer
-    panels show the names of layers. If a result compares two models, the plot names both models.
-
-    Args:
-        results: the attributes `model_x` and `model_y` name the models. If the standard error
-            `stderr` is known, the colour bar states its largest value.
+    panels show the names of layers. If a result compares two models, the plot names both models. If
+    the standard error of a result is known, the colour bar states its largest value.
     """
     by_label = style.by_label(results)
     cka = {x: y if isinstance(y, xr.DataArray) else y["cka"] for x, y in by_label.items()}
@@ -201,12 +198,10 @@ def _self_similarity(matrix: xr.DataArray) -> float:
 def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """For each layer, the most similar layer of another run (Kornblith et al. 2019, section 6.1).
 
-    The matrix shows CKA. In every column (`layer_x`), a mark shows the `layer_y` with the largest
-    CKA. If both layers have the same name, the mark is a disc on the thin diagonal line. Otherwise,
-    the mark is a cross.
-
-    Args:
-        result: the result compares two runs of one architecture.
+    The result to draw compares two runs of one architecture. The matrix shows the CKA of their
+    layers. In every column (`layer_x`), a mark shows the `layer_y` with the largest CKA. If both
+    layers have the same name, the mark is a disc on the thin diagonal line. Otherwise, the mark is
+    a cross.
     """
     cka = result["cka"]
     names, other = (layer_names(cka, dim) for dim in DIMS)
@@ -256,12 +251,9 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axe
     """CKA of each layer with the layer of the same name in another model (Figures 12, G.1 and G.2).
 
     Each line shows one result. Line colours go from dark to bright in the order of the results. If
-    the number of batches is known, a band shows the 95 % CI (Student's t over batches). The axis of
-    CKA spans at least [0, 1], and more if values lie outside this range.
-
-    Args:
-        results: if the labels have an order, such as growing fractions of the training images, pass
-            the results in this order.
+    the labels have an order, such as growing fractions of the training images, pass the results in
+    this order. If the number of batches is known, a band shows the 95 % CI (Student's t over
+    batches). The axis of CKA spans at least [0, 1], and more if values lie outside this range.
     """
     results = style.by_label(results)
     lines = style.labelled(results, "cka")
@@ -356,16 +348,15 @@ def plot_localization(
 ) -> "Axes":
     """CKA of single tokens with every input patch (Figures 9, 10, D.1 to D.3 of Raghu et al.).
 
-    The frame in each map marks the position of the token itself. For a single layer, the maps are
-    arranged as the tokens are in the image, with prefix tokens in a row above. For a list of
-    layers, there is a row of maps for each layer.
+    The frame in each map marks the position of the token itself. Constant patches, for which CKA is
+    NaN, are drawn in grey. For a single layer, the maps are arranged as the tokens are in the
+    image, with prefix tokens in a row above. For a list of layers, there is a row of maps for each
+    layer.
 
     All maps share one colour scale, from the smallest to the largest CKA in the maps. The scale
     does not extend to 1, since the CKA of a token and a patch is often far from 1.
 
     Args:
-        result: the result has the coordinates `token_row` and `token_column`. The CKA with a
-            constant patch is NaN and is drawn in grey.
         layer: name of the layer to draw, or a list of names, in order. None means the last layer.
         tokens: the tokens to draw, as values of the coordinate `token`. For one layer, the default
             is all tokens if there are at most 16, otherwise up to 4 x 4 evenly spaced spatial
@@ -480,14 +471,12 @@ def plot_head_similarity(
 ) -> "Axes":
     """CKA between growing subsets of a ViT's heads and layers of another model (Figure 5 of Raghu).
 
-    The horizontal axis is the mean attention distance of a subset of heads. The vertical axis is
-    its CKA with a layer, and each layer has a colour. Filled markers and solid lines show subsets
-    that start with the most local heads. Hollow markers and dashed lines show subsets that start
-    with the most global heads. Both orders end at the subset of all heads.
-
-    Args:
-        result: distances are in pixels. If the standard error `stderr` is known, it is drawn as a
-            band.
+    The horizontal axis shows the mean attention distance of a subset of heads, in pixels. The
+    vertical axis shows the CKA of the subset with a layer of the other model. Each layer has a
+    colour. If the standard error of CKA is known, a band shows one standard error on both sides.
+    Filled markers and solid lines show subsets that start with the most local heads. Hollow markers
+    and dashed lines show subsets that start with the most global heads. Both orders end at the
+    subset of all heads.
     """
     cka, distance = select_layers(result["cka"], layers), result["distance"]
     error = select_layers(result["stderr"], layers) if "stderr" in result else None
@@ -609,12 +598,8 @@ def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Test accuracy versus training compute (Figure 5 of the ViT paper).
 
     Each point shows one run, with its name. Families of models have different colours. The axis of
-    compute is logarithmic.
-
-    Args:
-        result: the coordinates `run` and `family` are the names of the runs and of their model
-            families. `training_flops` counts floating-point operations, and `test_accuracy` is a
-            fraction. Runs without an accuracy (NaN) are left out.
+    compute, in floating-point operations, is logarithmic. Runs without an accuracy (NaN) are left
+    out.
     """
     accuracy, flops = result["test_accuracy"], result["training_flops"]
     has_accuracy = np.isfinite(accuracy.values)

@@ -41,12 +41,13 @@ def clustering(
 
         purity = sum over clusters of the size of its largest class / number of examples
 
-    There are two scores besides purity (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and
-    25). The normalised mutual information (NMI) is the mutual information of clusters and labels
-    divided by the mean of their entropies. The adjusted Rand index (ARI) is adjusted for chance.
-    Purity and the chance level of NMI grow with the number of clusters. The chance level of purity
-    is at least the share of the largest class, so compare purity with a baseline. By default, there
-    are as many clusters as classes, as in Walmer et al. 2023, who use 50 clusters for 50 classes.
+    The scores are purity, normalised mutual information (NMI) and the adjusted Rand index (ARI)
+    (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25). NMI is the mutual information
+    of clusters and labels, divided by the mean of the entropy of the clusters and the entropy of
+    the labels. ARI is adjusted for chance. Purity and the chance level of NMI grow with the number
+    of clusters. The chance level of purity is at least the share of the largest class, so compare
+    purity with a baseline. By default, there are as many clusters as classes, as in Walmer et al.
+    2023, who use 50 clusters for 50 classes.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
@@ -174,15 +175,15 @@ def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tenso
     Args:
         tokens: tensor of shape (example, token, channel). The tokens lie on the grid.
         masks: tensor of shape (example, object, row, column), at the size of the images or of the
-            token grid. Values are booleans, or numbers in [0, 1] for the share that the object
-            covers.
+            token grid. Values are booleans, or numbers in [0, 1]: the share of each pixel or patch
+            that belongs to the object.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns).
 
     Returns:
         Tensor of shape (example, object, channel). Features are NaN for an empty mask.
 
     Raises:
-        ValueError: if `tokens` or `masks` has another shape.
+        ValueError: if `tokens` or `masks` does not have the shape stated above.
 
     Examples:
         >>> tokens = np.ones((1, 4, 8), np.float32)

@@ -52,8 +52,8 @@ def knn_accuracy(
         temperature: temperature of the votes, above 0.
         without_votes: if true and fewer than 5 classes have votes, classes without votes are added
             to the top 5, in the order of their labels. DINO's code and the numbers of Walmer et al.
-            2023 (figure 28) also include classes without votes, in no defined order. Whether
-            `without_votes` is true or not, at most `k` classes count.
+            2023 (figure 28) also include classes without votes, in no defined order. In all cases,
+            if `k` is less than 5, only the top `k` classes count.
 
     Returns:
         DataArray of accuracies of shape (layer, k, top).

@@ -31,7 +31,7 @@ def projection(
 
         p(x) = (f(x) - mean f) [v_1, v_2]
 
-    Here, f are pooled features, and v_1 and v_2 are their first two principal directions. The
+    Here, f are pooled features, and v_1 and v_2 are the first two principal directions of f. The
     directions have unit length, and their sign makes the entry of largest magnitude positive.
     Alternatively, the projection is a UMAP of f (McInnes et al. 2018,
     https://arxiv.org/abs/1802.03426), with the defaults of umap-learn, which has to be installed

@@ -105,9 +105,9 @@ def retrieval(
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
-        queries: batched `tf.data.Dataset` of (images, numbers), or a pair of arrays. The numbers
-            are integers and are ignored.
-        database: in the same form as `queries`, or images without numbers.
+        queries: query images with labels, as a batched `tf.data.Dataset` of (images, labels) or a
+            pair of arrays. The labels are integers and are ignored.
+        database: the images that are ranked, in the same form as `queries` or without labels.
         truth: list with a dict for each query, in the order of the queries, as from
             `vit_tf.data.load_revisited`. Its entries `easy`, `hard` and `junk` are int arrays of
             positions in the database.

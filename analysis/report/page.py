@@ -52,8 +52,8 @@ class ReportFigure:
         results: links to the netCDF files that the figure draws, relative to the report. Files in
             the report's folder are embedded in the page if they have at most `MOST_EMBEDDED` bytes.
         interactive: interactive panels, one dict for each panel, as the functions of `interactive`
-            return them. On screen, they replace the picture. The picture is used in print, and in
-            browsers without scripts.
+            return them. On screen, these panels replace the picture. The picture is used in print,
+            and in browsers without scripts.
         source: name and address of the paper; None if the figure belongs to no paper.
         panels: the pictures of a figure with several pictures, such as one for each model. A figure
             with `panels` has no `png`.
@@ -155,8 +155,8 @@ def write_report(
     Args:
         path: path of the HTML file that is written.
         title: heading of the page.
-        introduction: text under the heading. Only its first paragraph is shown there; the other
-            paragraphs are folded, at the end of the page.
+        introduction: text under the heading. Only the first paragraph is shown there; the other
+            paragraphs are in a folded section at the end of the page.
         differences: list of `first_screen.Comparison`, which the page shows as a table.
         scorecard: list of `Result`. The first screen shows a mark for each result, which links to
             its claim. A claim links to the file `results/NAME.nc` of each result that it names.
@@ -173,15 +173,15 @@ def write_report(
         sentences: the main results, as sentences.
         overview: list of `Panel`, the small pictures on the first screen.
         shown_images: list of `ShownImage`, some of the images that were measured.
-        linked_page: a `LinkedPage`, whose panels follow those of the overview.
+        linked_page: a `LinkedPage`, whose panels are shown after the panels of `overview`.
         figures_of_claims: dict from the name of a claim to the name of the figure that tests it.
 
     Returns:
         The path of the HTML file.
 
     Raises:
-        ValueError: if the picture of a figure is not a PNG, if it has no alternative text, if two
-            figures have the same name, or if a figure links to anything but a relative path.
+        ValueError: if a picture is not a PNG, if a picture has no alternative text, if two figures
+            have the same name, or if a figure links to anything but a relative path.
         OSError: if a picture cannot be read or the report cannot be written.
     """
     path = Path(path)

@@ -270,28 +270,28 @@ def make_report(
             for the same arrays and Keras models, the results are reused.
         figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. An empty list,
             the default, selects all figures.
-        train: labelled images, in any form that `images` may have. Probes are fitted on them, and
-            nearest neighbours are searched among them. Without `train`, the figures that need
-            these images are left out.
+        train: labelled images, in any form that `images` may have. Probes are fitted on the images
+            of `train`, and nearest neighbours are searched among these images. Without `train`, the
+            figures that need these images are left out.
         num_classes: number of classes; labels start at 0. By default, it is inferred from `train`.
         class_names: names of the classes of `images`, in the order of their labels. By default, the
-            class names of the data set or folder are used. If these have no class names, the class
-            names of the models are used, provided that they do not differ between models. For
-            models with a score for each class, the report includes the test accuracy and
-            measurements that need class scores, such as the effect of each head.
+            class names of the data set or folder are used. If the data set or folder has no class
+            names, the class names of the models are used, provided that all models have the same
+            class names. For models with a score for each class, the report includes the test
+            accuracy and measurements that need class scores, such as the effect of each head.
         roles: dict from the name of a model to its role in the scorecard. The roles `"vit"`,
-            `"gap"`, `"resnet"` and `"mixer"` are needed only if the model's layers do not
-            determine the role. The following roles are for variants of such a model:
-            `"fraction:0.1"` (trained on a tenth of the data), `"without:block03"` (without the
-            skips of a block), `"seed:1"`, `"larger"`, `"hybrid"`, `"masked"` (pre-trained by
-            masked patch prediction), `"tuned"` (pre-trained in this way and then fine-tuned),
-            `"before"` and `"after"` (before and after fine-tuning) and `"far"` (after fine-tuning
-            on a far domain).
+            `"gap"`, `"resnet"` and `"mixer"` are needed only if the model's layers do not determine
+            the role. The following roles are for variants of these models: `"fraction:0.1"`
+            (trained on a tenth of the data), `"without:block03"` (without the skips of a block),
+            `"seed:1"`, `"larger"`, `"hybrid"`, `"masked"` (pre-trained by masked patch prediction),
+            `"tuned"` (pre-trained by masked patch prediction and then fine-tuned), `"before"` and
+            `"after"` (before and after fine-tuning) and `"far"` (after fine-tuning on a far
+            domain).
         supervision: dict from the name of a model to how it was trained: `"labels"`,
-            `"image-text"`, `"contrastive"`, `"self-distillation"` or `"reconstruction"`. The
-            supervision of most released models is known to this package. By default, it is
-            `"labels"` for other models whose own head classifies the images better than chance.
-            Claims about supervised ViTs are tested only on models that were trained with labels or
+            `"image-text"`, `"contrastive"`, `"self-distillation"` or `"reconstruction"`. For most
+            released models, this package knows the supervision. For other models, the default is
+            `"labels"` if the head of the model classifies the images better than chance. Claims
+            about supervised ViTs are tested only on models that were trained with labels or
             image-text pairs.
         taps: patterns of the layers to measure, for models whose layers are not known.
         patch_size, prefix: side of a patch in pixels, and number of prefix tokens, for models

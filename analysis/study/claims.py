@@ -79,7 +79,7 @@ class Claim:
         about: "model" or "runs". A claim about a "model" concerns a single trained model. A claim
             about "runs" concerns how models are trained (their architecture, pooling, skips or
             data); several runs of each arm are needed to decide it.
-        learned: whether the claim is about what training adds. If so, the value is the statistic
+        learned: whether the claim is about what training adds. If true, the value is the statistic
             of the trained models minus the statistic of their untrained copies.
         supervision: how the ViTs that the claim is about were trained, as values of
             `supervision.SUPERVISIONS`; empty for ViTs with any training.
@@ -201,10 +201,10 @@ class Result:
         untrained: values of the same statistic for randomly initialized copies of the models. It
             is empty for a claim about what training adds, because the value of such a claim is
             already a difference from these copies.
-        needed: number of images with which an inconclusive claim would probably be decided. It is
-            NaN for other claims.
-        permuted: value of the same statistic when the two models are shown different images. It is
-            NaN for claims that are not about CKA between two models.
+        needed: for an inconclusive claim, the number of images with which the claim would probably
+            be decided; NaN for other claims.
+        permuted: for a claim about CKA between two models, the value of the same statistic when the
+            two models are shown different images; NaN for other claims.
     """
 
     name: str

@@ -91,7 +91,7 @@ class Exploration:
         left_out: the views that are not shown, as a list of pairs: what the view shows, and a list
             of sentences that give the reasons.
         calls: dict from result name to a Python expression that computes the result from `model`
-            and `images`, for results that a measurement computes.
+            and `images`. Only results that a measurement computes have an entry.
     """
 
     path: Path

@@ -72,15 +72,18 @@ class Figure:
         shows: what the figure shows, as a phrase for lists of figures.
         models: the models that are compared, as a selector: `each`, `split`, `together`, `pairs` or
             `group`.
-        measure: function that returns what is measured. It gets one model for `each`, `split` and
-            `together`, two models for `pairs`, and a list of models for `group`. It returns a
-            measurement, or a dict from label to measurement, or None if it does not apply to the
-            models. If a model lacks something that the figure needs, `model.require` raises.
-        results: names of the results of `measure` that claims and quantities of this figure or of
-            others may use, separated by spaces. A claim that uses another result is an error. If
-            `results` is empty, the results of the figure's own claims are not checked.
+        measure: function that returns a measurement, or a dict from label to measurement. The
+            arguments of the function are one model for `each`, `split` and `together`, two models
+            for `pairs`, and a list of models for `group`. The function returns None if the figure
+            does not apply to the models. If a model lacks something that the figure needs,
+            `model.require` raises an error.
+        results: names of the results that `measure` computes, separated by spaces. The claims and
+            quantities of all figures may use these results. If a claim or quantity uses a result
+            that no figure lists, `check_figures` raises an error. For a figure with an empty
+            `results`, this check is skipped.
         draw: function that draws a result and returns Matplotlib axes. For `together` and `group`,
-            and if several things are measured, it gets a dict from label to result.
+            and if `measure` returns a dict, the argument of the function is a dict from label to
+            result.
         name: name of the picture and its file, with the models in braces: `"cka-{model}"`.
         title: title of a picture. It may contain names of models in braces: `"{model}"`,
             `"{other}"`, `"{label}"`, `"{models}"` (all models except further seeds) and `"{base}"`
@@ -92,7 +95,8 @@ class Figure:
             picture, or None if the picture is shown.
         claims: list of the `claims.Claim` that the figure tests.
         quantities: list of the `Quantity` by which models are compared.
-        also: numbers of figures in other papers that also select this figure, with their prefix.
+        also: numbers of figures in other papers that also select this figure. Each number starts
+            with the prefix of its paper.
         interactive: function that returns the interactive plot of a result, or None.
         overview: an `Overview`, the summary of the figure on the first screen, or None.
         scale: name of a colour scale. Figures with the same name share their colour scale; if it is
