@@ -133,7 +133,8 @@ def plot_skip_ratio_lines(
 
     Each combination of model and kind of token (CLS, other prefix tokens, spatial tokens) has a
     colour. Attention and MLP of a block have different line styles. ResNets and ViTs without prefix
-    tokens have lines for spatial tokens only.
+    tokens have lines for spatial tokens only. The attribute `prefix` of a result states the number
+    of prefix tokens.
 
     Args:
         variable: "norm_ratio" is ||skip|| / ||branch||. "cosine" is the cosine similarity of skip

@@ -348,10 +348,10 @@ def plot_localization(
 ) -> "Axes":
     """CKA of single tokens with every input patch (Figures 9, 10, D.1 to D.3 of Raghu et al.).
 
-    The frame in each map marks the position of the token itself. Constant patches, for which CKA is
-    NaN, are drawn in grey. For a single layer, the maps are arranged as the tokens are in the
-    image, with prefix tokens in a row above. For a list of layers, there is a row of maps for each
-    layer.
+    The frame in each map marks the position of the token itself, given by the coordinates
+    `token_row` and `token_column`. Constant patches, for which CKA is NaN, are drawn in grey. For a
+    single layer, the maps are arranged as the tokens are in the image, with prefix tokens in a row
+    above. For a list of layers, there is a row of maps for each layer.
 
     All maps share one colour scale, from the smallest to the largest CKA in the maps. The scale
     does not extend to 1, since the CKA of a token and a patch is often far from 1.
@@ -597,9 +597,9 @@ PLACES = (
 def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Test accuracy versus training compute (Figure 5 of the ViT paper).
 
-    Each point shows one run, with its name. Families of models have different colours. The axis of
-    compute, in floating-point operations, is logarithmic. Runs without an accuracy (NaN) are left
-    out.
+    Each point shows one run, labelled with the coordinate `run`. Families of models, given by the
+    coordinate `family`, have different colours. The axis of compute, in floating-point operations,
+    is logarithmic. Runs without an accuracy (NaN) are left out.
     """
     accuracy, flops = result["test_accuracy"], result["training_flops"]
     has_accuracy = np.isfinite(accuracy.values)
