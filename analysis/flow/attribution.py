@@ -139,9 +139,9 @@ def grad_cam(
     the size of the image.
 
     Args:
-        features: a model, or a callable that maps images to taps through which gradients flow. The
-            taps are maps of shape (example, row, column, channel) and the scores, as in
-            `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
+        features: a model, or a callable that maps images to taps through which gradients flow. One
+            tap holds the scores. The other taps hold feature maps of shape (example, row, column,
+            channel). An example is `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
         images: as in `vit_tf.analysis`.
         classes: as in `vit_tf.analysis`.
         scores: name of the tap that holds the scores of shape (example, class).

@@ -416,11 +416,11 @@ def head_classes(
     * `"global"`: the head meets none of these conditions.
 
     The median is used because queries at an edge, which have no keys beyond the edge, shift a mean
-    far more than a median. Attention along a row is axial at any distance, and so is attention to
-    both neighbours in a row. If all queries attend to one position of the image, the head is
-    global. The thresholds are conventions. Heads that are constructed as examples of a type are far
-    from the thresholds, but trained heads often lie between types. Compare the returned statistics
-    of a head with the thresholds to see such cases.
+    far more than a median. A head that attends along its row is axial at any distance, even if it
+    attends to the left and right neighbours only. If all queries attend to one position of the
+    image, the head is global. The thresholds are conventions. Heads that are constructed as
+    examples of a type are far from the thresholds, but trained heads often lie between types. To
+    find heads between types, compare their returned statistics with the thresholds.
 
     Args:
         mean: Dataset from `mean_attention`.

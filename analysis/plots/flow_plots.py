@@ -474,11 +474,12 @@ def plot_skip_ablation(
 def plot_token_ablation(
     results: style.Datasets, ax: "Axes | None", *, change: str = "accuracy_change"
 ) -> "Axes":
-    """Effect of replacing a growing fraction of the tokens, for several orders of tokens.
+    """Effect of replacing a growing fraction of the tokens, one after the other.
 
-    Each line shows one order, with error bars of 1.96 standard errors. Prefix tokens are replaced
-    all at once, and are therefore shown as points at a fraction of 1. If there are several results,
-    each result has its own panel, and all panels have a common scale.
+    Each line shows one order in which the tokens are replaced, with error bars of 1.96 standard
+    errors. Prefix tokens are replaced all at once, and are therefore shown as points at a fraction
+    of 1. If there are several results, each result has its own panel, and all panels have a common
+    scale.
     """
     # Checks all results before anything is drawn in given axes.
     style.labelled(results, _known_change(change), "tokens", "share")

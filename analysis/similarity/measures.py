@@ -409,7 +409,7 @@ def svcca(variance: float = 0.99) -> Measure:
         A `Measure` for `similarities(..., measures=[...])`.
 
     Raises:
-        ValueError: if `variance` is not above 0 and at most 1.
+        ValueError: if `variance` is outside the interval (0, 1].
 
     Examples:
         >>> measure = analysis.svcca(variance=0.9)

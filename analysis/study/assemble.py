@@ -281,12 +281,15 @@ def make_report(
             accuracy and measurements that need class scores, such as the effect of each head.
         roles: dict from the name of a model to its role in the scorecard. The roles `"vit"`,
             `"gap"`, `"resnet"` and `"mixer"` are needed only if the model's layers do not determine
-            the role. The following roles are for variants of these models: `"fraction:0.1"`
-            (trained on a tenth of the data), `"without:block03"` (without the skips of a block),
-            `"seed:1"`, `"larger"`, `"hybrid"`, `"masked"` (pre-trained by masked patch prediction),
-            `"tuned"` (pre-trained by masked patch prediction and then fine-tuned), `"before"` and
-            `"after"` (before and after fine-tuning) and `"far"` (after fine-tuning on a far
-            domain).
+            the role. The following roles are for variants of these models:
+
+            * `"fraction:0.1"`: trained on a tenth of the data
+            * `"without:block03"`: without the skips of a block
+            * `"seed:1"`, `"larger"` or `"hybrid"`: from another seed, larger, or a hybrid ViT
+            * `"masked"`: pre-trained by masked patch prediction
+            * `"tuned"`: pre-trained by masked patch prediction, then fine-tuned
+            * `"before"`, `"after"`: before and after fine-tuning
+            * `"far"`: after fine-tuning on a far domain
         supervision: dict from the name of a model to how it was trained: `"labels"`,
             `"image-text"`, `"contrastive"`, `"self-distillation"` or `"reconstruction"`. For most
             released models, this package knows the supervision. For other models, the default is

@@ -67,7 +67,7 @@ class Figure:
         paper: the `Paper` to which the figure belongs.
         numbers: numbers of the reproduced figures of the paper, separated by spaces and without
             the paper's prefix: `"9 10 D.1"`, or `"T6"` for a table. Each number selects this
-            figure. A number in lower case, such as `"effective"`, has no prefix.
+            figure. A word in lower case, such as `"effective"`, has no prefix.
         chapter: the `papers.chapters.Chapter` of the report that contains the figure.
         shows: what the figure shows, as a phrase for lists of figures.
         models: the models that are compared, as a selector: `each`, `split`, `together`, `pairs` or

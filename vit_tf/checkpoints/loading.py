@@ -149,15 +149,15 @@ def load_pretrained(
             If the file has no head, the logits are the pooled token (a CLIP model then has no
             logits). 0 removes the head, as in timm.
         image_shape: size of the images in pixels, (height, width) or (height, width, channels).
-            Position embeddings are resampled to this size by the method `positions`. None keeps the
-            size of the file. (The file of a BiT specifies no image size. The size then follows from
-            the name of the checkpoint, or is 224 if the name does not determine it.) A file holds
-            the number of tokens but not the shape of their grid. If the grid of `image_shape` has
-            as many tokens as the file, this grid is used. Otherwise, the grid of the file is
-            assumed to be square.
-        pooling: `"cls"` or `"gap"`, for a ViT or BEiT. None keeps the pooling of the file. With
-            `"gap"`, a ViT has no class token, unless its file has registers or already uses
-            `"gap"`.
+            Position embeddings are resampled to this size; the argument `positions` selects the
+            method. None keeps the image size that the file was made for. (The file of a BiT
+            specifies no image size. The size then follows from the name of the checkpoint, or is
+            224 if the name does not determine it.) A file holds the number of tokens but not the
+            shape of their grid. The file is assumed to have the grid of `image_shape` if the
+            numbers of tokens agree, and a square grid otherwise.
+        pooling: `"cls"` or `"gap"`, for a ViT or BEiT. None keeps the pooling of the file. `"gap"`
+            removes the class token of a ViT, with two exceptions: if the file has registers or
+            already uses `"gap"`, the model has all tokens of the file.
         num_heads: number of attention heads. This argument is required if neither the file nor the
             size of the model determines the number. For example, a model of the size of ViT-S has
             12 heads in MoCo-v3 but 6 heads in other checkpoints. For a size that was never

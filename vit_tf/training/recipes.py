@@ -47,8 +47,8 @@ class Recipe:
         flip: mirror half of the images left to right.
         shift: largest random shift, in pixels.
         seed: seed of shuffling and augmentation.
-        warmup_steps: steps until the peak learning rate, in place of `warmup_epochs`; None for
-            `warmup_epochs`.
+        warmup_steps: steps until the peak learning rate, which replace `warmup_epochs`; None for
+            the steps of `warmup_epochs`.
         momentum: momentum of SGD or Muon; if it is given without `optimizer`, the optimizer is SGD;
             None for 0.9 with SGD and 0.95 with Muon.
         erase: fraction of the images in which a rectangle is erased, such as 0.25.
@@ -485,10 +485,10 @@ def recipe(name: str) -> "PublishedRecipe":
     """Returns the recipe of a paper by name, such as `"plain-vit-s16"`. `RECIPES` lists all names.
 
     Random crops cover 5 to 100 % of the image area, as in the code of these papers (Szegedy et al.
-    2014). Weight decay is relative to the learning rate. For example, AdamW in AugReg and in the
-    plain ViT shrinks weights by 1e-4 per step at the peak learning rate of 1e-3, which corresponds
-    to a weight decay of 0.1. The L2 penalty of BiT adds 1e-4 times the weights to the gradient.
-    With a momentum of 0.9, this is equivalent to a weight decay of 1e-3.
+    2014). Each step shrinks the weights by the fraction learning rate * weight decay. In AugReg and
+    in the plain ViT, AdamW shrinks them by 1e-4 at the peak learning rate of 1e-3, so the weight
+    decay is 0.1. BiT instead has an L2 penalty, which adds 1e-4 times the weights to the gradient.
+    A momentum of 0.9 multiplies a constant gradient by 10, so the weight decay is 1e-3.
 
     Raises:
         ValueError: if the name is unknown.

@@ -122,8 +122,9 @@ def _batches_of(similarity: xr.DataArray) -> tuple[float, str, str]:
 def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
     """A ViT trained with a CLS token localizes better than one with global average pooling.
 
-    The localization of a model is the share of the other patches that are less similar (by CKA) to
-    a token of the last layer than the token's own patch, averaged over tokens. The value is the
+    For each token of the last layer, CKA with every patch of the image is computed. The token's
+    localization is the share of the other patches that have a lower CKA than the token's own patch.
+    The localization of a model is the mean over its tokens. The value of the claim is the
     localization of the CLS model minus the localization of the average-pooling model. The same
     difference for untrained models is subtracted.
 
@@ -144,8 +145,9 @@ def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
 def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """The ViT localizes better than the ResNet.
 
-    The localization of a model is the share of the other patches that are less similar (by CKA) to
-    a token of the last layer than the token's own patch, averaged over tokens. The value is the
+    For each token of the last layer, CKA with every patch of the image is computed. The token's
+    localization is the share of the other patches that have a lower CKA than the token's own patch.
+    The localization of a model is the mean over its tokens. The value of the claim is the
     localization of the ViT minus the localization of the ResNet. Both are measured on the coarser
     of the two models' grids.
 

@@ -149,9 +149,9 @@ FIGURE_20 = Figure(
     call="analysis.depth_cka({model}, images)",
     title="CKA between sublayer inputs",
     caption=(
-        "Each cell is the CKA between the normalized inputs of two sublayers. A bright diagonal "
-        "from the upper left to the lower right means that the last layers return to the "
-        "representations of the first layers."
+        "Each cell is the CKA between the normalized inputs of two sublayers. The first sublayer "
+        "is at the lower left, so the diagonal that rises to the right is 1. A second bright "
+        "diagonal, which falls to the right, means that the last layers resemble the first layers."
     ),
     claims=[masked_x_pattern],
 )

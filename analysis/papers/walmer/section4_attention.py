@@ -452,9 +452,10 @@ def patterns_vary(patterns: xr.Dataset, average: xr.DataArray) -> Estimate:
     single images, in the upper half of the layers. The ratio is 1 if CLS attends to the same tokens
     in every image.
 
-        mean over heads of peak(mean map) / mean over heads of mean(peak of an image's map)
+        ratio = (peak of the mean map) / (mean over images of the peak of a single map)
 
-    Here, peak = 1 - entropy / log(tokens). The threshold of 1/2 is a convention. It lies midway
+    Here, peak = 1 - entropy / log(tokens). The numerator and the denominator are each averaged over
+    the heads of a layer. The threshold of 1/2 is a convention. It lies midway
     between two cases of figures 11 to 13: the ratio is 1 for attention to the same tokens in every
     image, and 0 for attention to different tokens in each image. The claim is tested only if
     attention is sparse (a mean peak of at least 1/2), because attention that is diffuse in each
