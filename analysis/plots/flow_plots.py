@@ -1,7 +1,7 @@
 """Receptive fields, residual connections, the first layer, the logit lens and interventions.
 
 `draws` checks before each call that a result has the variables and dims that are declared. The
-functions check only what their options name, such as another `change`.
+functions check what the declaration does not cover, such as the variable that `change` names.
 """
 
 import re
@@ -481,7 +481,7 @@ def plot_token_ablation(
     of 1. If there are several results, each result has its own panel, and all panels have a common
     scale.
     """
-    # Checks all results before anything is drawn in given axes.
+    # Checks the change in all results before anything is drawn in given axes.
     style.labelled(results, _known_change(change), "tokens", "share")
     title = style.titled("Token ablation", results)
     if not isinstance(results, dict):

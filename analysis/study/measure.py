@@ -72,10 +72,8 @@ class Measurement:
     def identity(self) -> str:
         """`fingerprint` of what it is, of which models: all but its data and its code."""
         parameters = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
-        del (
-            parameters["call"],
-            parameters["declared_call"],
-        )  # printed in reports, and change nothing
+        # Calls are printed in reports and change nothing.
+        del parameters["call"], parameters["declared_call"]
         inputs = [
             source if source is DATA else source.identity for source in parameters.pop("inputs")
         ]

@@ -679,7 +679,8 @@ def embedding_map(
         patches = Transform({position_name: shape}, grid.spatial)
         weights = {"embedding/prefix": both, "embedding/positions": patches}
         return mapping | WeightMap({"class_position": False}, weights)
-    # No position is kept for a class token that the file lacks, or adds no position to.
+    # Positions of prefix tokens that the model does not have are left out. If the file lacks the
+    # class token of the model, its position is new and zero.
     positions = len(tokens.new) if prefix is None else min(len(first), grid.prefix)
     fit = partial(fit_positions, grid=grid, prefix=positions)
     arguments = {"class_position": bool(positions)} if prefix or tokens.new else {}

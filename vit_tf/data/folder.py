@@ -121,7 +121,7 @@ class PillowDecoder(Decoder):
 
 
 class MixedImagesDecoder(GraphDecoder):
-    """`attempt` decodes usual images by TensorFlow; `decode` decodes all others by Pillow."""
+    """`attempt` decodes by TensorFlow; a batch for which it fails is decoded by Pillow."""
 
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
         return PillowDecoder(3).decode(item)

@@ -405,7 +405,7 @@ class SGD(_KernelDecay, keras.optimizers.SGD):
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """`m <- momentum m - rate g`, then `w <- w + m`: on TensorFlow in one operation."""
+        """`m <- momentum m - rate g`, then `w <- w + m`, in one operation if TensorFlow has it."""
         if on_jax():
             super().update_step(gradient, variable, learning_rate)
             return
