@@ -91,7 +91,7 @@ BLOCKS = 4
 class Probe:
     """Ridge probes, fitted to every layer."""
 
-    # Of each layer, weights (token, l2, channel, class) and intercepts (token, l2, class).
+    # A layer has weights (token, l2, channel, class) and intercepts (token, l2, class).
     weights: dict[str, tuple[np.ndarray, np.ndarray]]
     l2: np.ndarray
     tokens: str

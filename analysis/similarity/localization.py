@@ -99,7 +99,7 @@ def localization(
         for tap, values in taps.items():
             measured_tokens = tf.gather(as_tokens(tap, values), layout["positions"], axis=1)
             kernels, scales = unbiased_kernels(tf.transpose(measured_tokens, (1, 0, 2)))
-            # Of kernels of size 1, which float32 can hold.
+            # The kernels are scaled to size 1, so that float32 can hold their HSIC.
             unit_hsic = tf.cast(pairwise_hsic(kernels, patch_kernels), tf.float64)
             hsic[tap] = unit_hsic * _size(scales)[:, None] * _size(patch_scales)
             token_terms[tap] = _self_terms(kernels, scales)

@@ -69,10 +69,10 @@ def near_names(received: str, known: Iterable) -> list[str]:
             return 1.0
         return difflib.SequenceMatcher(None, name, received).ratio()
 
-    likeness = {name: alike(name.lower()) for name in known}
-    least = max(_NEAR, max(likeness.values(), default=0) - _BESIDE)
-    near = [name for name in known if likeness[name] >= least]
-    return sorted(near, key=likeness.__getitem__, reverse=True)[:5]
+    similarity = {name: alike(name.lower()) for name in known}
+    least = max(_NEAR, max(similarity.values(), default=0) - _BESIDE)
+    near = [name for name in known if similarity[name] >= least]
+    return sorted(near, key=similarity.__getitem__, reverse=True)[:5]
 
 
 def lookup(what: str, received: object, known: Mapping[Any, Value]) -> Value:

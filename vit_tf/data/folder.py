@@ -51,7 +51,7 @@ from vit_tf.data.tfds import prepared_in
 Members: TypeAlias = tuple[np.ndarray, np.ndarray]
 # TensorFlow decodes files of these names; others may be animated, transparent or of rare kinds.
 TENSORFLOW_SUFFIXES = (b".png", b".jpg", b".jpeg")
-# Of images that must share a size, so many are measured ahead, and all others when decoded.
+# If images must share a size, so many are measured ahead, and the others when they are decoded.
 MEASURED = 100
 
 
