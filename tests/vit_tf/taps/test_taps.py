@@ -314,8 +314,9 @@ def test_recording_in_a_compiled_function(rng):
 @pytest.mark.slow
 def test_the_patterns_of_the_guide_fit_what_it_says():
     guide = (ROOT / "docs" / "guides" / "your-own-model.md").read_text()
-    ours = re.search(r'"([^"]*)"` selects the residual sums in every model of this', guide)[1]
-    theirs = re.search(r'"([^"]*)"` the block outputs in the ResNets of `keras.app', guide)[1]
+    (example,) = re.findall("For example, .* selects all layers", guide)
+    ours, theirs, every = re.findall('`"(.*?)"`', example)
+    assert every == "*"
     small = {"num_layers": 1, "num_heads": 2, "hidden_dim": 4, "mlp_dim": 4}
     vit = vit_tf.ViT((8, 8, 3), 4, **small)
     models = {
