@@ -118,12 +118,14 @@ def load_pretrained(
 
     * Google's `.npz` files: ViT (of vision_transformer and big_vision), hybrids, BiT, Mixer and
       SigLIP
-    * `.safetensors` files or PyTorch files: ViT with timm's tensor names (supervised, DeiT, DeiT-3,
-      DINO, DINOv2, MAE, MoCo-v3), CLIP with the tensor names of OpenAI or timm, SigLIP and BEiT
+    * `.safetensors` files or PyTorch files with the tensor names of timm: ViT (supervised, DeiT,
+      DeiT-3, DINO, DINOv2, DINOv3, MAE, MoCo-v3), BEiT, BiT, Mixer, CLIP and SigLIP; also CLIP with
+      the tensor names of OpenAI
     * folders of open_clip with `open_clip_config.json`
     * folders of timm, where `architecture` and `model_args` define the model
-    * folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP. They contain `config.json` and the
-      weights, as `model.safetensors` or `pytorch_model.bin`, in one file or in shards
+    * folders of Hugging Face: ViT, DeiT, I-JEPA, MAE, DINOv2, DINOv3, CLIP, MetaCLIP 2, SigLIP,
+      BEiT and BiT. They contain `config.json` and the weights, as `model.safetensors` or
+      `pytorch_model.bin`, in one file or in shards
 
     The architecture of a file is inferred from the names and shapes of its tensors. Every tensor of
     the file is loaded, except for tensors whose names belong to a text encoder, a decoder, the
@@ -131,15 +133,17 @@ def load_pretrained(
     loaded either.) Every weight of the model is loaded, unless it belongs to a new head.
 
     A known name determines the `preprocessing` of the model. For a folder, the preprocessing comes
-    from `preprocessor_config.json` or from timm's `config.json`. Otherwise, the family of the model
-    determines it. For a folder with a plain ViT and without these files, the argument
-    `preprocessing` is required. A file with timm's tensor names does not state on which values its
-    ViT was trained. If such a ViT has a head, values in [-1, 1] are assumed. For DeiT, pass
-    `preprocessing`, because DeiT was trained on images normalised by the mean and standard
-    deviation of ImageNet.
+    from Hugging Face's `preprocessor_config.json`, or from the configuration of timm or open_clip.
+    Otherwise, the family of the model determines it, with two exceptions:
 
-    DINOv2 and DINOv3 open at the image size of their image processor. If their position embeddings
-    have another size, there is a warning.
+    * If a folder of a ViT, I-JEPA, DINOv3, BEiT or BiT of Hugging Face has no
+      `preprocessor_config.json`, the argument `preprocessing` is required.
+    * A ViT file with timm's tensor names does not state on which values the ViT was trained. If the
+      ViT has a head, values in [-1, 1] are assumed. For a DeiT without distillation token, pass
+      `preprocessing`, because it was trained with the mean and standard deviation of ImageNet.
+
+    A folder of DINOv2 or DINOv3 opens at the image size of its image processor, with a warning if
+    the weights are for another size.
 
     Args:
         path_or_name: path of a file or folder; a name in `list_pretrained`, whose file is
@@ -162,13 +166,16 @@ def load_pretrained(
             size of the model determines the number. For example, a model of the size of ViT-S has
             12 heads in MoCo-v3 but 6 heads in other checkpoints. For a size that was never
             published, the number is not known either.
-        positions: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`, as for `vit_tf.at_resolution`.
-            None selects the method of the code that the file comes from. For Google's files and for
-            the relative positions of a BEiT with timm's names, this method is `"bilinear"`. For
-            Hugging Face's files without registers, it is `"torch"`. For DINOv2's original files
-            without registers, it is `"dino"`. For other files, it is `"bicubic"`, as in timm. The
-            code of DINO's authors, which Walmer et al. 2023 ran, uses `"dino"`. The code of BEiT's
-            authors uses `"bicubic"`.
+        positions: method that resamples position embeddings, as `method` of `vit_tf.at_resolution`.
+            None selects the method by the source of the file:
+
+            * Google, BEiT with timm's names, a `.keras` file, a bundled model: `"bilinear"`
+            * Hugging Face, except DINOv2 with registers: `"torch"`
+            * DINOv2 of its authors, without registers: `"dino"`
+            * all other files: `"bicubic"`, as in timm
+
+            Two sources differ from the code of their authors: use `"dino"` for DINO (as Walmer et
+            al. 2023) and `"bicubic"` for BEiT to compute the same as that code.
         preprocessing: `vit_tf.Preprocessing` that replaces the preprocessing specified by the file,
             its name or its family.
         activation: form of the GELU, for two kinds of files whose tensors do not determine it. For
