@@ -28,6 +28,14 @@ class Recipe:
     https://arxiv.org/abs/2106.10270, section 3). Labels are smoothed by 0.1, as in Touvron et al.
     2021 (DeiT, table 9).
 
+    There are three optimizers:
+
+    * `"adamw"`: AdamW updates all weights. `momentum` must not be set.
+    * `"sgd"`: SGD with `momentum` updates all weights. `epsilon` and `layer_decay` must not be set.
+    * `"muon"`: Muon (Jordan et al. 2024; Liu et al. 2025, https://arxiv.org/abs/2502.16982) updates
+      the kernels of blocks and units, with `momentum`. AdamW updates the head, the root,
+      embeddings, norms and biases. Both have the same `learning_rate` and `weight_decay`.
+
     Args:
         epochs: number of passes over the training data.
         learning_rate: peak learning rate.
@@ -49,21 +57,17 @@ class Recipe:
         seed: seed of shuffling and augmentation.
         warmup_steps: steps until the peak learning rate, which replace `warmup_epochs`; None for
             the steps of `warmup_epochs`.
-        momentum: momentum of SGD or Muon; if it is given without `optimizer`, the optimizer is SGD;
-            None for 0.9 with SGD and 0.95 with Muon.
+        momentum: momentum of SGD or Muon; if it is set and `optimizer` is None, the optimizer is
+            SGD; None for 0.9 with SGD and 0.95 with Muon.
         erase: fraction of the images in which a rectangle is erased, such as 0.25.
-        epsilon: epsilon of AdamW, added to the root of the corrected second moment as in optax and
-            PyTorch; it does not apply to SGD; None for Keras's epsilon, 1e-7 before the correction.
+        epsilon: epsilon of AdamW, added to the root of the second moment after the correction of
+            its bias, as in optax and PyTorch; None for 1e-7 before this correction, as in Keras.
         layer_decay: ratio of the learning rate of each block of a ViT to the learning rate of the
-            block above it, such as 0.75; it does not apply to SGD; None for the same learning rate
-            in all blocks.
+            block above it, such as 0.75; None for the same learning rate in all blocks.
         gradient_accumulation_steps: number of batches whose gradients are averaged for an update;
             the warm-up, the schedule and the average of the weights count updates as steps.
-        optimizer: `"adamw"`, `"sgd"` or `"muon"`; with `"muon"`, Muon (Jordan et al. 2024; Liu et
-            al. 2025, https://arxiv.org/abs/2502.16982) updates the kernels within the model, and
-            AdamW updates the head, root, embeddings, norms and biases; Muon and AdamW then have the
-            same `learning_rate` and `weight_decay`; None for `"adamw"`, or `"sgd"` if `momentum` is
-            given.
+        optimizer: `"adamw"`, `"sgd"` or `"muon"`; the list above describes them; None for
+            `"adamw"`, or `"sgd"` if `momentum` is set.
         augment: preprocessing layer of Keras or KerasCV, or a list of layers, such as
             `[keras.layers.RandAugment(), keras.layers.CutMix()]`. These layers are applied in
             addition to the augmentations above, as the argument `layers` of `vit_tf.data.augment`
@@ -484,11 +488,12 @@ class PublishedRecipe:
 def recipe(name: str) -> "PublishedRecipe":
     """Returns the recipe of a paper by name, such as `"plain-vit-s16"`. `RECIPES` lists all names.
 
-    Random crops cover 5 to 100 % of the image area, as in the code of these papers (Szegedy et al.
-    2014). Each step shrinks the weights by the fraction learning rate * weight decay. In AugReg and
-    in the plain ViT, AdamW shrinks them by 1e-4 at the peak learning rate of 1e-3, so the weight
-    decay is 0.1. BiT instead has an L2 penalty, which adds 1e-4 times the weights to the gradient.
-    A momentum of 0.9 multiplies a constant gradient by 10, so the weight decay is 1e-3.
+    Random crops cover 5 to 100 % of the image area (DeiT: 8 to 100 %), as in the code of these
+    papers (Szegedy et al. 2014). Each step shrinks the weights by the fraction learning rate *
+    weight decay. In AugReg and in the plain ViT, AdamW shrinks them by 1e-4 at the peak learning
+    rate of 1e-3, so the weight decay is 0.1. BiT instead has an L2 penalty, which adds 1e-4 times
+    the weights to the gradient. A momentum of 0.9 multiplies a constant gradient by 10, so the
+    weight decay is 1e-3.
 
     Raises:
         ValueError: if the name is unknown.
