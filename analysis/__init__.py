@@ -1,43 +1,55 @@
 """Measurements of what a vision model has learned.
 
-Every measurement takes a model and images, streams them through it once and returns a labelled
-xarray result: `analysis.cka(model, images)`. Plots are in `analysis.plots`; what a measurement of
-one's own is made of is in `analysis.engine`, and `analysis.cka.statistic` is what `cka` adds up.
+A measurement takes a model and images, and returns a labelled xarray result, for example
+`analysis.cka(model, images)`. `analysis.plots` contains the plots of all measurements, and
+`analysis.engine` contains the functions for writing your own measurement. For a measurement of one
+pass over the images, the attribute `statistic` returns its `Statistic`: `analysis.cka.statistic`.
 
-Args that the measurements share, unless their docstrings say otherwise:
-    features: the model, or anything that has an answer: any built Keras model of one input, a
-        submodel, a SavedModel, the path or name of one of these, a function from images to
-        `{layer: tensor}` or `{layer: array}`, and, where images are not needed, `{layer: array}`
-        alone. Tensors are of shape (example, token, channel), (example, row, column, channel) or
-        (example, channel). See `features_of`.
-    layers: which layers are measured: a shell pattern, a name or a list of them. The default is the
-        layers that the measurement is about: the representations of the model (the embedding, the
-        output of each block or stage, the final norm), its attention weights, or its skips and
-        branches.
-    detail: a subset of these layers: `"blocks"`, without the final norm and what is pooled;
-        `"grid"`, those blocks on the grid of the last; `"lower"`, the lower half;
-        `"sums"`, the residual stream after each sublayer; `"sublayers"`, layers inside of blocks
-        too, where these have known names; or how many of the layers, evenly spaced.
-    images: array of shape (example, height, width, channel), or one image; PIL images, paths, a
-        list of these, or a folder; or a `tf.data.Dataset`, batched or not, of images, of (images,
-        labels) with or without weights, or of dicts. Files, PIL images and 8-bit values are
-        resized and normalised as the model declares; floats are taken as they are, and compared
-        with its range.
-    train, test: the same with labels, which are integers from 0 to `num_classes - 1`: a
+Args that the measurements share, unless their docstrings state otherwise:
+    features: the model, in one of these forms (`features_of` describes them):
+
+        * a built Keras model with one input, a submodel, a SavedModel or a PyTorch module
+        * the path or the name of such a model
+        * a function from images to `{layer: tensor}` or `{layer: array}`
+        * `{layer: array}`, stored activations, for measurements that do not need images
+
+        Tensors have the shape (example, token, channel), (example, row, column, channel) or
+        (example, channel).
+    layers: layers to measure, as a shell pattern, a name, or a list of these. By default, each
+        measurement selects its layers: the representations (the embedding, the output of each block
+        or stage, the final norm), the attention weights, or the skips and branches.
+    detail: a subset of these layers, for measurements of representations:
+
+        * `"blocks"`: outputs of blocks, without the final norm and pooled vectors
+        * `"grid"`: blocks whose tokens or positions lie on the grid of the last block
+        * `"lower"`: lower half of the blocks
+        * `"sums"`: sums of skip and branch at all residual connections
+        * `"sublayers"`: layers inside the blocks too, if their names are known
+        * an integer n: n evenly spaced layers; all measurements accept it
+    images: images in one of these forms:
+
+        * floats: an array of shape (example, height, width, channel) or one image; they are not
+          converted, but compared with the range that the model declares
+        * 8-bit arrays, PIL images, paths, a list of these, or a folder; they are resized and
+          normalised as the model declares
+        * a `tf.data.Dataset` of images, of (images, labels) with or without weights, or of dicts,
+          batched or not
+    train, test: images with labels, which are integers from 0 to `num_classes - 1`: a
         `tf.data.Dataset` of (images, labels), a pair of arrays, or a folder of class folders.
-    num_classes: number of classes; by default it is inferred from the labels, the data set or the
+    num_classes: number of classes; by default, it is inferred from the labels, the data set or the
         model.
-    grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
-    classes: names or positions of classes among the scores; by default the classes that are
-        predicted for the images, 5 at most.
-    tokens: summary of a layer: the `"cls"` token, or the mean of the `"spatial"` tokens or of
-        `"all"` tokens. The `token_grid` of the features separates them. None means the CLS token if
-        there is one, and the mean of the spatial tokens otherwise. A layer that is a vector is used
-        as it is.
+    grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default, the grid of the
+        features.
+    classes: names of classes, or positions of classes among the scores. By default, these are the
+        classes that are predicted for the images, at most 5.
+    tokens: how the tokens of a layer are summarized: `"cls"` is the CLS token, `"spatial"` is the
+        mean of the spatial tokens, and `"all"` is the mean of all tokens. The `token_grid` of the
+        features determines which tokens are spatial. None means the CLS token or, without one, the
+        mean of the spatial tokens. A layer that is a vector is used unchanged.
 
 In the examples of the measurements, `vit` and `bit` are models, such as those of
 `vit_tf.load("vit-cls-cifar10")` and `vit_tf.load("bit-cifar10")`, `images` is an array of shape
-(24, height, width, channel) and `labels` an array of integers of shape (24,).
+(24, height, width, channel), and `labels` is an array of integers of shape (24,).
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Vision models in Keras 3 whose every intermediate has a name, and the means to train them."""
+"""Vision models in Keras 3 with a name for every intermediate value, and their training."""
 
 import sys
 import types

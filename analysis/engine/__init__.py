@@ -1,7 +1,7 @@
 """The engine: runs any statistic over data, in one pass, on any number of devices.
 
-What a measurement of one's own is made of: a `Statistic`, `one_pass`, and features derived from
-others.
+It contains the parts of your own measurement: `Statistic`, `one_pass`, and functions that derive
+features from other features.
 """
 
 import lazy_loader

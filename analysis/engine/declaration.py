@@ -82,8 +82,8 @@ def measurement(
 
     The measurement takes any model and any images, and the argument `layers=`. The type annotation
     of each parameter of the function declares its role: `Model`, `Models`, `Images`,
-    `LabelledImages`, `MaskedImages`, `AnnotatedImages`, `Scores`, `Classes`, `NumClasses` or
-    `Block` of `engine`. The names of the parameters are free. For a model, the function gets
+    `LabelledImages`, `MaskedImages`, `AnnotatedImages`, `Scores`, `Classes`, `NumClasses`, `Block`
+    or `Grid` of `engine`. The names of the parameters are free. For a model, the function gets
     features, a callable from images to `{layer: tensor}`. It gets images as the model expects them.
 
     Args:

@@ -1,17 +1,17 @@
 """Draw a labelled result: `plot(result)`, or `plot_<measurement>(result, ax=None)` by name.
 
-Every plot returns the Matplotlib axes it drew in: those given as `ax`, or those of a new figure,
-which is `.figure` of them; a notebook shows it once. It neither saves nor shows. A plot of several
-panels lays them out where the axes are; `ax.panels` is the array of the panels' axes. A plot
-that compares several results takes a dict from label to result too.
+Every plot returns the Matplotlib axes in which it drew: the argument `ax`, or the axes of a new
+figure, `ax.figure`. It neither saves nor shows the figure; a notebook shows it once. A plot of
+several panels draws them in the area of the axes, and `ax.panels` is the array of the panels' axes.
+A plot that compares several results also takes a dict from label to result.
 
-Depth runs left to right (and bottom up where both axes are layers), so the input lies at the
-origin, as in Raghu et al. 2021, "Do Vision Transformers See Like Convolutional Neural Networks?",
-whose figures are named in the docstrings.
+Depth increases from left to right. If both axes are layers, it also increases from bottom to top,
+so the input lies at the origin, as in Raghu et al. 2021, "Do Vision Transformers See Like
+Convolutional Neural Networks?".
 
-A title takes the model's name from the attribute `model` of the result, or `model_x` and `model_y`.
-Lines through the depth are named by their layers if all results have the same layers; otherwise
-depth is normalised to [0, 1].
+The title contains the attribute `model` of the result, or `model_x` and `model_y`. If all results
+have the same layers, the depth axis has the names of the layers; otherwise, depth is normalised to
+[0, 1].
 """
 
 import lazy_loader

@@ -1,8 +1,8 @@
 """Edits replace the value at a tap while a model runs.
 
 An edit is a function from the value at a tap, a tensor of any Keras backend, to a tensor of the
-same shape and dtype; those here use only `keras.ops`. `intervene` runs a model with edits, and
-`run_interventions` many such runs at once.
+same shape and dtype. The edits of this module use only `keras.ops`. `intervene` runs a model with
+edits, and `run_interventions` combines many such runs.
 """
 
 import itertools

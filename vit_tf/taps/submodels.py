@@ -157,8 +157,8 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
             function from images to taps is returned instead of a `keras.Model`.
         *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of patterns. Without
             patterns, the submodel returns the representations, which are the embedding, the output
-            of each block or stage, and the final norm. `find_representations` documents the rule
-            for models of other packages.
+            of each block or stage, and the final norm. The guide `ten-lines.md` lists the rules for
+            models of other packages.
 
     Raises:
         ValueError: if a pattern matches no tap (the message lists near matches), or if the model is

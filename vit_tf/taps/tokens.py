@@ -63,7 +63,7 @@ class TokenGrid:
 
     @property
     def num_tokens(self) -> int:
-        """Length of the sequence, prefix included."""
+        """Number of all tokens: prefix tokens and spatial tokens."""
         return self.prefix + self.num_spatial
 
     @property
@@ -72,15 +72,15 @@ class TokenGrid:
         return self.prefix + (self.rows // 2) * self.columns + self.columns // 2
 
     def spatial(self, tokens: Any) -> Any:
-        """The spatial tokens, of `tokens` of shape (example, token, ...)."""
+        """The spatial tokens among `tokens`, an array of shape (example, token, ...)."""
         return tokens[:, self.prefix :]
 
     def first(self, tokens: Any) -> Any:
-        """The first token (CLS where there is one), of `tokens` of shape (example, token, ...)."""
+        """The first of `tokens`, an array of shape (example, token, ...): CLS, if there is one."""
         return tokens[:, 0]
 
     def as_map(self, values: np.ndarray) -> np.ndarray:
-        """`values` of shape (..., num_spatial) as an array of shape (..., rows, columns)."""
+        """Reshapes `values` of shape (..., num_spatial) to (..., rows, columns)."""
         return np.reshape(values, (*np.shape(values)[:-1], self.rows, self.columns))
 
     def positions(self) -> np.ndarray:
