@@ -423,7 +423,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
         field(row, column) = sum over image channels of |d sum_k A_k(p) / d x(row, column)|
 
     A_k is channel k of a map, and x is the image. A grid of cells is laid over the image, and p is
-    the position of the map under a cell (Luo et al. 2016, https://arxiv.org/abs/1701.04128, section
+    the position of the map under a cell (Luo et al. 2017, https://arxiv.org/abs/1701.04128, section
     3). If the map has more positions than there are cells, p is the position under the middle of
     the cell. `receptive_field` with `channels="sum"` is the same quantity for the centre of the
     map, averaged over examples.

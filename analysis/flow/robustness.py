@@ -39,13 +39,13 @@ def robustness(
 ) -> Statistic[xr.Dataset]:
     """Accuracy on perturbed images, for several perturbations and strengths.
 
-        area = integral of the accuracy over strengths, from 0 to the largest, over its length
+        area = (integral of the accuracy from 0 to s) / s,    s = largest strength
 
-    The integral of the accuracy is computed by the trapezoidal rule and divided by the largest
-    strength. For perturbations of patches, the strength is the share of the patches of an image
-    that are changed (Naseer et al. 2021, https://arxiv.org/abs/2105.10497, sections 3.1 and 3.3).
-    For noise, the strength is the standard deviation of the noise divided by the standard deviation
-    of the image (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section 3).
+    The integral over strengths is computed by the trapezoidal rule. For perturbations of patches,
+    the strength is the share of the patches of an image that are changed (Naseer et al. 2021,
+    https://arxiv.org/abs/2105.10497, sections 3.1 and 3.3). For noise, the strength is the standard
+    deviation of the noise divided by the standard deviation of the image (Park and Kim 2022,
+    https://arxiv.org/abs/2202.06709, section 3).
 
     * `"patch drop"` replaces random patches by 0.
     * `"patch shuffle"` exchanges random patches with each other.

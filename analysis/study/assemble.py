@@ -276,9 +276,10 @@ def make_report(
         num_classes: number of classes; labels start at 0. By default, it is inferred from `train`.
         class_names: names of the classes of `images`, in the order of their labels. By default, the
             class names of the data set or folder are used. If the data set or folder has no class
-            names, the class names of the models are used, provided that all models have the same
-            class names. For models with a score for each class, the report includes the test
-            accuracy and measurements that need class scores, such as the effect of each head.
+            names, the class names of the models are used, provided that all models that have class
+            names have the same. For models with a score for each of these classes, the report
+            includes the test accuracy and measurements that need class scores, such as the effect
+            of each head.
         roles: dict from the name of a model to its role in the scorecard. The roles `"vit"`,
             `"gap"`, `"resnet"` and `"mixer"` are needed only if the model's layers do not determine
             the role. The following roles are for variants of these models:

@@ -44,11 +44,10 @@ def augment(
     flips and RandAugment are also applied while images are decoded.
 
     Every random number depends only on the seed, the epoch (the number of the iterator), the index
-    of the batch, and the index of the image in the batch. Equal seeds give equal results, and every
-    epoch differs. TensorFlow's global seed also has an influence, as for `tf.data.Dataset.shuffle`.
-    If there are several workers, each worker augments its own part of a batch, and the random
-    numbers also depend on the index of the worker. Only `layers` draw random numbers of their own,
-    which a resumed run does not repeat.
+    of the batch, the index of the image in the batch, TensorFlow's global seed (as for
+    `tf.data.Dataset.shuffle`) and, if there are several workers, the index of the worker. Equal
+    seeds give equal results, and every epoch differs. Each worker augments its own part of a batch.
+    `layers` draw random numbers of their own, which a resumed run does not repeat.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels), as `load` returns it, or of (images,

@@ -309,7 +309,7 @@ def few_shot(
     """Loads `shots` images of every class, and held-out images to select settings such as `l2`.
 
     All these images come from the train split, so the test split that `load` returns remains
-    unseen. A validation split that `load` cuts from the train split overlaps with these images. For
+    unseen. A validation split that `load` cuts from the train split may contain these images. For
     the same `seed` and `held_out`, a set with fewer shots is part of a set with more shots, and the
     held-out images are the same.
 

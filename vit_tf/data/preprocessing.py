@@ -133,17 +133,17 @@ class Preprocessing:
 
     @classmethod
     def from_config(cls, config: "dict | Preprocessing") -> "Preprocessing":
-        """Preprocessing from a dict of `to_config`; a `Preprocessing` is returned as it is."""
+        """Creates it from a dict of `to_config`; a `Preprocessing` is returned unchanged."""
         return config if isinstance(config, Preprocessing) else cls(**config)
 
     def to_config(self) -> dict[str, Any]:
-        """The fields as a JSON-serializable dict; newer fields only if they are not the default."""
+        """The fields as a JSON-serializable dict, without newer fields that have their default."""
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         later = ("channel_order", "crop", "crop_rounding", "antialias", "aspect")
         return {k: v for k, v in fields.items() if k not in later or v != getattr(type(self), k)}
 
     def squeezed(self) -> "Preprocessing":
-        """The same without cropping or padding, so that annotations of the image still apply."""
+        """A copy without cropping and padding, so that annotations of the image remain valid."""
         return replace(self, crop=None, aspect=None)
 
     def framing(self, size: tuple[int, int] | None = None) -> "Preprocessing":
@@ -153,7 +153,7 @@ class Preprocessing:
 
     @property
     def num_channels(self) -> int:
-        """The number of channels of the images that it makes."""
+        """The number of channels of a preprocessed image."""
         return len(self.mean)
 
     @property
@@ -163,7 +163,7 @@ class Preprocessing:
         return -mean / std, (1 - mean) / std
 
     def describe(self) -> str:
-        """The values it produces, in words: `"8 x 8 pixels, values in [-1, 1]"`."""
+        """The size and the values of preprocessed images: `"8 x 8 pixels, values in [-1, 1]"`."""
         size = "any size" if self.size is None else f"{self.size[0]} x {self.size[1]} pixels"
         order = "" if self.channel_order == "rgb" else ", blue first"
         crop = "" if self.crop is None else f", centre crop of {self.crop:g}"
