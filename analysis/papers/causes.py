@@ -181,8 +181,9 @@ def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
     heads whose removal costs less than a fixed margin, one percentage point. The threshold for
     their share is 1/2 (most heads). The interval of the share is over images, for all heads of this
     model. It is computed from an interval for the accuracy loss of each head. The lower end of the
-    share counts the heads whose loss interval lies entirely below the margin. The upper end counts
-    the heads whose loss interval does not lie entirely above the margin.
+    share counts the heads whose loss interval lies entirely below the margin, minus half a head.
+    The upper end counts the heads whose loss interval does not lie entirely above the margin, plus
+    half a head.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     dims = ("layer", "head")
@@ -194,8 +195,8 @@ def _share_below(
 ) -> Estimate:
     """Share of parts whose removal costs less accuracy than `loss`, with its interval over images.
 
-    One pseudo-part is added, half of it above and half below the threshold, so that a share of few
-    parts is never exactly 0 or 1 without an interval.
+    The interval is widened by half a part at both ends, so that a share of 0 or 1 of few parts does
+    not get an interval of width 0.
     """
     falls = -expect_variable(effects, change, dims).values.ravel()
     error = expect_variable(effects, f"{change}_stderr", dims).values.ravel()
