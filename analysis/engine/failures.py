@@ -19,7 +19,7 @@ UNEXPECTED = "It failed with an unexpected error; the log has its traceback ({})
 
 
 def explain(error: Exception, what: str) -> str:
-    """Why something could not be made, as a sentence; the traceback of a bug goes to the log."""
+    """The reason of a failure, as a sentence; the traceback of a bug goes to the log."""
     reason, trace = describe_failure(error)
     if trace:
         log.error("%s failed:\n%s", what, trace)

@@ -35,7 +35,7 @@ def taps_of(features: Features, images: tf.Tensor) -> Taps:
 
 
 def call_features(features: Features, images: tf.Tensor) -> Taps:
-    """What features return; a NumPy function, which fails when traced, runs eagerly."""
+    """Calls features; a NumPy function, which cannot be traced, runs eagerly."""
     traced_error = None
     is_own = type(features).__module__.split(".")[0] in ("vit_tf", "keras", "tensorflow")
     if not getattr(features, "eager", False):

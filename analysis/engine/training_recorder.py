@@ -82,7 +82,7 @@ class Recorder(keras.callbacks.Callback):
 
     @property
     def results(self) -> dict[str, xr.DataArray | xr.Dataset]:
-        """Each measurement over the epochs, by name."""
+        """The results over the epochs: dict from the name of a measurement to its result."""
         return {
             name: xr.concat(
                 cast(list[xr.Dataset], list(of_epochs.values())),
@@ -93,11 +93,11 @@ class Recorder(keras.callbacks.Callback):
         }
 
     def on_train_begin(self, logs: Mapping | None = None) -> None:
-        """Begins anew, unless the first epoch of this `fit` goes on from what is recorded."""
+        """Marks the start of a `fit`, whose first epoch decides whether the records continue."""
         self._last = None
 
     def on_epoch_begin(self, epoch: int, logs: Mapping | None = None) -> None:
-        """Measures the model as it is before its first epoch."""
+        """Measures the model before its first epoch."""
         if self._last is None:
             self._last = epoch
             if self._begin(epoch):

@@ -70,7 +70,7 @@ def head_ablation_of(model: StudyModel) -> Measurement:
 
 
 def head_effects_of(model: StudyModel) -> Measurement:
-    """The same, with the attention distance of each head."""
+    """Head ablation, with the attention distance of each head."""
 
     def make(effects: xr.Dataset, distance: xr.Dataset) -> xr.Dataset:
         sites = {tap.rpartition("/")[0]: tap for tap in effects["layer"].values}

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class DrawnPicture(Protocol):
-    """What is read of a picture of the study, which has its figure, models and measurements."""
+    """The attributes of a picture that drawing uses; the study defines its class."""
 
     figure: Any
     selection: Any

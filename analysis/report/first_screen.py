@@ -35,7 +35,7 @@ MOST_PAIRWISE = 3
 
 
 class ComparedModel(Protocol):
-    """What is read of a model of the study."""
+    """The attributes of a model that the first screen uses."""
 
     @property
     def name(self) -> str: ...
@@ -48,7 +48,7 @@ class ComparedModel(Protocol):
 
 
 class ComparedQuantity(Protocol):
-    """What is read of a quantity by which models are compared."""
+    """The attributes of a quantity that the first screen uses."""
 
     @property
     def label(self) -> str: ...

@@ -121,7 +121,7 @@ class Exploration:
                 write_whole(path, write, own_folders=int(are_several))
 
     def select(self, name: str) -> "Exploration":
-        """The same page with the results of one of its several models."""
+        """The page of several models, with the results of one model only."""
         left_out = cast(dict[str, LeftOut], self.left_out)[name]
         return Exploration(self.path, self.results[name], left_out, self.calls[name])
 
@@ -526,7 +526,7 @@ def make_payload(
 
 
 def class_name(names: Sequence[str], position: int) -> str:
-    """What a class is called."""
+    """The name of a class."""
     return names[position] if names else f"class {position}"
 
 

@@ -130,22 +130,22 @@ class Figure:
     imports: str = ""
 
     def variant(self, **changes: Any) -> "Figure":
-        """Another picture like this one, without its claims, quantities and `show`."""
+        """A copy with other fields, without the claims, the quantities and `show`."""
         return replace(self, **{"claims": (), "quantities": (), "show": ""} | changes)
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The numbers that select it, such as `("W.3", "W.14")`."""
+        """The numbers that select the figure, such as `("W.3", "W.14")`."""
         return choices_of(self.paper.prefix, self.numbers, self.also)
 
     @property
     def numbers_in_paper(self) -> tuple[str, ...]:
-        """The numbers that no other figure has, but for panels of the same one."""
+        """The numbers of the figure in its paper, which only its panels share."""
         return choices_of(self.paper.prefix, self.numbers)
 
     @property
     def reference(self) -> str:
-        """The figures and tables of the paper, in words; empty for what is not in it."""
+        """The figures and tables of the paper, in words; empty if the paper has no such figure."""
         in_paper = [number for number in self.numbers.split() if not number.islower()]
         tables = [number[1:] for number in in_paper if number.startswith("T")]
         figures = [number for number in in_paper if not number.startswith("T")]
@@ -156,7 +156,7 @@ class Figure:
         )
 
     def select(self, models: list[StudyModel]) -> tuple[list[Selection], list[str]]:
-        """The pictures for these models: list of `Selection`, and reasons for missing ones."""
+        """The pictures for these models, as a list of `Selection`; and why others are missing."""
         try:
             return self.models.select(models, self.measure)
         except Exception as error:
@@ -369,7 +369,7 @@ class Picture:
 
     @property
     def title(self) -> str:
-        """What is shown."""
+        """The title of the picture."""
         return self._filled(self.figure.title, "name")
 
     @property
@@ -379,7 +379,7 @@ class Picture:
 
     @property
     def full_title(self) -> str:
-        """What is shown of which models."""
+        """The title of the picture with its models."""
         return f"{self.title}: {self.panel}" if self.panel else self.title
 
     def caption(self, results: Results, models: Sequence[StudyModel] | None = None) -> str:
@@ -557,7 +557,7 @@ def _check_duplicates(figures: Sequence[Figure], modules: Sequence[set[str]]) ->
 def plan(
     figures: Sequence[Figure], models: list[StudyModel], data: Data, elsewhere: str = ""
 ) -> tuple[list[Picture], list[tuple[str, list[str]]]]:
-    """What is drawn of these models and of this `Data`, and what is not."""
+    """The pictures that are drawn for these models and this `Data`, and those that are not."""
     pictures, left_out = [], {}
     for figure in figures:
         selections, reasons = figure.select(models)

@@ -221,7 +221,7 @@ def read_timm_config(config: dict) -> dict:
 
 
 def config_from_name(checkpoint: Checkpoint) -> dict:
-    """The same for the name of a public checkpoint in timm's names; {} for others."""
+    """The dict of `read_timm_config` for a public checkpoint of timm; {} for other checkpoints."""
     name, size = checkpoint.name.removeprefix("timm/"), checkpoint.resolution
     if name == checkpoint.name:
         return {}
@@ -410,7 +410,7 @@ def lookup_filter(fields: dict) -> str:
 
 
 def timm_preprocessing(config: dict, channels: int) -> dict:
-    """The same of the `pretrained_cfg` in a `config.json` of timm's."""
+    """Mean, std, interpolation and crop in the `pretrained_cfg` of timm's `config.json`."""
     fields = config["pretrained_cfg"]
     if not isinstance(fields, dict):
         raise ValueError(f"Expected pretrained_cfg to be an object. Received: {fields!r}")

@@ -174,8 +174,8 @@ def load_pretrained(
             * DINOv2 of its authors, without registers: `"dino"`
             * all other files: `"bicubic"`, as in timm
 
-            Two sources differ from the code of their authors: use `"dino"` for DINO (as Walmer et
-            al. 2023) and `"bicubic"` for BEiT to compute the same as that code.
+            To compute the same as the code of the authors, pass `"dino"` for DINO (as in Walmer et
+            al. 2023) and `"bicubic"` for BEiT.
         preprocessing: `vit_tf.Preprocessing` that replaces the preprocessing specified by the file,
             its name or its family.
         activation: form of the GELU, for two kinds of files whose tensors do not determine it. For

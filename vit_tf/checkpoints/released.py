@@ -260,7 +260,7 @@ class Checkpoint:
 
     @property
     def path(self) -> str:
-        """Where the file is looked for, and put when it is downloaded from a bucket."""
+        """The local path to which the file is downloaded from a bucket."""
         extension = os.path.splitext(self.url)[1]
         # As Keras finds its folder, without importing it.
         home = os.environ.get("KERAS_HOME", os.path.join(os.path.expanduser("~"), ".keras"))

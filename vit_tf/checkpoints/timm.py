@@ -85,7 +85,7 @@ LINEAR = "linear_head"  # of the classifier of DINOv2's hub, next to its encoder
 
 
 def vit_prefix(tensors: Tensors) -> str | None:
-    """What lies before the names of a ViT's tensors; None where there are none."""
+    """The prefix of the names of a ViT's tensors, or None if there is no ViT."""
     matches = (p for p in PREFIXES if f"{p}patch_embed.proj.weight" in tensors)
     return next((p for p in matches if any(n.startswith(f"{p}blocks.") for n in tensors)), None)
 

@@ -136,13 +136,13 @@ class WeightMap:
         )
 
     def renamed(self, old: str, new: str) -> "WeightMap":
-        """The same map of weights whose names begin with `new` in place of `old`."""
+        """A copy of the map with weights whose names begin with `new` instead of `old`."""
         weights = {name.replace(old, new, 1): transform for name, transform in self.weights.items()}
         patterns = tuple(pattern.replace(old, new, 1) for pattern in self.new)
         return replace(self, weights=weights, new=patterns)
 
     def under(self, prefix: str) -> "WeightMap":
-        """The same map of a file that has a prefix before the names of its tensors."""
+        """A copy of the map for a file with a prefix before the names of its tensors."""
         weights = {
             name: Transform(
                 {prefix + t: shape for t, shape in transform.tensors.items()}, transform.convert

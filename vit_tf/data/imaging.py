@@ -486,7 +486,7 @@ class Framing:
         return tf.TensorSpec((*self.size, self.preprocessing.num_channels), tf.float32)
 
     def draw(self, count: int | tf.Tensor, seed: tf.Tensor) -> RandomNumbers:
-        """What `window` needs for `count` images."""
+        """The random numbers from which `window` computes the crops of `count` images."""
         if self.area is None:
             raise ValueError("Expected area to be a range, for random crops. Received: area=None")
         # Another seed than those of the augmentations of the same batch.

@@ -114,7 +114,7 @@ class Source(ABC):
         """A data set of (item, label), in the order of the indices."""
 
     def read_shuffled(self, split: str, indices: Indices, seed: int) -> tf.data.Dataset:
-        """The same for contiguous indices, in another order in each pass."""
+        """As `read`, for contiguous indices that are shuffled anew in each pass."""
         raise NotImplementedError(f"{type(self).__name__} has shuffles_files = False")
 
     @abstractmethod

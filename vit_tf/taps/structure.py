@@ -11,7 +11,7 @@ OF_SUBLAYERS = r"/(attention|mlp|token_mixing|channel_mixing)$"
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """What the structure of a model says about its taps, whose names are in depth order.
+    """What the structure of a model shows about its taps, whose names are in depth order.
 
     Attributes:
         representations: the embedding, the output of each block or stage, and the final norm or

@@ -324,10 +324,10 @@ def _tap_model(
 
 @dataclass(frozen=True)
 class ModelTaps:
-    """What there is to read of a model: its taps in depth order, and which of them are what.
+    """The taps of a model in depth order, and what its structure shows about them.
 
-    `shapes` are those of the taps without the example axis, None where an axis is not known;
-    `source` is what submodels are made of without tracing the model again.
+    `shapes` are the shapes of the taps without the example axis; an unknown axis is None. Submodels
+    are made from `source` without tracing the model again.
     """
 
     names: tuple[str, ...]

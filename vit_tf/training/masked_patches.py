@@ -70,7 +70,7 @@ class MaskedPatchPrediction(keras.Model):
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """The same as `trainable_weights`."""
+        """All trainable weights except those of the ViT's head, as `trainable_weights`."""
         return self.trainable_weights
 
     def get_config(self) -> dict[str, Any]:

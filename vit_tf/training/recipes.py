@@ -479,7 +479,7 @@ class PublishedRecipe:
         return getattr(models, self.model).from_variant(self.variant, **settings)
 
     def with_batches_of(self, batch_size: int) -> "PublishedRecipe":
-        """The same for another batch size, the learning rate in proportion (Goyal et al. 2017)."""
+        """A copy for another batch size, with a proportional learning rate (Goyal et al. 2017)."""
         rate = self.recipe.learning_rate * batch_size / self.batch_size
         recipe = dataclasses.replace(self.recipe, learning_rate=rate)
         return dataclasses.replace(self, batch_size=batch_size, recipe=recipe)

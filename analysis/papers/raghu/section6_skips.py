@@ -39,7 +39,7 @@ def skip_ratio_of(model: StudyModel) -> SharedPass:
 
 
 def skip_ratio_by_token(model: StudyModel) -> SharedPass | None:
-    """The same for a model with prefix tokens, to compare with the spatial tokens."""
+    """Skip ratio of CLS and spatial tokens; None for a model without CLS."""
     measurement = skip_ratio_of(model)
     return measurement if model.has_cls else None
 

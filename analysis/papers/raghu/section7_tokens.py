@@ -51,7 +51,7 @@ def localization_of(model: StudyModel) -> SharedPass:
 
 
 def localization_by_depth(model: StudyModel) -> SharedPass | None:
-    """The same where there are several layers of it."""
+    """Localization by layer; None for a model with a single layer on the grid."""
     measurement = localization_of(model)
     return measurement if len(measurement.taps[0]) > 1 else None
 

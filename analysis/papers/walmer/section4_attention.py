@@ -80,7 +80,7 @@ def unit_distance_of(model: StudyModel) -> Measurement:
 
 
 def unit_distance_by_seed(model: StudyModel) -> Measurement | Measurements:
-    """The same, labelled by seed."""
+    """Attention distance of every head on a unit square, labelled by seed."""
     measurement = unit_distance_of(model)
     return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
 

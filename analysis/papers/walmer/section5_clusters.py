@@ -99,7 +99,7 @@ def clustering_of(model: StudyModel, tokens: str | None = None) -> Measurement:
 
 
 def spatial_clustering_of(model: StudyModel) -> Measurement | None:
-    """The same of the mean spatial token, of a model with CLS."""
+    """Clusters of the mean spatial token, for a model with CLS."""
     return clustering_of(model, "spatial") if model.has_cls else None
 
 
@@ -134,7 +134,7 @@ COARSE = 8  # side of an image of raw pixels
 def pixels_of(
     model: StudyModel, tokens: str, reads: str, make: Callable[[Features], Statistic]
 ) -> list[SharedPass]:
-    """The same measurement on pixels instead of features, in a list that is empty for baselines.
+    """The measurement on pixels instead of features, as a list that is empty for baselines.
 
     It uses the pixels of each patch for "spatial" tokens, and of the whole image otherwise.
     """
