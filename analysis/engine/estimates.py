@@ -78,7 +78,7 @@ def mover(
 
 
 def pair_counts(first: np.ndarray, second: np.ndarray) -> tuple[float, ...]:
-    """How often both of two truth values (unit,) are true, only one, only the other, neither."""
+    """Counts of units where both truth values, only the first, only the second or none is true."""
     cells = first & second, first & ~second, ~first & second, ~first & ~second
     return tuple(float(cell.sum()) for cell in cells)
 
@@ -283,7 +283,7 @@ def with_error(value: Real, stderr: Real, df: float, how: str, **more: Any) -> E
 
 
 def student(values: np.ndarray, over: str, pairing: str = "") -> Estimate:
-    """Mean of independent values (unit,) of `over`, "videos", with Student's interval."""
+    """Mean of independent values (unit,), with Student's interval; `over` names the units."""
     if len(values) < 2:
         return descriptive(np.mean(values), f"needs at least two {over}")
     how = f"Student's t over {len(values)} {over}"
@@ -292,14 +292,14 @@ def student(values: np.ndarray, over: str, pairing: str = "") -> Estimate:
 
 
 def welch(first: np.ndarray, second: np.ndarray, over: str) -> Estimate:
-    """Mean of a sample (unit,) minus that of an independent one, with Welch's interval."""
+    """Difference of the means of two independent samples (unit,), with Welch's interval."""
     return minus(student(first, over), student(second, over))
 
 
 def share(
     successes: float, trials: float, over: str, correct: np.ndarray | None = None, pairing: str = ""
 ) -> Estimate:
-    """A proportion, with Wilson's interval; of a mean of proportions `successes` is no integer."""
+    """A proportion, with Wilson's interval; `successes` may be a mean, and not an integer."""
     limits = partial(wilson, successes, trials)
     how = f"Wilson's interval over {round(trials)} {over}"
     return estimate(successes / trials, limits, how, units=correct, pairing=pairing)
@@ -344,7 +344,7 @@ def correlation(pairs: np.ndarray, over: str) -> Estimate:
 
 
 def ratio_of_means(pairs: np.ndarray, over: str) -> Estimate:
-    """Mean of the first column over that of the second of (unit, 2), with Fieller's interval."""
+    """Mean of the first column of (unit, 2) / mean of the second, with Fieller's interval."""
     above, below = pairs.mean(axis=0)
     if not below > 0:
         return descriptive(np.nan, "the mean of the denominator is not above 0")
@@ -359,14 +359,14 @@ def ratio_of_means(pairs: np.ndarray, over: str) -> Estimate:
 def contrast_over_depth(
     values: np.ndarray, coefficients: np.ndarray, over: str = "layers"
 ) -> Estimate:
-    """A contrast of layers, such as the mean of some minus that of others, from (layer, ...).
+    """A contrast of layers, such as the mean of upper layers minus the mean of lower layers.
 
         sum_l c_l x_l = sum_i w_i d_i,  w_i = sum over l > i of c_l,  d_i = x_(i+1) - x_i
 
-    with `x` the means of the layers, whose heads are not independent, and coefficients `c` that
-    sum to 0. Neighbouring layers are similar: the steps `d` between them are taken as independent
-    (a random walk over depth), and their variance is what `w` leaves of them. Student's interval is
-    exact for such layers, and wider than needed for layers that are less similar.
+    Here, `x` are the means of `values` (layer, ...) for each layer, because the heads of a layer
+    are not independent. The coefficients `c` sum to 0. Because neighbouring layers are similar, the
+    steps `d` between layers are taken as independent (a random walk over depth). Student's interval
+    is exact for such layers, and too wide for layers that are less similar.
     """
     layers = np.asarray(values, float)
     layers = np.nanmean(layers.reshape(len(layers), -1), axis=1)
@@ -380,7 +380,7 @@ def contrast_over_depth(
 
 
 def means_of(count: int, *groups: np.ndarray | slice) -> np.ndarray:
-    """Coefficients of the mean of the first group of positions minus that of the second."""
+    """Coefficients of the mean over a first group of positions minus the mean over a second."""
     coefficients = np.zeros(count)
     for sign, places in zip((1, -1), groups, strict=True):
         coefficients[places] += sign / np.size(np.arange(count)[places])
@@ -433,7 +433,7 @@ def transformed(inner: Estimate, function: Callable[[float], float]) -> Estimate
 
 
 def jackknifed(value: Real, leave_one_out: np.ndarray, over: str, pairing: str = "") -> Estimate:
-    """A statistic of all units, with the jackknife's interval from it without each (unit,)."""
+    """A statistic with its jackknife interval; `leave_one_out` (unit,) lacks one unit each."""
     if len(leave_one_out) < 2 or not np.isfinite(leave_one_out).all():
         return descriptive(value, f"needs at least two {over}")
     units = pseudo_values(float(value), leave_one_out)
@@ -472,11 +472,11 @@ def with_enough_images(
 
 
 def of_cka(statistic: Callable[[np.ndarray], float], result: xr.Dataset) -> Estimate:
-    """A number that follows from CKA, with the jackknife over batches.
+    """A number that is computed from CKA, with a jackknife interval over batches.
 
-    `statistic` maps an array of the dims of `result["cka"]` to a number. Older files have `stderr`
-    in place of `leave_one_out`: the interval is the widest that an average can have, and not
-    paired.
+    `statistic` is a function from an array with the dims of `result["cka"]` to a number. Files of
+    older versions contain `stderr` instead of `leave_one_out`. For such a file, the interval is the
+    widest that an average can have, and it is not paired.
     """
     cka = result["cka"]
     value, examples = statistic(cka.values), result.attrs.get("examples", np.nan)
@@ -502,7 +502,7 @@ def permuted_images(result: object) -> xr.Dataset | None:
 
 
 def num_batches(result: xr.DataArray | xr.Dataset) -> float:
-    """How many batches a result was measured on; NaN where it does not say."""
+    """The number of batches on which a result was measured; NaN if it is not stored."""
     size = result.attrs.get("batch_size", np.nan)
     return np.ceil(result.attrs.get("examples", np.nan) / size)
 
@@ -561,14 +561,14 @@ def corrected(estimates: Sequence[Estimate], null: float | Sequence[float] = 0.0
 def over_trainings(estimates: Sequence[Estimate], bounds: Limits = UNBOUNDED) -> Estimate:
     """Mean over several runs, with an interval that includes the variance between runs.
 
-        half-width^2 = (t s / sqrt(k))^2 + (mean of the runs' own reaches)^2
+        half-width^2 = (t s / sqrt(k))^2 + (mean of the half-widths within runs)^2
 
-    with `s` the standard deviation of the `k` values and `t` Student's quantile of k - 1 degrees of
-    freedom, on either side. The first term is the spread between runs (Bouthillier et al. 2021,
-    https://arxiv.org/abs/2103.03098); the second is for what they share, such as the test images:
-    the standard error of a mean is at most the mean of the standard errors, whatever their
-    correlation. The interval ends at the `bounds` of possible values, which costs no coverage. Of
-    equal runs without a width of their own the mean is descriptive.
+    Here, `s` is the standard deviation of the `k` values, and `t` is Student's quantile for k - 1
+    degrees of freedom. The first term is the variance between runs (Bouthillier et al. 2021,
+    https://arxiv.org/abs/2103.03098). The second term covers what the runs share, such as the test
+    images: the standard error of a mean is at most the mean of the standard errors, whatever their
+    correlation. The interval is clipped to the `bounds` of possible values, which does not reduce
+    coverage. If the values of all runs are equal and have no interval, the mean is descriptive.
     """
     values = np.array([run.value for run in estimates], np.float64)
     if len(values) < 2:

@@ -55,7 +55,7 @@ def array_of(
 
 
 def dataset_of(variables: dict, facts: dict, **coords: Any) -> xr.Dataset:
-    """A Dataset with these attributes; a dim without a coordinate is numbered from 0."""
+    """A Dataset with `facts` as attributes; a dim without a coordinate is numbered from 0."""
     return _numbered(xr.Dataset(variables, coords, facts))
 
 
@@ -67,7 +67,7 @@ def _numbered(result: Labelled) -> Labelled:
 def variable(
     dims: Dims, values: ArrayLike, long_name: str, units: str = "1"
 ) -> tuple[Dims, ArrayLike, dict[str, str]]:
-    """A variable of a Dataset, with what its values are and their units."""
+    """A variable of a Dataset, with its name in words and its units."""
     return dims, values, {"long_name": long_name, "units": units}
 
 

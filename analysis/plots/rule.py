@@ -60,19 +60,22 @@ def draws(
     see: str = "",
     by_name_only: bool = False,
 ) -> Callable[[Callable[Concatenate[R, "Axes | None", P], "Axes"]], "PlotFunction[R, P]"]:
-    """Decorates `plot_<measurement>(result, ax, *, ...)`, whose options are its own.
+    """Returns a decorator for a plot, a function `plot_<measurement>(result, ax, *, ...)`.
 
-    The function gets a result that has one of the shapes, with its dims in their order. Its
-    docstring has a summary and its own arguments; the rest follows from this declaration.
+    The function gets a result of one of the shapes, with the dims in their order. Its docstring has
+    a summary and the arguments after `ax`. The decorator adds the other sections.
 
     Args:
-        *shapes: alternatives.
-        of: the measurements that return such results, "a, b"; that of the plot's name by default.
-        several: whether it draws a dict from label to result too, and its argument is `results`.
-        panels: shape of `ax.panels` where there are panels, "(layer,)".
-        example: expression of a result; by default the measurement of a model and images.
-        see: names of other plots.
-        by_name_only: whether `plot(result)` leaves such results to another plot.
+        *shapes: dims of the results that the plot draws, as alternatives.
+        of: names of the measurements that return such results, as "a, b"; by default, the
+            measurement in the name of the plot.
+        several: whether the plot also draws a dict from label to result; its argument is then
+            called `results`.
+        panels: shape of `ax.panels` for a plot with panels, such as "(layer,)".
+        example: expression of a result for the example; by default, the measurement of a model and
+            images.
+        see: names of other plots, for the section "See also".
+        by_name_only: whether `plot(result)` uses another plot for such results.
     """
 
     def decorate(

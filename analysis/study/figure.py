@@ -165,7 +165,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Selector:
-    """Which models a figure compares; made by `each`, `split`, `together`, `pairs` and `group`."""
+    """The models that a figure compares, from `each`, `split`, `together`, `pairs` or `group`."""
 
     roles: tuple[str, ...]
     # From the selector, the models and the function that measures them, as `select` returns it.
@@ -209,17 +209,17 @@ class Selector:
 
 
 def each(*roles: str, user_models: bool | str = True, panel: str = "{model}") -> Selector:
-    """One picture of every model that plays one of these roles, with this title."""
+    """One picture for each model with one of these roles; `panel` is its title."""
     return Selector(roles, _each, user_models, panel=panel)
 
 
 def split(*roles: str) -> Selector:
-    """One picture of each part of every model; `measure` returns a dict from their labels."""
+    """One picture for each part of each model; `measure` returns a dict from label to part."""
     return Selector(roles, _split, panel="{model}, {label}")
 
 
 def together(*roles: str, baselines: tuple[str, ...] = ()) -> Selector:
-    """One picture of all models that play one of these roles, each measured by itself."""
+    """One picture of all models with one of these roles; each model is measured separately."""
     return Selector(roles, _together, baselines=baselines)
 
 
@@ -230,7 +230,7 @@ def pairs(
     ordered: bool = False,
     user_models: bool | str = True,
 ) -> Selector:
-    """One picture of every pair of models of these roles; of the user's models, all pairs."""
+    """One picture for each pair of models with these roles, and for each pair of user models."""
     arranged = permutations if ordered else combinations
     select_models = partial(_pairs, arranged=arranged)
     return Selector(roles, select_models, user_models, others=others, panel="{model} and {other}")
@@ -239,7 +239,7 @@ def pairs(
 def group(
     *roles: str, user_models: bool | str = True, require_model: Callable | None = None
 ) -> Selector:
-    """One picture of what is measured of all these models at once, of those with what is needed."""
+    """One picture of all models with one of these roles, which are measured together."""
     return Selector(roles, _group, user_models, require_model=require_model)
 
 

@@ -1,8 +1,8 @@
-"""Measurements as values that know how they are made, and making them in few passes.
+"""Plans measurements and carries them out in as few passes over the data as possible.
 
-A `statistic` rides in a pass over the data that it shares with others; a `task` has passes of its
-own, or only makes something of other results. Both may be fed by the results of others. A pass over
-images waits until everything that goes through them is ready, so that each is gone through once.
+A `statistic` shares a pass over the data with other statistics. A `task` makes its own passes, or
+only computes a result from other results. Both may use the results of other measurements. A pass
+over images starts when all measurements that share it are ready, so images are read once.
 """
 
 import inspect
@@ -143,15 +143,16 @@ def statistic(
     view: Callable[..., Any] | None = None,
     call: str = "",
 ) -> SharedPass:
-    """A measurement that rides in a pass with others.
+    """A measurement that shares a pass over the data with other measurements.
 
     Args:
-        analysis: what is measured: a measurement such as `cka`, whose name, statistic and printed
-            call follow from its declaration; or a name, for the statistics of `make`.
+        analysis: a measurement such as `cka`, whose declaration determines the name, the statistic
+            and the printed call; or a name, if `make` returns the statistic.
         models: a `StudyModel`, or a tuple of several.
-        taps: names of the taps that are looked at; of several models a list for each.
-        name: with the models' names it makes the result's; by default that of the measurement.
-        detail: the subset of the measurement's layers that `taps` are, for its printed call.
+        taps: names of the taps to measure; for several models, a list of names for each model.
+        name: first part of the name of the result, before the names of the models; by default, the
+            name of the measurement.
+        detail: the argument `detail` with which the printed call selects the same layers as `taps`.
         options: further arguments of the measurement.
         make, inputs, reads, saved, labelled, view, call: as the attributes of `SharedPass`.
     """
@@ -189,7 +190,7 @@ def task(
     labelled: bool = False,
     call: str = "",
 ) -> OwnPasses:
-    """A measurement with passes of its own over the data; without `reads`, with none."""
+    """A measurement that makes its own passes over the data; no pass if `reads` is None."""
     models = (models,) if isinstance(models, StudyModel) else tuple(models)
     name = name_of(analysis, *models)
     return OwnPasses(name, models, tuple(inputs), reads, saved, labelled, make, call=call)
@@ -201,7 +202,7 @@ def name_of(analysis: str, *models: StudyModel) -> str:
 
 
 def with_inputs(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
-    """Measurements by name, each after all that it is made of."""
+    """Measurements by name, each after the measurements that it uses."""
     table = {}
     for measurement in measurements:
         for needed in [*with_inputs(measurement.before).values(), measurement]:
@@ -218,7 +219,7 @@ def with_inputs(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number by which a report compares its models; made of a function by `quantity`."""
+    """A number by which a report compares its models; `quantity` makes it from a function."""
 
     label: str  # what it is, in words
     explanation: str  # how it is made
@@ -236,9 +237,9 @@ class Quantity:
 def quantity(
     result: str, *, unit: str, more: str = ""
 ) -> Callable[[Callable[[Any], Estimate]], Quantity]:
-    """Makes a `Quantity` of a function of a result.
+    """Returns a decorator that makes a `Quantity` from a function of a result.
 
-    Its docstring has two paragraphs: the label, and the explanation.
+    The docstring of the function has two paragraphs, the label and the explanation.
     """
 
     def make(estimator: Callable[[Any], Estimate]) -> Quantity:
