@@ -4,15 +4,16 @@ A model is a .keras file of any Keras model (keras.applications, KerasHub, your 
 folder whose outputs are its layers (as vit-tf export writes), a checkpoint (a file or a folder) or
 a public name. The report shows every figure that applies to the models and tests the claims of the
 papers; it lists what does not apply, with the reason. All models are compared on the same images of
-one size. The pixel values that each expects are inferred from the model, or specified by --range or
-by --mean and --std (for several models: of those whose values cannot be inferred).
+one size. The pixel values that each model expects are inferred from the model. If they cannot be
+inferred, specify them by --range, or by --mean and --std.
 
-Models of this package have named layers (taps) and a known token grid. Of any other model about 40
-layers, evenly spaced in depth, are measured; --taps selects others. Token models, such as a ViT,
-need --patch-size for spatial measurements, and --roles for the claims if their architecture is not
-recognized. Claims about how models are trained compare a model with variants of it, which --roles
-names: trained on a fraction of the data, without the skips of a block, larger, or with other
-supervision.
+Models of this package have named layers (taps) and a known token grid. In other models, the outputs
+of blocks and stages are measured (at most 40 layers, evenly spaced in depth); --taps selects other
+layers. If the token grid of such a model cannot be inferred, specify --patch-size; otherwise,
+spatial measurements are left out. Specify --roles for the claims if the architecture of a model is
+not recognized. Claims about how models are trained compare a model with variants of it, which
+--roles names: trained on a fraction of the data, without the skips of a block, larger, or with
+other supervision.
 
 The report, its figures (PNG) and the results (netCDF) are in the output folder. The same command
 resumes a run that was stopped. A result is measured again if weights, images, labels, options or

@@ -1,9 +1,9 @@
 """Evaluates a model: top-1 and top-5 accuracy, and few-shot accuracy of its features.
 
-Images are resized and normalized as the model expects: inferred from the model, or specified by
---range or by --mean and --std. Few-shot accuracy is that of least-squares classifiers of the
-features of a layer, fitted to a few training images per class (the protocol of big_vision), with
-the best L2 penalty on other training images, or that of --l2.
+Images are resized and normalized as the model expects. The expected pixel values are inferred from
+the model, or specified by --range, or by --mean and --std. For few-shot accuracy, a least-squares
+classifier is fitted to the features of a layer for a few training images per class (the protocol of
+big_vision). Its L2 penalty is --l2 or, by default, the best penalty on other training images.
 
 The data must have the classes of the model: by name if the model stores class names, otherwise by
 number. --allow-other-classes matches the names that the model has, and the others by position.

@@ -1,9 +1,9 @@
 """Fine-tunes a trained model on other data, optionally at another resolution.
 
-The head is replaced by one of zeros, position embeddings are resampled to the image size, and all
-weights are trained by the recipe of the model's family: that of the ViT paper (SGD with momentum
-0.9, cosine decay, gradients clipped to norm 1), or the BiT-HyperRule for ResNets. Images are
-resized and normalized as the model expects.
+The head is replaced by a new head, initialized with zeros, and position embeddings are resampled to
+the image size. All weights are trained by the recipe of the model's family: the recipe of the ViT
+paper (SGD with momentum 0.9, cosine decay, gradients clipped to norm 1), or the BiT-HyperRule for
+ResNets. Images are resized and normalized as the model expects.
 
 Writes to the folder --out: model.keras (final weights), best.keras (best validation accuracy),
 log.csv, tensorboard/, result.json (test accuracy) and state/, from which the same command resumes a

@@ -1,13 +1,14 @@
 """Trains vision models, measures what they have learned and writes a report.
 
-Three models of similar size, Vision Transformers with a CLS token and with average pooling and a
-BiT ResNet, are trained on one data set and measured on its test images. --full trains all models of
-the papers' figures: also an MLP-Mixer, a larger ViT, a hybrid, a ViT that is pre-trained by masked
-patch prediction, and models without the skip connections of a block, on fractions of the data, from
-other seeds, and before and after fine-tuning, on the other classes and on --far-data. --figures
-trains those that the selected figures need. The report, its figures (PNG), the results (netCDF) and
-the models (.keras) are in the output folder. The same command resumes a run that was stopped;
-nothing is trained or measured again unless it has changed.
+Three models of similar size are trained on one data set and measured on its test images: a Vision
+Transformer with a CLS token, one with average pooling, and a BiT ResNet. --full trains all models
+of the papers' figures. Further models are an MLP-Mixer, a larger ViT, a hybrid, and a ViT that is
+pre-trained by masked patch prediction. Further variants are models without the skips of a block,
+models trained on fractions of the data or from other seeds, and models before and after
+fine-tuning, on the other half of the classes and on --far-data. --figures trains only the models
+that the selected figures need. The report, its figures (PNG), the results (netCDF) and the models
+(.keras) are in the output folder. The same command resumes a run that was stopped; nothing is
+trained or measured again unless it has changed.
 
 Examples:
     vit-tf study

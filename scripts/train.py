@@ -8,9 +8,10 @@ step ends, the state is saved, and the exit status is 143.
 --recipe NAME trains as a paper did on ImageNet; specify --data, --out and --strategy.
 
 --record-formation N records how representations form, in formation.nc and formation.png. Before
-training and after every N epochs, it measures the CKA of each block's output with its initial state
-and with the previous record, and the accuracy of a ridge classifier of it, fitted to 10 training
-images per class (at most half of the training images); both on up to 1024 validation images.
+training and after every N epochs, it measures the output of each block on up to 1024 validation
+images: its CKA with the initial output and with the output at the previous record, and the accuracy
+of a ridge classifier, which is fitted to 10 training images per class (at most half of the training
+images).
 
 Examples:
     vit-tf train --out runs/digits

@@ -87,8 +87,8 @@ class Figure:
         name: name of the picture and its file, with the models in braces: `"cka-{model}"`.
         title: title of a picture. It may contain names of models in braces: `"{model}"`,
             `"{other}"`, `"{label}"`, `"{models}"` (all models except further seeds) and `"{base}"`
-            (the model of which this model is a variant, or the model itself). Pictures of several
-            models with the same title are the panels of one figure.
+            (the model of which this model is a variant, or the model itself). Pictures with the
+            same chapter, `measure`, `draw` and title are the panels of one figure.
         caption: text that states how to read the figure, with names as in `title`; or a function
             that returns this text from the models and a dict from label to result.
         instead: function of a dict from label to result. It returns a sentence that replaces the
