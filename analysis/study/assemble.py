@@ -434,9 +434,9 @@ def _enough_images(claims: list[Result], results: dict[str, Any]) -> list[str]:
     needed = [claim.needed for claim in tested if np.isfinite(claim.needed)]
     measured = f"Measured on {max(counts):,} images"
     if not needed:
-        return [f"{measured}: more would not decide further claims."]
-    number = f"{len(needed)} inconclusive claim{'s' if len(needed) > 1 else ''}"
-    return [f"{measured}: too few for {number}, which about {max(needed):,.0f} would decide."]
+        return [f"{measured}. More images would not decide further claims."]
+    claims_in_words = f"{len(needed)} inconclusive claim{'s' if len(needed) > 1 else ''}"
+    return [f"{measured}. About {max(needed):,.0f} images would decide {claims_in_words}."]
 
 
 def _introduction(results: Results, data: Data) -> str:

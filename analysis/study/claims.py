@@ -700,17 +700,17 @@ def _remedy(claim: Claim | SimpleNamespace, estimate: Estimate, units: str) -> s
     needed = _needed(claim, estimate)
     if np.isinf(needed):
         return (
-            f"The value is within the smallest effect of interest, {claim.least:g}: more {units} "
-            "would hardly give it a mark."
+            "The value differs from the threshold by less than the smallest effect of interest, "
+            f"{claim.least:g}: more {units} would hardly decide the claim."
         )
     if np.isnan(needed):
         return (
-            f"More {units} would not decide: the interval within them, +-{estimate.shared:.2g}, "
-            "does not shrink. Measure each on more images."
+            f"More {units} would not decide the claim, because the interval within {units}, "
+            f"±{estimate.shared:.2g}, does not shrink. Use more images in each of the {units}."
             if estimate.shared >= abs(estimate.value - claim.threshold) - claim.least > 0
             else ""
         )
-    return f"About {needed:,.0f} {units} would decide (power {POWER:.0%})."
+    return f"About {needed:,.0f} {units} would decide the claim (with a power of {POWER:.0%})."
 
 
 POWER = 0.8  # with which a number of images decides

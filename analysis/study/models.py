@@ -98,16 +98,17 @@ DESCRIBED = ("keras", "vit_tf")  # packages whose layers are what their configur
 PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
 CONSTANT = 1e-6  # share of the squares that is left around the mean, as for CKA
 MIN_VARIATION = 1e-3  # the same of scores or layers that hardly vary
-LOW_VARIATION = "Models that hardly move"
+LOW_VARIATION = "Models whose last layers hardly vary"
 CONSTANT_LAYERS = "Layers that do not vary between images"
 NO_ACCURACY = "Test accuracy"
 OTHER_CLASSES = "Models of other classes than those of the data"
 LOW_VARIATION_MESSAGE = (
-    "The last layers of {model} hardly differ between images, which it got with values in {values}."
+    "The last layers of {model} hardly differ between images. The model received images with "
+    "values in {values}."
 )
 CONTRADICTION = (
-    "attention weights among its layers, and what it projects to queries and keys does not give "
-    "the output of {}: it is masked, or has a rule of its own"
+    "attention weights among its layers, and weights computed from its queries and keys do not "
+    "reproduce the output of {} (a mask or another rule of attention)"
 )
 ACCURACY = "test accuracy (%)"
 
@@ -196,9 +197,7 @@ class StudyModel:
         layers = self.find_layers(kind, detail, block)
         if "attention" in kind and not layers:
             hidden = self.has_tokens and not self.has_sums
-            within = (
-                " among its layers: a layer that has any keeps them to itself" if hidden else ""
-            )
+            within = " among its layers: layers with attention do not return them" if hidden else ""
             return self.require(layers, self._no_attention or f"attention weights{within}")
         return self.require(layers, KINDS[kind].lacks)
 

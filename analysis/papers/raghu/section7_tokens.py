@@ -99,7 +99,7 @@ def own_patch(similarity: xr.DataArray) -> Estimate:
     return replace(measured, how=f"{measured.how}; mean CKA with the own patch {level:.2g}")
 
 
-OLDER_LOCALIZATION = "an older file, without the values without each batch of images"
+OLDER_LOCALIZATION = "the file of an older version lacks the values by batch"
 
 
 def _batches_of(similarity: xr.DataArray) -> tuple[float, str, str]:
@@ -564,7 +564,7 @@ def _accuracy(result: xr.DataArray, part: int | str) -> Estimate:
 def _correct(accuracy: xr.DataArray) -> np.ndarray:
     """Which images the probe of one layer classifies correctly: (image,)."""
     if "correct" not in accuracy.coords:
-        raise ValueError("Not tested: an older file, without what each image is classified as.")
+        raise ValueError("Not tested: the file of an older version lacks the predictions.")
     return unpack_correct(accuracy["correct"], int(accuracy.attrs["examples"]))
 
 
@@ -586,7 +586,7 @@ def readable_from(accuracy: xr.DataArray) -> Estimate:
 
     last = max(len(values) - 1, 1)
     if "correct" not in accuracy.coords:
-        return descriptive(depth(values), "an older file, without what each image is classified as")
+        return descriptive(depth(values), "the file of an older version lacks the predictions")
     correct = unpack_correct(accuracy["correct"], examples)
     # Images on which the same layers are right count together.
     bits = np.packbits(correct, axis=0).T.copy()
@@ -612,7 +612,7 @@ def best_probe(accuracy: xr.DataArray) -> Estimate:
     """
     values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
     if "validation_accuracy" not in accuracy.coords:
-        why = "an older file, whose best layer is known from the test images only"
+        why = "the best layer of an older version was chosen on the test images"
         return descriptive(values.max(), why)
     best = int(accuracy["validation_accuracy"].values.argmax())
     return accuracy_of(values[best], examples, unpack_correct(accuracy["correct"][best], examples))

@@ -410,7 +410,9 @@ def _patterns_repeat(patterns: xr.Dataset, query: str) -> Estimate:
         return np.nanmean(np.nanmean(values[np.ix_(half, half)], axis=1))
 
     if "leave_one_out" not in patterns:
-        return descriptive(mean_of(repetition), "an older file, without the value of each batch")
+        return descriptive(
+            mean_of(repetition), "the file of an older version lacks the values by batch"
+        )
     rest = patterns["leave_one_out"].sel(query=query).values
     return jackknifed(mean_of(repetition), np.array([mean_of(each) for each in rest]), "batches")
 
@@ -629,7 +631,7 @@ def _over_images(
     """A statistic of the CLS query's IoU (layer, head), with the jackknife over batches."""
     iou = of_query(expect_variable(saliency, "iou", ("query", "layer", "head")), "cls")
     if "other_iou" not in saliency:
-        return descriptive(statistic(iou), "an older file, without objects of other images")
+        return descriptive(statistic(iou), "the file of an older version lacks the baseline")
     cls = saliency.sel(query="cls")
     other = cls["other_iou"].values if minus_other else 0.0
     rest = cls["leave_one_out"].values - (cls["other_leave_one_out"].values if minus_other else 0.0)

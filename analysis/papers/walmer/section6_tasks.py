@@ -109,7 +109,7 @@ def knn_last_best(neighbours: xr.DataArray) -> Estimate:
         raise ValueError(f"Expected at least two layers. Received: {len(accuracy)}")
     if "correct" not in accuracy.coords:
         gap = accuracy.values[-1] - accuracy.values[:-1].max()
-        return descriptive(gap, "an older file, without what each image is classified as")
+        return descriptive(gap, "the file of an older version lacks the predictions")
     *others, last = unpack_correct(accuracy["correct"], int(neighbours.attrs["examples"]))
     return minus(*(accuracy_of(0, 0, correct) for correct in (last, best_of_layers(others))))
 

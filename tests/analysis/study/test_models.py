@@ -85,10 +85,10 @@ def test_models_with_low_variation_are_reported_with_their_values(images, tmp_pa
     still.get_layer("head").set_weights([1e-3 * kernel, np.ones(3)])
     data = make_data(images, None, None, {})
     _, _, notes = prepare_models([opened("ViT", still)], data, tmp_path, remedy=" Tell others.")
-    message = dict(notes)["Models that hardly move"]
+    message = dict(notes)["Models whose last layers hardly vary"]
     assert message == [
-        "The last layers of ViT hardly differ between images, which it got with values in [-1, 1]. "
-        "Tell others."
+        "The last layers of ViT hardly differ between images. The model received images with "
+        "values in [-1, 1]. Tell others."
     ]
 
 
