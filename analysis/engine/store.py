@@ -31,9 +31,9 @@ SEPARATE = ("vit_tf.analysis", "vit_tf.scripts")
 def fingerprint(*facts: Any, identified_by: str = "key") -> str:
     """A short key of facts: equal facts give equal keys, in every process.
 
-    Facts are JSON values, arrays, dataclasses, and functions, which count with the values that they
-    are bound to (`partial` and closures); what has a `key`, or another attribute that identifies
-    it, counts as that.
+    Facts are JSON values, arrays, dataclasses, and functions together with the values that they are
+    bound to (`partial` and closures). An object with an attribute that identifies it, such as
+    `key`, is represented by this attribute.
     """
     as_json = partial(_as_json, identified_by=identified_by)
     text = json.dumps(facts, sort_keys=True, default=as_json)
@@ -77,7 +77,7 @@ def _as_json(value: Any, identified_by: str) -> Any:
 
 
 def code_of(functions: Iterable[Callable | str], without: Iterable[str] = ()) -> str:
-    """`fingerprint` of the modules of functions, and of all of ours that these import."""
+    """`fingerprint` of the modules of functions, and of all modules of ours that they import."""
     names = frozenset(name for function in functions for name in _modules_of(function))
     return _code_of_modules(names, tuple(without))
 
@@ -183,7 +183,7 @@ def _listed_in_stub(package: str) -> dict[str, str]:
 
 
 def keep(result: Labelled, path: Path, key: str, notes: dict) -> Labelled:
-    """Saves a result at a netCDF `path` under `key`, whole or not at all, by the first worker."""
+    """Saves a result under `key` in a netCDF file, atomically; only the first worker writes."""
     result = result.assign_attrs(notes | {"key": key})
     if this_worker(tf.distribute.get_strategy())[0] == 0:
         save(result, path)
@@ -193,8 +193,8 @@ def keep(result: Labelled, path: Path, key: str, notes: dict) -> Labelled:
 def load(path: Path, key: str) -> Labelled | None:
     """The result saved at `path`, or None if there is none or it was saved under another key.
 
-    A file that was cut off or changed is logged and counts as none: it only saves the work of
-    making it again.
+    A file that was truncated or changed is logged, and None is returned: the result is then
+    computed again.
     """
     result = load_unchanged(path)
     if result is None:
@@ -210,7 +210,7 @@ TRAILER_BYTES = len(DIGEST_MARK) + 64
 
 
 def save(result: Labelled, path: Path) -> None:
-    """Writes netCDF that `load_unchanged` reads, whole or not at all."""
+    """Writes a netCDF file atomically, for `load_unchanged`."""
 
     def write(partial: Path) -> None:
         result.to_netcdf(partial)
@@ -223,7 +223,7 @@ def save(result: Labelled, path: Path) -> None:
 
 
 def load_unchanged(path: Path) -> xr.Dataset | None:
-    """The Dataset that `save` wrote; None where it is not there, or the file is not what it was."""
+    """The Dataset that `save` wrote, or None if the file is missing or was changed."""
     if not path.is_file():
         return None
     # HDF5 is not asked to read anything else: corrupt files can end the process.
@@ -236,7 +236,7 @@ def load_unchanged(path: Path) -> xr.Dataset | None:
 
 
 def has_own_digest(path: Path) -> bool | None:
-    """Whether a file is what `save` wrote; None for one without a digest, as of other writers."""
+    """Whether a file is unchanged since `save` wrote it; None for a file without a digest."""
     content = path.read_bytes()
     whole, trailer = content[:-TRAILER_BYTES], content[-TRAILER_BYTES:]
     if not trailer.startswith(DIGEST_MARK):

@@ -40,7 +40,7 @@ MADE_OF_MODEL = "_vit_tf_made_of_model"
 
 
 class Kept:
-    """The values that were made last for some keys."""
+    """A cache of the most recent values by key."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -50,7 +50,7 @@ class Kept:
         return len(self._values)
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """The value of a key, made if it is not there."""
+        """Returns the value of a key, and makes it if it is missing."""
         if key not in self._values:
             self._values[key] = make()
         self._values.move_to_end(key)
@@ -62,16 +62,16 @@ class Kept:
 def keep(
     owner: Any, key: Sequence[Any], make: Callable[[], Made], others: Sequence[Any] = ()
 ) -> Made:
-    """What `make` returned for this key before, unless the model has changed since.
+    """Returns the cached value of a key, or makes it; a changed model invalidates the cache.
 
-    It is kept as an attribute of the model, so that it goes with the model.
+    The cache is an attribute of the model, so it is deleted together with the model.
 
     Args:
-        owner: a Keras model; for other features nothing is kept.
-        key: what `make` depends on in addition to models. Where a part of it is neither a number,
-            a string, a `TokenGrid`, a `Constant` nor a tuple of these, nothing is kept.
-        make: function of nothing to the value.
-        others: further models that it depends on.
+        owner: a Keras model; values for other features are not cached.
+        key: everything but models that the value depends on: numbers, strings, a `TokenGrid`,
+            `Constant`s, or tuples of these. If it contains anything else, the value is not cached.
+        make: function without arguments that returns the value.
+        others: further models that the value depends on.
     """
     key = tuple(key)
     if not all(isinstance(model, keras.Model) for model in (owner, *others)) or not _is_plain(key):
@@ -95,14 +95,14 @@ def _is_plain(value: Any) -> bool:
 
 
 class Constant:
-    """Base class of objects that never change, so that they are a part of a key by identity."""
+    """Base class of objects that never change; a key compares them by identity."""
 
 
 def state_of(model: keras.Model) -> Hashable:
-    """What the graph of a model depends on, except for the values of its variables.
+    """The state that the graph of a model depends on, except for the values of its variables.
 
-    These are the attributes of its layers: numbers, strings, arrays, lists and dicts by value, and
-    other objects, such as an activation, by identity.
+    It consists of the attributes of its layers: numbers, strings, arrays, lists and dicts by value,
+    and other objects, such as an activation, by identity.
     """
     state = []
     ignored = {ATTRIBUTE, MADE_OF_MODEL, *_private_attributes()}
@@ -129,7 +129,7 @@ def _content(value: Any, identify: Callable[[Any], Hashable]) -> Hashable:
 
 
 class Same:
-    """An object by identity; it is held, so that no other object gets its address."""
+    """An object, compared by identity; it is kept, so that no other object gets its address."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -152,16 +152,16 @@ Substitutes: TypeAlias = dict[int, tf.Tensor]
 
 
 def composed(first: Substitutes, second: Substitutes) -> Substitutes:
-    """What replaces variables by those that `second` puts in the place of those of `first`."""
+    """The substitutes that have the effect of `first`, followed by the effect of `second`."""
     return second | {key: second.get(id(tensor), tensor) for key, tensor in first.items()}
 
 
 class Reusable:
-    """A step that repeated calls share, with the graphs that it was compiled to.
+    """A step that repeated calls share, with its compiled graphs.
 
-    The graphs may be those of the same step of another model, or of an earlier call, in which the
-    captured variables are replaced by `substitutes`. They are made of the step `traced`, whose
-    variables these replace; by default of the step itself.
+    The graphs may come from the same step of another model, or of an earlier call. In this case,
+    they were traced from the step `traced`, and `substitutes` replace its captured variables. By
+    default, the graphs are traced from the step itself.
     """
 
     def __init__(
@@ -181,10 +181,10 @@ class Reusable:
 
 
 def reusable(make: Callable) -> Callable:
-    """Decorates a function of features and options to a `Statistic`, which is made once for each.
+    """Decorates a function from features and options to a `Statistic`, which is then cached.
 
-    A model that is measured again in the same way is not traced again. The features may be those of
-    several models, by name.
+    A model that is measured again with the same options is not traced again. Features of several
+    models are a dict by name.
     """
 
     @functools.wraps(make)
@@ -225,7 +225,7 @@ def reuse(
     fed: Sequence[tf.Variable] = (),
     others: Sequence[Any] = (),
 ) -> tuple[Callable, Any]:
-    """The step of an earlier call of this key and what it lists when traced, or those given.
+    """The step of an earlier call with this key and its `listed`, or the given ones.
 
     Args:
         features, key, others: as for `keep`.
@@ -255,7 +255,7 @@ def reuse(
 
 @dataclass
 class SharedGraphs:
-    """The steps of one measurement of several models that differ in weights alone."""
+    """The steps of one measurement for several models that differ only in their weights."""
 
     # By key and number of the call: a step, what it lists, and the variables that it captured.
     steps: dict[Hashable, tuple[Reusable, Any, list[tf.Tensor]]] = field(default_factory=dict)
@@ -293,9 +293,9 @@ _sharing: contextvars.ContextVar[Sharing | None] = contextvars.ContextVar("shari
 
 @contextlib.contextmanager
 def sharing_graphs(shared: SharedGraphs, models: Sequence[keras.Model]) -> Iterator[None]:
-    """Within it one measurement shares its graphs with those of other models, of equal layers.
+    """A context in which one measurement shares its graphs between models with equal layers.
 
-    The measurement has to make the same calls with each model; `differ_in_weights` tests models.
+    The measurement must make the same calls with each model. `differ_in_weights` compares models.
     """
     token = _sharing.set(Sharing(shared, handles_of(models)))
     try:
@@ -305,17 +305,17 @@ def sharing_graphs(shared: SharedGraphs, models: Sequence[keras.Model]) -> Itera
 
 
 def handles_of(models: Sequence[keras.Model]) -> list[tf.Tensor]:
-    """The tensors by which graphs capture the variables of models, in order."""
+    """The tensors with which graphs capture the variables of models, in order."""
     return [variable.value.handle for model in models for variable in model.weights]
 
 
 def substitutes_of(handles: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> Substitutes:
-    """What replaces variables by those of other models of equal layers, given their handles."""
+    """The substitutes of variables: the variables of other models with equal layers."""
     return {id(handle): other for handle, other in zip(handles, others, strict=True)}
 
 
 def with_substitutes(function: ConcreteFunction, substitutes: Substitutes) -> ConcreteFunction:
-    """A traced function with other tensors in the place of those that it captured."""
+    """A traced function whose captured tensors are replaced by other tensors."""
     if not substitutes:
         return function
     other: Any = copy.copy(function)
@@ -324,7 +324,7 @@ def with_substitutes(function: ConcreteFunction, substitutes: Substitutes) -> Co
 
 
 def differ_in_weights(model: keras.Model, other: keras.Model) -> bool:
-    """Whether two models differ in the values of their variables alone, so that graphs serve both.
+    """Whether two models differ only in the values of their variables, so graphs serve both.
 
     Layers with tensors as attributes, which may follow from weights, count as different.
     """

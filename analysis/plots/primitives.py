@@ -338,12 +338,12 @@ def draw_maps(
     extent: tuple[float, float, float, float] | None = None,
     **layout: Any,
 ) -> tuple["AxesWithPanels", "Colorbar"]:
-    """Maps (panel, row, column) in panels with one colour bar, whose label is `bar`; axes and bar.
+    """Draws maps (panel, row, column) in panels with one colour bar; returns the axes and the bar.
 
-    `images`, or one `image`, lie below the maps, `frames` are the (row, column) of the cell to
-    frame in each, or None, `axis_unit` is that of numbered rows and columns, and `scaled` divides
-    each map by its maximum. `faded` makes low values transparent. Further options are those of
-    `panels`.
+    `bar` is the label of the colour bar. `images`, or one `image`, are drawn below the maps.
+    `frames` lists the (row, column) of the cell to frame in each map, or None. `axis_unit` is the
+    unit of numbered rows and columns. `scaled` divides each map by its maximum, and `faded` makes
+    low values transparent. Further options are as for `panels`.
     """
     from matplotlib.colors import Normalize
 

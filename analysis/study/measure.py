@@ -272,10 +272,10 @@ DATA_DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class Pass:
-    """Measurements that are made together, and what they are, in words.
+    """Measurements that are made together, and their description in words.
 
-    Each of `copies` has the same measurements of other models with the same layers, which share
-    the graphs, by the name of that of `measurements`.
+    Each dict in `copies` contains the same measurements for other models with the same layers, by
+    the names of `measurements`. They share the graphs.
     """
 
     title: str
@@ -295,23 +295,24 @@ def measure_all(
     progress: Callable[[int, int, str], None] | None = None,
     meanwhile: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Every measurement wanted that can be made, kept in a folder so that none is made twice.
+    """Makes all measurements that can be made, and saves them in a folder to reuse them later.
 
-    What one pass measures is saved as soon as the pass is over. A measurement that fails, whatever
-    it raises, does not keep the others from being made; a file that cannot be written does.
+    The results of a pass are saved as soon as the pass is over. If a measurement raises an error,
+    the other measurements continue; if a file cannot be written, all stop.
 
     Args:
         wanted: list of measurements, made by `statistic` and `task`.
         data: the `Data`.
         folder: path of the folder of netCDF files.
         progress: function that is called before each pass with its number from 0 on, how many
-            there are, and what it measures, in words; or None.
+            passes there are, and a description of the measurements; or None.
         meanwhile: function that is called after each pass with a dict from result name to result,
-            None for what is not measured yet; or None.
+            or to None for results that are not measured yet; or None.
 
     Returns:
-        Pair of a dict from result name to result, those that others are made of included and None
-        for what failed, and a dict from the names of these to the reason.
+        Pair of two dicts. The first maps result names to results, inputs of other results included;
+        the value is None if a measurement failed. The second maps the names of failed measurements
+        to the reasons.
     """
     table = with_inputs(wanted)
     keys = {}
@@ -360,7 +361,7 @@ def measure_all(
 
 
 def in_own_passes(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Those of some measurements that no shared pass takes part in."""
+    """The measurements that use no shared pass."""
     return [
         m
         for m in measurements

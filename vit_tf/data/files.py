@@ -300,8 +300,8 @@ def require_file(path: str | os.PathLike) -> None:
 def require_other_machine(url: str, source: str) -> None:
     """Raises a `ValueError` for an address of this machine that an address elsewhere redirects to.
 
-    A server could otherwise have services read that only this machine can reach. The `source` may
-    redirect to its own host and port.
+    Otherwise, a server could make this machine read services that only this machine can reach. The
+    `source` may redirect to its own host and port.
     """
     target, origin = urlsplit(url), urlsplit(source)
     if (target.hostname, target.port) == (origin.hostname, origin.port):

@@ -58,16 +58,16 @@ INPUT, ACTIVATION, MODEL = "input", "activation", -1
 def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
     """Taps of a built Keras model: dict from name to site, in the order of computation.
 
-    A site is the position of a layer in `named_operations(model)`, the number of its call and the
-    path of a tensor inside its output (`""` for a single tensor). It holds in another process
-    too, where Keras may give the layers other names. `watch` is shown the path of a layer and the
-    arguments of each call of it.
+    A site consists of the position of a layer in `named_operations(model)`, the number of its call
+    and the path of a tensor inside its output (`""` for a single tensor). Unlike the names that
+    Keras gives to layers, it is the same in every process. `watch` is called with the path of a
+    layer and the arguments of each of its calls.
     """
     return {name: place for name, (place, _, _) in trace_taps(model, watch).items()}
 
 
 def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
-    """As `find_taps`: dict from name to (site, layer, shape of its output)."""
+    """As `find_taps`, but a dict from name to (site, layer, shape of the output)."""
     shape, dtype = input_spec(model)
     shapes, layers = {}, named_operations(model)
 
@@ -90,7 +90,7 @@ def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, t
 def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tuple]) -> tuple:
     """Symbolic images and a dict from each of `taps` and `inner` to its symbolic value.
 
-    `inner` are sites by name, as `record` has them, of a path instead of a position.
+    `inner` is a dict from name to site, as for `record`, with a path instead of a position.
     """
     graph = functional_graph(model)
     model = graph or model
@@ -127,7 +127,7 @@ def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tupl
 
 @keras.saving.register_keras_serializable("vit_tf")
 class BeforeActivation(keras.layers.Layer):
-    """What a layer computes before its own activation."""
+    """The output of a layer before its own activation."""
 
     def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
         super().__init__(**kwargs)
@@ -154,10 +154,10 @@ class BeforeActivation(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("vit_tf")
 class Recorder(keras.layers.Layer):
-    """Runs a model and returns the outputs of chosen layers inside it, `places` by tap.
+    """Runs a model and returns the outputs of selected layers; `places` is a dict from tap to site.
 
-    Of a functional model it holds only the layers up to the last one needed, but it saves the
-    configuration of the whole: layers of some libraries can only be made again by their model.
+    For a functional model, it keeps only the layers up to the last one that is needed, but it saves
+    the configuration of the whole model, because some libraries can only rebuild whole models.
     """
 
     def __init__(self, model: keras.Model, places: Mapping[str, Site], **kwargs: Any):
@@ -201,11 +201,12 @@ def record(
 ) -> dict:
     """Outputs of every layer inside `model`: dict from site to tensor, as computed.
 
-    The model continues with what `edits`, functions by site, return. `watch` is shown the position
-    of a layer and the arguments of each call. Of layers at the positions `inner` the first argument
-    of each call, and that of their own activation, are recorded too; of `MODEL` its outputs. Keras
-    copies the lists and dicts that it passes to a call, so nothing can be handed down to be
-    filled: the `call` of each layer is replaced instead while the model's own call runs.
+    `edits` is a dict from site to function; the model continues with the values that these
+    functions return. `watch` is called with the position of a layer and the arguments of each call.
+    For layers at the positions `inner`, the first argument of each call and the first argument of
+    their own activation are recorded, too; for `MODEL`, its outputs. Keras copies the lists and
+    dicts that it passes to a call, so a call cannot fill an argument. Instead, the `call` of each
+    layer is replaced while the call of the model runs.
     """
     records, changed, edits = {}, [], edits or {}
 
@@ -277,7 +278,7 @@ class _Watched:
 
 
 def named_layers(model: keras.Model) -> list[tuple]:
-    """(slash-joined path, layer) of all layers inside, each once; siblings of one name numbered."""
+    """Pairs (slash-joined path, layer) of all nested layers; siblings of one name are numbered."""
     return [(path, layer) for path, layer in named_operations(model) if is_layer(layer)]
 
 
@@ -287,7 +288,7 @@ def is_layer(operation: Any) -> bool:
 
 
 def named_operations(model: keras.Model) -> list[tuple]:
-    """As `named_layers`, followed by the functions of `keras.ops` of functional models inside."""
+    """The pairs of `named_layers`, then the `keras.ops` functions of nested functional models."""
     layers, operations, visited = [], [], {id(model)}
 
     def walk(parent: Any, prefix: str) -> None:
@@ -314,7 +315,7 @@ def named_operations(model: keras.Model) -> list[tuple]:
 
 
 def tap_name(path: str, call: int, leaf: str) -> str:
-    """The name of a tap: `"PATH@CALL/LEAF"`, without what needs no number."""
+    """The name of a tap: `"PATH@CALL/LEAF"`, without a part that is not needed."""
     return path + (f"@{call}" if call > 1 else "") + (f"/{leaf}" if leaf else "")
 
 
@@ -347,7 +348,7 @@ def _named_nodes(model: keras.Model) -> dict[str, Any]:
 
 
 def functional_graph(model: Any) -> Any:
-    """A functional model, or that which a Sequential runs; None for a subclassed one."""
+    """The functional model that a model is or, for a Sequential, runs; None if subclassed."""
     graph = getattr(model, "_functional", None) or model
     return graph if hasattr(graph, "_nodes_by_depth") else None
 
@@ -387,7 +388,7 @@ _IN_FORCE: contextvars.ContextVar[Mapping[str, Callable] | None] = contextvars.C
 
 @contextlib.contextmanager
 def in_force(edits: Mapping[str, Callable] | None) -> Iterator[None]:
-    """Within it, layers of this package apply edits: dict from tap to function."""
+    """A context in which layers of this package apply edits, a dict from tap to function."""
     before = _IN_FORCE.set(edits)
     try:
         yield
@@ -396,15 +397,15 @@ def in_force(edits: Mapping[str, Callable] | None) -> Iterator[None]:
 
 
 def edits_in_force() -> Mapping[str, Callable]:
-    """The edits that are to be applied, dict from tap to function; empty where there are none."""
+    """The edits that layers currently apply: dict from tap to function, possibly empty."""
     return _IN_FORCE.get() or {}
 
 
 class Taps:
     """The intermediates of a layer, recorded as they are computed: `x = taps("norm", f(x))`.
 
-    What is computed next is made of what the call returns, which is another value where an edit is
-    in force. `site` is the first part of the taps' names, which the layer leaves out.
+    Continue with the value that the call returns, because an active edit replaces it. `site` is the
+    first part of the names of the taps, which the layer omits.
     """
 
     def __init__(self, site: str | None = None):

@@ -153,7 +153,7 @@ def _is_configuration(path: Path | RemotePath) -> bool:
 
 
 def describe_model(model: keras.Model) -> dict[str, Any]:
-    """Class, settings and precision, as a dict, without names, which Keras counts up."""
+    """Class, settings and precision as a dict, without the names that Keras numbers."""
     return {
         "class": type(model).__name__,
         "precision": model.dtype_policy.name,
