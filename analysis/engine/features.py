@@ -183,7 +183,7 @@ class Selected:
 
 
 def name_models(models: Models) -> dict[str, Any]:
-    """A dict from name to model, of a dict, a list or one model."""
+    """Converts one model, a list of models or a dict to a dict from name to model."""
     if isinstance(models, Mapping):
         named = dict(models)
     else:
@@ -200,7 +200,7 @@ def name_models(models: Models) -> dict[str, Any]:
 
 
 def own_name(model: Model) -> str:
-    """The name of a model; of a path the name of its file without the ending."""
+    """The name of a model; for a path, the file name without the ending."""
     if isinstance(model, str | os.PathLike):
         base = os.path.basename(os.path.normpath(model))
         return base.removesuffix(".keras")

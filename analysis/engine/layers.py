@@ -313,7 +313,7 @@ def grid_of_shapes(
 ) -> TokenGrid | None:
     """`infer_grid` of the representations, or of all `taps` where no graph shows which these are.
 
-    Where they show none, attention weights show the number of tokens.
+    If these have no tokens, the number of tokens is inferred from attention weights.
     """
     taps = [tap for tap in taps if tap in shapes]
     held = taps if graph is None else [tap for tap in graph.representations if tap in shapes]

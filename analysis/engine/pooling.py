@@ -124,7 +124,7 @@ def on_grid(
     make: Callable[[TokenGrid], Statistic],
     num_tokens: Callable[..., int],
 ) -> Statistic:
-    """The `Statistic` of `make(token_grid)`; a first batch completes a pair (rows, columns)."""
+    """The `Statistic` of `make(token_grid)`; the first batch completes a pair (rows, columns)."""
     given = grid_of(features, grid)
     if given is None or isinstance(given, TokenGrid):
         return make(require_grid(features, grid))

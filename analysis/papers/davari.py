@@ -66,7 +66,7 @@ def reading_of(models: list[StudyModel], results: Results) -> str:
 
 
 def unchanged_reading(results: dict[str, xr.Dataset]) -> str | None:
-    """The sentence in place of a picture whose panels all show the same; None if some differ."""
+    """The sentence that replaces a picture with equal panels; None if panels differ."""
     readings = [changed_readings(result) for result in results.values()]
     if any(reading.startswith("Warning") for reading in readings):
         return None

@@ -230,7 +230,7 @@ def _sharing(figures: Sequence[Sequence[DrawnPicture]]) -> list[list[DrawnPictur
 def draw_measured(
     figures: Sequence[Sequence[DrawnPicture]], results: Results, drawer: Drawer
 ) -> None:
-    """Starts to draw the pictures of which everything is measured, while the rest is."""
+    """Starts to draw the pictures with complete results while other results are measured."""
     for together in _sharing(figures):
         measurements = [m for picture in together for m in picture.selection.measurements.values()]
         if all(results.get(m.name) is not None for m in measurements):

@@ -79,7 +79,7 @@ class Layers:
 
     @cached_property
     def kernels(self) -> tf.Tensor:
-        """Centred linear kernels of size 1, float64."""
+        """Centred linear kernels, scaled to size 1, as float64."""
         size_in_units = self.size / self._squares_of_units
         kernels = self._parts[0] / size_in_units[:, None, None]
         return tf.where(tf.math.is_finite(kernels), kernels, tf.zeros_like(kernels))
@@ -196,7 +196,7 @@ class Places:
 def made_once(make: Callable[..., Measure]) -> Callable[..., Measure]:
     """Decorates a function that makes a `Measure`, so that equal arguments give the same object.
 
-    A graph that was traced for it then serves again.
+    A graph that was traced for this object can then be reused.
     """
     cached = cache(make)
 
@@ -210,7 +210,7 @@ def made_once(make: Callable[..., Measure]) -> Callable[..., Measure]:
 def of_hsic(
     name: str, hsic: Callable[[Layers], tf.Tensor], invariant: str, **options: Any
 ) -> Measure:
-    """A measure that is the ratio of summed HSIC (layer, layer), a function of `Layers`."""
+    """A measure that is a ratio of sums of HSIC; `hsic` returns HSIC (layer, layer)."""
 
     def value(totals: Totals, places: Places) -> np.ndarray:
         return ratio(totals["hsic"])[np.ix_(places.x, places.y)]

@@ -619,7 +619,7 @@ def _not_measured(
 
 
 def undefined(results: Results) -> LeftOut:
-    """The layers without a similarity to others: list as of `Report.left_out`."""
+    """The layers without a similarity to other layers, in the form of `Report.left_out`."""
     sentences = []
     for name, result in results.items():
         if name.startswith("cka.") and result is not None and "." not in name[4:]:

@@ -667,7 +667,7 @@ def _result(
 def decide(
     low: float, high: float, claim: "Claim | Result | SimpleNamespace", untrained: Iterable[float]
 ) -> str:
-    """The outcome of an interval, for a claim or a row of a scorecard, next to untrained values."""
+    """The outcome of a claim, from its interval and the values for untrained copies."""
     where = claim.threshold, claim.direction, claim.least
     outcome = claim_outcome(low, high, *where)
     untrained = [value for value in untrained if np.isfinite(value)]

@@ -82,7 +82,7 @@ class Data:
         return self.facts | self.optional_facts.get(name or "", {})
 
     def missing(self, names: Iterable[str]) -> str:
-        """A sentence on what of `names` there is not; empty if all is there."""
+        """A sentence about missing data among `names`; empty if no data are missing."""
         missing = [name for name in names if not self.has(name)]
         reasons = [self.reasons[name] for name in missing if name in self.reasons]
         needed = [

@@ -399,13 +399,13 @@ class LoadedModel:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether its layers have no names of the tap grammar."""
+        """Whether the names of the layers do not follow the tap grammar of this package."""
         named = not self.is_keras or isinstance(self.model, TapModel)
         return not named and not hasattr(self.model, "intermediates")
 
     @property
     def is_plain(self) -> bool:
-        """Whether it takes values in [-1, 1]."""
+        """Whether the model expects values in [-1, 1]."""
         means = {*self.expects.mean, *self.expects.std}
         return means == {0.5} and self.expects.channel_order == "rgb"
 

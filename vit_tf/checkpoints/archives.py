@@ -124,7 +124,7 @@ class CheckpointFile:
         self._stack = stack
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor as an ndarray, float16 and bfloat16 widened exactly; no other is in memory."""
+        """Reads one tensor as an array; float16 and bfloat16 are converted to float32."""
         if name not in self.tensors:
             raise unknown_name("tensor", name, self.tensors)
         with clear_errors(self.path, f" with the tensor {name!r}"):

@@ -322,7 +322,7 @@ def preprocessing_from_config(
 def processor_size(
     folder: Folder, options: LoadOptions, default: tuple[int, int]
 ) -> tuple[int, int]:
-    """(height, width) of the images of a family whose `config.json` does not have it."""
+    """Image size (height, width) of a family whose `config.json` does not contain it."""
     if options.preprocessing is not None:
         return options.preprocessing.size or default
     return default if folder.processor is None else _size(_fields(folder.processor, folder))[0]

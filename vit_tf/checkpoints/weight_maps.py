@@ -405,13 +405,13 @@ def head_map(
 
 
 def measured_as_module(architecture: str = "NAME") -> str:
-    """The words that name the line by which a model of timm is measured."""
+    """The part of an error that shows the code to measure a model as a module of timm."""
     call = f"timm.create_model({architecture!r}, pretrained=True)"
     return f"is measured as timm's module, vit_tf.analysis.cka({call}, images)"
 
 
 def embedding_head(*args: Any, **kwargs: Any) -> WeightMap:
-    """The same of a model that returns its embedding where there is no head."""
+    """`head_map` for a model that returns its embedding if there is no head."""
     head = head_map(*args, **kwargs)
     if not head.headless:
         return head

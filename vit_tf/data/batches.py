@@ -83,7 +83,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Which batches to make: without the first `skip`, full ones only, a shard of each."""
+    """Selects batches: skips the first `skip`, keeps full batches only, or a shard of each."""
 
     skip: int = 0
     full: bool = False

@@ -418,7 +418,7 @@ def decode_in_python(
 def pixels(
     file: Any, name: str = "an image", upright: bool = True, channels: int = 3
 ) -> np.ndarray:
-    """The image of a path, an open file or bytes, by Pillow, as `pixels_of` returns it."""
+    """Decodes an image by Pillow from a path, an open file or bytes; see `pixels_of`."""
     from PIL import Image
 
     file = file.item() if isinstance(file, np.ndarray) else file
@@ -599,7 +599,7 @@ def add_channels(images: tf.Tensor, num_channels: int) -> tf.Tensor:
 def draw_sides(
     count: int | tf.Tensor, area: tuple[float, float], seed: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """For `random_window`: sides over the root of the area, (example, 2, try); positions."""
+    """Random sides, relative to the root of the area, (example, 2, try); and positions."""
     shape = (count, TRIES)
     shares = tf.random.stateless_uniform(shape, seed, *area)
     low, high = map(math.log, ASPECT)

@@ -44,7 +44,7 @@ class RandAugment:
         return 3.0 if self.operations == "tpu" else 1.0
 
     def draw(self, count: int | tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Operations (-1 for none), magnitudes, signs and centres: (example, operation[, 2])."""
+        """Draws operations (-1 for none), magnitudes, signs and centres for each example."""
         shape = (count, self.augmentations_per_image)
         done = tf.random.stateless_uniform(shape, seed) < self.rate
         steps = len(OPERATIONS[self.operations])

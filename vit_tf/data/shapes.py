@@ -109,7 +109,7 @@ class Shape:
         return KINDS[self.kind][0](*self.own_frame(points))
 
     def part(self, points: np.ndarray) -> np.ndarray:
-        """The part that points on the shape belong to: 1 in front of its centre and 2 behind."""
+        """The part of the shape at given points: 1 in front of its centre, and 2 behind it."""
         return np.where(self.own_frame(points)[1] < 0, 1, 2)
 
     def colours(self, points: np.ndarray) -> np.ndarray:

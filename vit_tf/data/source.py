@@ -84,7 +84,7 @@ class FastDecoder(Decoder):
 
     @abstractmethod
     def attempt(self, item: Item, window: Window | None) -> tf.Tensor:
-        """An image or a part of it; the graph raises where only `decode` can make it."""
+        """Decodes an image or a part of it; the graph raises if only `decode` can decode it."""
 
 
 class Source(ABC):
@@ -314,7 +314,7 @@ def partition(
 
 
 def check_splits(splits: Sequence[str]) -> None:
-    """Raises a `ValueError` for anything but a tuple of different names of splits."""
+    """Raises a `ValueError` unless `splits` is a tuple of distinct names of splits."""
     if isinstance(splits, str) or not splits or len(set(splits)) < len(tuple(splits)):
         raise ValueError(
             f"Expected splits to be a tuple of distinct names among {', '.join(NAMES)}. "

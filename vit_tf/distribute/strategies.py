@@ -35,11 +35,12 @@ _position: list[int] = []
 def multiworker_strategy(
     workers: Sequence[str] | None = None, worker: int | None = None
 ) -> Strategy:
-    """The strategy of this process, one of several that train together; there is one at most.
+    """The strategy of this process, which trains together with other processes.
 
-    It waits until every worker has started. Where the program has set no seed, that of the first
-    worker is set on all, so that data are shuffled equally. A ValueError for malformed addresses,
-    or if TensorFlow (or JAX) has run before.
+    A process has at most one such strategy. The function waits until every worker has started. If
+    the program has set no seed, all workers get the seed of the first worker, so that they shuffle
+    data equally. It raises a ValueError if addresses are malformed, or if TensorFlow (or JAX) has
+    already run.
     """
     if _strategies:
         return _strategies[0]

@@ -41,7 +41,7 @@ def _is_application(model: keras.Model) -> bool:
 
 @cache
 def imagenet_names() -> tuple[str, ...] | None:
-    """The names of the 1,000 classes of ImageNet in their usual order, or None: no download."""
+    """The 1,000 class names of ImageNet in their usual order; None if no local file has them."""
     home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
     if (home / KERAS_INDEX).is_file():
         index = json.loads((home / KERAS_INDEX).read_text("utf-8"))

@@ -109,7 +109,7 @@ class TorchFeatures:
         return self._backward(images, layers[target], upstream, [layers[source]], names)[0]
 
     def after(self, layer: str, values: tf.Tensor, result: str) -> tf.Tensor:
-        """The values of one layer, computed from values of another one that all of it is read from.
+        """Computes the values of one layer from the values of an earlier layer.
 
         Raises a ValueError if the layer also depends on other values.
         """

@@ -263,10 +263,10 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
 
 
 class SkipFinder(TorchFunctionMode):
-    """The paths of submodules whose own code adds something to their input, or to a shortcut of it.
+    """Finds submodules whose own code adds a tensor to their input, or to a shortcut of it.
 
-    `sources` and `calls` are what submodules were given, and those that have returned, by path;
-    `stack` are the paths of those that run.
+    `sources` is a dict from path to the input of a submodule, and `calls` is a dict from path to
+    the call of a submodule that has returned. `stack` lists the paths of running submodules.
     """
 
     def __init__(self, sources: Mapping[str, torch.Tensor | None], calls: Mapping[str, Call]):

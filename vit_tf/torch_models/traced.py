@@ -15,7 +15,7 @@ ROOT = "__module."
 
 
 def as_model(module: torch.nn.Module) -> TorchModule:
-    """A PyTorch module of any kind as a model."""
+    """Wraps a PyTorch module, traced or not, as a model."""
     is_script = isinstance(module, torch.jit.ScriptModule)
     return TracedModule(module) if is_script else TorchModule(module)
 

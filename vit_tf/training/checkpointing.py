@@ -92,7 +92,7 @@ def write_on_chief(
 
 
 def save_model(model: keras.Model, path: str | os.PathLike) -> None:
-    """Write a model to a `.keras` file, whole or not at all."""
+    """Write a model to a `.keras` file atomically."""
     write_on_chief(path, model.save)
 
 

@@ -65,7 +65,7 @@ def fine_tuning_of(models: list[StudyModel]) -> Measurements:
 
 
 def same_blocks_of(models: list[StudyModel]) -> Measurements:
-    """Similarity of blocks of the same name, of every two models that have them."""
+    """Similarity of blocks with the same name, for each pair of models with equal blocks."""
     if len(models) < 2:
         raise NotApplicable("It compares two models; one is given.")
     same_layers = {
