@@ -5,7 +5,7 @@ import contextvars
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -140,6 +140,10 @@ class Statistic(Generic[Result]):
         fed: variables that the step reads, with results of earlier passes. Two statistics that
             differ only in the values of these variables and in the weights of their models can
             share a graph.
+        feedback: function of the structure that `merge` returns, or of None before the first batch.
+            It yields variables of `fed`, each with a value for the next batches, so that their
+            steps can omit what cannot change the result. Every worker feeds back what its own
+            batches have merged to.
     """
 
     step: Callable[..., dict[str, Any]]
@@ -148,6 +152,7 @@ class Statistic(Generic[Result]):
     with_labels: bool = False
     merge: Callable[..., Any] | None = None
     fed: tuple[tf.Variable, ...] = ()
+    feedback: Callable[[Any | None], Iterable[tuple[tf.Variable, np.ndarray]]] | None = None
 
 
 def one_pass(
@@ -226,7 +231,7 @@ def pass_of_copies(
             for callable_features in features
         ),
     ]
-    totals = [_Totals(requests) for _ in copies]
+    totals = [_Totals(requests, substitutes) for substitutes in copies]
     graphs = statistics[0].step.graphs if is_reusable else Kept(MAX_COMPILED)
     if is_reusable:
         copies = [composed(statistics[0].step.substitutes, substitutes) for substitutes in copies]
@@ -243,12 +248,13 @@ def pass_of_copies(
 class _Totals:
     """What the results of the batches of a pass add up to, by request."""
 
-    def __init__(self, requests: dict[str, tuple]) -> None:
-        self._requests = requests
+    def __init__(self, requests: dict[str, tuple], substitutes: Substitutes) -> None:
+        self._requests, self._substitutes = requests, substitutes
         self._sums: Any = None  # of no batch yet
         self._rows: list[dict[str, Any]] = []
         self._merged: dict[str, Any] = {}
         self._numbers: list[int] = []
+        self._feed_back()
 
     def add(self, number: int, size: int, result: dict[str, Any]) -> None:
         """Adds the result of a batch, its number and size given."""
@@ -258,6 +264,7 @@ class _Totals:
         }
         self._rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
         self._merged = _merge(self._requests, self._merged, result)
+        self._feed_back()
         self._numbers.append(number)
         added = {
             name: {key: value for key, value in part.items() if key not in ("rows", "merged")}
@@ -269,6 +276,17 @@ class _Totals:
             self._sums = tf.nest.map_structure(lambda x: np.array(x, np.float64), added)
         else:  # in place, as sums over all pairs of layers may be large
             tf.nest.map_structure(lambda total, x: np.add(total, x, out=total), self._sums, added)
+
+    def _feed_back(self) -> None:
+        """Sets the variables that the steps of the next batches read."""
+        for name, (statistic, *_) in self._requests.items():
+            feedback = statistic.feedback
+            for variable, value in feedback(self._merged.get(name)) if feedback else ():
+                if not self._substitutes:
+                    variable.assign(value)
+                # A measurement that a copy does not take part in has the variables of the first.
+                elif (resource := self._substitutes.get(id(variable.handle))) is not None:
+                    tf.raw_ops.AssignVariableOp(resource=resource, value=value)
 
     def of_all_workers(self) -> dict[str, Any]:
         """The totals over the batches of all workers, by request."""
@@ -511,11 +529,21 @@ def _groups(
     total = count if count >= 0 else None
     bar = tqdm(dataset, desc=description, total=total, delay=2, disable=None, leave=False)
     batches, logged = explained_batches(bar), time.monotonic()
+    # The first batches include tracing, which an estimate of the time leaves out.
+    first_done = None
     start, before, examples = 0, None, 0
     while group := list(itertools.islice(batches, size)):
-        if bar.disable and time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
-            log.info("%s: %d of %s batches", description or "images", start, total or "unknown")
-            logged = time.monotonic()
+        now = time.monotonic()
+        if start and first_done is None:
+            first_done = now
+        if bar.disable and now - logged >= SECONDS_BETWEEN_LINES:
+            left = ""
+            if total and start > size and first_done is not None:
+                seconds = (now - first_done) / (start - size) * (total - start)
+                left = f", about {tqdm.format_interval(seconds)} left"
+            done = description or "images", start, total or "unknown", left
+            log.info("%s: %d of %s batches%s", *done)
+            logged = now
         for images, *_ in group:
             # Only the last batch may be small: one that another follows is not the last.
             checked_size = images.shape[0] if before is None else before

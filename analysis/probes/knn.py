@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +24,8 @@ from ..engine.traces import reuse
 TOPS = (1, 5)
 # Largest difference of equal similarities by rounding in float64.
 ROUNDING = 1e-12
+# Test images whose products with a batch of training images are in memory at once, in each layer.
+ROWS = 4096
 
 
 @measurement("outputs")
@@ -42,9 +45,13 @@ def knn_accuracy(
 
     Here, x are the pooled features of a test image, and x_j are the pooled features of a training
     image (Caron et al. 2021, appendix E; Walmer et al. 2023, section 6.1). The search is exact, in
-    float64. The features of the test images, of shape (layer, test image, channel), are stored, and
-    each batch of training images updates the list of nearest neighbours. If training images are
-    equally near, the earlier image is used. If classes have equal votes, the lower label wins.
+    float64: float32 products of the normalized features find the test images that may have nearer
+    neighbours in a batch of training images, and float64 products of these test images update the
+    list of neighbours. If training images are equally near, the earlier image is used. If classes
+    have equal votes, the lower label wins.
+
+    The pass stores the features of the test images, of shape (layer, test image, channel), with 20
+    bytes for each number, and compares at most 4,096 of them with a batch at once.
 
     Args:
         features, train, test, num_classes, tokens: as in `vit_tf.analysis`.
@@ -86,11 +93,29 @@ def knn_accuracy(
     pooled = pooled_statistic_of(features, tokens)
     tested = evaluate(pooled, test, features, description="k-NN: test images")
     statistic = knn_statistic(features, tested, num_classes, k, temperature, without_votes)
-    return evaluate(statistic, train, features, description="k-NN: training images")
+    count, layers = len(tested.labels), len(tested.layers)
+    # A long search is announced by its size and, from the first batches, the time that is left.
+    description = f"k-NN: training images, for {count:,} test images in {layers} layers"
+    return evaluate(statistic, train, features, description=description)
 
 
-# By layer, the similarities and labels of the nearest training images have shape (test image, k).
+# By layer, `image` holds the numbers of some test images. The similarities and labels of their
+# nearest training images have shape (image, k).
 Neighbours: TypeAlias = dict[str, dict[str, np.ndarray]]
+
+
+class Searched(NamedTuple):
+    """What the search for neighbours reads of one layer of the test images.
+
+    Attributes:
+        directions: features at length 1, float64 (test image, channel).
+        rounded: the same in float32.
+        limits: the float32 product above which a training image may be a neighbour (test image,).
+    """
+
+    directions: tf.Variable
+    rounded: tf.Variable
+    limits: tf.Variable
 
 
 @statistic_of(knn_accuracy)
@@ -104,8 +129,6 @@ def knn_statistic(
 ) -> Statistic[xr.DataArray]:
     """`Statistic` over training images and labels with the result of `knn_accuracy`.
 
-    Larger batches of training images are faster.
-
     Args:
         tested: the `Pooled` features of the test images, from a pass with `pooled_statistic`.
         features, num_classes, k, temperature, without_votes: as for `knn_accuracy`.
@@ -114,16 +137,23 @@ def knn_statistic(
     require_labels(tested.labels, num_classes, "test")
     most = max(k) + 1  # one more shows whether the last one is tied
     grid = token_grid_of(features)
-    test_directions = fed_directions(tested.layers)
+    searched = {
+        layer: Searched(
+            directions,
+            tf.Variable(tf.cast(directions, tf.float32), trainable=False),
+            tf.Variable(tf.zeros(len(tested.labels)), trainable=False),  # `feedback` sets it
+        )
+        for layer, directions in fed_directions(tested.layers).items()
+    }
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         labels, outside = batch_labels(labels, num_classes, "training")
         neighbours, without_direction = {}, {}
-        for layer, x in pool(select(taps, test_directions), tested.tokens, grid).items():
+        for layer, x in pool(select(taps, searched), tested.tokens, grid).items():
             units, without_direction[layer] = normalize_rows(x)
-            similarity = tf.matmul(test_directions[layer], units, transpose_b=True)
-            every = tf.broadcast_to(labels, tf.shape(similarity))
-            neighbours[layer] = nearest(similarity, every, most)
+            # Rows without direction raise in `finish`.
+            units = tf.where(tf.math.is_finite(units), units, 0.0)
+            neighbours[layer] = _nearest_of_batch(searched[layer], units, labels, most)
         return {
             "merged": neighbours,
             "without_direction": without_direction,
@@ -156,10 +186,66 @@ def knn_statistic(
         coords |= {"tied": (dims[:2], tied), "correct": (dims, pack_correct(correct))}
         return array_of("accuracy", correct.mean(axis=-1), dims, words, facts, **coords)
 
-    fed = tuple(test_directions.values())
-    key = "knn", num_classes, most, tested.tokens, grid, *test_directions
+    def feedback(neighbours: Neighbours | None) -> Iterator[tuple[tf.Variable, np.ndarray]]:
+        for layer, (directions, _, limits) in searched.items():
+            farthest = np.full(len(tested.labels), -np.inf)
+            if neighbours is not None:
+                farthest = neighbours[layer]["similarity"][:, -1]
+            yield limits, (farthest - product_error(directions.shape[1])).astype(np.float32)
+
+    fed = tuple(variable for of_layer in searched.values() for variable in of_layer)
+    key = "knn", num_classes, most, tested.tokens, grid, *searched
     step, _ = reuse(features, key, step, fed=fed)
-    return Statistic(step, finish, with_labels=True, merge=_merge, fed=fed)
+    return Statistic(step, finish, with_labels=True, merge=_merge, fed=fed, feedback=feedback)
+
+
+def product_error(channels: int) -> float:
+    """Largest error of a float32 product of rounded directions, and of rounding its limit.
+
+    A sum of n rounded products of directions u and v is wrong by at most (n + 2) eps sum |u_i v_i|
+    to first order, with eps = 2^-24 and a sum of at most 1 (Higham 2002, section 3.1).
+    """
+    error = (1.01 * channels + 8) * 2.0**-24
+    if tf.config.list_physical_devices("GPU"):
+        # TensorFloat-32 keeps 10 bits of each factor.
+        error += 2.0**-9 * tf.config.experimental.tensor_float_32_execution_enabled()
+    return error
+
+
+def _nearest_of_batch(
+    searched: Searched, units: tf.Tensor, labels: tf.Tensor, most: int
+) -> dict[str, tf.Tensor]:
+    """The nearest images of a batch to the test images for which one exceeds the limit."""
+    rounded = tf.cast(units, tf.float32)
+    count = searched.directions.shape[0]
+
+    def of_rows(start: tf.Tensor | int, size: tf.Tensor | int) -> dict[str, tf.Tensor]:
+        products = tf.matmul(searched.rounded[start : start + size], rounded, transpose_b=True)
+        nearer = tf.reduce_max(products, axis=1) > searched.limits[start : start + size]
+        image = tf.cast(tf.where(nearer)[:, 0], tf.int32) + start
+        directions = tf.gather(searched.directions, image)
+        similarity = tf.matmul(directions, units, transpose_b=True)
+        every = tf.broadcast_to(labels, tf.shape(similarity))
+        return {"image": image, **nearest(similarity, every, most)}
+
+    if count <= ROWS:
+        return of_rows(0, count)
+    types = {"image": tf.int32, "similarity": units.dtype, "labels": labels.dtype}
+    parts = {
+        name: tf.TensorArray(dtype, math.ceil(count / ROWS), infer_shape=False)
+        for name, dtype in types.items()
+    }
+
+    def body(start: tf.Tensor, parts: dict) -> tuple[tf.Tensor, dict]:
+        found = of_rows(start, tf.minimum(ROWS, count - start))
+        written = {name: part.write(start // ROWS, found[name]) for name, part in parts.items()}
+        return start + ROWS, written
+
+    # One block after another, so that the memory of a block is free for the next.
+    _, parts = tf.while_loop(
+        lambda start, parts: start < count, body, (0, parts), parallel_iterations=1
+    )
+    return {name: part.concat() for name, part in parts.items()}
 
 
 def nearest(similarity: tf.Tensor, labels: tf.Tensor, most: int) -> dict[str, tf.Tensor]:
@@ -186,12 +272,19 @@ def log_votes(
 
 
 def _merge(earlier: Neighbours, later: Neighbours) -> Neighbours:
-    """The nearest images of two sets of neighbours of each layer."""
-    merged = {}
-    for layer, neighbours in earlier.items():
-        both = {k: tf.concat([x, later[layer][k]], axis=1) for k, x in neighbours.items()}
-        merged[layer] = nearest(**both, most=neighbours["labels"].shape[1])
-    return tf.nest.map_structure(np.asarray, merged)
+    """The neighbours of all test images with those of some of them in later batches, in place."""
+    for layer, new in later.items():
+        image = new["image"]
+        neighbours = earlier[layer] = {
+            name: np.require(values, requirements="W") for name, values in earlier[layer].items()
+        }
+        both = {
+            name: tf.concat([neighbours[name][image], new[name]], axis=1)
+            for name in ("similarity", "labels")
+        }
+        for name, values in nearest(**both, most=new["labels"].shape[1]).items():
+            neighbours[name][image] = values
+    return earlier
 
 
 def fed_directions(layers: Mapping[str, np.ndarray]) -> dict[str, tf.Variable]:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -40,7 +41,21 @@ def test_a_pass_over_images_reports_its_progress(lines, monkeypatch):
     monkeypatch.setattr(stream, "SECONDS_BETWEEN_LINES", 0)
     images = tf.data.Dataset.from_tensor_slices(np.zeros((6, 2), "float32")).batch(2)
     stream.collect(lambda x: {"rows": {"sum": tf.reduce_sum(x, 1)}}, images, description="sums")
-    assert lines() == [f"sums: {number} of 3 batches" for number in range(3)]
+    # The time of the first batch, which is traced, says nothing about the others.
+    expected = ["sums: 0 of 3 batches", "sums: 1 of 3 batches", "sums: 2 of 3 batches, about "]
+    assert len(lines()) == 3 and all(map(str.startswith, lines(), expected))
+    assert lines()[2].endswith(" left") and "left" not in lines()[1]
+
+
+def test_the_time_left_is_that_of_the_batches_left(lines, monkeypatch):
+    monkeypatch.setattr(stream, "SECONDS_BETWEEN_LINES", 0)
+    now = iter([0, 0, 50, 53, 56])  # the first batch takes 50 s, the others 3 s each
+    monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    images = tf.data.Dataset.from_tensor_slices(np.zeros((12, 2), "float32")).batch(2)
+    groups = stream._groups(images, 1, 1, "sums")
+    for _ in range(4):
+        next(groups)
+    assert lines()[-1] == "sums: 3 of 6 batches, about 00:09 left"
 
 
 @pytest.mark.slow

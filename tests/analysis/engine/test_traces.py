@@ -123,7 +123,8 @@ def test_copies_are_fed_their_own_values_through_a_graph_of_an_earlier_call(copi
         pooled = stream.evaluate(analysis.engine.pooled_statistic("all"), (images, LABELS), read)
         return analysis.knn_accuracy.statistic(read, pooled, 3, (2,))
 
-    train = IMAGES**3, LABELS
+    # In four batches: what is fed back from each of them differs between copies.
+    train = tf.data.Dataset.from_tensor_slices((IMAGES**3, LABELS)).batch(2)
     stream.evaluate(statistic(features, IMAGES), train, features)  # whose graph is kept
     own, other = statistic(features, IMAGES[::-1]), statistic(of_copy, IMAGES[::-1])
     handles = [v.handle for v in own.fed], [v.handle for v in other.fed]

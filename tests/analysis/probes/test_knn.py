@@ -1,11 +1,14 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 import xarray as xr
 from probe_data import POOL, as_images, batches, clouds, counted, sequences, vectors
 
 from vit_tf import analysis
 from vit_tf.analysis.engine import one_pass, pooled_statistic
 from vit_tf.analysis.engine.results import unpack_correct
+from vit_tf.analysis.engine.stream import evaluate
+from vit_tf.analysis.probes import knn
 from vit_tf.analysis.probes.knn import log_votes
 from vit_tf.distribute.strategies import strategy
 
@@ -59,6 +62,79 @@ def test_neither_batches_nor_replicas_leave_a_trace(rng):
     with strategy("mirrored").scope():
         spread = analysis.knn_accuracy(sequences, batches(train, 8), test, 7, (3, 20), "all")
     xr.testing.assert_identical(spread, full_result)
+
+
+def search(train, test, size, k, features=vectors):
+    """The merged neighbours of each layer; the label of a training image is its number."""
+    labels = [np.arange(len(rows)) for rows in (train, test)]
+    tested = evaluate(pooled_statistic("all"), (as_images(test), labels[1]), features)
+    statistic = knn.knn_statistic(features, tested, len(train), (k,))
+    data = batches((as_images(train), labels[0]), size)
+    return one_pass({"": (statistic, features)}, data)[""]["merged"]
+
+
+def similar_rows(rng, case, count, channels=24):
+    """Rows that float32 products can rank wrongly, or whose similarities are equal."""
+    rows = rng.normal(size=(count, channels))
+    if case == "nearly parallel":  # cosines differ by less than the rounding of float32
+        rows = 1 + 1e-4 * rows
+    elif case == "duplicates":
+        rows = rows[rng.integers(0, count // 8, count)]
+    elif case == "constant features":
+        rows = np.concatenate([np.ones((count, channels - 2)), rng.integers(0, 2, (count, 2))], 1)
+    elif case == "large and small norms":
+        rows *= 10.0 ** rng.uniform(-15, 15, (count, 1))
+    return rows.astype("float32")
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["random", "nearly parallel", "duplicates", "constant features", "large and small norms"],
+)
+@pytest.mark.parametrize("order", ["random", "nearer and nearer"])
+def test_neighbours_are_those_of_an_oracle_in_float64(rng, monkeypatch, case, order):
+    monkeypatch.setattr(knn, "ROWS", 16)  # 40 test images are searched in three blocks
+    train, test, k = similar_rows(rng, case, 160), similar_rows(rng, case, 40), 5
+    if order == "nearer and nearer":
+        train = train[np.argsort(train @ test[0])]
+    merged = search(train, test, 13, k)["x"]
+    x, y = (
+        rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        for rows in map(np.float64, (test, train))
+    )
+    cosines = x @ y.T
+    ranking = np.argsort(-cosines, axis=1, kind="stable")[:, : k + 1]
+    np.testing.assert_array_equal(merged["image"], np.arange(40))
+    expected = np.take_along_axis(cosines, ranking, axis=1)
+    np.testing.assert_allclose(merged["similarity"], expected, rtol=0, atol=knn.ROUNDING)
+    # Each neighbour is another image, with the similarity that is listed for it.
+    listed = np.take_along_axis(cosines, merged["labels"], axis=1)
+    np.testing.assert_allclose(listed, expected, rtol=0, atol=knn.ROUNDING)
+    assert all(len(set(row)) == k + 1 for row in merged["labels"].tolist())
+    clear = np.diff(-np.sort(-cosines, axis=1)[:, : k + 2], axis=1) < -knn.ROUNDING
+    alone = clear & np.concatenate([np.ones((40, 1), bool), clear[:, :-1]], axis=1)
+    np.testing.assert_array_equal(merged["labels"][alone], ranking[alone])
+    assert alone.any() == (case not in ("duplicates", "constant features"))
+
+
+def test_later_batches_compare_few_test_images_in_float64(rng, monkeypatch):
+    """Limits grow with the neighbours found so far; without them every batch costs as the first."""
+    counts, merge = [], knn._merge
+    monkeypatch.setattr(
+        knn, "_merge", lambda a, b: counts.append(len(b["x"]["image"])) or merge(a, b)
+    )
+    train, test = (similar_rows(rng, "random", count) for count in (2000, 50))
+    search(train, test, 20, 2)
+    assert counts[0] > 25 and sum(counts[-20:]) < 20 * 50 / 5
+
+
+def test_the_error_of_float32_products_is_within_its_bound(rng):
+    for channels in (3, 384, 4096):
+        x = rng.normal(size=(200, channels)) + 1
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        rounded = tf.constant(x, tf.float32)
+        error = np.abs(tf.matmul(rounded, rounded, transpose_b=True).numpy() - x @ x.T).max()
+        assert 2.0**-26 < error < knn.product_error(channels) < 1e-3
 
 
 def test_the_temperature_weighs_near_against_many():
