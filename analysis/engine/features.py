@@ -40,9 +40,10 @@ def features_of(
     its outputs, unless `layers` selects some of them.
 
     Args:
-        model: a built Keras model with one input; a submodel or a SavedModel; a path or the name of
-            a pretrained model, which `vit_tf.load` opens; or a function from images to a dict from
-            layer to tensor. A function that returns NumPy arrays is run eagerly.
+        model: a built Keras model with one input; a submodel or a SavedModel; a PyTorch module; a
+            path or the name of a pretrained model, which `vit_tf.load` opens; or a function from
+            images to a dict from layer to tensor. A function that returns NumPy arrays is run
+            eagerly.
         kind: the layers of a whole model that are returned, as a key of `engine.layers.KINDS` such
             as `"attention"`, `"skips"` or `"scores"`. The kind `"representations"` selects the
             layers of `vit_tf.submodel(model)`.

@@ -258,10 +258,10 @@ def make_report(
 
     Args:
         models: one model, a list of models, or a dict from name to model. A model is a built Keras
-            model, the path of such a model, the name of a pretrained model, or a function from
-            images to a dict from tap to tensor. All models are shown the same images, with the
-            pixel values that each model expects. If all models expect the same cropping and
-            resizing, images are cropped and resized in this way. Otherwise, whole images are
+            model, a PyTorch module, the path of a model, the name of a pretrained model, or a
+            function from images to a dict from tap to tensor. All models are shown the same images,
+            with the pixel values that each model expects. If all models expect the same cropping
+            and resizing, images are cropped and resized in this way. Otherwise, whole images are
             resized bilinearly.
         images: images for all measurements, as in `vit_tf.analysis`, with or without labels.
             Files and 8-bit values are preprocessed. Floats must already be preprocessed as the

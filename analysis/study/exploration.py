@@ -166,11 +166,12 @@ def explore(
 
     Args:
         model: one model, a list of models, or a dict from name to model. A model is a built Keras
-            model with images as its only input, the path of such a model, the name of a
-            pretrained model, or a function from images to a dict from tap to tensor.
-        images: path of an image file; list of paths or of arrays of shape (height, width, channel)
-            with values in [0, 255]; or a `tf.data.Dataset` of such arrays, with or without labels,
-            batched or not. Images are resized to the size that the model expects.
+            model with images as its only input, a PyTorch module, the path of a model, the name of
+            a pretrained model, or a function from images to a dict from tap to tensor.
+        images: one image or a list of images: paths of files or folders, PIL images, or arrays of
+            shape (height, width, channel) with values in [0, 255]; or a `tf.data.Dataset` of such
+            arrays, with or without labels, batched or not. Images are resized to the size that the
+            model expects.
         path: path of the HTML file that is written.
         name: name of a single model; by default, the model's own name.
         preprocessing: the `vit_tf.Preprocessing` that the model expects, for a model that does not
