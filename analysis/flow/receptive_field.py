@@ -20,7 +20,7 @@ from ..engine.own_images import in_own_units
 from ..engine.pooling import as_tokens, grid_of
 from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.roles import Features, Grid, Images, Model, Taps
-from ..engine.stream import accumulate, collect
+from ..engine.stream import accumulate, collect, first_batch
 from ..engine.traces import reuse
 
 UNITS = "activation per unit of the image"
@@ -41,6 +41,7 @@ class Piece:
     end: tf.Tensor | None
     targets: dict[str, tf.Tensor]  # by tap, tensors (example, channel) that are differentiated
     at_end: tuple[str, ...]  # the taps that are its output
+    is_last: bool
     sums: dict[str, tuple[str, str]]  # as `_find_sums` returns them
 
     @property
@@ -49,12 +50,12 @@ class Piece:
         return [*(tap for tap in self.targets if tap not in self.at_end), *self.at_end]
 
     def gradient(
-        self, target: tf.Tensor, source: tf.Tensor, upstream: tf.Tensor, tap: str
+        self, targets: Sequence[tf.Tensor], upstreams: Sequence[tf.Tensor], tap: str
     ) -> tf.Tensor:
-        """Float32 gradient of the target, weighted by `upstream`, with respect to the source."""
+        """Float32 gradient of targets, weighted by `upstreams`, with respect to the source."""
         # Layers of mixed precision differ in their dtype, and so would the gradients of a stack.
-        upstream = tf.cast(upstream, target.dtype)
-        gradient = self.tape.gradient(target, source, output_gradients=upstream)
+        weights = [tf.cast(x, target.dtype) for x, target in zip(upstreams, targets, strict=True)]
+        gradient = self.tape.gradient(list(targets), self.source, output_gradients=weights)
         if gradient is None:
             raise ValueError(
                 "Expected layers that TensorFlow computes from the images, which a function that "
@@ -63,21 +64,31 @@ class Piece:
         return tf.cast(gradient, tf.float32)
 
 
-def run_pieces(features: Features, images: tf.Tensor, target: Target) -> list[Piece]:
-    """The pieces of a pass; `target` is a function of a tap and its value to (example, channel)."""
+def run_pieces(
+    features: Features, images: tf.Tensor, target: Target, separate: bool = False
+) -> list[Piece]:
+    """The pieces of a pass; `target` is a function of a tap and its value to (example, channel).
+
+    Except for the last one, the gradient of a piece can be taken only once in a graph, unless the
+    gradients are `separate`.
+    """
     require_features(features, images)
     single = [lambda images: (taps_of(features, images), None)]
     segments = features.segments() if hasattr(features, "segments") else single
     pieces, source, before = [], images, {}
     for segment in segments:
-        with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+        is_last = segment is segments[-1]
+        # A persistent tape also differentiates the intermediates of the functions that compute
+        # norms, for derivatives of higher order, which takes half of the time of a ResNet.
+        is_persistent = is_last or separate or tf.executing_eagerly()
+        with tf.GradientTape(is_persistent, watch_accessed_variables=False) as tape:
             tape.watch(source)
             taps, end = segment(source)
             taps = example_taps(taps, images)
             targets = {tap: target(tap, value) for tap, value in taps.items()}
         at_end = tuple(tap for tap, value in taps.items() if value is end)
         sums = _find_sums(taps, before)
-        pieces.append(Piece(tape, source, end, targets, at_end, sums))
+        pieces.append(Piece(tape, source, end, targets, at_end, is_last, sums))
         source, before = end, {tap: taps[tap] for tap in at_end}
     return pieces
 
@@ -211,85 +222,110 @@ def _weighted_gradients(
     reduce: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
     """Reduced gradients (tap, ...) of `names_of(rows)`; those of rows not `needed` are zero."""
-
-    def from_tap(piece: Piece, row: Propagated, source: tf.Tensor) -> tf.Tensor:
-        """The gradient of a tap with respect to a tensor of its own piece."""
-        target = piece.targets[row.tap]
-        upstream = tf.broadcast_to(weights[row.tap], tf.shape(target))
-        return piece.gradient(target, source, upstream, row.tap)
-
-    def through(piece: Piece, place: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient of a row at the source of a piece, from that at its end."""
-
-        def passed() -> tf.Tensor:
-            return piece.gradient(piece.end, piece.source, gradient, rows[-1].tap)
-
-        if needed is None:
-            return passed()
-        return tf.cond(needed[place], passed, lambda: tf.zeros_like(piece.source, tf.float32))
-
-    stack = []  # of gradients at the end of a piece, those of the lowest taps first
-    for piece in reversed(pieces):
-        rows_of_piece = [row for row in rows if row.tap in piece.targets]
-        inner = [row for row in rows_of_piece if row.tap not in piece.at_end]
-        ends = [
-            from_tap(piece, row, piece.end)[None]
-            for row in rows_of_piece
-            if row.tap in piece.at_end
-        ]
-        stack = [tf.concat(ends + stack, axis=0)] if ends or stack else []
-        if piece is pieces[0]:
-            return _at_images(piece, rows, inner, stack, from_tap, through, reduce)
-        if stack:
-            places = tf.range(len(rows) - stack[0].shape[0], len(rows))
-            down = partial(lambda piece, pair: through(piece, *pair), piece)
-            stack = [tf.map_fn(down, (places, stack[0]), **ONE_BY_ONE)]
-        below = []
-        for row in inner:
-            with tf.control_dependencies([*stack, *below[-1:]]):  # all at once fill the memory
-                below.append(from_tap(piece, row, piece.source)[None])
-        stack = [tf.concat(below + stack, axis=0)] if below else stack
-
-
-def _at_images(
-    piece: Piece,
-    rows: Sequence[Propagated],
-    inner: Sequence[Propagated],
-    stack: Sequence[tf.Tensor],
-    from_tap: Callable[[Piece, Propagated, tf.Tensor], tf.Tensor],
-    through: Callable[[Piece, tf.Tensor, tf.Tensor], tf.Tensor],
-    reduce: Callable[[tf.Tensor], tf.Tensor],
-) -> tf.Tensor:
-    """The result of `_weighted_gradients`, from the gradients at the end of the first piece."""
+    images = pieces[0].source
     adds, kinds = any(row.total for row in rows), tf.constant([row.kind for row in rows])
 
     def write(
-        place: tf.Tensor, fields: tf.TensorArray, running: tf.Tensor, gradient: tf.Tensor
+        place: tf.Tensor, fields: tf.TensorArray, running: tf.Tensor
     ) -> tuple[tf.Tensor, tf.TensorArray, tf.Tensor]:
+        if needed is None:
+            gradient = _gradient_of_row(pieces, rows, weights, place)
+        else:
+            gradient = tf.cond(
+                needed[place],
+                lambda: _gradient_of_row(pieces, rows, weights, place),
+                lambda: tf.zeros_like(images, tf.float32),
+            )
         if adds:
             kept = tf.where(kinds[place] == STARTS, gradient, running)
             running = tf.where(kinds[place] == ADDS, running + gradient, kept)
         both = [gradient, running] if adds else [gradient]
         fields = fields.write(place, tf.stack([reduce(each) for each in both]))
-        return place + 1, fields, tf.ensure_shape(running, piece.source.shape)
+        return place + 1, fields, tf.ensure_shape(running, images.shape)
 
-    state: Any = 0, tf.TensorArray(tf.float32, len(rows)), tf.zeros_like(piece.source)
-    for row in inner:
-        with tf.control_dependencies(state[2:]):
-            gradient = from_tap(piece, row, piece.source)
-        state = write(*state, gradient)
-    if stack:
-        state = tf.while_loop(
-            lambda place, *_: place < len(rows),
-            lambda place, fields, running: write(
-                place, fields, running, through(piece, place, stack[0][place - len(inner)])
-            ),
-            state,
-            parallel_iterations=1,
-        )
-    every = state[1].stack()
+    _, fields, _ = tf.while_loop(
+        lambda place, *_: place < len(rows),
+        write,
+        (0, tf.TensorArray(tf.float32, len(rows)), tf.zeros_like(images)),
+        parallel_iterations=1,  # all at once fill the memory
+    )
+    every = fields.stack()
     pairs = [every[place, i] for place, row in enumerate(rows) for i in range(len(names_of([row])))]
     return tf.stack(pairs)
+
+
+def _gradient_of_row(
+    pieces: Sequence[Piece],
+    rows: Sequence[Propagated],
+    weights: dict[str, Any],
+    place: tf.Tensor,
+) -> tf.Tensor:
+    """The gradient of the row at `place` with respect to the images.
+
+    It goes down from piece to piece. One backward pass is traced for each piece and serves all
+    rows: the weights of taps of other rows are zero. Pieces above a row are skipped.
+    """
+
+    def weighted(piece: Piece, row: Propagated) -> tuple[tf.Tensor, tf.Tensor]:
+        """The target of a row and its weights."""
+        target = piece.targets[row.tap]
+        return target, tf.broadcast_to(weights[row.tap], tf.shape(target))
+
+    def through(
+        piece: Piece, rows_of_piece: Sequence[Propagated], above: tf.Tensor | None
+    ) -> tf.Tensor:
+        """The gradient at the source of a piece, from that at its end."""
+        targets, upstreams = ([], []) if above is None else ([piece.end], [above])
+        for row in rows_of_piece:
+            target, upstream = weighted(piece, row)
+            targets.append(target)
+            upstreams.append(tf.where(place == rows.index(row), upstream, 0.0))
+        return piece.gradient(targets, upstreams, rows[-1].tap)
+
+    def from_tap(piece: Piece, row: Propagated) -> tf.Tensor:
+        target, upstream = weighted(piece, row)
+        return piece.gradient([target], [upstream], row.tap)
+
+    gradient, number = None, len(rows)
+    for piece in reversed(pieces):
+        rows_of_piece = [row for row in rows if row.tap in piece.targets]
+        number -= len(rows_of_piece)  # of rows in the pieces below
+        if gradient is None and not rows_of_piece:
+            continue
+        if piece.is_last:
+            # No other gradient goes through the last piece, which is the whole model of a function:
+            # each of its taps has a backward pass of its own, which starts at the tap.
+            passes = [partial(from_tap, piece, row) for row in rows_of_piece]
+            passed = partial(tf.switch_case, place - number, passes) if passes[1:] else passes[0]
+        else:
+            passed = partial(through, piece, rows_of_piece, gradient)
+        nothing = partial(tf.zeros_like, piece.source, tf.float32)
+        gradient = tf.cond(place >= number, passed, nothing) if number else passed()
+        gradient = tf.ensure_shape(gradient, piece.source.shape)
+    return gradient
+
+
+def _require_gradients(
+    features: Features,
+    images: Images,
+    target_of: Callable[[tf.Tensor], Target],
+    fields: dict[str, np.ndarray],
+) -> None:
+    """Raises a `ValueError` for a layer that has zero fields since it has no gradient.
+
+    A pass does not find these layers, as it adds up the gradients of several.
+    """
+    unmoved = [layer for layer, field in fields.items() if not field.any()]
+
+    def step(batch: tf.Tensor) -> None:
+        own, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
+        for piece in run_pieces(own, batch, target_of(batch), separate=True):
+            for tap in piece.targets.keys() & unmoved:
+                target = piece.targets[tap]
+                piece.gradient([target], [tf.ones_like(target)], tap)
+
+    if unmoved:
+        tf.function(step, autograph=False).get_concrete_function(first_batch(images))
 
 
 def _absolute(gradient: tf.Tensor) -> tf.Tensor:
@@ -371,10 +407,12 @@ def receptive_field(
     # The names of the layers, which the step finds in the taps when it is traced.
     layers = []
 
+    def centre_of(batch: tf.Tensor) -> Target:
+        return partial(_centre, grid=grid, image_shape=batch.shape, token=token)
+
     def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
         own, batch, levels = in_own_units(features, tf.cast(batch, tf.float32))
-        centre = partial(_centre, grid=grid, image_shape=batch.shape, token=token)
-        pieces = run_pieces(own, batch, centre)
+        pieces = run_pieces(own, batch, centre_of(batch))
         fields = absolute_gradients(pieces, channels, seed, levels)
         layers[:] = [tap for tap in getattr(features, "taps", fields) if tap in fields]
         ordered = tf.stack([fields[tap] for tap in layers])
@@ -385,6 +423,7 @@ def receptive_field(
     sums = accumulate(step, images, description="receptive fields", checked=(features,))
     field = sums["field"] / sums["examples"]
     require_finite("receptive fields", field, layers)
+    _require_gradients(features, images, centre_of, dict(zip(layers, field, strict=True)))
     estimator = "mean absolute gradient, summed over image channels"
     facts = facts_of(features, sums, estimator, channels=channels, seed=seed)
     place = "centre" if token == "centre" else "class token"
@@ -486,7 +525,14 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
 
     step, layers = reuse(features, ("position_attribution", rows, columns), step, layers)
     fields = collect(step, images, description="receptive fields", checked=(features,))
-    require_finite("receptive fields", np.moveaxis(fields, 1, 0), layers)
+    fields_of_layers = np.moveaxis(fields, 1, 0)
+    require_finite("receptive fields", fields_of_layers, layers)
+    _require_gradients(
+        features,
+        images,
+        lambda batch: at_cells((rows, columns), tf.zeros(tf.shape(batch)[:1], tf.int32)),
+        dict(zip(layers, fields_of_layers, strict=True)),
+    )
     estimator = "absolute gradient of the sum of channels, summed over image channels"
     facts = {"estimator": estimator, "rows": rows, "columns": columns}
     facts = provenance(features, len(fields), 1, **facts)

@@ -105,6 +105,30 @@ def test_a_sum_of_taps_needs_no_gradient_of_its_own(make, totals, rng):
     np.testing.assert_allclose(together.sel(layer=totals[-1]), alone, rtol=1e-5, atol=atol)
 
 
+def test_taps_within_a_block_share_its_backward_pass(rng):
+    bit = vit_tf.BiT((8, 8, 3), (1, 2), 0.5, 5)
+    randomize(bit)
+    images = rng.uniform(-1, 1, size=(2, 8, 8, 3)).astype("float32")
+    every = analysis.receptive_field(vit_tf.submodel(bit, "*"), images, channels=2)
+    for tap in ("stage1/unit01/conv1", "stage2/unit01/norm2", "stage2/unit02/branch", "norm"):
+        alone = analysis.receptive_field(vit_tf.submodel(bit, tap), images, channels=2)[0]
+        atol = 1e-6 * float(alone.max())
+        np.testing.assert_allclose(every.sel(layer=tap), alone, rtol=1e-5, atol=atol)
+
+
+def test_a_tap_without_a_gradient_is_named_among_others():
+    image = keras.Input((4, 4, 1))
+    first = keras.layers.ReLU(name="first")(image)
+    stopped = keras.layers.Lambda(keras.ops.stop_gradient, name="stopped")(first)
+    joined = keras.layers.Add(name="joined")([first, stopped])
+    last = keras.layers.ReLU(name="last")(joined)
+    features = vit_tf.submodel(keras.Model(image, last), "first", "stopped", "joined", "last")
+    with pytest.raises(ValueError, match="'stopped' without a gradient"):
+        analysis.receptive_field(features, np.ones((1, 4, 4, 1), "float32"))
+    with pytest.raises(ValueError, match="'stopped' without a gradient"):
+        analysis.position_attribution(features, np.ones((1, 4, 4, 1), "float32"), 2, 2)
+
+
 def test_two_branches_of_one_skip_are_not_added_up():
     def features(images):
         skip, one, two = 2 * images, 3 * images, 5 * images
