@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import platform
@@ -35,6 +36,9 @@ LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other
 # Training images among which nearest neighbours are found: as many as are tested, in this range.
 GALLERY = 500, 2_000
 ANNOTATED_BATCH = 60
+# Allocations between collections of garbage. Python's own are so few that collections go through
+# the objects of all traced graphs again and again, which takes 4 s of a report on 200 images.
+GARBAGE_THRESHOLDS = 50_000, 20, 10
 SHAPE_VIDEOS, SHAPE_PAIRS = 16, 160  # generated for `--data shapes`
 log = logging.getLogger("vit_tf.report")
 STILL_RUNNING = "still running after %d s: %s"
@@ -57,8 +61,13 @@ def run_logged(parse: ParseOptions, run: RunCommand, arguments: Arguments = None
     logger.setLevel(logging.INFO)
 
     def run_with_lines(options: Options) -> int | None:
-        with lines_while_working(logger):
-            return run(options)
+        thresholds = gc.get_threshold()
+        gc.set_threshold(*GARBAGE_THRESHOLDS)
+        try:
+            with lines_while_working(logger):
+                return run(options)
+        finally:
+            gc.set_threshold(*thresholds)
 
     return common.run_command(parse, run_with_lines, arguments, describe_results)
 

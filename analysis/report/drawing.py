@@ -49,6 +49,8 @@ class Drawer:
         # What other processes draw, in the order of its start: what failed of it once it is done,
         # the keys of the pictures by name, and their `Drawing`s.
         self._started: list[tuple[Future[Failures], dict[str, str], list[Drawing]]] = []
+        # Keys of the pictures that are there, which are looked for again after each pass.
+        self._present: dict[str, str] = {}
         # What could not be drawn, and why: reasons by the name of the picture.
         self.failures: dict[str, str] = {}
 
@@ -114,10 +116,13 @@ class Drawer:
 
     def _is_drawn(self, picture: DrawnPicture, key: str, saved: dict) -> bool:
         """Whether a picture is the one that was drawn under this key."""
+        if self._present.get(picture.name) == key:
+            return True
         path, entry = _path(self.folder, picture), saved.get(picture.name)
         if not isinstance(entry, dict) or entry.get("key") != key or not path.is_file():
             return False
         if entry.get("digest") == digest_files([path]):
+            self._present[picture.name] = key
             return True
         log.warning("%s was changed after it was drawn, and is drawn again", path)
         return False
@@ -142,6 +147,7 @@ class Drawer:
             path = self.folder / "figures" / f"{name}.png"
             if path not in failures:
                 entries[name] = {"key": key, "digest": digest_files([path])}
+                self._present[name] = key
                 continue
             reason, trace = failures[path]
             if trace:
