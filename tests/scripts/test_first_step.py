@@ -7,7 +7,7 @@ import tensorflow as tf
 import tiny_records
 
 from vit_tf import ViT
-from vit_tf.data import imaging
+from vit_tf.data import imaging, reading
 from vit_tf.training import evaluation
 from vit_tf.training.checkpointing import Checkpoint
 
@@ -48,6 +48,7 @@ def test_few_of_a_million_images_are_decoded_by_the_first_step(folder, tmp_path,
         raise Reached
 
     monkeypatch.setattr(imaging, "decode", count)
+    monkeypatch.setattr(reading, "_traced_decoders", reading._new_decoders)
     monkeypatch.setattr(Checkpoint, "on_train_batch_end", reach)
     monkeypatch.setattr(evaluation, "_ranks", reach)
     line = COMMANDS[name].format(model=folder / "model.keras")

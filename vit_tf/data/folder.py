@@ -94,6 +94,7 @@ class ImageFiles(Source):
         return GraphDecoder() if all_usual else MixedImagesDecoder()
 
 
+@dataclass(frozen=True)
 class GraphDecoder(FastDecoder):
     """Decodes files by TensorFlow alone, so that the graph can be copied to other hosts."""
 
@@ -120,6 +121,7 @@ class PillowDecoder(Decoder):
         return imaging.decode_in_python(read, item, channels=channels)
 
 
+@dataclass(frozen=True)
 class MixedImagesDecoder(GraphDecoder):
     """`attempt` decodes by TensorFlow; a batch for which it fails is decoded by Pillow."""
 

@@ -5,6 +5,7 @@ call of the graph, image by image on all cores. The graph of JPEG and PNG files 
 holds no Python function, so that TensorFlow can copy it to other hosts, as those of a TPU pod.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from functools import partial
@@ -256,16 +257,21 @@ def _shared_spec(
 ) -> tf.TensorSpec | None:
     """The `tf.TensorSpec` that the decoded images share, or None if they share no shape."""
 
-    def decode(item: Item, label: tf.Tensor) -> tf.Tensor:
-        if isinstance(decoder, FastDecoder):
-            return decoder.attempt(item, None)
-        return decoder.decode(item)[0]
-
-    image = items.map(decode).element_spec
+    if isinstance(decoder, FastDecoder):
+        image = _decoded_spec(decoder, items.element_spec[0])
+    else:
+        image = items.map(lambda item, label: decoder.decode(item)[0]).element_spec
     shape = tuple(image.shape)
     if native_size and None not in (*native_size, shape[2]):
         shape = (*native_size, shape[2])
     return None if None in shape else tf.TensorSpec(shape, image.dtype)
+
+
+@functools.lru_cache(maxsize=16)
+def _decoded_spec(decoder: FastDecoder, item_spec: tf.TensorSpec) -> tf.TensorSpec:
+    """The `tf.TensorSpec` of the images of a fast decoder, which is traced once in a process."""
+    attempt = tf.function(lambda item: decoder.attempt(item, None), autograph=False)
+    return attempt.get_concrete_function(item_spec).structured_outputs
 
 
 def _tried(batches: tf.data.Dataset, decoders: list[DecodeBatch], size: int) -> tf.data.Dataset:
@@ -298,6 +304,36 @@ def _decoders(
     decoder: Decoder, framing: Framing | JointFraming | None, spec: tf.TensorSpec | None = None
 ) -> list[DecodeBatch]:
     """For `_tried`: a fast function that may raise, if any, and one that returns problems."""
+    make = _traced_decoders if isinstance(decoder, FastDecoder) else _new_decoders
+    return make(decoder, framing, spec)
+
+
+# To trace them takes most of the time in which a folder of few images is opened.
+@functools.lru_cache(maxsize=16)
+def _traced_decoders(
+    decoder: FastDecoder, framing: Framing | JointFraming | None, spec: tf.TensorSpec | None
+) -> list[DecodeBatch]:
+    """The functions of `_decoders`, traced once in a process for all data sets of one kind."""
+
+    def trace_once(function: DecodeBatch) -> DecodeBatch:
+        traced = tf.function(function, autograph=False)
+
+        def call(
+            items: Item, labels: tf.Tensor, drawn: tuple = (), image_map: ImageMap | None = None
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            if drawn or image_map:
+                return function(items, labels, drawn, image_map)
+            return traced(items, labels)
+
+        return call
+
+    return [trace_once(function) for function in _new_decoders(decoder, framing, spec)]
+
+
+def _new_decoders(
+    decoder: Decoder, framing: Framing | JointFraming | None, spec: tf.TensorSpec | None
+) -> list[DecodeBatch]:
+    """The functions of `_decoders`, which are traced in each data set."""
     shape = spec and tuple(spec.shape)
     spec = framing.spec if framing else spec
 

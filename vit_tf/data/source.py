@@ -80,7 +80,10 @@ class Decoder(ABC):
 
 
 class FastDecoder(Decoder):
-    """A decoder that can make most images, and parts of images, in less time."""
+    """A decoder that can make most images, and parts of images, in less time.
+
+    Decoders with equal results compare equal, so that data sets share their graphs.
+    """
 
     @abstractmethod
     def attempt(self, item: Item, window: Window | None) -> tf.Tensor:

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -81,7 +82,7 @@ class TfdsSource(Source):
 
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
         is_rgb = _is_rgb(self._feature)
-        return RgbDecoder(self._feature, self._name) if is_rgb else FeatureDecoder(self._feature)
+        return RgbDecoder(self._feature.shape, self._name) if is_rgb else FeatureDecoder(self._feature)
 
     def version(self) -> str:
         return f"{self.builder.info.full_name} {digest_tree(self.builder.data_dir)}"
@@ -155,26 +156,27 @@ class FeatureDecoder(Decoder):
         return _rgb_or_grey(decode_image(self._feature, item)), ""
 
 
+@dataclass(frozen=True)
 class RgbDecoder(FastDecoder):
     """Decodes 8-bit RGB images by TensorFlow alone, as Pillow does."""
 
-    def __init__(self, feature: Any, name: str):
-        self._shape, self._name = feature.shape, name
+    shape: tuple[int | None, ...]
+    name: str  # of the data set
 
     def attempt(self, item: Item, window: Window | None) -> tf.Tensor:
         image = imaging.decode(item, window, upright=False)
-        return image if window else tf.ensure_shape(image, self._shape)
+        return image if window else tf.ensure_shape(image, self.shape)
 
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
         def read(encoded: tf.Tensor) -> tf.Tensor:
             return imaging.decode(encoded, upright=False)
 
-        image, problem = imaging.decode_or_name(read, item, f"image of {self._name}")
-        if None in self._shape:
+        image, problem = imaging.decode_or_name(read, item, f"image of {self.name}")
+        if None in self.shape:
             return tf.ensure_shape(image, (None, None, 3)), problem
-        black = tf.zeros(self._shape, tf.uint8)
+        black = tf.zeros(self.shape, tf.uint8)
         image = tf.cond(problem == "", lambda: image, lambda: black)
-        return tf.ensure_shape(image, self._shape), problem
+        return tf.ensure_shape(image, self.shape), problem
 
 
 def _is_rgb(feature: Any) -> bool:

@@ -49,6 +49,7 @@ def decoded(monkeypatch):
         return decode(content, *args, **kwargs)
 
     monkeypatch.setattr(imaging, "decode", count)
+    monkeypatch.setattr(reading, "_traced_decoders", reading._new_decoders)
     return contents
 
 
@@ -244,6 +245,7 @@ def test_what_a_resumed_run_skips_is_neither_decoded_nor_changed(photos, streame
 
     decode = imaging.decode
     monkeypatch.setattr(imaging, "decode", count)
+    monkeypatch.setattr(reading, "_traced_decoders", reading._new_decoders)
     settings = {"flip": True, "mixup": 0.2, "seed": 2}
 
     def load():
@@ -313,6 +315,31 @@ def operations(dataset):
     graph.ParseFromString(dataset._as_serialized_graph().numpy())
     nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
     return {node.op for node in nodes}
+
+
+def test_the_decoder_is_traced_once_for_all_folders_of_one_kind(tmp_path, rng, monkeypatch):
+    """Also after a corrupt image, whose words name its own file."""
+    decode, traced = imaging.decode, []
+
+    def count(*args, **kwargs):
+        traced.append(0)
+        return decode(*args, **kwargs)
+
+    reading._traced_decoders.cache_clear()
+    monkeypatch.setattr(imaging, "decode", count)
+    roots = [flat_folder(tmp_path / name, rng, (4, 4)) for name in ("one", "two", "three")]
+    (roots[1] / "bee" / "02.png").write_text("no image")
+    every = [train(root, image_size=7) for root in roots]
+    assert len(traced) <= 3  # for the shape, in the fast function and in the other
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"undecodable {roots[1]}/bee/02"):
+        arrays(every[1])
+    for root, dataset in ((roots[0], every[0]), (roots[2], every[2])):
+        (images, _), paths = arrays(dataset), sorted(root.rglob("*.png"))
+        expected = {Preprocessing((7, 7))(decode_file(path)).tobytes() for path in paths}
+        assert {image.tobytes() for image in images} <= expected
+    train(roots[0], image_size=8)
+    assert len(traced) in (4, 5)  # another size is traced anew
+    reading._traced_decoders.cache_clear()
 
 
 PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
