@@ -82,7 +82,9 @@ class TfdsSource(Source):
 
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
         is_rgb = _is_rgb(self._feature)
-        return RgbDecoder(self._feature.shape, self._name) if is_rgb else FeatureDecoder(self._feature)
+        return (
+            RgbDecoder(self._feature.shape, self._name) if is_rgb else FeatureDecoder(self._feature)
+        )
 
     def version(self) -> str:
         return f"{self.builder.info.full_name} {digest_tree(self.builder.data_dir)}"
