@@ -4,6 +4,8 @@ import contextlib
 import contextvars
 import itertools
 import re
+import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, cast
@@ -12,6 +14,7 @@ import keras
 from keras import tree
 
 from vit_tf.common.backend import Tensor
+from vit_tf.common.names import format_list
 
 # The position of a layer or operation in a model, the number of its call, and the path of a tensor
 # inside of what it returns, or one of the words `INPUT` and `ACTIVATION`.
@@ -29,12 +32,17 @@ def infer(model: Callable, *args: Any, **kwargs: Any) -> Any:
         return model(*args, **kwargs | {"training": False})
     if isinstance(model, keras.Operation):
         return model(*args, **kwargs)
-    result, error = _CallOfFunction(name="inference")(
+    result, error = _CallOfFunction(name="inference", **UNCAST)(
         function=lambda: model(*args, **kwargs), training=False
     )
     if error is not None:
         raise error
     return result
+
+
+# Layers that only call others take values as they are, whatever the global policy of Keras is then:
+# a model keeps the policy that it was made with.
+UNCAST: dict[str, Any] = {"dtype": "float32", "autocast": False}
 
 
 class _CallOfFunction(keras.layers.Layer):
@@ -69,7 +77,7 @@ def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tu
 def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
     """As `find_taps`, but a dict from name to (site, layer, shape of the output)."""
     shape, dtype = input_spec(model)
-    shapes, layers = {}, named_operations(model)
+    shapes, unreadable, layers = {}, set(), named_operations(model)
 
     def look(position: int, args: tuple, kwargs: dict) -> None:
         if watch is not None:
@@ -77,14 +85,28 @@ def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, t
 
     def trace(images: Tensor) -> list[Tensor]:
         records = record(model, images, watch=look if watch else None)
-        shapes.update({place: tuple(value.shape) for place, value in records.items()})
-        return list(records.values())
+        held = in_graph_of(images, records)
+        unreadable.update(layers[place[0]][0] for place in records.keys() - held.keys())
+        shapes.update({place: tuple(value.shape) for place, value in held.items()})
+        return list(held.values())
 
-    keras.layers.Lambda(trace)(keras.KerasTensor(shape, dtype))
+    keras.layers.Lambda(trace, **UNCAST)(keras.KerasTensor(shape, dtype))
+    if unreadable:
+        warnings.warn(
+            f"Layers of {model.name!r} that run inside a condition, a loop or a function that is "
+            f"traced by itself are left out: {format_list(sorted(unreadable))}",
+            stacklevel=3,
+        )
     return {
         tap_name(layers[place[0]][0], *place[1:]): (place, layers[place[0]][1], shape)
         for place, shape in shapes.items()
     }
+
+
+def in_graph_of(images: Tensor, records: dict) -> dict:
+    """The records that lie in the graph of the images, as conditions and loops have their own."""
+    graph = getattr(images, "graph", None)
+    return {p: value for p, value in records.items() if getattr(value, "graph", None) is graph}
 
 
 def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tuple]) -> tuple:
@@ -130,7 +152,7 @@ class BeforeActivation(keras.layers.Layer):
     """The output of a layer before its own activation."""
 
     def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
-        super().__init__(**kwargs)
+        super().__init__(**kwargs | UNCAST)
         self.layer = layer
 
     def build(self, input_shape: Any) -> None:
@@ -161,7 +183,7 @@ class Recorder(keras.layers.Layer):
     """
 
     def __init__(self, model: keras.Model, places: Mapping[str, Site], **kwargs: Any):
-        super().__init__(**kwargs)
+        super().__init__(**kwargs | UNCAST)
         returned = any(place[0] == MODEL for place in places.values())
         self.model = model if returned else _cut(model, _ends(places))
         self.places = {tap: tuple(place) for tap, place in places.items()}
@@ -208,7 +230,23 @@ def record(
     dicts that it passes to a call, so a call cannot fill an argument. Instead, the `call` of each
     layer is replaced while the call of the model runs.
     """
-    records, changed, edits = {}, [], edits or {}
+    with _RECORDING:
+        return _record(model, images, training, edits or {}, watch, inner)
+
+
+# One thread at a time replaces the calls of layers, which several models may share.
+_RECORDING = threading.RLock()
+
+
+def _record(
+    model: keras.Model,
+    images: Tensor,
+    training: bool,
+    edits: dict,
+    watch: Callable | None,
+    inner: Container[int],
+) -> dict:
+    records, changed = {}, []
 
     def keep(place: Site, value: Tensor) -> Tensor:
         records[place] = edits[place](value) if place in edits else value
@@ -219,6 +257,8 @@ def record(
         object.__setattr__(layer, name, value)
 
     try:
+        if hasattr(model.call, "python_function"):
+            replace(model, "call", _untraced(model.call))
         for position, (_, layer) in enumerate(named_operations(model)):
             is_quantized = getattr(layer, "quantization_mode", None) is not None
             name = "quantized_call" if is_quantized else "call"
@@ -238,6 +278,11 @@ def record(
     return records
 
 
+def _untraced(call: Callable) -> Callable:
+    """The Python function of a `tf.function`, whose own graph would hold its tensors."""
+    return getattr(call, "python_function", call)
+
+
 class _Watched:
     """The call of a layer, and of its activation, which `keep` is shown the values of."""
 
@@ -250,13 +295,16 @@ class _Watched:
         watch: Callable | None,
         with_inputs: bool,
     ):
-        self._call = getattr(layer, name)
+        self._call = _untraced(getattr(layer, name))
+        self._thread = threading.get_ident()
         # None for a layer without an activation, which `activation` is never called for.
         self._activation = cast(Callable[[Tensor], Tensor], vars(layer).get("activation"))
         self._position, self._keep, self._watch = position, keep, watch
         self._with_inputs, self._number = with_inputs, 0
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:  # another thread uses the model meanwhile
+            return self._call(*args, **kwargs)
         self._number += 1
         number = self._number
         if self._watch:
@@ -274,6 +322,8 @@ class _Watched:
         return tree.pack_sequence_as(result, leaves) if is_edited else result
 
     def activation(self, x: Tensor) -> Tensor:
+        if threading.get_ident() != self._thread:
+            return self._activation(x)
         return self._activation(self._keep((self._position, self._number, ACTIVATION), x))
 
 
@@ -317,6 +367,11 @@ def named_operations(model: keras.Model) -> list[tuple]:
 def tap_name(path: str, call: int, leaf: str) -> str:
     """The name of a tap: `"PATH@CALL/LEAF"`, without a part that is not needed."""
     return path + (f"@{call}" if call > 1 else "") + (f"/{leaf}" if leaf else "")
+
+
+def last_part(tap: str) -> str:
+    """The last part of the name of a tap, or of a pattern, without the number of the call."""
+    return re.sub(r"(@[\d*?]+|\*)$", "", tap).rpartition("/")[2]
 
 
 def path_of(tap: str) -> str:

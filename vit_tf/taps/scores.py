@@ -91,10 +91,11 @@ def find_scores(model: keras.Model, output: str | None = None) -> Scores:
     def trace(images: Tensor) -> list[Tensor]:
         layers = recorder.named_operations(model)
         records = recorder.record(model, images, inner=(recorder.MODEL, *range(len(layers))))
+        records = recorder.in_graph_of(images, records)
         traced.append(_trace_back(records, [path for path, _ in layers], output))
         return list(records.values())
 
-    keras.layers.Lambda(trace)(keras.KerasTensor(shape, dtype))
+    keras.layers.Lambda(trace, **recorder.UNCAST)(keras.KerasTensor(shape, dtype))
     scores, name, may_be_probabilities = traced[-1]
     if may_be_probabilities:
         images = np.random.default_rng(0).uniform(-1, 1, [4, *(size or 32 for size in shape[1:])])
