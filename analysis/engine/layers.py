@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from vit_tf.common.names import unknown_name
+from vit_tf.taps.recorder import last_part
 from vit_tf.taps.structure import ModelGraph, has_tap_grammar, spread
 from vit_tf.taps.tokens import TokenGrid
 
@@ -63,7 +64,7 @@ class _Model:
 
     def lies_on_grid(self, tap: str) -> bool:
         grid = self.grid
-        if grid is None or tap.endswith("/weights"):
+        if grid is None or last_part(tap) == "weights":
             return False
         if tap not in self.shapes:  # the taps of this package's models show it in their names
             return _lies_on_last_grid(tap, self.names)
@@ -96,7 +97,7 @@ def _lies_on_last_grid(tap: str, taps: Sequence[str]) -> bool:
 def sublayers(taps: Iterable[str]) -> list[str]:
     """The taps that hold representations of images, without skips: each is the sum before it."""
     ends = ("weights", "heads", "skip", "logits", "log_odds")
-    return [t for t in taps if t.rpartition("/")[2] not in ends]
+    return [t for t in taps if last_part(t) not in ends]
 
 
 def _outputs(model: _Model) -> list[str]:
@@ -153,7 +154,7 @@ def _replaced_tokens(model: _Model) -> list[str]:
 
 def _attention(model: _Model) -> list[str]:
     """The attention weights over the tokens of the grid, in layers of equally many heads."""
-    taps = model.matching("*/weights")
+    taps = model.matching("*/weights", "*/weights@*")
     if not all(tap in model.shapes for tap in taps):
         return taps
     return attended({tap: model.shapes[tap] for tap in taps}, model.grid)[0]
@@ -188,14 +189,15 @@ def _tokens_and_attention(model: _Model) -> list[str]:
 def _rollout(model: _Model) -> list[str]:
     weights = _attention(model)
     sites = tuple({f"{tap.split('/')[0]}/" for tap in weights if "/attention/" in tap})
-    ends = ("/weights", "/skip", "/branch", "/sum")
-    return [t for t in model.names if t.startswith(sites) and t.endswith(ends)] or weights
+    ends = ("weights", "skip", "branch", "sum")
+    return [t for t in model.names if t.startswith(sites) and last_part(t) in ends] or weights
 
 
 def _heads(model: _Model) -> list[str]:
     """The outputs of heads; of Keras' attention layers the values, which they are means of."""
-    values = [tap for tap in model.matching("*/value") if len(model.shapes.get(tap, ())) == 3]
-    return model.matching("*/heads") or values
+    values = model.matching("*/value", "*/value@*")
+    values = [tap for tap in values if len(model.shapes.get(tap, ())) == 3]
+    return model.matching("*/heads", "*/heads@*") or values
 
 
 def _block_heads(model: _Model) -> list[str]:
@@ -317,8 +319,8 @@ def grid_of_shapes(
     """
     taps = [tap for tap in taps if tap in shapes]
     held = taps if graph is None else [tap for tap in graph.representations if tap in shapes]
-    held = [shapes[tap] for tap in held if not tap.endswith(("/weights", "/heads", "/value"))]
-    weights = [shapes[tap][:0:-1] for tap in taps if tap.endswith("/weights")]
+    held = [shapes[tap] for tap in held if last_part(tap) not in ("weights", "heads", "value")]
+    weights = [shapes[tap][:0:-1] for tap in taps if last_part(tap) == "weights"]
     weights = [shape for shape in weights if len(shape) == 2]
     grid = infer_grid(held, image_size, patch_size, prefix)
     return grid or infer_grid(weights, image_size, patch_size, prefix)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from vit_tf import TokenGrid
 from vit_tf.data.labels import require_label_type
+from vit_tf.taps.recorder import last_part
 from vit_tf.taps.tokens import as_grid, as_pair
 
 from .feature_taps import token_grid_of
@@ -27,7 +28,7 @@ PartialGrid: TypeAlias = TokenGrid | tuple[int, int] | None
 def as_tokens(tap: str, values: tf.Tensor) -> tf.Tensor:
     """Float32 tokens (example, token, channel): a map's row by row, a vector is one token."""
     rank = values.shape.rank
-    if rank not in (2, 3, 4) or tap.rpartition("/")[2] in _NOT_TOKENS:
+    if rank not in (2, 3, 4) or last_part(tap) in _NOT_TOKENS:
         raise ValueError(
             "Expected taps of shape (example, channel), (example, token, channel) or (example, "
             f"row, column, channel). Received: {tap!r} of shape {tuple(values.shape)}"
@@ -259,7 +260,7 @@ def as_maps(taps: Taps, grid: TokenGrid | tuple[int, int] | None) -> dict[str, t
     """
     maps = {}
     for tap, values in taps.items():
-        if tap.rpartition("/")[2] in _NOT_TOKENS:
+        if last_part(tap) in _NOT_TOKENS:
             continue
         if values.shape.rank == 4:
             maps[tap] = tf.cast(values, tf.float32)

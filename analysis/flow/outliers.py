@@ -13,6 +13,7 @@ import xarray as xr
 from scipy.special import ndtri
 
 from vit_tf import edits, submodel
+from vit_tf.taps.recorder import last_part
 from vit_tf.taps.tokens import TokenGrid
 
 from ..engine.declaration import measurement, one_pass_measurement
@@ -166,7 +167,7 @@ def outlier_tokens(
 
 def is_attention(tap: str, values: tf.Tensor) -> bool:
     """Whether a tap is attention weights (example, head, query, key)."""
-    return tap.rpartition("/")[2] == "weights" and values.shape.rank == 4
+    return last_part(tap) == "weights" and values.shape.rank == 4
 
 
 def spatial_tokens(tap: str, values: tf.Tensor, grid: TokenGrid | None) -> tf.Tensor:

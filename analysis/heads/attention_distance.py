@@ -9,6 +9,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import TokenGrid
+from vit_tf.taps.recorder import last_part
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.results import (
@@ -122,7 +123,7 @@ def attention_weights(taps: Taps, grid: TokenGrid) -> Taps:
 
 def _weights_of(taps: Taps) -> Taps:
     """The taps whose names end in `"weights"`, or all if there are none."""
-    named = {tap: value for tap, value in taps.items() if tap.rpartition("/")[2] == "weights"}
+    named = {tap: value for tap, value in taps.items() if last_part(tap) == "weights"}
     return named or taps
 
 

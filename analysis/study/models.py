@@ -272,7 +272,7 @@ class StudyModel:
     @property
     def weights(self) -> list[str]:
         """The taps that hold attention weights."""
-        return [tap for tap in self.taps if tap.endswith("/weights")]
+        return [tap for tap in self.taps if recorder.last_part(tap) == "weights"]
 
     @property
     def has_cls(self) -> bool:
@@ -747,7 +747,7 @@ def readable_taps(described: ModelTaps, patterns: Sequence[str]) -> list[str]:
     wanted = {*representations, *(() if patterns else graph.blocks), graph.scores}
     wanted |= {*layers_of("heads", described.names, described.shapes, graph, None)}
     taps = recorder.find_taps(described.source)
-    read = [tap for tap in taps if tap in wanted or tap.endswith("/weights")]
+    read = [tap for tap in taps if tap in wanted or recorder.last_part(tap) == "weights"]
     skips = layers_of("skips", described.names, described.shapes, graph, None)
     read += [tap for tap in skips if tap not in read]
     # Scores before a last softmax are no output of a layer.
@@ -798,7 +798,7 @@ def _attention_of(
     if not inputs:
         return {}, ""
     if wrong := by_own_rule(loaded.model, inputs, ()):
-        paths = [name.removesuffix("/weights") for name in wrong]
+        paths = list(dict.fromkeys(name.partition("/weights")[0] for name in wrong))
         return {}, CONTRADICTION.format(format_list(paths))
     needed = [*inputs, *(name for names in inputs.values() for name in names)]
     with warnings.catch_warnings():

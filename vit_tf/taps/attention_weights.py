@@ -111,24 +111,28 @@ def contradicts(layer: keras.layers.Layer, weights: Tensor, value: Tensor, outpu
 
 
 def attention_taps(model: keras.Model) -> dict[str, tuple]:
-    """From `"PATH/weights"` to the taps of the values and output of a layer's first call."""
+    """From `"PATH/weights"` of each call of a layer to the taps of its values and its output."""
     if not attention_layers(model):
         return {}
     taps, value_and_output = recorder.find_taps(model), {}
     for weights in computed_weights(model, taps):
-        path = weights.removesuffix("/weights")
-        if path != weights:
-            # A layer that returns its weights too has two outputs.
-            value_and_output[weights] = (f"{path}/value", path if path in taps else f"{path}/0")
+        path, _, call = weights.partition("/weights")
+        output = path + call
+        # A layer that returns its weights too has two outputs.
+        value_and_output[weights] = (
+            f"{path}/value{call}",
+            output if output in taps else f"{output}/0",
+        )
     return value_and_output
 
 
 def contradictions(model: keras.Model, taps: dict, names: Iterable) -> list[str]:
     """The paths of the layers whose output differs from what their weights `names` give."""
     layers, value_and_output = attention_layers(model), attention_taps(model) if names else {}
-    paths = {name: name.removesuffix("/weights") for name in names}
-    return [
+    paths = {name: name.partition("/weights")[0] for name in names}
+    wrong = [
         path
         for name, path in paths.items()
         if contradicts(layers[path], taps[name], *(taps[tap] for tap in value_and_output[name]))
     ]
+    return list(dict.fromkeys(wrong))

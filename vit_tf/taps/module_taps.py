@@ -12,6 +12,7 @@ import torch
 
 from vit_tf.common.names import match, unknown_name
 from vit_tf.taps.module_features import TorchFeatures, select_layers
+from vit_tf.taps.recorder import last_part
 from vit_tf.taps.structure import ModelGraph, spread
 from vit_tf.taps.tokens import TokenGrid
 from vit_tf.torch_models import expectations
@@ -53,7 +54,7 @@ class ModuleTaps:
     def windows(self) -> list[str]:
         """Attention weights that are within windows of an image, not over all of it."""
         layouts = self.trace.layouts.items()
-        return [n for n, layout in layouts if n.endswith("/weights") and not layout.has_examples]
+        return [n for n, layout in layouts if last_part(n) == "weights" and not layout.has_examples]
 
     @property
     def patch_size(self) -> int | None:
@@ -148,7 +149,7 @@ def study_features(module: torch.nn.Module) -> TorchFeatures:
     names += [name for name in described.names if name.endswith(("/skip", "/branch"))]
     tokens = described.shapes.get(described.graph.representations[-1], ())
     if not _has_usual_form(described.trace) and len(tokens) == 2:
-        weights = [name for name in described.names if name.endswith("/weights")]
+        weights = [name for name in described.names if last_part(name) == "weights"]
         names += [n for n in weights if described.shapes[n][1:] == (tokens[0], tokens[0])]
     return described.features(list(dict.fromkeys(names)), [], None)
 
@@ -169,14 +170,17 @@ def _has_usual_form(trace: Trace) -> bool:
     """Whether each block is attention and an MLP over one sequence of tokens."""
     if not trace.blocks:
         return False
-    tokens = set()
+    tokens, last = set(), dict(map(_path_and_number, trace.blocks))
     for block in trace.blocks:
-        sums = [f"{block}/{site}/sum" for site in SITES]
-        needed = [*sums, f"{block}/attention/weights", f"{block}/attention/heads"]
+        sums = [_within(block, f"{site}/sum") for site in SITES]
+        needed = [*sums, *(_within(block, f"attention/{what}") for what in ("weights", "heads"))]
+        path, _ = _path_and_number(block)
+        # A block that has more of them than it runs has two sums of one kind.
+        after_last = f"{path}@{last[path] + 1}"
         if any(
-            name not in trace.layouts
-            or f"{name}@2" in trace.layouts
-            or not trace.layouts[name].has_examples
+            name not in trace.layouts or not trace.layouts[name].has_examples for name in needed
+        ) or any(
+            _within(after_last, name.partition("@")[0].removeprefix(f"{path}/")) in trace.layouts
             for name in needed
         ):
             return False
@@ -187,6 +191,18 @@ def _has_usual_form(trace: Trace) -> bool:
     return len(tokens) == 1
 
 
+def _path_and_number(block: str) -> tuple[str, int]:
+    """The path of the submodule that is a block, and which of its calls the block is."""
+    path, _, number = block.partition("@")
+    return path, int(number or 1)
+
+
+def _within(block: str, what: str) -> str:
+    """The name of a value inside a block, which has the number of the block's call behind it."""
+    path, at, number = block.partition("@")
+    return f"{path}/{what}{at}{number}"
+
+
 def _grammar(trace: Trace) -> dict[str, str]:
     """From names of a trace to those of the tap grammar."""
     renamed = {}
@@ -195,7 +211,7 @@ def _grammar(trace: Trace) -> dict[str, str]:
     for number, block in enumerate(trace.blocks):
         for site in SITES:
             for end in (*ENDS, *(("weights", "heads") if site == "attention" else ())):
-                renamed[f"{block}/{site}/{end}"] = f"block{number:02d}/{site}/{end}"
+                renamed[_within(block, f"{site}/{end}")] = f"block{number:02d}/{site}/{end}"
         renamed |= _norms(trace, block, f"block{number:02d}")
     return renamed
 
@@ -203,7 +219,8 @@ def _grammar(trace: Trace) -> dict[str, str]:
 def _norms(trace: Trace, block: str, name: str) -> dict[str, str]:
     """The normalizations before attention and before the MLP of a pre-norm block."""
     order = list(trace.layouts)
-    ends = [order.index(f"{block}/{what}") for what in ("attention/skip", "mlp/skip")]
+    skips = [_within(block, f"{site}/skip") for site in SITES]
+    ends = [order.index(name) for name in skips]
     start = order.index(trace.blocks[trace.blocks.index(block) - 1]) if name != "block00" else -1
     spans = {"attention": (start, ends[0]), "mlp": (ends[0], ends[1])}
     norms = {}
@@ -211,7 +228,8 @@ def _norms(trace: Trace, block: str, name: str) -> dict[str, str]:
         inside = [
             path
             for path in order[first + 1 : last]
-            if is_inside(path, block) and "norm" in trace.classes.get(path, "").lower()
+            if is_inside(path, block)
+            and "norm" in trace.classes.get(path.partition("@")[0], "").lower()
         ]
         # With one normalization before attention and one before the MLP, and none after.
         if len(inside) == 1:
@@ -229,7 +247,7 @@ def _graph(trace: Trace, sources: dict[str, str]) -> ModelGraph:
         layers = [t for t in layers if not any(is_inside(o, t) for o in layers)]
         return ModelGraph(tuple(spread(layers, MAX_LAYERS)), (), scores)
     is_usual = _has_usual_form(trace)
-    ends = [f"{block}/mlp/sum" if is_usual else block for block in trace.blocks]
+    ends = [_within(block, "mlp/sum") if is_usual else block for block in trace.blocks]
     blocks = [EMBEDDING, *ends]
     blocks = [by_name[name] for name in blocks if name in by_name]
     norm = [by_name[trace.final_norm]] if trace.final_norm in by_name else []

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -196,9 +197,8 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     masked = MaskedCalls(attention_layers(model))
     all_taps = list(recorder.find_taps(model, masked))
     computed = computed_weights(model, all_taps)
-    ends = ("/weights", *TERMS)
-    plain = [pattern for pattern in patterns if not pattern.endswith(ends)]
-    asked = [pattern for pattern in patterns if pattern.endswith("/weights")]
+    asked = [pattern for pattern in patterns if recorder.last_part(pattern) == "weights"]
+    plain = [p for p in patterns if p not in asked and not p.endswith(TERMS)]
     asked_terms = [pattern for pattern in patterns if pattern.endswith(TERMS)]
     scores = None
     if any(pattern.endswith((LOGITS, LOG_ODDS)) or pattern == "output" for pattern in plain):
@@ -244,7 +244,7 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
             selected[tap] = outputs[tap]
         for name in (name for name in weights if name in computed and computed[name][1] == tap):
             # The key comes after the query.
-            layer = AttentionWeights(dtype="float32", name=name.replace("/", "_"))
+            layer = AttentionWeights(dtype="float32", name=re.sub("[/@]", "_", name))
             selected[name] = layer(*(outputs[source] for source in computed[name]))
     if scores and scores.tap in taps:
         selected[scores.tap] = scores.compute(outputs[scores.tap if inner else scores.source])
@@ -381,43 +381,63 @@ def find_representations(model: keras.Model) -> list[str]:
 
 def _entries(model: keras.Model, traced: dict[str, tuple]) -> list[LayerEntry]:
     """The layers that count, of a model whose layers have names of their own."""
-    by_path = {}
-    for name, (place, layer, shape) in traced.items():
-        if place[2] in ("", "0") and len(shape) > 1 and shape[0] is None:
-            by_path[recorder.path_of(name)] = (name, layer, shape)  # of several calls the last
-    return list(_opened(model, "", by_path))
-
-
-def _opened(container: Any, prefix: str, by_path: Mapping) -> Iterator:
-    """The entries of a container, with those of the layers that are opened in their place."""
-    layers = [
-        (path, *by_path[path])
-        for path in by_path
-        if path.startswith(prefix) and "/" not in path[len(prefix) :]
+    calls = [
+        _CallOfLayer(name, recorder.path_of(name), place[1], layer, shape)
+        for name, (place, layer, shape) in traced.items()
+        if place[2] in ("", "0") and len(shape) > 1 and shape[0] is None
     ]
-    classes = Counter(type(layer) for _, _, layer, _ in layers if _has_blocks(layer))
+    last = {call.path: call.number for call in calls}
+    # A block that runs several times stands for several; of an activation the last call counts.
+    calls = [call for call in calls if _learns(call.layer) or call.number == last[call.path]]
+    return list(_opened(model, "", calls))
+
+
+@dataclass(frozen=True)
+class _CallOfLayer:
+    """One call of a layer, with the shape of what it returns."""
+
+    tap: str
+    path: str
+    number: int
+    layer: Any
+    shape: tuple[int | None, ...]
+
+
+def _opened(container: Any, prefix: str, all_calls: Sequence[_CallOfLayer]) -> Iterator:
+    """The entries of a container, with those of the layers that are opened in their place."""
+    calls = _calls_in(prefix, all_calls)
+    classes = Counter(type(call.layer) for call in calls if _has_blocks(call.layer))
     graph = recorder.functional_graph(container)
     single = _single_tensors(graph) if graph else None
     widened, projections = _separable_blocks(graph) if graph else (set(), set())
     sums = _sums(graph) if graph else set()
-    for path, name, layer, shape in layers:
-        if classes[type(layer)] == 1 and _is_stack(layer):
-            inner = list(_opened(layer, f"{path}/", by_path))
+    for call in calls:
+        layer = call.layer
+        # A stack may also run one block again and again.
+        inside = [c.path for c in _calls_in(f"{call.path}/", all_calls) if _has_blocks(c.layer)]
+        is_loop = len(inside) > len(set(inside))
+        if classes[type(layer)] == 1 and (is_loop or _is_stack(layer)):
+            inner = list(_opened(layer, f"{call.path}/", all_calls))
             if inner:
                 yield from inner
                 continue
         yield LayerEntry(
-            name,
-            tuple(shape),
+            call.tap,
+            tuple(call.shape),
             has_weights=_learns(layer),
             has_blocks=_has_blocks(layer),
-            is_single=single is None or layer.name in single,
+            is_single=single is None or (layer.name, call.number) in single,
             has_kernel=_has_kernel(layer),
             is_sum=layer.name in sums,
             is_expansion=layer.name in widened,
             is_projection=layer.name in projections,
             kind=type(layer).__qualname__,
         )
+
+
+def _calls_in(prefix: str, calls: Sequence[_CallOfLayer]) -> list[_CallOfLayer]:
+    """The calls of the layers directly inside the layer whose path, with a slash, is the prefix."""
+    return [c for c in calls if c.path.startswith(prefix) and "/" not in c.path[len(prefix) :]]
 
 
 def _learns(layer: Any) -> bool:
@@ -449,18 +469,19 @@ def _is_stack(layer: Any) -> bool:
     )
 
 
-def _single_tensors(graph: Any) -> set[str]:
-    """Names of the layers of a functional model after which one tensor is all that is read."""
+def _single_tensors(graph: Any) -> set[tuple[str, int]]:
+    """Calls of layers, by name and number, after which one tensor is all that is read."""
     nodes = recorder.graph_nodes(graph)
     last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}
     last_use |= {id(x): len(nodes) for x in graph.outputs}
-    alive, names = {id(x) for x in graph.inputs}, set()
+    alive, single, numbers = {id(x) for x in graph.inputs}, set(), Counter()
     for index, node in enumerate(nodes):
+        numbers[node.operation.name] += 1
         alive |= {id(x) for x in node.outputs}
         alive = {x for x in alive if last_use.get(x, -1) > index}
         if len(alive) == 1 and id(node.outputs[0]) in alive:
-            names.add(node.operation.name)
-    return names
+            single.add((node.operation.name, numbers[node.operation.name]))
+    return single
 
 
 def _sums(graph: Any) -> set[str]:

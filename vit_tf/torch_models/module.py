@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -224,23 +225,29 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
 
 
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
-    """The first calls of all submodules, in the order in which they return."""
-    calls, handles, sources = {}, [], {}
+    """The calls of all submodules, in the order in which they return.
+
+    Of a submodule that runs again, such as a block that all depths share, the later calls are among
+    them too, but not those of what is inside it.
+    """
+    calls, handles, sources, counts = {}, [], {}, Counter()
     skips = SkipFinder(sources, calls)
 
     def before(path: str) -> Any:
         def hook(_: torch.nn.Module, args: tuple, kwargs: dict) -> None:
             skips.stack.append(path)
-            sources.setdefault(path, main_tensor([args, kwargs]))
+            sources[path] = main_tensor([args, kwargs])
+            counts[path] += 1
 
         return hook
 
     def after(path: str) -> Any:
         def hook(submodule: torch.nn.Module, args: tuple, output: Any) -> None:
-            if path not in calls:
-                has_skip = path in skips.paths
-                source, result = sources.get(path), main_tensor(output)
-                calls[path] = Call(path, submodule, source, result, has_skip)
+            number, has_skip = counts[path], path in skips.paths
+            name = path if number == 1 else f"{path}@{number}"
+            if number > 1 and any(counts[outer] > 1 for outer in skips.stack[:-1]):
+                return
+            calls[name] = Call(name, submodule, sources.get(path), main_tensor(output), has_skip)
 
         return hook
 

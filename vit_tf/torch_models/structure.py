@@ -10,9 +10,9 @@ import torch
 
 @dataclass
 class Call:
-    """The first call of a submodule, in the order in which submodules return."""
+    """The first call of a submodule, or a later one, in the order in which submodules return."""
 
-    path: str
+    path: str  # of a later call with its number, as in "block@2"
     module: torch.nn.Module
     source: torch.Tensor | None  # what it was given
     output: torch.Tensor | None  # what it returned
@@ -25,7 +25,8 @@ class Call:
 
 
 def is_inside(path: str, other: str) -> bool:
-    """Whether a submodule is inside another one."""
+    """Whether a submodule is inside another one, or inside that of a call with a number."""
+    other = other.partition("@")[0]
     return path.startswith(f"{other}.") if other else bool(path)
 
 
