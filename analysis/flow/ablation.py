@@ -297,11 +297,11 @@ def token_ablation(
         seed: seed of the random order. The order differs from batch to batch.
 
     Returns:
-        Dataset with changes of shape (tokens, share). The dim `tokens` lists `"cls"`, `"registers"`
-        (all prefix tokens except CLS) and the orders of spatial tokens. `"cls"` and `"registers"`
-        are included only if the model has such tokens. All registers are replaced at once, so
-        `"cls"` and `"registers"` have values only at share 1, and NaN at other shares. If `shares`
-        does not include 1, the orders of spatial tokens have NaN at share 1.
+        Dataset with three changes, each of shape (tokens, share). The dim `tokens` lists `"cls"`,
+        `"registers"` (all prefix tokens except CLS) and the orders of spatial tokens. `"cls"` and
+        `"registers"` are included only if the model has such tokens. All registers are replaced at
+        once, so `"cls"` and `"registers"` have values only at share 1, and NaN at other shares. If
+        `shares` does not include 1, the orders of spatial tokens have NaN at share 1.
 
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
@@ -428,10 +428,10 @@ def skip_ablation(
             unit of a ResNet has a single skip and a single branch.
 
     Returns:
-        Dataset with changes of shape (layer, path). Each layer is a block, or, if `whole_blocks` is
-        false, the attention or MLP of a block, such as `"block00/mlp"`. The dim `path` states which
-        part is removed, `"skip"` or `"branch"`. If a layer has no skip, its values for `"skip"` are
-        NaN.
+        Dataset with three changes, each of shape (layer, path). Each layer is a block, or, if
+        `whole_blocks` is false, the attention or MLP of a block, such as `"block00/mlp"`. The dim
+        `path` states which part is removed, `"skip"` or `"branch"`. If a layer has no skip, its
+        values for `"skip"` are NaN.
 
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
@@ -499,8 +499,8 @@ def head_ablation(
             output of the same head for another image of the batch.
 
     Returns:
-        Dataset with changes of shape (layer, head). If layers differ in their number of heads,
-        values are NaN for heads that a layer does not have.
+        Dataset with three changes, each of shape (layer, head). If layers differ in their number of
+        heads, values are NaN for heads that a layer does not have.
 
         * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
         * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,

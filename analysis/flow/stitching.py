@@ -66,8 +66,8 @@ def stitching(
         l2: ridge penalty, relative to the mean variance of the channels of x.
 
     Returns:
-        Dataset with changes of shape (layer_x, layer_y). The changes compare the second model with
-        and without stitching, paired over images.
+        Dataset with three changes, each of shape (layer_x, layer_y). A change compares the second
+        model with and without stitching on the same images.
 
         * `loss_change`: the cross-entropy with stitching minus the cross-entropy without it, in
           nats.

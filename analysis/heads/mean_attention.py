@@ -426,7 +426,7 @@ def head_classes(
         mean: Dataset from `mean_attention`.
         strict: smallest share of attention on the query's own token for a strict head.
         local: largest `spread` of a local head, as a multiple of the `spread` of a uniform head.
-        offset: largest `spread` of an offset head, as a multiple of its `reach`.
+        offset: largest `spread` of an offset head, as a multiple of the `reach` of this head.
         elongation: smallest ratio of length to width for an axial head.
 
     Returns:

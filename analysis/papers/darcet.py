@@ -78,7 +78,8 @@ def outliers_hold_no_position(roles: xr.Dataset) -> Estimate:
     from one ordinary token of the same image, averaged over the layers with outlier tokens.
 
     If all outlier tokens have the same position, a probe predicts this position without using their
-    content: compare the accuracy with `chance`. The interval is over images.
+    content. The accuracy of such a probe is `chance`: compare the accuracy with it. The interval is
+    over images.
     """
     return difference_of(roles, POSITION)
 

@@ -66,7 +66,8 @@ def plot_frequency_amplitude(
     Each line shows one result, with a band for its 95 % CI.
 
     Args:
-        frequency: fraction of the highest frequency, as a value of the coordinate `frequency`.
+        frequency: the frequency to draw, as a value of the coordinate `frequency` (1 is the highest
+            frequency).
     """
     words = "log amplitude relative to frequency 0"
     lines, errors = (

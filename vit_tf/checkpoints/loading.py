@@ -138,9 +138,9 @@ def load_pretrained(
 
     * If a folder of a ViT, I-JEPA, DINOv3, BEiT or BiT of Hugging Face has no
       `preprocessor_config.json`, the argument `preprocessing` is required.
-    * A ViT file with timm's tensor names does not state on which values the ViT was trained. If the
-      ViT has a head, values in [-1, 1] are assumed. For a DeiT without distillation token, pass
-      `preprocessing`, because it was trained with the mean and standard deviation of ImageNet.
+    * A ViT file with timm's tensor names does not state how pixel values were scaled in training.
+      If the ViT has a head, a scale of [-1, 1] is assumed. For a DeiT without distillation token,
+      pass `preprocessing`, because it was trained with the mean and standard deviation of ImageNet.
 
     A folder of DINOv2 or DINOv3 opens at the image size of its image processor, with a warning if
     the weights are for another size.

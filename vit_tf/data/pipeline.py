@@ -122,10 +122,11 @@ def load(
 
     Returns:
         Tuple with one `tf.data.Dataset` of (images, labels) per split. Images are float32 of shape
-        (example, height, width, channel). Images have 3 channels, and grey images are repeated to
-        RGB. If `preprocessing` is given, it determines the number of channels: 1 (grey), 3 (RGB) or
-        4 (RGBA). Labels are int32 of shape (example,). The attribute `class_names` of a data set
-        holds the names of the classes, as in Keras' `image_dataset_from_directory`.
+        (example, height, width, channel). Images have 3 channels, since a grey image is repeated
+        for red, green and blue. If `preprocessing` is given, it determines the number of channels:
+        1 (grey), 3 (RGB) or 4 (RGBA). Labels are int32 of shape (example,). The attribute
+        `class_names` of a data set holds the names of the classes, as in Keras'
+        `image_dataset_from_directory`.
 
     Raises:
         ValueError: if an argument is out of range, if the name is unknown or a split is missing, if

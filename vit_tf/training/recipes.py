@@ -57,8 +57,8 @@ class Recipe:
         seed: seed of shuffling and augmentation.
         warmup_steps: steps until the peak learning rate, which replace `warmup_epochs`; None for
             the steps of `warmup_epochs`.
-        momentum: momentum of SGD or Muon; if it is set and `optimizer` is None, the optimizer is
-            SGD; None for 0.9 with SGD and 0.95 with Muon.
+        momentum: momentum of SGD or Muon. If it is None, SGD uses 0.9 and Muon uses 0.95. If a
+            momentum is given without an `optimizer`, the optimizer is SGD.
         erase: fraction of the images in which a rectangle is erased, such as 0.25.
         epsilon: epsilon of AdamW, added to the root of the second moment after the correction of
             its bias, as in optax and PyTorch; None for 1e-7 before this correction, as in Keras.
@@ -488,12 +488,12 @@ class PublishedRecipe:
 def recipe(name: str) -> "PublishedRecipe":
     """Returns the recipe of a paper by name, such as `"plain-vit-s16"`. `RECIPES` lists all names.
 
-    Random crops cover 5 to 100 % of the image area (DeiT: 8 to 100 %), as in the code of these
-    papers (Szegedy et al. 2014). Each step shrinks the weights by the fraction learning rate *
-    weight decay. In AugReg and in the plain ViT, AdamW shrinks them by 1e-4 at the peak learning
-    rate of 1e-3, so the weight decay is 0.1. BiT instead has an L2 penalty, which adds 1e-4 times
-    the weights to the gradient. A momentum of 0.9 multiplies a constant gradient by 10, so the
-    weight decay is 1e-3.
+    Random crops (Szegedy et al. 2014) cover 5 to 100 % of the image area, as in the code of ViT,
+    AugReg and BiT. Those of DeiT cover 8 to 100 %. Each step shrinks the weights by the fraction
+    learning rate * weight decay. In AugReg and in the plain ViT, AdamW shrinks them by 1e-4 at the
+    peak learning rate of 1e-3, so the weight decay is 0.1. BiT instead has an L2 penalty, which
+    adds 1e-4 times the weights to the gradient. A momentum of 0.9 multiplies a constant gradient by
+    10, so the weight decay is 1e-3.
 
     Raises:
         ValueError: if the name is unknown.

@@ -86,10 +86,10 @@ def train(
         recipe: the `Recipe` or `FineTuning`.
         train, validation: batched `tf.data.Dataset` of (images, int labels). With (images, labels,
             weights), the loss of each example is multiplied by its weight. `train.cardinality()`
-            must be finite and known. A tuple of such arrays is split into batches of 32, and the
-            examples of `train` are shuffled in each epoch with the seed of the recipe. `validation`
-            may be None. If `train` has an attribute `class_names`, a model of this package stores
-            it.
+            must be finite and known. Instead of a `Dataset`, a tuple of arrays can be passed. It is
+            split into batches of 32, and the examples of `train` are shuffled in each epoch with
+            the seed of the recipe. `validation` may be None. If `train` has an attribute
+            `class_names`, a model of this package stores it.
         directory: folder of the run, created if missing. It may be an address that TensorFlow or
             fsspec can open, such as `gs://bucket/run`, with weaker guarantees (`files.write_remote`
             and `files.only_process` describe them).

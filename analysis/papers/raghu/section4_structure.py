@@ -56,12 +56,12 @@ def early_correspondence(cross: xr.Dataset) -> Estimate:
 
         share = 2 mean over the lower ResNet units of (best ViT block + 1/2) / ViT blocks
 
-    If the lower ResNet units match the lowest fraction s of the ViT blocks evenly, the share is s.
-    If these units match blocks at random, the share is 1 on average. The threshold is 1/2: the
-    share is 1/2 if each unit matches the ViT block at the same relative depth. A best match with a
-    CKA below 1/2 does not count. The claim is tested only if most lower ResNet units have a match,
-    and if no single ViT block is the match of more than half of the matched units. The interval is
-    over images.
+    If the matches of the lower ResNet units are spread evenly over the lowest fraction s of the ViT
+    blocks, the share is s. If the matches are random, the share is 1 on average. If each unit
+    matches the ViT block at the same relative depth, the share is 1/2, which is the threshold. A
+    best match with a CKA below 1/2 does not count. The claim is tested only if most lower ResNet
+    units have a match, and if no single ViT block is the match of more than half of the matched
+    units. The interval is over images.
     """
     cross = at_block_ends(expect_cka(cross))
     cka = cross["cka"].values

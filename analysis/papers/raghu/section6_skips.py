@@ -62,8 +62,8 @@ def _with_accuracy(model: StudyModel) -> str:
 def cls_skips_first(ratios: xr.Dataset) -> Estimate:
     """Skips propagate CLS more than spatial tokens in lower blocks, and less in upper blocks.
 
-    Skip-to-branch norm ratio of the CLS token divided by the ratio of the spatial tokens: the value
-    in the lower half of the blocks divided by the value in the upper half.
+    Let r be the skip-to-branch norm ratio of the CLS token divided by that of the spatial tokens.
+    The estimate is r in the lower half of the blocks divided by r in the upper half.
 
     The geometric mean of the ratios is taken over the sublayers of a block and then over blocks, so
     that attention and MLP have equal weight. The threshold is 1 (no change with depth).

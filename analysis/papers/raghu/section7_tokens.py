@@ -465,8 +465,8 @@ def pooled_tokens_plateau(first_token: xr.DataArray, mean: xr.DataArray) -> Esti
     Increase in probe accuracy over the last third of the layers: the increase for probes on the CLS
     token minus the increase for probes on the mean of all tokens.
 
-    The interval is over images. It is computed from the layers in which the class of each image is
-    predicted correctly.
+    The interval is over images. It is computed from the probe results, which state for each image
+    in which layers its class is predicted correctly.
     """
     require_above_chance(max(x.values.max() for x in (first_token, mean)), mean.attrs, "the ViT")
     layers = [name for name in layer_names(mean) if name in layer_names(first_token)]

@@ -199,9 +199,9 @@ far_fine_tuning_keeps_first_blocks = claim(
 def far_domains_change_more(near: xr.Dataset, far: xr.Dataset) -> Estimate:
     """Fine-tuning on a distant domain changes representations more than on a similar domain.
 
-    CKA between the pre-trained and the fine-tuned model, for each block and averaged over blocks:
-    the value for the model fine-tuned on a similar domain minus the value for the model fine-tuned
-    on a distant domain.
+    CKA between a block of the pre-trained model and the same block of the fine-tuned model,
+    averaged over blocks: the average for the model fine-tuned on a similar domain minus the average
+    for the model fine-tuned on a distant domain.
 
     Both values are measured on the same images. The paper fine-tunes models that were pre-trained
     on natural images. In the paper, the similar domains are ImageNet and CIFAR-100, and the distant
