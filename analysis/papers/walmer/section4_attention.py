@@ -501,9 +501,9 @@ FIGURE_2 = Figure(
     title="Sparse repeating attention patterns",
     caption=(
         "Each cell compares the heads of two layers on the same images. The value is high if both "
-        "layers attend to the same few tokens for the same query. The value is low if their attention "
-        "is diffuse or differs. A bright square means that the layers of the square share one "
-        "pattern."
+        "layers attend to the same few tokens for the same query. The value is low if their "
+        "attention is diffuse or differs. A bright square means that the layers of the square "
+        "share one pattern."
     ),
     claims=[
         _pattern_claim(
