@@ -47,6 +47,17 @@ def payload_of(page):
     return model
 
 
+@pytest.fixture
+def measure_only(monkeypatch):
+    """Function of the names of the results that pages then have, instead of all."""
+
+    def restrict(*names):
+        measures = {name: exploration_results.MEASURES[name] for name in names}
+        monkeypatch.setattr(exploration_results, "MEASURES", measures)
+
+    return restrict
+
+
 def reasons(page):
     return {subject: " ".join(why) for subject, why in page.left_out}
 
@@ -228,7 +239,14 @@ CALLED = {
 }
 
 
-@pytest.mark.parametrize("name", CALLED)
+# The functional ViT for images from 0 to 255 has the panels of the one from -1 to 1.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "functional ViT" else name
+        for name in CALLED
+    ],
+)
 def test_the_call_of_a_panel_gives_its_result(name, tmp_path, monkeypatch):
     # Two of the three layers of the ViT fit on the page.
     monkeypatch.setattr(exploration_results, "MOST_WEIGHTS", 2 * 2 * 2 * 49)
@@ -333,7 +351,8 @@ def test_a_network_of_another_origin_shows_its_maps(cnn_page):
     np.testing.assert_allclose(cam, results["grad_cam"].values[0], atol=cam.max() / 500)
 
 
-def test_the_page_explains_classes_by_the_tokens_that_the_head_reads(tmp_path):
+def test_the_page_explains_classes_by_the_tokens_that_the_head_reads(tmp_path, measure_only):
+    measure_only("scores", "gradient_attention")
     sizes = (16, 24, 3), 8, 2, 2, 8, 8, 3
     models = {
         "the mean of the patches": (vit_tf.BEiT(*sizes), range(1, 7)),
@@ -361,8 +380,9 @@ def test_a_notebook_shows_the_page(cnn_page):
     assert str(cnn_page.path) in shown
 
 
-def test_a_keras_hub_vit_shows_what_its_layers_hold(tmp_path):
+def test_a_keras_hub_vit_shows_what_its_layers_hold(tmp_path, measure_only):
     keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+    measure_only("scores", "attention", "similarity", "input_gradients")
     sizes = {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
     model = keras_hub.models.ViTBackbone(image_shape=(16, 24, 3), **sizes)
     randomize(model)
@@ -383,11 +403,10 @@ def test_a_keras_hub_vit_shows_what_its_layers_hold(tmp_path):
     assert "Similar patches" in page.path.read_text("utf-8")
 
 
-def test_attention_of_many_tokens_is_that_of_some_layers(tmp_path, monkeypatch):
+def test_attention_of_many_tokens_is_that_of_some_layers(tmp_path, monkeypatch, measure_only):
     vit = vit_tf.ViT((16, 16, 3), 8, 3, 2, 8, 8, 3)
     monkeypatch.setattr(exploration_results, "MOST_WEIGHTS", 2 * 2 * 25)
-    only = {name: exploration_results.MEASURES[name] for name in ("attention",)}
-    monkeypatch.setattr(exploration_results, "MEASURES", only)
+    measure_only("attention")
     page = analysis.explore(vit, image(), tmp_path / "page.html")
     layers = page.results["attention"].layer.values.tolist()
     assert layers == ["block00/attention/weights", "block02/attention/weights"]
@@ -418,7 +437,8 @@ def test_mistakes(tmp_path):
         ({"distillation": "token", "registers": 1}, ["CLS", "distillation", "register 1"]),
     ],
 )
-def test_tokens_without_a_place_are_named_and_in_no_map(options, names, tmp_path):
+def test_tokens_without_a_place_are_named_and_in_no_map(options, names, tmp_path, measure_only):
+    measure_only("scores", "attention", "similarity")
     model = vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 12, 3, layer_scale=0.1, **options)
     page = analysis.explore(model, image(16, 24), tmp_path / "page.html", samples=1)
     data = payload_of(page)
@@ -488,7 +508,8 @@ def test_a_page_of_tokens_whose_grid_is_not_known_shows_the_rest(tmp_path):
 
 
 @pytest.mark.parametrize("channels", [1, 4])
-def test_images_get_the_channels_that_a_model_takes(channels, tmp_path):
+def test_images_get_the_channels_that_a_model_takes(channels, tmp_path, measure_only):
+    measure_only("scores", "input_gradients")
     x = images = keras.Input((16, 24, channels))
     x = keras.layers.Conv2D(4, 3, 2)(x)
     scores = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling2D()(x))
@@ -505,7 +526,8 @@ def test_images_get_the_channels_that_a_model_takes(channels, tmp_path):
     assert page.results["input_gradients"].sizes["channel"] == channels
 
 
-def test_a_functional_vit_without_a_class_token_shows_its_grid(tmp_path):
+def test_a_functional_vit_without_a_class_token_shows_its_grid(tmp_path, measure_only):
+    measure_only("attention", "token_norms")
     model = functional_model()
     page = analysis.explore(model, PHOTOS, tmp_path / "page.html", samples=1)
     attention = page.results["attention"].attention
