@@ -80,8 +80,9 @@ def test_parts_are_the_batches_of_one_process_and_each_image_is_decoded_once(mon
 
 def test_a_shard_resumes_at_the_same_batch(monkeypatch):
     decoded = count_decoding(monkeypatch)
-    first, second = (batches(dataset) for dataset in [load()[0]] * 2)
-    parts = [load()[0].shard_batches(Shard(worker, 2)) for worker in range(2)]
+    alone, *loaded = (load(splits=("train",), take=49)[0] for _ in range(3))
+    first, second = (batches(alone) for _ in range(2))
+    parts = [train.shard_batches(Shard(worker, 2)) for worker, train in enumerate(loaded)]
     rest = [skip_batches(part, 2).concatenate(part) for part in parts]
     decoded.clear()
     assert_same(joined([batches(part) for part in rest]), first[2:] + second)
@@ -140,7 +141,8 @@ WHOLE = {"random_resized_crop": (1, 1)}
     "whole_batches, loading, augmenting, most",
     [
         (True, {"random_resized_crop": True}, {}, 1),
-        (True, WHOLE, {"flip": True}, 16),
+        # Crops and flips each on their own are quick cases.
+        pytest.param(True, WHOLE, {"flip": True}, 16, marks=pytest.mark.slow),
         pytest.param(True, WHOLE, {"rand_augment": True}, 10, marks=pytest.mark.slow),
         (True, {}, {"flip": True}, 16),
         (False, {"random_resized_crop": True}, {}, 1),
