@@ -17,6 +17,7 @@ from vit_tf.models.class_names import find_class_names
 from vit_tf.taps import recorder
 from vit_tf.taps.scores import find_scores
 from vit_tf.taps.submodels import TapModel, describe_taps
+from vit_tf.taps.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
 
 from .feature_taps import require_model, taps_of, token_grid_of
@@ -116,6 +117,16 @@ def _features_of_model(
     else:
         shapes, graph = described.shapes, described.graph
         grid = model_grid or grid_of_shapes(described.names, shapes, size, graph)
+        if not model_grid:
+
+            def values_of_tap(tap: str) -> np.ndarray:
+                shape, dtype = recorder.input_spec(model)
+                # A grid is inferred for images of a known size only.
+                sizes = cast(tuple[int, ...], shape[1:])
+                images = np.random.default_rng(0).uniform(0, 256, (2, *sizes))
+                return np.asarray(vit_tf.submodel(described.source, tap)(images.astype(dtype))[tap])
+
+            grid = _with_prefix_first(grid, model.name, described.names, shapes, values_of_tap)
         chosen = layers_of(kind, described.names, shapes, graph, grid, detail=detail, block=block)
         if not chosen and kind != "scores":
             raise ValueError(
@@ -142,6 +153,12 @@ def _features_of_module(
     scores = [graph.scores] if what.with_scores and graph.scores else []
     patch_size = described.patch_size  # of all tokens, not of those that a model merges
     grid = grid_of_shapes(graph.representations, shapes, size, patch_size=patch_size)
+
+    def values_of_tap(tap: str) -> np.ndarray:
+        images = np.random.default_rng(0).uniform(-1, 1, (2, *described.image_shape))
+        return described.features([tap], [], None)(images.astype(np.float32))[tap]
+
+    grid = _with_prefix_first(grid, described.model.name, described.names, shapes, values_of_tap)
     chosen = []
     if not patterns:
         chosen = layers_of(kind, described.names, shapes, graph, grid, detail=detail, block=block)
@@ -159,6 +176,38 @@ def _features_of_module(
     if kind == "class_attention":
         features.pooled_tokens = pooled_tokens(described, grid)
     return features
+
+
+def _with_prefix_first(
+    grid: TokenGrid | None,
+    name: str,
+    taps: Sequence[str],
+    shapes: Mapping[str, tuple[int | None, ...]],
+    values_of_tap: Callable[[str], np.ndarray],
+) -> TokenGrid | None:
+    """An inferred grid; None with a warning if tokens without a position do not come first.
+
+    Before the first layer of attention, the CLS token and registers are equal for any two images.
+    `values_of_tap` returns a tap, (example, token, channel), for two images.
+    """
+    if grid is None or not grid.prefix:
+        return grid
+    sequences = (t for t in taps if len(shapes[t]) == 2 and shapes[t][0] == grid.num_tokens)
+    tap = next(sequences, None)
+    if tap is None:
+        return grid
+    first, second = values_of_tap(tap)
+    is_constant = np.all(first == second, axis=-1)
+    if is_constant.all() or not is_constant[grid.prefix :].any():
+        return grid
+    numbers = np.flatnonzero(is_constant).tolist()
+    warnings.warn(
+        f"The tokens {format_list(list(map(str, numbers)))} of {grid.num_tokens} in {name!r} are "
+        "the same for all images: prefix tokens that do not come first. No grid is inferred, as "
+        "that of measurements begins with them",
+        stacklevel=6,
+    )
+    return None
 
 
 def _selected(features: Features, patterns: Sequence[str]) -> Features:

@@ -44,6 +44,8 @@ def in_known_form(images: Any) -> Any:
         images = np.asarray(images)
         is_8_bit = images.dtype.kind == "i" and images.min() >= 0 and images.max() <= 255
         return images.astype(np.uint8 if is_8_bit else np.float32)
+    if isinstance(images, list) and images and all(hasattr(x, "detach") for x in images):
+        return list(map(in_known_form, images))
     if isinstance(images, str | os.PathLike):
         text = os.path.expanduser(os.fspath(images))
         is_pattern = glob.has_magic(text) and not is_remote(text) and not os.path.exists(text)
@@ -90,7 +92,11 @@ def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
 
 def _from_torch(values: Any) -> Any:
     """A PyTorch tensor as an array, and other values as they are."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    if not hasattr(values, "detach"):
+        return values
+    values = values.detach().cpu()
+    # NumPy has no bfloat16.
+    return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
 
 
 def _first_key(mapping: Mapping, keys: Sequence[str]) -> str | None:
@@ -143,6 +149,10 @@ def as_images(
             "Expected images to be an array, a PIL image, a path, a folder, a list of these, or a "
             f"tf.data.Dataset. Received: {type(images).__name__}{hint}"
         )
+    if np.ma.is_masked(images):
+        raise ValueError("Expected images without masked values. Received: a masked array")
+    if tf.as_dtype(images.dtype).is_complex:
+        raise ValueError(f"Expected images of real numbers. Received: type {images.dtype}")
     if len(images.shape) == 3 and images.shape[-1] in CHANNELS:
         images = images[None]
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
@@ -284,8 +294,11 @@ def _image_spec(dataset: tf.data.Dataset) -> tf.TensorSpec:
 
 def _ends_in_weights(others: Sequence) -> bool:
     """Whether the last of labels and others, arrays or their specs, are weights of examples."""
-    last = others[-1] if len(others) > 1 else None
-    return last is not None and len(last.shape) == 1 and tf.as_dtype(last.dtype).is_floating
+    if len(others) < 2 or tf.TensorShape(others[-1].shape).rank is None:
+        return False
+    last = others[-1]
+    is_row = len(last.shape) == 1 or tuple(last.shape[1:]) == (1,)
+    return is_row and tf.as_dtype(last.dtype).is_floating
 
 
 def _is_pillow(image: object) -> "TypeGuard[Image]":

@@ -15,7 +15,14 @@ import torch
 from vit_tf.common.names import format_list, lookup, match
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.taps.tokens import TokenGrid
-from vit_tf.torch_models.execution import EMBEDDING, LOCK, OUTPUT, SCORES, as_inference
+from vit_tf.torch_models.execution import (
+    EMBEDDING,
+    LOCK,
+    OUTPUT,
+    SCORES,
+    as_inference,
+    with_gradients,
+)
 from vit_tf.torch_models.expectations import fixed_size, num_image_channels
 from vit_tf.torch_models.module import Array, TorchModule, Trace, as_array, is_inside_a_module
 
@@ -243,6 +250,7 @@ class TorchFeatures:
 
         return tf.custom_gradient(identity)(value, *sources.values())
 
+    @with_gradients()
     def _direct_sources(
         self, name: str, image_shape: tuple[int, ...], names: list[str]
     ) -> list[str]:
@@ -260,6 +268,7 @@ class TorchFeatures:
         )
         return [s for s, g in zip(candidates, gradients, strict=True) if g is not None]
 
+    @with_gradients()
     def _differentiable_run(self, images: Array, names: list[str]) -> tuple[Array, dict, dict]:
         """Values of a batch by name, each computed from copies of the values before it."""
         graph = self._graph
@@ -277,12 +286,13 @@ class TorchFeatures:
             leaves[name] = value.detach().clone().requires_grad_(True)
             return leaves[name].clone()  # which an operation in place may change
 
-        with LOCK, torch.enable_grad(), as_inference(self.model.module):
+        with LOCK, as_inference(self.model.module):
             self.model.execution(trace, watch, set(names)).run(pixels.clone())
         graph = images, {name: values[name] for name in names}, leaves
         self._graph = graph
         return graph
 
+    @with_gradients()
     def _backward(
         self, images: Array, name: str, upstream: Array, sources: list[str], names: list[str]
     ) -> list[Array]:

@@ -95,6 +95,13 @@ def as_inference(module: torch.nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def with_gradients() -> Iterator[None]:
+    """Gradients are recorded, also within a caller's `torch.no_grad` or `torch.inference_mode`."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+@contextlib.contextmanager
 def _without_dispatch() -> Iterator[None]:
     """`multi_head_attention_forward` runs its own operations, and does not ask the mode to.
 

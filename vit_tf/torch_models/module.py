@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from vit_tf.common.names import format_list
 from vit_tf.torch_models import axes
 from vit_tf.torch_models.execution import (
     ADDITIONS,
@@ -78,6 +79,7 @@ class TorchModule:
     def __init__(self, module: torch.nn.Module):
         self.module = unwrapped(module)
         self.name = type(self.module).__name__
+        _require_runnable(self.module, self.name)
         self._traces = _traces_of(self.module)
 
     def image_shape(self) -> tuple[int, int, int]:
@@ -137,6 +139,26 @@ class TorchModule:
         inside = any(is_inside_a_module(name) or name in (EMBEDDING, SCORES) for name in names)
         paths = {"" if path in (SCORES, OUTPUT) else path for path in paths}
         return Execution(self.module, watch, paths, set(trace.blocks), inside)
+
+
+def _require_runnable(module: torch.nn.Module, name: str) -> None:
+    """Raises a `ValueError` for a module without values, or with submodules compiled one by one."""
+    expected = "Expected a PyTorch module with initialized weights, whose submodules are its own. "
+    parameters = [*module.named_parameters(), *module.named_buffers()]
+    if lazy := [n for n, p in parameters if torch.nn.parameter.is_lazy(p)]:
+        raise ValueError(
+            f"{expected}Received: {name} with lazy {format_list(lazy)}; call it on images once"
+        )
+    if empty := [n for n, p in parameters if p is not None and p.is_meta]:
+        raise ValueError(
+            f"{expected}Received: {name} with {format_list(empty)} on the device 'meta'"
+        )
+    paths = [path for path, _ in module.named_modules()]
+    if compiled := [p.removesuffix("._orig_mod") for p in paths if p.endswith("._orig_mod")]:
+        raise ValueError(
+            f"{expected}Received: {name} with compiled {format_list(compiled)}; compile the whole "
+            "module, or measure it before"
+        )
 
 
 def _traces_of(module: torch.nn.Module) -> dict[tuple, Trace]:
