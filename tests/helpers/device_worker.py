@@ -1,10 +1,11 @@
 """Trains a tiny ViT on several devices or processes, on TensorFlow or JAX, in a process of its own.
 
-    python device_worker.py FOLDER STRATEGY DEVICES BATCH_SIZE [KILL_AT]
+    python device_worker.py DEVICES FOLDER,STRATEGY,BATCH_SIZE[,KILL_AT] ...
 
-Set KERAS_BACKEND, and for several workers VIT_TF_WORKERS and VIT_TF_WORKER. The process sends
-itself SIGKILL after the step KILL_AT of the run, whose state is saved every two steps. Otherwise it
-writes the weights and the history to FOLDER/weights.npz (several workers: to weights-WORKER.npz).
+Set KERAS_BACKEND, and for several workers VIT_TF_WORKERS and VIT_TF_WORKER. The process makes one
+run after another. It sends itself SIGKILL after the step KILL_AT of a run, whose state is saved
+every two steps. Otherwise it writes the weights, the history and the outputs of the reopened best
+model to FOLDER/weights.npz (several workers: to weights-WORKER.npz).
 """
 
 import json
@@ -64,7 +65,18 @@ def run(folder, strategy, batch_size, callbacks=()):
     return [np.asarray(v) for v in model.trainable_variables], history, scores
 
 
-def main(folder, strategy, devices, batch_size, kill_at=None):
+def reopened_outputs(path):
+    """The outputs of a saved model for five random images."""
+    import keras
+    import numpy as np
+
+    import vit_tf
+
+    images = np.random.default_rng(0).uniform(-1, 1, (5, 8, 8, 3)).astype("float32")
+    return keras.ops.convert_to_numpy(vit_tf.load_model(path)(images))
+
+
+def main(devices, *runs):
     import keras
 
     if keras.backend.backend() == "tensorflow":
@@ -74,6 +86,14 @@ def main(folder, strategy, devices, batch_size, kill_at=None):
         cpus = [tf.config.LogicalDeviceConfiguration()] * int(devices)
         if int(devices) > 1:
             tf.config.set_logical_device_configuration(cpu, cpus)
+    for words in runs:
+        train_and_save(*words.split(","))
+
+
+def train_and_save(folder, strategy, batch_size, kill_at=None):
+    """Makes one run, and writes what it finds to its folder."""
+    import keras
+    import numpy as np
 
     class Kill(keras.callbacks.Callback):
         steps = 0
@@ -83,14 +103,13 @@ def main(folder, strategy, devices, batch_size, kill_at=None):
             if self.steps == int(kill_at):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    import numpy as np
-
     folder = Path(folder)
     weights, history, scores = run(folder, strategy, int(batch_size), [Kill()] if kill_at else [])
     worker = os.environ.get("VIT_TF_WORKER")
-    name = f"weights-{worker}.npz" if worker else "weights.npz"
-    facts = json.dumps({"history": history, "scores": scores})
-    np.savez(folder / name, *weights, facts=facts)
+    found = {"facts": json.dumps({"history": history, "scores": scores})}
+    if not worker:
+        found["outputs"] = reopened_outputs(folder / "run" / "best.keras")
+    np.savez(folder / (f"weights-{worker}.npz" if worker else "weights.npz"), *weights, **found)
 
 
 def load(path):
@@ -99,7 +118,7 @@ def load(path):
 
     with np.load(path) as file:
         facts = json.loads(str(file["facts"]))
-        weights = [file[name] for name in file.files if name != "facts"]
+        weights = [file[name] for name in file.files if name.startswith("arr_")]
     return weights, facts["history"], facts["scores"]
 
 

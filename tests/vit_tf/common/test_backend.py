@@ -14,6 +14,7 @@ from device_worker import environment
 import vit_tf
 from vit_tf.common.backend import require_tensorflow_or_jax
 from vit_tf.data.any_images import as_images
+from vit_tf.distribute import jax_devices
 
 PROGRAM = """
 import json, sys
@@ -86,6 +87,13 @@ def test_models_work_and_the_rest_names_the_backend(tmp_path, rng):
         assert "\n" not in line
     logits = keras.ops.convert_to_numpy(model(images))
     assert found["top"] == pytest.approx(np.mean(logits.argmax(1) == np.arange(6) % 3))
+
+
+@pytest.mark.parametrize("name", ["none", "mirrored"])
+def test_a_single_device_of_jax_needs_no_distribution(monkeypatch, name):
+    monkeypatch.setattr(keras.distribution, "list_devices", lambda *_: ["cpu:0"])
+    strategy = jax_devices.make(name)
+    assert strategy.devices is None and strategy.num_replicas_in_sync == 1
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Several devices and processes train, validate and test as one device does, in both backends."""
 
+import functools
 import importlib.util
 import signal
 import subprocess
@@ -7,10 +8,8 @@ import sys
 
 import numpy as np
 import pytest
-from device_worker import environment, largest_difference, load, run
+from device_worker import environment, largest_difference, load, reopened_outputs, run
 from paths import HELPERS, free_addresses
-
-import vit_tf
 
 WORKER = HELPERS / "device_worker.py"
 LIMIT = 900  # seconds, of a busy machine
@@ -19,12 +18,18 @@ pytestmark = pytest.mark.slow
 needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax is not installed")
 
 
-def start(folder, backend, strategy, devices, batch_size, *words, **variables):
+def start(folder, backend, devices, *runs, **variables):
+    """A process that makes some runs, each of a subfolder, a strategy, a batch size and a kill."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, WORKER, folder, strategy, str(devices), str(batch_size), *words]
+    words = [",".join(map(str, (folder / name, *how))) for name, *how in runs]
+    for name, *_ in runs:
+        (folder / name).mkdir(exist_ok=True)
     with open(folder / f"log{variables.get('VIT_TF_WORKER', '')}.txt", "a") as file:
         return subprocess.Popen(
-            command, env=environment(backend, devices, **variables), stdout=file, stderr=file
+            [sys.executable, WORKER, str(devices), *words],
+            env=environment(backend, devices, **variables),
+            stdout=file,
+            stderr=file,
         )
 
 
@@ -38,34 +43,30 @@ def finish(process, folder, status=0):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    """The folder of what `trained` has trained, with a folder for each case."""
-    return tmp_path_factory.mktemp("devices")
-
-
-def folder_of(root, case):
-    return root / "-".join(map(str, case))
+def alone(tmp_path_factory):
+    """Function of a batch size to (weights, history, scores) on one device; each is kept."""
+    folder = tmp_path_factory.mktemp("alone")
+    return functools.cache(lambda batch_size: run(folder / str(batch_size), "none", batch_size))
 
 
 @pytest.fixture(scope="module")
-def trained(root):
-    """Function that trains one case; (weights, history, scores), kept.
+def three_replicas(tmp_path_factory):
+    """The folder of what three replicas train at two batch sizes, in one process."""
+    folder = tmp_path_factory.mktemp("three")
+    finish(start(folder, "tensorflow", 3, ("16", "mirrored", 16), ("20", "mirrored", 20)), folder)
+    return folder
 
-    In a process of its own, unless one or both of the two CPUs of this one are what it takes.
+
+@pytest.fixture(scope="module")
+def jax(tmp_path_factory):
+    """The folder of what JAX trains on one and on four devices, before it is killed in a run.
+
+    By SIGKILL after step 6 of 12, of epochs of four steps; the last state is of step 6.
     """
-    kept = {}
-
-    def train(*case):
-        if case not in kept:
-            folder = folder_of(root, case)
-            if case[:3] in (("tensorflow", "none", 1), ("tensorflow", "mirrored", 2)):
-                kept[case] = run(folder, case[1], case[3])
-            else:
-                finish(start(folder, *case), folder)
-                kept[case] = load(folder / "weights.npz")
-        return kept[case]
-
-    return train
+    folder = tmp_path_factory.mktemp("jax")
+    runs = ("1", "none", 15), ("4", "mirrored", 15), ("killed", "mirrored", 15, 7)
+    finish(start(folder, "jax", 4, *runs), folder, -signal.SIGKILL)
+    return folder
 
 
 def compare(found, expected, atol=1e-5):
@@ -76,21 +77,26 @@ def compare(found, expected, atol=1e-5):
         assert found[2][name] == pytest.approx(value, abs=1e-5), name
 
 
-@pytest.mark.parametrize("replicas, batch_size", [(2, 15), (3, 16), (3, 20)])
-def test_replicas_train_on_shuffled_data_as_one_device(
-    trained, replicas, batch_size, record_property
+def test_two_replicas_train_on_shuffled_data_as_one_device(alone, tmp_path, record_property):
+    expected, found = alone(15), run(tmp_path, "mirrored", 15)
+    record_property("largest_difference", largest_difference(found, expected))
+    compare(found, expected)
+
+
+@pytest.mark.parametrize("batch_size", [16, 20])
+def test_three_replicas_train_on_shuffled_data_as_one_device(
+    alone, three_replicas, batch_size, record_property
 ):
-    expected = trained("tensorflow", "none", 1, batch_size)
-    found = trained("tensorflow", "mirrored", replicas, batch_size)
+    expected = alone(batch_size)
+    found = load(three_replicas / str(batch_size) / "weights.npz")
     record_property("largest_difference", largest_difference(found, expected))
     compare(found, expected)
 
 
 @needs_jax
 @pytest.mark.parametrize("devices", [1, 4])
-def test_jax_trains_as_tensorflow(trained, devices, record_property):
-    expected = trained("tensorflow", "none", 1, 15)
-    found = trained("jax", "mirrored", devices, 15)
+def test_jax_trains_as_tensorflow(alone, jax, devices, record_property):
+    expected, found = alone(15), load(jax / str(devices) / "weights.npz")
     record_property("largest_difference", largest_difference(found, expected))
     compare(found, expected)
 
@@ -98,57 +104,43 @@ def test_jax_trains_as_tensorflow(trained, devices, record_property):
 @pytest.mark.parametrize(
     "backend, devices", [("tensorflow", 1), pytest.param("jax", 2, marks=needs_jax)]
 )
-def test_two_workers_train_as_one_process(trained, tmp_path, backend, devices, record_property):
-    expected = trained("tensorflow", "none", 1, 15)
+def test_two_workers_train_as_one_process(alone, tmp_path, backend, devices, record_property):
     addresses = free_addresses(2)
     workers = [
         start(
-            *(tmp_path, backend, "multiworker", devices, 15),
+            *(tmp_path, backend, devices, ("both", "multiworker", 15)),
             VIT_TF_WORKERS=addresses,
             VIT_TF_WORKER=str(worker),
         )
         for worker in range(2)
     ]
     try:
+        expected = alone(15)
         for worker in workers:
             finish(worker, tmp_path)
     finally:
         for worker in workers:
             worker.kill()
-    first, second = (load(tmp_path / f"weights-{worker}.npz") for worker in range(2))
+    first, second = (load(tmp_path / "both" / f"weights-{worker}.npz") for worker in range(2))
     assert largest_difference(first, second) == 0
     record_property("largest_difference", largest_difference(first, expected))
     compare(first, expected)
 
 
 @needs_jax
-def test_jax_killed_within_an_epoch_resumes(trained, tmp_path, record_property):
-    """By SIGKILL after step 6 of 12, of epochs of four steps; the last state is of step 6."""
-    case = ("jax", "mirrored", 4, 15)
-    expected = trained(*case)
-    finish(start(tmp_path, *case, "7"), tmp_path, -signal.SIGKILL)
-    states = {path.name for path in (tmp_path / "run" / "state").iterdir()}
-    assert not (tmp_path / "weights.npz").exists() and states
-    finish(start(tmp_path, *case), tmp_path)
-    found = load(tmp_path / "weights.npz")
+def test_jax_killed_within_an_epoch_resumes(jax, record_property):
+    states = {path.name for path in (jax / "killed" / "run" / "state").iterdir()}
+    assert not (jax / "killed" / "weights.npz").exists() and states
+    finish(start(jax, "jax", 4, ("killed", "mirrored", 15)), jax)
+    found, expected = (load(jax / name / "weights.npz") for name in ("killed", "4"))
     record_property("largest_difference", largest_difference(found, expected))
     compare(found, expected, atol=1e-7)
 
 
 @needs_jax
-def test_the_file_of_jax_has_the_same_outputs_in_tensorflow(trained, root, tmp_path):
-    program = """
-import sys, numpy as np, keras, vit_tf
-model = vit_tf.load_model(sys.argv[1])
-np.save(sys.argv[3], keras.ops.convert_to_numpy(model(np.load(sys.argv[2]))))
-"""
-    case = ("jax", "mirrored", 4, 15)
-    trained(*case)
-    images = np.random.default_rng(0).uniform(-1, 1, (5, 8, 8, 3)).astype("float32")
-    np.save(tmp_path / "images.npy", images)
-    path = folder_of(root, case) / "run" / "best.keras"
-    command = [sys.executable, "-c", program, path, tmp_path / "images.npy", tmp_path / "out.npy"]
-    subprocess.run(command, env=environment("jax"), check=True, timeout=LIMIT)
-    expected = np.load(tmp_path / "out.npy")
+def test_the_file_of_jax_has_the_same_outputs_in_tensorflow(jax):
+    with np.load(jax / "4" / "weights.npz") as file:
+        expected = file["outputs"]
     assert np.ptp(expected) > 0.1
-    np.testing.assert_allclose(vit_tf.load_model(path)(images), expected, atol=1e-5)
+    outputs = reopened_outputs(jax / "4" / "run" / "best.keras")
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
