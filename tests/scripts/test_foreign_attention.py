@@ -64,7 +64,7 @@ def test_distances_are_those_of_the_scores_of_each_layer(low):
 @pytest.mark.parametrize(
     ("options", "patch_size", "reason"),
     [
-        ({"causal": True}, PATCH, "attention weights.*output of attend0, attend1: it is masked"),
+        ({"causal": True}, PATCH, "attention weights.*output of attend0, attend1 .a mask"),
         ({"queries": 15}, None, "attention over the 16 tokens.*attend0.*15 queries and 16"),
         ({"queries": 15}, 2 * PATCH, "attention over the 15 tokens.*attend0.*15 queries and 16"),
         ({"heads": (2, 3)}, PATCH, "equally many heads"),
@@ -96,7 +96,7 @@ def test_a_keras_hub_vit_has_the_attention_of_ours_in_a_report(tmp_path):
     assert [name.replace("-hub", "") for name in figures if name.endswith("-hub")] == [
         name.replace("-ours", "") for name in figures if name.endswith("-ours")
     ]
-    assert re.search("masked has no attention weights.*attend0, attend1: it is masked", page)
+    assert re.search("masked has no attention weights.*attend0, attend1 .a mask", page)
     folder, compared = tmp_path / "out" / "results", []
     for path in sorted(folder.glob("*.hub.nc")):
         kind = path.name.removesuffix(".hub.nc")
