@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from vit_tf.common.names import format_list, unknown_name
+from vit_tf.common.names import are_named, format_list, unknown_name
 from vit_tf.data.batches import explained_batches
 from vit_tf.taps.scores import (
     LOG_ODDS,
@@ -20,6 +20,7 @@ from vit_tf.taps.scores import (
     before_activation,
 )
 from vit_tf.taps.submodels import TapModel, with_class_scores
+from vit_tf.torch_models import is_torch_module
 
 from .feature_taps import Derived, call_features, taps_of, token_grid_of
 from .results import model_name
@@ -91,7 +92,16 @@ def require_scores(taps: Taps, scores: str, classes: Iterable[int]) -> int:
 
 
 def with_scores(model: Any, features: Features, scores: str | None) -> tuple[Features, str | None]:
-    """The features of a model whose scores, by default the last tap, are no probabilities."""
+    """The features of a model whose scores, by default the last tap, are no probabilities.
+
+    `scores` is a tap, or the name of one of several vectors that the model returns.
+    """
+    vectors = dict(getattr(features, "vectors", {}))
+    scores = vectors.get(scores or "") or scores
+    if scores is None and vectors:
+        _require_first(model_name(features), vectors)
+    if hasattr(features, "run_interventions") and is_torch_module(model):
+        return _with_layer(model, features, scores), scores
     if not isinstance(features, TapModel):
         return features, scores
     scored, tap = features, scores or features.taps[-1]
@@ -100,7 +110,8 @@ def with_scores(model: Any, features: Features, scores: str | None) -> tuple[Fea
         return features, tap
     if is_whole:
         # What a model returns has the name of its last layer, its scores may have another one.
-        scored = vit_tf.submodel(model, *features.taps[:-1], tap)
+        others = features.taps if are_named(vectors) else features.taps[:-1]
+        scored = vit_tf.submodel(model, *others, tap)
     if tap not in scored.taps:
         return features, tap
     scored, tap = keep(
@@ -110,6 +121,36 @@ def with_scores(model: Any, features: Features, scores: str | None) -> tuple[Fea
         if hasattr(features, fact):
             setattr(scored, fact, getattr(features, fact))
     return scored, tap
+
+
+def _require_first(name: str, vectors: Mapping[str, str]) -> None:
+    """Warns that the first of several vectors counts as scores; raises if they have names."""
+    described = [f"{v!r} (layer {tap!r})" if tap else repr(v) for v, tap in vectors.items()]
+    if are_named(vectors):
+        example = next((v for v, tap in vectors.items() if tap), "the name of a layer")
+        raise ValueError(
+            "Expected scores=, the name of the output or layer that holds the class scores, as no "
+            f"output is called 'logits': for example, scores={example!r}. Received: {name!r}, "
+            f"which returns the vectors {', '.join(described)}"
+        )
+    warnings.warn(
+        f"{name!r} returns {len(vectors)} vectors: the first counts as class scores. Name another "
+        f"one with scores= among {', '.join(described)}",
+        stacklevel=5,
+    )
+
+
+def _with_layer(module: Any, features: Any, layer: str | None) -> Any:
+    """The features of a PyTorch module, with a layer that they may lack."""
+    if layer is None or layer in features.taps:
+        return features
+    from vit_tf.taps.module_taps import describe_module  # imports PyTorch
+
+    extended = describe_module(module).features(features.taps, [layer], features.token_grid)
+    extended.pooled_tokens, extended.vectors = features.pooled_tokens, features.vectors
+    shape = extended.shapes.get(layer, ())
+    extended.num_classes, extended.scores = shape[0] if len(shape) == 1 else None, layer
+    return extended
 
 
 def scores_of_function(features: Features, images: Images, scores: str) -> tuple[Features, str]:

@@ -104,7 +104,10 @@ def _features_of_model(
 ) -> TapModel:
     """The features of a whole Keras model, as `features_of` describes them."""
     described, what = describe_taps(model), KINDS[kind]
-    scores = [find_scores(model).tap] if what.with_scores else []
+    found = find_scores(model) if what.with_scores else None
+    scores = [found.tap] if found and found.tap else []
+    if found and not scores and kind == "scores":
+        scores = [tap for tap in found.vectors.values() if tap]
     # A model of vectors has no height and width, and `grid_of_shapes` then infers no grid.
     size = cast(tuple[int, int], recorder.input_spec(model)[0][1:3])
     model_grid = token_grid_of(model)
@@ -138,6 +141,7 @@ def _features_of_model(
     features.token_grid = grid
     features.num_classes = getattr(model, "num_classes", None)
     features.class_names = find_class_names(model)
+    features.vectors = found.vectors if found else {}
     return features
 
 

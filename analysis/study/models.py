@@ -645,7 +645,8 @@ def correct_of(
     """
     tap = model.scores_tap
     is_vector = len(model.shapes.get(tap, ())) == 1
-    has_scores = loaded.is_keras or getattr(loaded.model, "scores", None)
+    is_unclear = loaded.class_scores is not None and not loaded.class_scores.tap
+    has_scores = (loaded.is_keras and not is_unclear) or getattr(loaded.model, "scores", None)
     if not has_scores or not is_vector or not class_names or not data.labelled:
         return None, ""
     model_classes = getattr(loaded.model, "class_names", None)

@@ -163,3 +163,8 @@ def match_sites(selected: Iterable, sites: Iterable) -> frozenset[str]:
         if name not in sites and name not in owners:
             raise unknown_name("without_skips", name, [*owners, *sites])
     return frozenset(s for s in sites if s in selected or s.rpartition("/")[0] in selected)
+
+
+def are_named(outputs: Iterable[str]) -> bool:
+    """Whether outputs have names, and not indices in a list. False for none."""
+    return not all(name.split("/")[0].isdecimal() for name in outputs)

@@ -59,6 +59,8 @@ class TorchFeatures:
         self.pooled_tokens, self.class_names = pooled_tokens, class_names
         self.num_classes: int | None = None
         self.scores: str | None = None  # the layer of the scores of classes, where it is one
+        # From several vectors that the module returns to their layers, as `Trace` has them.
+        self.vectors: dict[str, str] = {}
         self._graph: tuple[Array, dict, dict] | None = None
 
     @property

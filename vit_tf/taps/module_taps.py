@@ -87,6 +87,8 @@ class ModuleTaps:
         scores = self.trace.layouts.get(SCORES)
         features.num_classes = scores.shape[0] if scores else None
         features.scores = SCORES if SCORES in names else None
+        taps = {name: tap for tap, name in self.sources.items()}
+        features.vectors = {v: taps.get(name, "") for v, name in self.trace.vectors.items()}
         return features
 
 

@@ -1,6 +1,6 @@
 """Class scores of a Keras model of any origin: what it returns, before its softmax or sigmoid."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops, tree
 
 from vit_tf.common.backend import Tensor
+from vit_tf.common.names import are_named
 from vit_tf.taps import recorder
 
 # Ends of the names of taps that are no outputs of layers: scores before a softmax or the sigmoids
@@ -26,11 +27,14 @@ ROUNDING = 1e-3  # by which the sum of probabilities may differ from 1, in half 
 class Scores:
     """Where a model computes its class scores."""
 
-    tap: str
+    tap: str  # "" where it is not known which of several outputs they are
     # The tap, or the path, call and leaf (as sites have them), from which it is computed.
     source: str | tuple[str, int, str]
     activation: str = ""  # that the model applies to the scores: "softmax", "sigmoid" or ""
     is_inverted: bool = False  # whether the source is the probabilities
+    # If the model returns several vectors and none is called "logits": from their names, or indices
+    # in a list, to the taps that hold them, "" for none.
+    vectors: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_binary(self) -> bool:
@@ -78,10 +82,11 @@ def log_probabilities(scores: Tensor, tap: str) -> Tensor:
 def find_scores(model: keras.Model, output: str | None = None) -> Scores:
     """Where a built Keras model computes its class scores.
 
-    They are what it returns (of several outputs the one called `"logits"`, else the first vector),
-    or what it applies its softmax or sigmoid to, as its graph shows. What cannot be read inside the
-    model, such as the argument of a softmax in a layer's own code, is computed from its
-    probabilities. `output` is the name of one of several outputs.
+    They are what it returns (of several outputs the one called `"logits"`, else the only vector or
+    the first one of a list; of several named vectors, none is known to be the scores), or what it
+    applies its softmax or sigmoid to, as its graph shows. What cannot be read inside the model,
+    such as the argument of a softmax in a layer's own code, is computed from its probabilities.
+    `output` is the name of one of several outputs.
     """
     if hasattr(model, "intermediates"):
         return Scores(model.taps[-1], model.taps[-1])
@@ -120,8 +125,14 @@ def _trace_back(records: dict, paths: list[str], output: str | None) -> tuple[Sc
     vectors = [name for name, value in returned.items() if len(value.shape) == 2]
     logits = [name for name in vectors if name.split("/")[-1] == "logits"]
     name = output or next(iter([*logits, *vectors, *returned]))
+    candidates: dict[str, str] = {}
+    if not output and not logits and len(vectors) > 1:
+        sources = {vector: _source_of(returned[vector], records, paths) for vector in vectors}
+        candidates = {v: tap if isinstance(tap, str) else "" for v, tap in sources.items()}
+        if are_named(vectors):
+            return Scores("", "", vectors=candidates), "", False
     source = _source_of(returned[name], records, paths) or ("", 1, name)
-    scores = Scores(source if isinstance(source, str) else "output", source)
+    scores = Scores(source if isinstance(source, str) else "output", source, vectors=candidates)
     activation, argument = before_activation(returned[name])
     if not activation or name not in vectors:
         operation = _operation(returned[name])
@@ -138,7 +149,8 @@ def _trace_back(records: dict, paths: list[str], output: str | None) -> tuple[Sc
         return replace(scores, tap=before, source=before, activation=activation), name, False
     tap = _path_of(source) + (LOG_ODDS if is_binary else LOGITS)
     is_inverted = before is None
-    scores = Scores(tap, source if is_inverted else before, activation, is_inverted)
+    before = source if is_inverted else before
+    scores = Scores(tap, before, activation, is_inverted, candidates)
     return scores, name, False
 
 

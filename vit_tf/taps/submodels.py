@@ -203,7 +203,7 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     scores = None
     if any(pattern.endswith((LOGITS, LOG_ODDS)) or pattern == "output" for pattern in plain):
         scores = find_scores(model)
-        scores = None if scores.tap in all_taps else scores
+        scores = None if scores.tap in ("", *all_taps) else scores
     known = [*all_taps, scores.tap] if scores else all_taps
     taps = match(plain, known) if plain else []
     terms: dict[str, str] = {}
@@ -356,7 +356,9 @@ def describe_taps(model: keras.Model) -> ModelTaps:
             shapes[weights] = (traced_shapes[query][1], traced_shapes[query][0], shape[0])
     for term, source in residual_terms(model, traced).items():
         shapes[term] = shapes[source]
-    graph = replace(graph_of_entries(_entries(model, traced)), scores=find_scores(model).tap)
+    graph = replace(
+        graph_of_entries(_entries(model, traced)), scores=find_scores(model).tap or None
+    )
     return ModelTaps(tuple(shapes), shapes, graph, model)
 
 

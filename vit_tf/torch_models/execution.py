@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from vit_tf.common.names import are_named
 from vit_tf.torch_models import axes
 
 Tensor = torch.Tensor
@@ -41,10 +42,38 @@ def main_tensor(output: Any) -> Tensor | None:
     return None
 
 
+def returned_tensor(output: Any) -> Tensor | None:
+    """The tensor that the output of a whole model stands for; None where it is not known.
+
+    A vector among outputs without one of the usual names is the class scores if it is the only one.
+    """
+    vectors = unnamed_scores(output)
+    if are_named(vectors):
+        return next(iter(vectors.values())) if len(vectors) == 1 else None
+    return main_tensor(output)
+
+
+def unnamed_scores(output: Any) -> dict[str, Tensor]:
+    """The vectors among several outputs by name or index, if none has one of the usual names."""
+    fields = _fields(output)
+    if any(name in MAIN_FIELDS for name in fields):
+        return {}
+    vectors: dict[str, Tensor] = {}
+    for name, value in fields.items():
+        tensor = main_tensor(value)
+        if nested := unnamed_scores(value):
+            vectors |= {f"{name}/{inner}": vector for inner, vector in nested.items()}
+        elif tensor is not None and tensor.dim() == 2:
+            vectors[str(name)] = tensor
+    return vectors
+
+
 def _fields(output: Any) -> dict:
     """The parts of an output by name or index: of a dict, a sequence, a dataclass or an object."""
     if isinstance(output, Mapping):
         return dict(output)
+    if hasattr(output, "_asdict"):
+        return output._asdict()
     if isinstance(output, list | tuple):
         return dict(enumerate(output))
     if dataclasses.is_dataclass(output):
@@ -147,6 +176,8 @@ class Execution(TorchFunctionMode):
         self._activation: tuple[Tensor, Tensor, str] | None = None
         # From the paths of submodules that attend to the names of their weights.
         self.attention_sites: dict[str, str] = {}
+        # Several vectors that the module returns, none of which has a usual name.
+        self.vectors: dict[str, Tensor] = {}
 
     def run(self, images: Tensor) -> Any:
         """The output of the module for images of shape (example, channel, height, width)."""
@@ -204,7 +235,10 @@ class Execution(TorchFunctionMode):
                 self._stack.pop()
             if self._residuals and self._residuals[-1].path == path:
                 self._residuals.pop()
-            value = main_tensor(output) if path in self._paths else None
+            if not path:
+                self.vectors = unnamed_scores(output)
+            tensor_of = main_tensor if path else returned_tensor
+            value = tensor_of(output) if path in self._paths else None
             if value is None:
                 return None
             if not path and value.dim() == 2:

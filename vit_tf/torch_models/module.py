@@ -23,6 +23,7 @@ from vit_tf.torch_models.execution import (
     Execution,
     as_inference,
     main_tensor,
+    returned_tensor,
 )
 from vit_tf.torch_models.expectations import find_image_shape
 from vit_tf.torch_models.structure import Call, find_blocks, find_final_norm, same_values
@@ -60,6 +61,9 @@ class Trace:
     final_norm: str | None = None
     # From the paths of submodules that attend to the names of their weights.
     attention_sites: dict[str, str] = field(default_factory=dict)
+    # From several vectors that the module returns, none of which is known to be the class scores,
+    # to the names of the values that they are, "" for none.
+    vectors: dict[str, str] = field(default_factory=dict)
 
     @property
     def scores(self) -> str:
@@ -232,10 +236,12 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         norm = find_final_norm(calls, blocks)
         classes = {call.path: type(call.module).__name__ for call in calls}
         del calls, sources  # they hold all outputs of the first run, which the second needs no more
-        layouts = {}
+        layouts, vectors = {}, {}
 
         def watch(name: str, value: torch.Tensor) -> torch.Tensor:
             layouts[name] = layout_of(name, value, shapes, image_shape)
+            if value.dim() == 2 and name != SCORES:
+                vectors[name] = value
             return value
 
         tensor = model.as_tensor(images[1])
@@ -243,7 +249,13 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         paths = {path for path, _ in module.named_modules()}
         execution = Execution(module, watch, paths, set(blocks), inside=True, labels=True)
         execution.run(tensor)
-    return Trace(layouts, classes, tuple(blocks), norm, execution.attention_sites)
+    returned = {
+        output: next((name for name, value in vectors.items() if value is vector), "")
+        for output, vector in execution.vectors.items()
+        if len(execution.vectors) > 1
+    }
+    sites = execution.attention_sites
+    return Trace(layouts, classes, tuple(blocks), norm, sites, returned)
 
 
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
@@ -269,7 +281,8 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
             name = path if number == 1 else f"{path}@{number}"
             if number > 1 and any(counts[outer] > 1 for outer in skips.stack[:-1]):
                 return
-            calls[name] = Call(name, submodule, sources.get(path), main_tensor(output), has_skip)
+            tensor = main_tensor(output) if path else returned_tensor(output)
+            calls[name] = Call(name, submodule, sources.get(path), tensor, has_skip)
 
         return hook
 

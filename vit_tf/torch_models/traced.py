@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 import torch
 
-from vit_tf.torch_models.execution import LOCK, SCORES, as_inference, main_tensor
+from vit_tf.torch_models.execution import LOCK, SCORES, as_inference, returned_tensor
 from vit_tf.torch_models.module import BATCH_SIZES, Array, TorchModule, Trace, as_array, layout_of
 
 ROOT = "__module."
@@ -66,8 +66,8 @@ class TracedModule(TorchModule):
                 f"Received: shape {tuple(images.shape)}"
             ) from error
         outputs = {name: x for name, x in zip(names, values, strict=True) if x.dim()}
-        # A module that can be measured returns a tensor.
-        return outputs | {SCORES: cast(torch.Tensor, main_tensor(result))}
+        returned = returned_tensor(result)
+        return outputs if returned is None else outputs | {SCORES: returned}
 
 
 def _with_outputs(module: torch.jit.ScriptModule) -> tuple[Any, list[str], list[Any]]:
