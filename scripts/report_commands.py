@@ -37,8 +37,9 @@ LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other
 GALLERY = 500, 2_000
 ANNOTATED_BATCH = 60
 # Allocations between collections of garbage. Python's own are so few that collections go through
-# the objects of all traced graphs again and again, which takes 4 s of a report on 200 images.
-GARBAGE_THRESHOLDS = 50_000, 20, 10
+# the objects of all traced graphs again and again, which takes 4 s of a report on 200 images. All
+# objects, models that are no longer used among them, are considered every 2 million allocations.
+GARBAGE_THRESHOLDS = 50_000, 20, 1
 SHAPE_VIDEOS, SHAPE_PAIRS = 16, 160  # generated for `--data shapes`
 log = logging.getLogger("vit_tf.report")
 STILL_RUNNING = "still running after %d s: %s"

@@ -140,10 +140,10 @@ class Statistic(Generic[Result]):
         fed: variables that the step reads, with results of earlier passes. Two statistics that
             differ only in the values of these variables and in the weights of their models can
             share a graph.
-        feedback: function of the structure that `merge` returns, or of None before the first batch.
-            It yields variables of `fed`, each with a value for the next batches, so that their
-            steps can omit what cannot change the result. Every worker feeds back what its own
-            batches have merged to.
+        feedback: function of what `merge` has made of the batches so far, or of None before the
+            first batch. It yields variables of `fed`, each with a value for the next batches, so
+            that their steps can omit what cannot change the result. Every worker feeds back what
+            its own batches have merged to.
     """
 
     step: Callable[..., dict[str, Any]]

@@ -53,7 +53,7 @@ class Piece:
         self, targets: Sequence[tf.Tensor], upstreams: Sequence[tf.Tensor], tap: str
     ) -> tf.Tensor:
         """Float32 gradient of targets, weighted by `upstreams`, with respect to the source."""
-        # Layers of mixed precision differ in their dtype, and so would the gradients of a stack.
+        # A layer of mixed precision has targets of its own dtype, and their weights are float32.
         weights = [tf.cast(x, target.dtype) for x, target in zip(upstreams, targets, strict=True)]
         gradient = self.tape.gradient(list(targets), self.source, output_gradients=weights)
         if gradient is None:

@@ -43,8 +43,8 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
     Args:
         features: a model, or a callable that maps images to taps. The taps `"site/skip"` and
             `"site/branch"` form a pair, where the site is for example `"block00/mlp"`. Other taps
-            are ignored. In a feature map, each position counts as a token. The positions
-            are ordered row by row.
+            are ignored. In a feature map, each position counts as a token. The positions are
+            ordered row by row.
         images: as in `vit_tf.analysis`.
         grid: `TokenGrid`, or a pair (rows, columns); by default the grid of the features. The
             result stores the number of prefix tokens of the grid.

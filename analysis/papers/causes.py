@@ -179,12 +179,12 @@ def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
     Michel et al. 2019 count the heads of language models whose removal causes no statistically
     significant loss. This count depends on the number of examples. Therefore, this package counts
     heads whose removal costs less than a fixed margin, one percentage point. The threshold for
-    their share is 1/2 (most heads). The interval of the share is over images; the
-    heads of the model are taken as fixed. First, an interval is computed for the accuracy loss of
-    each head. The lower end of the share's interval counts only the heads whose loss is below the
-    margin throughout their interval. The upper end counts all heads except those whose loss is
-    above the margin throughout their interval. Each end is then moved outwards by half a head,
-    because a share changes in steps of one head.
+    their share is 1/2 (most heads). The interval of the share is over images; the heads of
+    the model are taken as fixed. First, an interval is computed for the accuracy loss of each head.
+    The lower end of the share's interval counts only the heads whose loss is below the margin
+    throughout their interval. The upper end counts all heads except those whose loss is above the
+    margin throughout their interval. Each end is then moved outwards by half a head, because a
+    share changes in steps of one head.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
     dims = ("layer", "head")

@@ -116,10 +116,12 @@ class Drawer:
 
     def _is_drawn(self, picture: DrawnPicture, key: str, saved: dict) -> bool:
         """Whether a picture is the one that was drawn under this key."""
+        path, entry = _path(self.folder, picture), saved.get(picture.name)
+        if not path.is_file():
+            return False
         if self._present.get(picture.name) == key:
             return True
-        path, entry = _path(self.folder, picture), saved.get(picture.name)
-        if not isinstance(entry, dict) or entry.get("key") != key or not path.is_file():
+        if not isinstance(entry, dict) or entry.get("key") != key:
             return False
         if entry.get("digest") == digest_files([path]):
             self._present[picture.name] = key

@@ -27,6 +27,7 @@ COARSE |= {"similarities", "position_attribution", "cca", "pwcca"}
 COARSE_TOLERANCE = 0.3
 # One measurement of each kind: similarity, gradients, predictions, probes.
 QUICK = {"cka", "grad_cam", "logit_lens", "ridge_probe"}
+assert set(public_measurements()) >= QUICK
 
 
 def make_models(policy):

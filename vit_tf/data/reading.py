@@ -271,7 +271,8 @@ def _shared_spec(
 def _decoded_spec(decoder: FastDecoder, item_spec: tf.TensorSpec) -> tf.TensorSpec:
     """The `tf.TensorSpec` of the images of a fast decoder, which is traced once in a process."""
     attempt = tf.function(lambda item: decoder.attempt(item, None), autograph=False)
-    return attempt.get_concrete_function(item_spec).structured_outputs
+    image = attempt.get_concrete_function(item_spec).structured_outputs
+    return tf.TensorSpec(image.shape, image.dtype)  # the tensor would keep its graph
 
 
 def _tried(batches: tf.data.Dataset, decoders: list[DecodeBatch], size: int) -> tf.data.Dataset:

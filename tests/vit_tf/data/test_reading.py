@@ -49,8 +49,9 @@ def decoded(monkeypatch):
         return decode(content, *args, **kwargs)
 
     monkeypatch.setattr(imaging, "decode", count)
-    monkeypatch.setattr(reading, "_traced_decoders", reading._new_decoders)
-    return contents
+    reading._traced_decoders.cache_clear()
+    yield contents
+    reading._traced_decoders.cache_clear()
 
 
 def train(name, **settings):
@@ -236,16 +237,7 @@ def test_rand_augment_changes_images_before_they_are_normalised(photos, streamed
 
 
 @pytest.mark.slow
-def test_what_a_resumed_run_skips_is_neither_decoded_nor_changed(photos, streamed, monkeypatch):
-    decoded = []
-
-    def count(contents, *args, **kwargs):
-        tf.numpy_function(lambda c: decoded.append(c), [contents], [])
-        return decode(contents, *args, **kwargs)
-
-    decode = imaging.decode
-    monkeypatch.setattr(imaging, "decode", count)
-    monkeypatch.setattr(reading, "_traced_decoders", reading._new_decoders)
+def test_what_a_resumed_run_skips_is_neither_decoded_nor_changed(photos, streamed, decoded):
     settings = {"flip": True, "mixup": 0.2, "seed": 2}
 
     def load():
@@ -336,7 +328,8 @@ def test_the_decoder_is_traced_once_for_all_folders_of_one_kind(tmp_path, rng, m
     for root, dataset in ((roots[0], every[0]), (roots[2], every[2])):
         (images, _), paths = arrays(dataset), sorted(root.rglob("*.png"))
         expected = {Preprocessing((7, 7))(decode_file(path)).tobytes() for path in paths}
-        assert {image.tobytes() for image in images} <= expected
+        found = {image.tobytes() for image in images}
+        assert len(found) == 6 and found <= expected
     train(roots[0], image_size=8)
     assert len(traced) in (4, 5)  # another size is traced anew
     reading._traced_decoders.cache_clear()
