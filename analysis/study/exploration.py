@@ -20,7 +20,6 @@ import vit_tf
 from vit_tf.common.arguments import explain_arguments
 from vit_tf.common.names import without_password
 from vit_tf.data.any_images import as_images
-from vit_tf.data.batches import require_finite_length
 from vit_tf.data.files import write_whole
 from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.models.class_names import find_class_names
@@ -454,7 +453,6 @@ def compare_with_label(
 
 def _examples_of(dataset: tf.data.Dataset) -> Iterator[Any]:
     """The images of a dataset one by one, without their labels."""
-    require_finite_length(dataset)
     for batch in as_images(dataset):
         yield from (batch[0] if isinstance(batch, tuple) else batch).numpy()
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
-from vit_tf.data.batches import explained_batches, without_autotune
+from vit_tf.data.batches import explained_batches, require_finite_length, without_autotune
 from vit_tf.data.files import is_remote, require_file, require_utf8
 from vit_tf.data.folder import ImageFiles, decode_file
 from vit_tf.data.imaging import framing_of, pixels_of
@@ -252,6 +252,7 @@ def _from_dataset(
     dataset: tf.data.Dataset, preprocessing: Prepares | None, batch_size: int
 ) -> tf.data.Dataset:
     """A data set as batches of images, or of tuples that begin with them."""
+    require_finite_length(dataset)  # here, as some measurements read all labels or scores first
     names, dataset = getattr(dataset, "class_names", None), _as_pair(dataset)
     changed = dataset
     if _image_spec(changed).shape.rank == 3 and _image_spec(changed).shape[2] in (1, 3, 4, None):

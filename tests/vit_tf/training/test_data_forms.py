@@ -174,6 +174,8 @@ def test_data_without_an_end_are_refused(tmp_path):
         lambda: vit_tf.analysis.linear_probe(features, endless, good, 3),
         lambda: vit_tf.analysis.knn_accuracy(features, good, endless, 3),
         lambda: vit_tf.analysis.make_report({"a": model}, endless, folder=tmp_path),
+        lambda: vit_tf.analysis.input_gradients(model, endless),
+        lambda: vit_tf.analysis.explore(model, endless),
     ]
     for call in calls:
         with pytest.raises(ValueError, match=r"take\("):
