@@ -3,12 +3,13 @@
 import keras
 import numpy as np
 import pytest
-import torch
 from keras import layers
-from torch import nn
 
 from vit_tf import analysis
 from vit_tf.taps.submodels import describe_taps
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+nn = torch.nn
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 8, 8, 3)).astype("float32")
 

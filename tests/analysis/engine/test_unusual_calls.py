@@ -4,12 +4,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 from keras import layers, ops
-from torch import nn
 
 from vit_tf import analysis
 from vit_tf.data.any_images import as_images
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+nn = torch.nn
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (12, 32, 32, 3)).astype("float32")
 LABELS = np.arange(12) % 3

@@ -2,13 +2,15 @@
 
 import keras
 import numpy as np
-import torch
-import torch.nn.functional as F
+import pytest
 from keras import layers
-from torch import nn
 
 import vit_tf
 from vit_tf import analysis
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+nn = torch.nn
+F = torch.nn.functional
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 32, 32, 3)).astype("float32")
 DISTANCES = vit_tf.TokenGrid(2, 2, 0, 16).distances()
