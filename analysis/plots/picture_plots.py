@@ -104,6 +104,11 @@ def plot_projection(
 
     Each panel has its own scale.
     """
+    if result.sizes["component"] < 2:
+        raise ValueError(
+            "Expected a projection with at least two components, the axes of the plot. "
+            f"Received: {result.sizes['component']}"
+        )
     result = select_layers(result, layers)
     labels = result["label"].values
     class_numbers = np.unique(labels)
@@ -160,5 +165,10 @@ def plot_projection(
 
 def _show_picture(panel: "Axes", picture: np.ndarray) -> None:
     """An 8-bit picture (row, column, colour) without ticks."""
+    if not picture.size:
+        raise ValueError(
+            "Expected pictures of shape (pixel_row, pixel_column, colour) that are not empty. "
+            f"Received: shape {picture.shape}"
+        )
     panel.imshow(picture, interpolation="nearest")
     panel.set(xticks=[], yticks=[])

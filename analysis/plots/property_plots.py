@@ -36,14 +36,16 @@ def plot_intrinsic_dimension(
     Args:
         measure: `"two_nn"`, `"participation_ratio"` or `"effective_rank"`. None means all three.
     """
-    measures = [measure] if measure is not None else list(DIMENSIONS)
     values = style.labelled(results, "dimension")
     errors = style.labelled(results, "stderr")
-    for name in measures:
-        require_word(name, tuple(DIMENSIONS), "measure")
+    if measure is not None:
+        require_word(measure, tuple(DIMENSIONS), "measure")
+    # A selection of a result may hold some of the measures only.
+    held = {name for result in values.values() for name in result["measure"].values.tolist()}
+    measures = [measure] if measure is not None else [name for name in DIMENSIONS if name in held]
     pairs = [(label, name) for label in values for name in measures]
-    lines = {(label, name): values[label].sel(measure=name) for label, name in pairs}
-    bands = {(label, name): errors[label].sel(measure=name) for label, name in pairs}
+    lines = {(label, name): select_labels(values[label], measure=name) for label, name in pairs}
+    bands = {(label, name): select_labels(errors[label], measure=name) for label, name in pairs}
     kinds = {name: DIMENSIONS[name] for name in measures}
     labels: dict[str, Any] = {"title": style.titled("Dimension of representations", results)}
     labels |= {"ylabel": kinds[measure] if measure else "number of dimensions"}
