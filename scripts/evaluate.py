@@ -6,7 +6,8 @@ classifier is fitted to the features of a layer for a few training images per cl
 big_vision). Its L2 penalty is --l2 or, by default, the best penalty on other training images.
 
 The data must have the classes of the model: by name if the model stores class names, otherwise by
-number. --allow-other-classes matches the names that the model has, and the others by position.
+number; the output then states the order, and --classes lists the classes in another one.
+--allow-other-classes matches the names that the model has, and the others by position.
 
 Prints a table, and writes the results to --out as JSON.
 
@@ -147,6 +148,7 @@ def table(result: dict[str, Any]) -> str:
         f"{result['model']} on {result['examples']} images of {result['data']}",
         f"images: {result['images']}",
         f"size: {result['size']}",
+        *([result["classes"]] if result["classes"] else []),
         *result["warnings"],
     ]
     for k, share in result["top"].items():
@@ -179,7 +181,11 @@ def run(options: Options) -> None:
 def evaluate(options: Options) -> dict[str, Any]:
     """The numbers that the options ask for, as a dict."""
     from vit_tf.analysis.study.models import MIN_VARIATION, variation
-    from vit_tf.training.evaluation import class_scores_of, top_k_accuracy
+    from vit_tf.training.evaluation import (
+        class_scores_of,
+        describe_class_order,
+        top_k_accuracy,
+    )
     from vit_tf.training.runs import explain_wrong_examples
 
     model = common.open_model(options.model)
@@ -195,10 +201,12 @@ def evaluate(options: Options) -> dict[str, Any]:
     if preprocessing.size is None:
         origin = "specified by --image-size" if options.image_size else "that of the data"
         size += f", {origin}, since the model accepts any size"
-    top, warnings = {}, []
+    top, warnings, class_order = {}, [], ""
     if not options.no_head:
         scores = class_scores_of(model)(next(iter(test))[0])
         names = description.class_names
+        if not options.classes:
+            class_order = describe_class_order(getattr(model, "class_names", None), names)
         own_labels = relabelled(options, model, scores.shape[-1], names, test)
         with explain_wrong_examples():
             top = top_k_accuracy(model, own_labels)
@@ -210,6 +218,7 @@ def evaluate(options: Options) -> dict[str, Any]:
         "examples": test.num_examples,
         "images": values,
         "size": size,
+        "classes": class_order,
         "preprocessing": preprocessing.to_config(),
         "warnings": warnings,
         "top": top,

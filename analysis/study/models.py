@@ -30,7 +30,7 @@ from vit_tf.taps.submodels import ModelTaps, TapModel, describe_taps
 from vit_tf.taps.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
 from vit_tf.training import checkpointing
-from vit_tf.training.evaluation import correct_answers, match_classes
+from vit_tf.training.evaluation import correct_answers, describe_class_order, match_classes
 
 from ..engine.estimates import accuracy_of
 from ..engine.failures import as_reason, explain
@@ -557,6 +557,9 @@ def prepare_models(
         rows.append(describe_model(source, model))
         if accuracy:
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
+            own_names = getattr(source.model, "class_names", None)
+            if class_order := describe_class_order(own_names, class_names):
+                log.info("%s: %s", source.name, class_order)
         if why_not:
             notes[OTHER_CLASSES].append(f"{source.name}: {why_not}")
             log.info("The accuracy of %s is not reported: %s", source.name, why_not)

@@ -51,7 +51,12 @@ def _ranks_of(model: keras.Model, dataset: tf.data.Dataset) -> tuple[np.ndarray,
     """The rank of each label among the scores of this worker's part, and the number of classes."""
     require_tensorflow_or_jax("evaluation")
     if isinstance(dataset, tf.data.Dataset):
-        require_images_of(model, dataset.element_spec[0])
+        spec = dataset.element_spec
+        if not isinstance(spec, tuple) or len(spec) != 2:
+            raise ValueError(
+                f"Expected batches of (images, labels), without weights. Received: elements {spec}"
+            )
+        require_images_of(model, spec[0])
         require_finite_length(dataset)
         dataset = shard_of_worker(dataset)
     score = class_scores_of(model)
@@ -145,6 +150,16 @@ def match_classes(
     raise ValueError(
         f"Expected data of the {len(own)} classes of the model, {format_list(own)}. "
         f"Received: data of {len(names)} classes, {format_list(names)}, {difference}"
+    )
+
+
+def describe_class_order(own: Sequence[str] | None, names: Sequence[str]) -> str:
+    """What a comparison of labels with scores assumes of a model without class names; else ""."""
+    if own is not None:
+        return ""
+    return (
+        f"classes: {format_list(names)}, in the order of the data, since the model stores no class "
+        "names; if it has them in another order, list them in that order in a file for --classes"
     )
 
 
