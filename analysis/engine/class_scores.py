@@ -12,6 +12,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf.common.names import are_named, format_list, unknown_name
 from vit_tf.data.batches import explained_batches
+from vit_tf.data.preprocessing import innermost_features
 from vit_tf.taps.scores import (
     LOG_ODDS,
     LOGITS,
@@ -61,6 +62,7 @@ def class_gradients(
     tensors = sources(repeated, taps)
     gradients = dict(zip(tensors, tape.gradient(target, list(tensors.values())), strict=True))
     if missing := [name for name, gradient in gradients.items() if gradient is None]:
+        require_float_input(features)
         raise ValueError(
             f"Expected features that compute {scores!r} from the taps whose gradients are taken, "
             f"such as a submodel; a SavedModel does not provide these gradients. Received: "
@@ -71,6 +73,18 @@ def class_gradients(
         return tf.reshape(x, tf.concat([[-1, count], tf.shape(x)[1:]], axis=0))
 
     return {name: (apart(tensors[name]), apart(gradients[name])) for name in tensors}
+
+
+def require_float_input(features: Features) -> None:
+    """Raises a `ValueError` for a model of integer images, which have no gradients."""
+    inputs = getattr(innermost_features(features), "inputs", None)
+    dtype = keras.backend.standardize_dtype(inputs[0].dtype) if inputs else ""
+    if "int" in dtype:
+        raise ValueError(
+            "Expected a model whose input is floating-point, for gradients with respect to the "
+            "images: build it with keras.Input(shape), whose dtype is float32, in place of "
+            f"dtype={dtype!r}. Received: {model_name(features)!r} with an input of type {dtype}"
+        )
 
 
 def require_scores(taps: Taps, scores: str, classes: Iterable[int]) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.arguments import argument_error
+from vit_tf.common.names import format_list
 from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
@@ -396,6 +397,9 @@ def _complete(given: Arguments, scored: str | None, first: Features | None, role
     images = next((given[name] for name in roles.images if name in given), None)
     # The features of the model whose scores are read.
     features: Any = first if scored is None else given[scored]
+    if roles.scores:
+        for name in roles.labelled:
+            _require_class_order(features, given.get(name))
     if roles.scores and hasattr(features, "run_interventions"):  # of a PyTorch module
         given[roles.scores] = given.get(roles.scores) or features.scores
     elif roles.scores and images is not None and not hasattr(features, "segments"):
@@ -406,15 +410,29 @@ def _complete(given: Arguments, scored: str | None, first: Features | None, role
         given[roles.classes] = class_positions(features, images, given.get(roles.classes), scores)
 
 
+def _require_class_order(features: Features, images: Any) -> None:
+    """Raises a `ValueError` for labels that number the classes of a model in another order."""
+    own = getattr(innermost_features(features), "class_names", None) or ()
+    names = tuple(getattr(images, "class_names", None) or ())
+    if names and set(names) <= set(own) and tuple(own[: len(names)]) != names:
+        raise ValueError(
+            f"Expected labels that number the classes as the model does, {format_list(own)}. "
+            f"Received: data of the classes {format_list(names)}; classes= of vit_tf.data.load "
+            "sets their order"
+        )
+
+
 def require_labelled(name: str, images: LabelledImages, num_classes: int | None = None) -> None:
     """Raises a `ValueError` for images without labels, or with what are no labels."""
     if isinstance(images, tf.data.Dataset):
         spec = images.element_spec
         # Folders without classes, and lists of files, have labels of -1 and no names.
         if isinstance(spec, tuple) and getattr(images, "class_names", None) != ():
+            _require_pairs(name, spec)
             require_label_type(spec[1], num_classes, name)
             return
     elif isinstance(images, tuple) and len(images) > 1:
+        _require_pairs(name, images)
         require_labels(np.asarray(images[1]), num_classes, name, count=len(images[0]))
         return
     raise ValueError(
@@ -422,6 +440,17 @@ def require_labelled(name: str, images: LabelledImages, num_classes: int | None 
         "tf.data.Dataset of such pairs, or a folder with a folder of images for each class. "
         "Received: images without labels"
     )
+
+
+def _require_pairs(name: str, parts: Sequence[Any]) -> None:
+    """Raises a `ValueError` for more than images and labels, arrays or their specs."""
+    if len(parts) > 2:
+        others = ", ".join(f"{part.dtype} of shape {part.shape}" for part in parts[2:])
+        raise ValueError(
+            f"Expected {name} to be (images, labels), or (images, labels, weights) with a weight "
+            f"for each image, which measurements leave out. Received: {len(parts)} parts, after "
+            f"images and labels {others}"
+        )
 
 
 def _replace_activations(

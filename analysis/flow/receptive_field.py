@@ -13,6 +13,7 @@ import xarray as xr
 
 from vit_tf.taps.tokens import as_grid
 
+from ..engine.class_scores import require_float_input
 from ..engine.declaration import measurement
 from ..engine.feature_taps import example_taps, require_features, taps_of
 from ..engine.noise import PRIME, content_key, key_factors
@@ -73,6 +74,7 @@ def run_pieces(
     gradients are `separate`.
     """
     require_features(features, images)
+    require_float_input(features)
     single = [lambda images: (taps_of(features, images), None)]
     segments = features.segments() if hasattr(features, "segments") else single
     pieces, source, before = [], images, {}

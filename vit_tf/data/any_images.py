@@ -254,7 +254,7 @@ def _from_dataset(
     """A data set as batches of images, or of tuples that begin with them."""
     require_finite_length(dataset)  # here, as some measurements read all labels or scores first
     names, dataset = getattr(dataset, "class_names", None), _as_pair(dataset)
-    changed = dataset
+    changed = _with_known_rank(dataset)
     if _image_spec(changed).shape.rank == 3 and _image_spec(changed).shape[2] in (1, 3, 4, None):
         changed = changed.batch(batch_size)
     spec = changed.element_spec
@@ -273,6 +273,33 @@ def _from_dataset(
     if names is not None and changed is not dataset:
         changed.class_names = names
     return changed
+
+
+def _with_known_rank(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Images of unknown rank as batches of them, and integers after them as labels."""
+    if _image_spec(dataset).shape.rank is not None:
+        return dataset
+
+    def with_rank(*batch: tf.Tensor) -> Any:
+        images, *others = batch
+        checks = [
+            tf.debugging.assert_rank(
+                images,
+                4,
+                "Expected batches of images of shape (example, height, width, channel) from a data "
+                "set of unknown rank: call dataset.batch(...) if they are single images, or pass "
+                "output_signature= in place of output_types= to Dataset.from_generator",
+            )
+        ]
+        with tf.control_dependencies(checks):
+            images = tf.ensure_shape(images, [None] * 4)
+        others = [
+            tf.ensure_shape(x, [None]) if x.shape.rank is None and x.dtype.is_integer else x
+            for x in others
+        ]
+        return (images, *others) if others else images
+
+    return dataset.map(with_rank)
 
 
 def _as_pair(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -297,9 +324,13 @@ def _ends_in_weights(others: Sequence) -> bool:
     """Whether the last of labels and others, arrays or their specs, are weights of examples."""
     if len(others) < 2 or tf.TensorShape(others[-1].shape).rank is None:
         return False
-    last = others[-1]
+    last, dtype = others[-1], tf.as_dtype(others[-1].dtype)
     is_row = len(last.shape) == 1 or tuple(last.shape[1:]) == (1,)
-    return is_row and tf.as_dtype(last.dtype).is_floating
+    # Integers after labels, which have one axis, are weights too; after masks they are labels.
+    follows_labels = len(others) == 2 and tf.TensorShape(others[0].shape).rank == 1
+    return is_row and (
+        dtype.is_floating or (follows_labels and (dtype.is_integer or dtype.is_bool))
+    )
 
 
 def _is_pillow(image: object) -> "TypeGuard[Image]":

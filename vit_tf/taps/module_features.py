@@ -265,9 +265,20 @@ class TorchFeatures:
         # A value depends on the images and on what was computed before it.
         order = list(leaves)
         candidates = {source: leaves[source] for source in order[: order.index(name)]}
-        gradients = torch.autograd.grad(
-            value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
-        )
+        try:
+            gradients = torch.autograd.grad(
+                value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
+            )
+        except RuntimeError as error:
+            if "checkpoint" not in f"{type(error).__name__} {error}".lower():
+                raise
+            # It runs parts of the module again, where the values before them are not replaced.
+            raise ValueError(
+                "Expected a module without gradient checkpointing, for gradients: switch it off, "
+                "as timm's set_grad_checkpointing(False), transformers' "
+                "gradient_checkpointing_disable(), or without torch.utils.checkpoint in forward. "
+                f"Received: {self.name} with checkpoints before {name!r}"
+            ) from error
         return [s for s, g in zip(candidates, gradients, strict=True) if g is not None]
 
     @with_gradients()

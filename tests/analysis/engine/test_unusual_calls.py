@@ -116,3 +116,93 @@ def test_modules_without_values_of_their_own_are_refused():
     for module, word in ((meta, "meta"), (lazy, "lazy"), (inside, "compiled 1")):
         with pytest.raises(ValueError, match=word):
             analysis.cka(module, IMAGES)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "float32"])
+def test_weights_after_labels_are_left_out_whatever_their_type(dtype):
+    weights = np.ones(12, dtype)
+    for shaped in (weights, weights[:, None]):
+        assert len(as_images((IMAGES, LABELS, shaped))) == 2
+    masks = np.zeros((12, 32, 32), bool)
+    assert len(as_images((IMAGES, masks, LABELS))) == 3  # labels after masks are no weights
+
+
+def test_other_third_parts_are_refused_in_words():
+    model = keras.Sequential([keras.Input((32, 32, 3)), layers.Flatten(), layers.Dense(3)])
+    parts = IMAGES, LABELS, np.zeros((12, 4), np.int64)
+    for given in (parts, tf.data.Dataset.from_tensor_slices(parts).batch(12)):
+        with pytest.raises(ValueError, match=r"weight for each image.*3 parts.*int64.*4"):
+            analysis.mistakes(model, given)
+
+
+def test_labels_in_another_order_than_the_class_names_are_refused():
+    model = keras.Sequential([keras.Input((32, 32, 3)), layers.Flatten(), layers.Dense(3)])
+    model.class_names = ["bright", "dark", "grey"]
+    batches = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS)).batch(12)
+    batches.class_names = ["dark", "bright", "grey"]
+    with pytest.raises(ValueError, match=r"bright, dark, grey.*dark, bright, grey"):
+        analysis.mistakes(model, batches)
+    batches.class_names = ["bright", "dark", "grey"]
+    analysis.mistakes(model, batches)
+
+
+class Checkpointed(nn.Module):
+    """A module that computes its convolution again in the backward pass."""
+
+    def __init__(self, is_reentrant):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+        self.is_reentrant = is_reentrant
+
+    def forward(self, images):
+        checkpoint = torch.utils.checkpoint.checkpoint
+        x = checkpoint(self.conv, images, use_reentrant=self.is_reentrant)
+        return self.head(torch.tanh(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+def test_gradients_through_checkpoints_are_right_or_one_error(is_reentrant):
+    torch.manual_seed(0)
+    module = Checkpointed(is_reentrant)
+    try:
+        result = analysis.grad_cam(module, IMAGES[:2], classes=[1], layers="conv")
+    except ValueError as error:
+        assert "checkpointing" in str(error)
+    else:
+        module.forward = lambda x: module.head(torch.tanh(module.conv(x)).mean((2, 3)))
+        plain = nn.Sequential(module.conv, nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        plain.append(module.head)
+        expected = analysis.grad_cam(plain, IMAGES[:2], classes=[1], layers="0")
+        np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
+def test_gradients_of_integer_images_are_refused_in_words():
+    images = keras.Input((32, 32, 3), dtype="uint8")
+    x = layers.GlobalAveragePooling2D()(layers.Conv2D(4, 3)(layers.Rescaling(1 / 255)(images)))
+    model = keras.Model(images, layers.Dense(3)(x))
+    levels = np.uint8(128 + 127 * IMAGES[:4])
+    for measure in (analysis.input_gradients, analysis.receptive_field):
+        with pytest.raises(ValueError, match=r"input is floating-point.*uint8") as raised:
+            measure(model, levels)
+        assert "SavedModel" not in str(raised.value)
+
+
+def test_batches_of_unknown_rank_are_measured():
+    model = keras.Sequential([keras.Input((32, 32, 3)), layers.Conv2D(4, 3), layers.Flatten()])
+    model.add(layers.Dense(3))
+    single, pairs = (
+        tf.data.Dataset.from_generator(lambda e=examples: iter(e), output_types=types)
+        for examples, types in (
+            (IMAGES, tf.float32),
+            (list(zip(IMAGES, LABELS, strict=True)), (tf.float32, tf.int64)),
+        )
+    )
+    assert single.batch(12).element_spec.shape.rank is None
+    np.testing.assert_allclose(
+        analysis.cka(model, single.batch(12)).cka, analysis.cka(model, IMAGES).cka, atol=1e-5
+    )
+    right = analysis.mistakes(model, (IMAGES, LABELS))
+    found = analysis.mistakes(model, pairs.batch(12))
+    np.testing.assert_array_equal(found.predicted, right.predicted)
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="output_signature"):
+        analysis.cka(model, single)
