@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from vit_tf.common.names import unknown_name
-from vit_tf.taps.recorder import last_part
+from vit_tf.common.names import is_part, last_part, unknown_name
 from vit_tf.taps.structure import ModelGraph, has_tap_grammar, spread
 from vit_tf.taps.tokens import TokenGrid
 
@@ -64,7 +63,7 @@ class _Model:
 
     def lies_on_grid(self, tap: str) -> bool:
         grid = self.grid
-        if grid is None or last_part(tap) == "weights":
+        if grid is None or is_part(tap, "weights"):
             return False
         if tap not in self.shapes:  # the taps of this package's models show it in their names
             return _lies_on_last_grid(tap, self.names)
@@ -190,7 +189,7 @@ def _rollout(model: _Model) -> list[str]:
     weights = _attention(model)
     sites = tuple({f"{tap.split('/')[0]}/" for tap in weights if "/attention/" in tap})
     ends = ("weights", "skip", "branch", "sum")
-    return [t for t in model.names if t.startswith(sites) and last_part(t) in ends] or weights
+    return [t for t in model.names if t.startswith(sites) and is_part(t, *ends)] or weights
 
 
 def _heads(model: _Model) -> list[str]:
@@ -319,8 +318,8 @@ def grid_of_shapes(
     """
     taps = [tap for tap in taps if tap in shapes]
     held = taps if graph is None else [tap for tap in graph.representations if tap in shapes]
-    held = [shapes[tap] for tap in held if last_part(tap) not in ("weights", "heads", "value")]
-    weights = [shapes[tap][:0:-1] for tap in taps if last_part(tap) == "weights"]
+    held = [shapes[tap] for tap in held if not is_part(tap, "weights", "heads", "value")]
+    weights = [shapes[tap][:0:-1] for tap in taps if is_part(tap, "weights")]
     weights = [shape for shape in weights if len(shape) == 2]
     grid = infer_grid(held, image_size, patch_size, prefix)
     return grid or infer_grid(weights, image_size, patch_size, prefix)

@@ -13,7 +13,7 @@ import xarray as xr
 from scipy.special import ndtri
 
 from vit_tf import edits, submodel
-from vit_tf.taps.recorder import last_part
+from vit_tf.common.names import last_part
 from vit_tf.taps.tokens import TokenGrid
 
 from ..engine.declaration import measurement, one_pass_measurement

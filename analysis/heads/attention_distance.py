@@ -9,7 +9,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import TokenGrid
-from vit_tf.taps.recorder import last_part
+from vit_tf.common.names import last_part
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.results import (

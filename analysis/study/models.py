@@ -19,7 +19,7 @@ import xarray as xr
 from keras import backend
 
 import vit_tf
-from vit_tf.common.names import format_list, join_words, match
+from vit_tf.common.names import format_list, is_part, join_words, match
 from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.models.class_names import find_class_names
 from vit_tf.taps import recorder
@@ -272,7 +272,7 @@ class StudyModel:
     @property
     def weights(self) -> list[str]:
         """The taps that hold attention weights."""
-        return [tap for tap in self.taps if recorder.last_part(tap) == "weights"]
+        return [tap for tap in self.taps if is_part(tap, "weights")]
 
     @property
     def has_cls(self) -> bool:
@@ -751,7 +751,7 @@ def readable_taps(described: ModelTaps, patterns: Sequence[str]) -> list[str]:
     wanted = {*representations, *(() if patterns else graph.blocks), graph.scores}
     wanted |= {*layers_of("heads", described.names, described.shapes, graph, None)}
     taps = recorder.find_taps(described.source)
-    read = [tap for tap in taps if tap in wanted or recorder.last_part(tap) == "weights"]
+    read = [tap for tap in taps if tap in wanted or is_part(tap, "weights")]
     skips = layers_of("skips", described.names, described.shapes, graph, None)
     read += [tap for tap in skips if tap not in read]
     # Scores before a last softmax are no output of a layer.
@@ -802,7 +802,7 @@ def _attention_of(
     if not inputs:
         return {}, ""
     if wrong := by_own_rule(loaded.model, inputs, ()):
-        paths = list(dict.fromkeys(name.partition("/weights")[0] for name in wrong))
+        paths = list(dict.fromkeys(recorder.split_weights(name)[0] for name in wrong))
         return {}, CONTRADICTION.format(format_list(paths))
     needed = [*inputs, *(name for names in inputs.values() for name in names)]
     with warnings.catch_warnings():

@@ -168,3 +168,13 @@ def match_sites(selected: Iterable, sites: Iterable) -> frozenset[str]:
 def are_named(outputs: Iterable[str]) -> bool:
     """Whether outputs have names, and not indices in a list. False for none."""
     return not all(name.split("/")[0].isdecimal() for name in outputs)
+
+
+def last_part(tap: str) -> str:
+    """The last part of the name of a tap, or of a pattern, without the number of the call."""
+    return re.sub(r"(@[\d*?]+|\*)$", "", tap).rpartition("/")[2]
+
+
+def is_part(tap: str, *parts: str) -> bool:
+    """Whether a tap is one of these parts of a layer, and not a layer that has such a name."""
+    return "/" in tap and last_part(tap) in parts

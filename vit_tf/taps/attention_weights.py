@@ -11,7 +11,7 @@ from keras import ops
 
 from vit_tf.common.backend import Tensor
 from vit_tf.taps import recorder
-from vit_tf.taps.recorder import named_layers
+from vit_tf.taps.recorder import named_layers, split_weights
 
 FAR = 1e-3  # share of a layer's largest output, from which the weights are not what it used
 
@@ -79,7 +79,7 @@ def by_own_rule(model: keras.Model, names: Iterable[str], masked: Container[str]
     """
     base, layers, changed_layers = keras.layers.MultiHeadAttention, attention_layers(model), {}
     for name in names:
-        path, _, call = name.partition("/weights")
+        path, call = split_weights(name)
         kind = type(layers[path])
         changed = any(getattr(kind, rule, None) is not getattr(base, rule, None) for rule in RULE)
         if changed and path not in masked:
@@ -116,7 +116,7 @@ def attention_taps(model: keras.Model) -> dict[str, tuple]:
         return {}
     taps, value_and_output = recorder.find_taps(model), {}
     for weights in computed_weights(model, taps):
-        path, _, call = weights.partition("/weights")
+        path, call = split_weights(weights)
         output = path + call
         # A layer that returns its weights too has two outputs.
         value_and_output[weights] = (
@@ -129,7 +129,7 @@ def attention_taps(model: keras.Model) -> dict[str, tuple]:
 def contradictions(model: keras.Model, taps: dict, names: Iterable) -> list[str]:
     """The paths of the layers whose output differs from what their weights `names` give."""
     layers, value_and_output = attention_layers(model), attention_taps(model) if names else {}
-    paths = {name: name.partition("/weights")[0] for name in names}
+    paths = {name: split_weights(name)[0] for name in names}
     wrong = [
         path
         for name, path in paths.items()

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from vit_tf.common.names import match, unknown_name
+from vit_tf.common.names import is_part, match, unknown_name
 from vit_tf.taps.module_features import TorchFeatures, select_layers
-from vit_tf.taps.recorder import last_part
 from vit_tf.taps.structure import ModelGraph, spread
 from vit_tf.taps.tokens import TokenGrid
 from vit_tf.torch_models import expectations
@@ -54,7 +53,7 @@ class ModuleTaps:
     def windows(self) -> list[str]:
         """Attention weights that are within windows of an image, not over all of it."""
         layouts = self.trace.layouts.items()
-        return [n for n, layout in layouts if last_part(n) == "weights" and not layout.has_examples]
+        return [n for n, layout in layouts if is_part(n, "weights") and not layout.has_examples]
 
     @property
     def patch_size(self) -> int | None:
@@ -151,7 +150,7 @@ def study_features(module: torch.nn.Module) -> TorchFeatures:
     names += [name for name in described.names if name.endswith(("/skip", "/branch"))]
     tokens = described.shapes.get(described.graph.representations[-1], ())
     if not _has_usual_form(described.trace) and len(tokens) == 2:
-        weights = [name for name in described.names if last_part(name) == "weights"]
+        weights = [name for name in described.names if is_part(name, "weights")]
         names += [n for n in weights if described.shapes[n][1:] == (tokens[0], tokens[0])]
     return described.features(list(dict.fromkeys(names)), [], None)
 

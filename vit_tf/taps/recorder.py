@@ -369,9 +369,10 @@ def tap_name(path: str, call: int, leaf: str) -> str:
     return path + (f"@{call}" if call > 1 else "") + (f"/{leaf}" if leaf else "")
 
 
-def last_part(tap: str) -> str:
-    """The last part of the name of a tap, or of a pattern, without the number of the call."""
-    return re.sub(r"(@[\d*?]+|\*)$", "", tap).rpartition("/")[2]
+def split_weights(name: str) -> tuple[str, str]:
+    """The path of the layer in `"PATH/weights@CALL"`, and `"@CALL"`, empty for the first call."""
+    path, _, call = name.rpartition("/weights")
+    return path, call
 
 
 def path_of(tap: str) -> str:

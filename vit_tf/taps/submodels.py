@@ -14,7 +14,7 @@ import keras
 from keras import tree
 
 from vit_tf.common.backend import Tensor
-from vit_tf.common.names import NAMED, as_patterns, format_list, match
+from vit_tf.common.names import NAMED, as_patterns, format_list, is_part, match
 from vit_tf.data.preprocessing import Preprocessing, check_dtype, fix_image_shape
 from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import (
@@ -197,7 +197,7 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     masked = MaskedCalls(attention_layers(model))
     all_taps = list(recorder.find_taps(model, masked))
     computed = computed_weights(model, all_taps)
-    asked = [pattern for pattern in patterns if recorder.last_part(pattern) == "weights"]
+    asked = [pattern for pattern in patterns if is_part(pattern, "weights")]
     plain = [p for p in patterns if p not in asked and not p.endswith(TERMS)]
     asked_terms = [pattern for pattern in patterns if pattern.endswith(TERMS)]
     scores = None
@@ -213,14 +213,15 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
         taps = [*taps, *(tap for tap in matched_terms if tap not in terms)]
         terms = {name: source for name, source in terms.items() if name in matched_terms}
     weights = match(asked, [*all_taps, *computed]) if asked else []
-    ignored = [tap for tap in weights if tap in computed and _layer_of(tap) in masked.paths]
+    read = [tap for tap in weights if tap in computed]
+    ignored = [tap for tap in read if recorder.split_weights(tap)[0] in masked.paths]
     if ignored:
         warnings.warn(
             f"The taps {format_list(ignored)} are computed from queries and keys without the "
             f"mask that {model.name!r} passes to these layers: they differ from its weights",
             stacklevel=3,
         )
-    if wrong := by_own_rule(model, [tap for tap in weights if tap in computed], masked.paths):
+    if wrong := by_own_rule(model, read, masked.paths):
         raise ValueError(
             "Expected attention layers whose weights are the softmax of queries and keys. Received "
             f"a subclass with a rule of its own, whose output is not given by {format_list(wrong)}"
@@ -289,11 +290,6 @@ def _warn_of_inverted(model: keras.Model, scores: Any) -> None:
             "those of their logarithms",
             stacklevel=4,
         )
-
-
-def _layer_of(weights: str) -> str:
-    """The path of the layer to which a tap of computed attention weights belongs."""
-    return weights.partition("@")[0].removesuffix("/weights")
 
 
 def _require_channels_last(model: keras.Model) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from vit_tf.common.names import format_list
+from vit_tf.common.names import format_list, is_part, last_part
 from vit_tf.torch_models import axes
 from vit_tf.torch_models.execution import (
     ADDITIONS,
@@ -206,7 +206,7 @@ def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
 
 def is_inside_a_module(name: str) -> bool:
     """Whether a name is of a value that no submodule returns."""
-    return name.partition("@")[0].rpartition("/")[2] in INSIDE and "/" in name
+    return is_part(name, *INSIDE)
 
 
 def as_array(tensor: torch.Tensor, copy: bool = False) -> Array:
@@ -375,7 +375,7 @@ def layout_of(
     examples = example_axes[0] if example_axes else 0
     has_examples = bool(example_axes) or (not is_comparable and value.shape[0] == BATCH_SIZES[1])
     # A submodule may be called "heads" too: its output has the axes of any other.
-    end = name.rpartition("/")[2].partition("@")[0] if is_inside_a_module(name) else ""
+    end = last_part(name) if is_inside_a_module(name) else ""
     label = axes.label_of(value)
     if end == "heads":
         order = [0, 2, 1, 3]

@@ -75,6 +75,14 @@ def test_a_class_token_behind_the_patches_is_no_patch(make):
         analysis.attention_distance(make(False), IMAGES)
 
 
+def test_layers_that_are_called_as_parts_of_others_lie_on_the_grid():
+    images = keras.Input((32, 32, 3))
+    x = layers.Reshape((16, 8))(layers.Conv2D(8, 8, 8)(images))
+    x = layers.Dense(8, name="weights")(x)
+    model = keras.Model(images, layers.Dense(3)(ops.mean(x, axis=1)))
+    assert analysis.features_of(model, layers="weights").token_grid.num_tokens == 16
+
+
 def test_forms_of_pytorch_images_are_the_same_images():
     for images in (CHANNELS_FIRST.requires_grad_(), list(CHANNELS_FIRST)):
         np.testing.assert_array_equal(as_images(images), IMAGES)

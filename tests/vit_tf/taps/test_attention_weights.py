@@ -83,6 +83,24 @@ def test_a_submodel_has_them_on_request(rng, tmp_path):
         submodel(model, "block/weights")
 
 
+def test_a_layer_may_be_called_weights(rng):
+    """A path contains the name of the tap, and an own layer has it as its name."""
+    images = x = keras.Input((6, 3))
+    block = Masked(False, name="weights_net")
+    x = keras.layers.Dense(3, name="weights")(block(x))
+    x = keras.layers.Dense(3, name="value")(block(x))
+    model, values = keras.Model(images, x), rng.normal(size=(2, 6, 3)).astype("float32")
+    names = [f"weights_net/attention/weights{call}" for call in ("", "@2")]
+    assert list(attention_taps(model)) == names
+    assert checked(model, values) == []
+    actual = submodel(model, "weights", "*/weights", "*/weights@2")(values)
+    assert list(actual) == [names[0], "weights", names[1]]
+    _, weights = block.attention(values, values, return_attention_scores=True)
+    np.testing.assert_allclose(actual[names[0]], weights, atol=1e-6)
+    _, weights = block.attention(*2 * [actual["weights"]], return_attention_scores=True)
+    np.testing.assert_allclose(actual[names[1]], weights, atol=1e-6)
+
+
 def test_those_of_keras_hub(rng):
     keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12, "patch_size": 4}
