@@ -17,11 +17,17 @@ from vit_tf.models.class_names import find_class_names
 from vit_tf.taps import recorder
 from vit_tf.taps.scores import find_scores
 from vit_tf.taps.submodels import TapModel, describe_taps
-from vit_tf.taps.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
 
 from .feature_taps import require_model, taps_of, token_grid_of
-from .layers import KINDS, Detail, grid_of_shapes, layers_of, warn_of_missed_blocks
+from .layers import (
+    KINDS,
+    Detail,
+    grid_of_shapes,
+    layers_of,
+    warn_of_missed_blocks,
+    with_prefix_first,
+)
 from .results import model_name
 from .roles import Features, Model, Models, Taps
 from .traces import keep
@@ -111,25 +117,25 @@ def _features_of_model(
     # A model of vectors has no height and width, and `grid_of_shapes` then infers no grid.
     size = cast(tuple[int, int], recorder.input_spec(model)[0][1:3])
     model_grid = token_grid_of(model)
+    shapes, graph = described.shapes, described.graph
     if patterns:
         features = vit_tf.submodel(described.source, *patterns, *scores)
-        shapes = {tap: tuple(x.shape[1:]) for tap, x in features.output.items()}
-        grid = model_grid or grid_of_shapes(
-            [t for t in features.taps if t not in scores], shapes, size
-        )
+        taps = [tap for tap in features.taps if tap not in scores]
+        selected = {tap: tuple(features.output[tap].shape[1:]) for tap in taps}
+        grid = model_grid or grid_of_shapes(taps, selected, size)
     else:
-        shapes, graph = described.shapes, described.graph
         grid = model_grid or grid_of_shapes(described.names, shapes, size, graph)
-        if not model_grid:
+    if not model_grid:
 
-            def values_of_tap(tap: str) -> np.ndarray:
-                shape, dtype = recorder.input_spec(model)
-                # A grid is inferred for images of a known size only.
-                sizes = cast(tuple[int, ...], shape[1:])
-                images = np.random.default_rng(0).uniform(0, 256, (2, *sizes))
-                return np.asarray(vit_tf.submodel(described.source, tap)(images.astype(dtype))[tap])
+        def values_of_tap(tap: str) -> np.ndarray:
+            shape, dtype = recorder.input_spec(model)
+            # A grid is inferred for images of a known size only.
+            sizes = cast(tuple[int, ...], shape[1:])
+            images = np.random.default_rng(0).uniform(0, 256, (2, *sizes))
+            return np.asarray(vit_tf.submodel(described.source, tap)(images.astype(dtype))[tap])
 
-            grid = _with_prefix_first(grid, model.name, described.names, shapes, values_of_tap)
+        grid = with_prefix_first(grid, model.name, described.names, shapes, values_of_tap)
+    if not patterns:
         chosen = layers_of(kind, described.names, shapes, graph, grid, detail=detail, block=block)
         if not chosen and kind != "scores":
             raise ValueError(
@@ -162,7 +168,7 @@ def _features_of_module(
         images = np.random.default_rng(0).uniform(-1, 1, (2, *described.image_shape))
         return described.features([tap], [], None)(images.astype(np.float32))[tap]
 
-    grid = _with_prefix_first(grid, described.model.name, described.names, shapes, values_of_tap)
+    grid = with_prefix_first(grid, described.model.name, described.names, shapes, values_of_tap)
     chosen = []
     if not patterns:
         chosen = layers_of(kind, described.names, shapes, graph, grid, detail=detail, block=block)
@@ -180,38 +186,6 @@ def _features_of_module(
     if kind == "class_attention":
         features.pooled_tokens = pooled_tokens(described, grid)
     return features
-
-
-def _with_prefix_first(
-    grid: TokenGrid | None,
-    name: str,
-    taps: Sequence[str],
-    shapes: Mapping[str, tuple[int | None, ...]],
-    values_of_tap: Callable[[str], np.ndarray],
-) -> TokenGrid | None:
-    """An inferred grid; None with a warning if tokens without a position do not come first.
-
-    Before the first layer of attention, the CLS token and registers are equal for any two images.
-    `values_of_tap` returns a tap, (example, token, channel), for two images.
-    """
-    if grid is None or not grid.prefix:
-        return grid
-    sequences = (t for t in taps if len(shapes[t]) == 2 and shapes[t][0] == grid.num_tokens)
-    tap = next(sequences, None)
-    if tap is None:
-        return grid
-    first, second = values_of_tap(tap)
-    is_constant = np.all(first == second, axis=-1)
-    if is_constant.all() or not is_constant[grid.prefix :].any():
-        return grid
-    numbers = np.flatnonzero(is_constant).tolist()
-    warnings.warn(
-        f"The tokens {format_list(list(map(str, numbers)))} of {grid.num_tokens} in {name!r} are "
-        "the same for all images: prefix tokens that do not come first. No grid is inferred, as "
-        "that of measurements begins with them",
-        stacklevel=6,
-    )
-    return None
 
 
 def _selected(features: Features, patterns: Sequence[str]) -> Features:

@@ -44,6 +44,7 @@ from ..engine.layers import (
     layers_of,
     sublayers,
     warn_of_missed_blocks,
+    with_prefix_first,
 )
 from ..engine.noise import gaussian_like
 from ..engine.own_images import Normalised
@@ -681,6 +682,12 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
     if grid is None:
         known = shapes if described is None else described.shapes | shapes
         grid = grid_of_shapes(known, known, size, graph, loaded.patch_size, loaded.prefix)
+
+        def values_of_tap(tap: str) -> np.ndarray:
+            noise = np.random.default_rng(0).uniform(-1, 1, (2, *images.shape[1:]))
+            return np.asarray(loaded.features(None, tap)(noise.astype(np.float32))[tap])
+
+        grid = with_prefix_first(grid, loaded.name, tuple(known), known, values_of_tap)
     plain = [] if loaded.is_plain else [loaded.expects.to_config()]
     names = ("patch_kernel", "position_embedding")
     present: dict[str, Any] = {

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from vit_tf import analysis
+from vit_tf.analysis.study.models import LoadedModel, expected, study_model
 from vit_tf.data.any_images import as_images
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -33,9 +34,10 @@ class Tokens(layers.Layer):
         return ops.concatenate([cls, x] if self.is_first else [x, cls], axis=1) + self.positions
 
 
-def keras_vit(is_first):
+def keras_vit(is_first, prepare=None):
     images = keras.Input((32, 32, 3))
-    x = layers.Reshape((4, 8))(layers.Conv2D(8, 16, 16)(images))
+    x = prepare(images) if prepare else images
+    x = layers.Reshape((4, 8))(layers.Conv2D(8, 16, 16)(x))
     x = Tokens(is_first)(x)
     y = layers.LayerNormalization()(x)
     x = x + layers.MultiHeadAttention(2, 4)(y, y)
@@ -73,6 +75,28 @@ def test_a_class_token_behind_the_patches_is_no_patch(make):
     assert features.token_grid is None
     with pytest.warns(UserWarning, match="tokens 4"), pytest.raises(ValueError, match="grid"):
         analysis.attention_distance(make(False), IMAGES)
+
+
+def chosen_grid(model):
+    return analysis.features_of(model, layers="*/weights").token_grid
+
+
+def grid_of_report(model):
+    return study_model(LoadedModel("ViT", model, expected(model)), IMAGES)[0].grid
+
+
+@pytest.mark.parametrize("find_grid", [chosen_grid, grid_of_report])
+def test_chosen_layers_and_reports_check_the_class_token(find_grid):
+    assert find_grid(keras_vit(True)).prefix == 1
+    with pytest.warns(UserWarning, match="tokens 4 of 5"):
+        assert find_grid(keras_vit(False)) is None
+
+
+def test_patches_that_do_not_depend_on_the_images_of_the_check_have_a_grid():
+    """The images of the check exceed the range that the model clips to."""
+    model = keras_vit(True, lambda x: ops.clip(x, -1e-3, 0))
+    grid = analysis.features_of(model, "attention").token_grid
+    assert (grid.rows, grid.columns, grid.prefix) == (2, 2, 1)
 
 
 def test_layers_that_are_called_as_parts_of_others_lie_on_the_grid():
