@@ -2,16 +2,18 @@
 
 import contextlib
 import contextvars
+import functools
 import itertools
 import re
 import threading
+import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
 import keras
-from keras import tree
+from keras import ops, tree
 
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import format_list
@@ -104,9 +106,12 @@ def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, t
 
 
 def in_graph_of(images: Tensor, records: dict) -> dict:
-    """The records that lie in the graph of the images, as conditions and loops have their own."""
-    graph = getattr(images, "graph", None)
-    return {p: value for p, value in records.items() if getattr(value, "graph", None) is graph}
+    """The records that lie in no other graph, as those in conditions and loops do.
+
+    A constant that a layer returns, such as a table of positions, lies in no graph at all.
+    """
+    graphs = (getattr(images, "graph", None), None)
+    return {p: v for p, v in records.items() if getattr(v, "graph", None) in graphs}
 
 
 def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tuple]) -> tuple:
@@ -159,12 +164,18 @@ class BeforeActivation(keras.layers.Layer):
         pass
 
     def call(self, *args: Any, **kwargs: Any) -> Tensor:
-        activation = self.layer.activation
-        try:
-            object.__setattr__(self.layer, "activation", keras.activations.linear)
-            return self.layer(*args, **kwargs)
-        finally:
-            object.__setattr__(self.layer, "activation", activation)
+        thread = threading.get_ident()
+        with _RECORDING:
+            activation = self.layer.activation
+
+            def linear_here(x: Tensor) -> Tensor:
+                return x if threading.get_ident() == thread else activation(x)
+
+            try:
+                object.__setattr__(self.layer, "activation", linear_here)
+                return self.layer(*args, **kwargs)
+            finally:
+                object.__setattr__(self.layer, "activation", activation)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"layer": keras.saving.serialize_keras_object(self.layer)}
@@ -249,8 +260,11 @@ def _record(
     records, changed = {}, []
 
     def keep(place: Site, value: Tensor) -> Tensor:
-        records[place] = edits[place](value) if place in edits else value
-        return records[place]
+        if place in edits:
+            value = edits[place](value)
+        # A variable is recorded as its value, as only tensors are outputs of a graph.
+        records[place] = ops.convert_to_tensor(value) if hasattr(value, "assign") else value
+        return value
 
     def replace(layer: keras.layers.Layer, name: str, value: Callable) -> None:
         changed.append((layer, name, vars(layer).get(name)))
@@ -258,7 +272,7 @@ def _record(
 
     try:
         if hasattr(model.call, "python_function"):
-            replace(model, "call", _untraced(model.call))
+            replace(model, "call", _untraced(model, "call"))
         for position, (_, layer) in enumerate(named_operations(model)):
             is_quantized = getattr(layer, "quantization_mode", None) is not None
             name = "quantized_call" if is_quantized else "call"
@@ -278,9 +292,25 @@ def _record(
     return records
 
 
-def _untraced(call: Callable) -> Callable:
-    """The Python function of a `tf.function`, whose own graph would hold its tensors."""
-    return getattr(call, "python_function", call)
+def _untraced(layer: keras.layers.Layer, name: str) -> Callable:
+    """The call of a layer; of a `tf.function`, what it traces, as its own graph holds its tensors.
+
+    AutoGraph converts it as it does in a `tf.function`: it may branch on the value of a tensor.
+    """
+    call = getattr(layer, name)
+    if not hasattr(call, "python_function"):
+        return call
+    import tensorflow as tf
+
+    function = call.python_function
+    if name not in vars(layer):  # TensorFlow binds a method of the class in a way of its own
+        function = types.MethodType(getattr(type(layer), name).python_function, layer)
+    try:
+        converted = tf.autograph.to_graph(function)
+    except Exception:  # as in a `tf.function`, what AutoGraph cannot convert runs as it is
+        return function
+    owner = getattr(function, "__self__", None)
+    return converted if owner is None else functools.partial(converted, owner)
 
 
 class _Watched:
@@ -295,7 +325,9 @@ class _Watched:
         watch: Callable | None,
         with_inputs: bool,
     ):
-        self._call = _untraced(getattr(layer, name))
+        # A layer without layers in it has nothing to record inside, and keeps its `tf.function`.
+        is_opened = with_inputs or (is_layer(layer) and bool(_layers_in(layer)))
+        self._call = _untraced(layer, name) if is_opened else getattr(layer, name)
         self._thread = threading.get_ident()
         # None for a layer without an activation, which `activation` is never called for.
         self._activation = cast(Callable[[Tensor], Tensor], vars(layer).get("activation"))
@@ -337,6 +369,11 @@ def is_layer(operation: Any) -> bool:
     return isinstance(operation, keras.layers.Layer)
 
 
+def _layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """The layers that a layer or a model contains directly."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
 def named_operations(model: keras.Model) -> list[tuple]:
     """The pairs of `named_layers`, then the `keras.ops` functions of nested functional models."""
     layers, operations, visited = [], [], {id(model)}
@@ -349,7 +386,7 @@ def named_operations(model: keras.Model) -> list[tuple]:
             if not is_layer(operation) and id(operation) not in visited:
                 visited.add(id(operation))
                 operations.append((prefix + operation.name, operation))
-        for layer in parent._flatten_layers(include_self=False, recursive=False):
+        for layer in _layers_in(parent):
             if id(layer) in visited or isinstance(layer, keras.layers.InputLayer):
                 continue
             visited.add(id(layer))
