@@ -223,7 +223,7 @@ def test_the_size_that_a_model_of_any_size_is_given_is_printed(tmp_path, capsys)
 
 def test_the_assumed_order_of_classes_is_stated_and_can_be_set(tmp_path, capsys):
     """A file of a Keras model loses its `class_names`: bright is class 0, the folder's class 1."""
-    for name, level in (("bright", 240), ("a dark", 10)):
+    for name, level in (("bright", 240), ("a_dark", 10)):
         for number in range(3):
             write(tmp_path / "data/test" / name / f"{number}.png", np.full((8, 8, 3), level))
     head = keras.layers.Dense(2)
@@ -231,13 +231,13 @@ def test_the_assumed_order_of_classes_is_stated_and_can_be_set(tmp_path, capsys)
         [keras.Input((8, 8, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), head]
     )
     head.set_weights([np.tile([[1.0, -1.0]], (192, 1)), np.array([-96.0, 96.0])])
-    model.class_names = ["bright", "a dark"]
+    model.class_names = ["bright", "a_dark"]
     model.save(tmp_path / "model.keras")
     line = [str(tmp_path / "model.keras"), "--data", str(tmp_path / "data")]
     assert evaluate.main(line) == 0
     text = capsys.readouterr().out
-    assert re.search(r"a dark, bright.*order of the data.*--classes", text) and "  0.00 %" in text
-    (tmp_path / "classes.txt").write_text("bright\na dark\n")
+    assert re.search(r"a_dark, bright.*order of the data.*--classes", text) and "  0.00 %" in text
+    (tmp_path / "classes.txt").write_text("bright\na_dark\n")
     assert evaluate.main([*line, "--classes", str(tmp_path / "classes.txt")]) == 0
     text = capsys.readouterr().out
     assert "order of the data" not in text and "100.00 %" in text
