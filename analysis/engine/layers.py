@@ -342,10 +342,12 @@ def with_prefix_first(
     if grid is None or not grid.prefix:
         return grid
     sequences = (t for t in taps if len(shapes[t]) == 2 and shapes[t][0] == grid.num_tokens)
-    tap = next(sequences, None)
-    if tap is None:
+    values = map(values_of_tap, sequences)
+    # A table of positions, which a layer returns, has one row for all images.
+    pair = next((pair for pair in values if len(pair) == 2), None)
+    if pair is None:
         return grid
-    first, second = values_of_tap(tap)
+    first, second = pair
     is_constant = np.all(first == second, axis=-1)
     if is_constant[: grid.prefix].all() or not is_constant[grid.prefix :].any():
         return grid
