@@ -64,12 +64,12 @@ def near_names(received: str, known: Iterable) -> list[str]:
     """At most 5 names that begin as the one received, have its letters, or are most like it."""
     received = received.lower()
 
-    def alike(name: str) -> float:
+    def similarity_of(name: str) -> float:
         if received and (name.startswith(received) or sorted(name) == sorted(received)):
             return 1.0
         return difflib.SequenceMatcher(None, name, received).ratio()
 
-    similarity = {name: alike(name.lower()) for name in known}
+    similarity = {name: similarity_of(name.lower()) for name in known}
     least = max(_NEAR, max(similarity.values(), default=0) - _BESIDE)
     near = [name for name in known if similarity[name] >= least]
     return sorted(near, key=similarity.__getitem__, reverse=True)[:5]

@@ -261,8 +261,8 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
     """The calls of all submodules, in the order in which they return.
 
-    Of a submodule that runs again, such as a block that all depths share, the later calls are among
-    them too, but not those of what is inside it.
+    If a submodule runs again, as a block that all depths share does, its later calls are included,
+    but not the later calls of the submodules inside it.
     """
     calls, handles, sources, counts = {}, [], {}, Counter()
     skips = SkipFinder(sources, calls)
