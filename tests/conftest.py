@@ -1,4 +1,4 @@
-"""What all tests share: two logical CPUs that stand in for two devices, their order, fixtures."""
+"""What all tests share: the processors, two logical CPUs for two devices, their order, fixtures."""
 
 import collections
 import gc
@@ -7,6 +7,9 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Tests run in several processes at once. Threads of NumPy and PyTorch that share a processor spin
+# while they wait for each other, and a small product or convolution takes up to 100 times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
