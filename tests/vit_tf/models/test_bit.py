@@ -104,7 +104,8 @@ def test_group_norm_is_that_of_keras(rng):
 
 
 def test_small_images_keep_a_usable_map():
-    model = vit_tf.BiT.from_variant("R50x1", image_shape=(32, 32, 3), num_classes=10)
+    sizes = {"units": (1, 1, 1, 1), "width_factor": 0.5}
+    model = vit_tf.BiT.from_variant("R50x1", image_shape=(32, 32, 3), num_classes=10, **sizes)
     assert model.stem == "small" and model.token_grid == TokenGrid(4, 4, 0, 8)
-    large = vit_tf.BiT(units=(1, 1, 1, 1), num_classes=10)
+    large = vit_tf.BiT(units=(1, 1, 1, 1), width_factor=0.5, num_classes=10)
     assert large.stem == "imagenet" and large.token_grid == TokenGrid(7, 7, 0, 32)

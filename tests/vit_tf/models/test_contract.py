@@ -9,6 +9,7 @@ from tiny_models import MODELS, tiny
 
 import vit_tf
 
+SLOW = pytest.mark.slow
 # Without a skip where another than the second block's has to be left out.
 SKIPS = {"mixer": "block01/token_mixing", "hybrid root": "block00/attention"}
 SKIPS |= dict.fromkeys(("bit", "bit small", "hybrid"), "stage1/unit02")
@@ -65,7 +66,10 @@ def test_saves_exports_compiles_and_gives_submodels(name, images, tmp_path):
             np.testing.assert_allclose(value, expected[tap], error, atol, err_msg=tap)
 
 
-@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("vit", "mixer") else pytest.param(name, marks=SLOW) for name in MIXED],
+)
 def test_mixed_precision_stays_close_and_keeps_what_it_must_in_float32(name, images, tmp_path):
     full, mixed = tiny(name), tiny(name, dtype="mixed_bfloat16")
     oracles.randomize(full)

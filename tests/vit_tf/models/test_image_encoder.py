@@ -10,7 +10,7 @@ import vit_tf
 from vit_tf import analysis
 
 
-@pytest.fixture(params=["clip", "siglip"])
+@pytest.fixture(scope="module", params=["clip", "siglip"])
 def encoder(request):
     model = tiny(request.param, num_classes=2, class_names=("cat", "dog"))
     oracles.randomize(model)
@@ -62,6 +62,7 @@ def test_the_logit_lens_reads_each_block_by_the_texts(encoder, images, rng):
         np.testing.assert_allclose(lens[:, 0], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_text_head_goes_with_the_model(encoder, images, rng):
     model = vit_tf.with_text_head(encoder, texts(rng, 4, encoder.embedding_dim), 7.5, -3.0)
     larger = vit_tf.at_resolution(model, (24, 24))
@@ -72,6 +73,11 @@ def test_a_text_head_goes_with_the_model(encoder, images, rng):
     other = vit_tf.with_text_head(model, texts(rng, 3, encoder.embedding_dim), 2.0)
     assert other.num_classes == 3 and np.abs(other(images)).max() <= 2.0 + 1e-5
     np.testing.assert_array_equal(vit_tf.reinitialize(model)(images), np.zeros((3, 4)))
+
+
+@pytest.fixture(scope="module")
+def tiny_clip():
+    return tiny("clip", num_layers=1)
 
 
 @pytest.mark.parametrize(
@@ -89,10 +95,13 @@ def test_a_text_head_goes_with_the_model(encoder, images, rng):
         ({"bias": np.nan}, "bias=nan"),
     ],
 )
-def test_what_is_no_head_is_refused(change, message):
+def test_what_is_no_head_is_refused(change, message, tiny_clip):
     arguments = {"embeddings": np.eye(6), "scale": 2.0} | change
     with refuses(message):
-        vit_tf.with_text_head(tiny("clip"), **arguments)
+        vit_tf.with_text_head(tiny_clip, **arguments)
+
+
+def test_models_without_an_embedding_of_images_are_refused():
     with refuses("CLIPViT or SigLIPViT.*Received: ViT"):
         vit_tf.with_text_head(tiny("vit"), np.eye(8), 1.0)
 

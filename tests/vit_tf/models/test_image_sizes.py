@@ -14,6 +14,7 @@ import vit_tf
 from vit_tf.training.evaluation import top_k_accuracy
 
 MODELS = ("vit", "rotary", "hybrid", "beit", "clip", "siglip", "mixer")
+SLOW = pytest.mark.slow
 # Of all these the product of the sides makes whole numbers of images of 32 x 32, or parts of one.
 WRONG = [(64, 64), (16, 16), (16, 64)]
 MESSAGE = r"Expected images of shape \(None, 32, 32, 3\)\. Received: shape .*image_shape="
@@ -38,14 +39,18 @@ def of_unknown_size(images, labels=None):
 
 
 def small(name):
-    """A model of three classes for images of 32 pixels."""
-    return tiny(name, (32, 32, 3), num_classes=3)
+    """A model of three classes for images of 32 pixels, whose graphs XLA does not compile."""
+    model = tiny(name, (32, 32, 3), num_classes=3, num_layers=1)
+    model.jit_compile = False
+    return model
 
 
 @pytest.fixture(scope="module")
 def models():
     keras.utils.set_random_seed(0)
-    return {name: small(name) for name in MODELS}
+    models = {name: small(name) for name in MODELS}
+    models["vit"].jit_compile = True  # the check of images in a graph is the same in all of them
+    return models
 
 
 def test_every_model_is_in_the_table_of_tiny_ones():
@@ -54,21 +59,23 @@ def test_every_model_is_in_the_table_of_tiny_ones():
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("size", WRONG, ids=str)
-def test_images_of_another_size_are_refused(models, name, size):
-    model, images = models[name], images_of(*size)
+def test_images_of_another_size_are_refused(models, name):
+    model = models[name]
     taps = vit_tf.submodel(model, model.taps[-1])
-    for call in (model, model.intermediates, model.predict, taps):
-        with pytest.raises(ValueError, match=MESSAGE) as caught:
-            call(images)
-        assert f"image_shape=({size[0]}, {size[1]}, 3)" in str(caught.value)
+    for size in WRONG:
+        images = images_of(*size)
+        for call in (model, model.intermediates, model.predict, taps):
+            with pytest.raises(ValueError, match=MESSAGE) as caught:
+                call(images)
+            assert f"image_shape=({size[0]}, {size[1]}, 3)" in str(caught.value)
 
 
+@SLOW
 @pytest.mark.parametrize("name", ["vit", "siglip", "mixer"])
 def test_fit_and_evaluate_refuse_them_too(name):
     model, (images, labels) = small(name), (images_of(16, 64), np.arange(8) % 3)
     vit_tf.Recipe(epochs=1).compile(model, 2)
-    right = tf.data.Dataset.from_tensor_slices((images_of(32, 32), labels)).batch(4)
+    model.jit_compile = False
     wrong = tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)
     before = model.get_weights()
     for call in (model.fit, model.evaluate):
@@ -76,30 +83,38 @@ def test_fit_and_evaluate_refuse_them_too(name):
             call(wrong, verbose=0)
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
-    model.fit(right, verbose=0)  # and go on with others
+    # They go on with others, whose size a graph learns as late.
+    model.fit(of_unknown_size(images_of(32, 32), labels), verbose=0)
     for call in (model.fit, model.evaluate):
         with pytest.raises(ValueError, match=MESSAGE):
             call(of_unknown_size(images, labels), verbose=0)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["mixer", *(pytest.param(n, marks=SLOW) for n in MODELS[:-1])])
 def test_data_of_unknown_static_size_give_what_arrays_give(models, name):
     model, images = models[name], images_of(32, 32)
     data = of_unknown_size(images)
     assert data.element_spec.shape.as_list() == [None, None, None, 3]
     expected = np.asarray(model(images))
     np.testing.assert_allclose(model.predict(data, verbose=0), expected, atol=1e-6)
-    taps = vit_tf.submodel(model, model.taps[-1])
-    taps.jit_compile = False  # XLA has compiled the same computation for the model above
-    actual = np.concatenate([taps.predict(batch, verbose=0)[model.taps[-1]] for batch in data])
-    np.testing.assert_allclose(actual, expected, atol=1e-6)
-    actual = taps.predict(data, verbose=0)[model.taps[-1]]
-    np.testing.assert_allclose(actual, expected, atol=1e-6)
     for wrong in WRONG:
         with pytest.raises(ValueError, match=MESSAGE):
             model.predict(of_unknown_size(images_of(*wrong)), verbose=0)
 
 
+@SLOW
+def test_submodels_of_data_of_unknown_static_size_give_what_arrays_give(models):
+    model, images = models["mixer"], images_of(32, 32)
+    data, last = of_unknown_size(images), model.taps[-1]
+    taps = vit_tf.submodel(model, last)
+    taps.jit_compile = False
+    expected = np.asarray(model(images))
+    actual = np.concatenate([taps.predict(batch, verbose=0)[last] for batch in data])
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    np.testing.assert_allclose(taps.predict(data, verbose=0)[last], expected, atol=1e-6)
+
+
+@SLOW
 def test_evaluation_and_measurements_refuse_them_in_one_line(models):
     data = of_unknown_size(images_of(64, 64), np.arange(8) % 3)
     mixed = of_unknown_size(images_of(32, 32), np.arange(8) % 3).concatenate(data)
@@ -109,6 +124,7 @@ def test_evaluation_and_measurements_refuse_them_in_one_line(models):
                 call(models["vit"], wrong)
 
 
+@SLOW
 @pytest.mark.parametrize("name", ["vit", "mixer"])
 def test_measurements_of_data_of_unknown_static_size_are_those_of_arrays(models, name):
     images = images_of(32, 32)
@@ -116,6 +132,14 @@ def test_measurements_of_data_of_unknown_static_size_are_those_of_arrays(models,
     for call in (vit_tf.analysis.cka, vit_tf.analysis.receptive_field, vit_tf.analysis.skip_ratio):
         expected = call(models[name], sized)
         xr.testing.assert_allclose(call(models[name], of_unknown_size(images)), expected)
+
+
+@pytest.fixture
+def eager_steps():
+    """Steps of training as Python runs them, of which few are faster than their graphs are made."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 def test_train_refuses_them_before_it_writes(tmp_path):
@@ -127,15 +151,22 @@ def test_train_refuses_them_before_it_writes(tmp_path):
         with pytest.raises(ValueError, match=MESSAGE):
             vit_tf.train(small("vit"), recipe, *data, tmp_path / "run")
         assert not (tmp_path / "run").exists()
+
+
+@SLOW
+def test_train_takes_data_of_unknown_static_size_and_refuses_other_images(tmp_path):
+    labels, recipe = np.arange(8) % 3, vit_tf.Recipe(epochs=1)
+    right = tf.data.Dataset.from_tensor_slices((images_of(32, 32), labels)).batch(4)
     unknown = of_unknown_size(images_of(64, 64), labels)
     with pytest.raises(ValueError, match=r"Expected images of shape \(None, 32, 32, 3\)"):
-        vit_tf.train(small("vit"), recipe, unknown, right, tmp_path / "unknown", verbose=0)
+        vit_tf.train(small("vit"), recipe, unknown, right, tmp_path / "a", verbose=0)
     unknown = of_unknown_size(images_of(32, 32), labels)
     history = vit_tf.train(small("vit"), recipe, unknown, unknown, tmp_path / "b", verbose=0)
     assert np.isfinite(history["loss"]).all()
 
 
-def test_a_crop_of_the_recipe_counts(tmp_path):
+@SLOW
+def test_a_crop_of_the_recipe_counts(tmp_path, eager_steps):
     labels = np.arange(8) % 3
     wide = tf.data.Dataset.from_tensor_slices((images_of(40, 40), labels)).batch(4)
     right = tf.data.Dataset.from_tensor_slices((images_of(32, 32), labels)).batch(4)
@@ -155,7 +186,7 @@ def test_a_bit_takes_images_of_any_size_and_only_its_channels():
 def test_a_model_warns_once_of_pixels_that_it_does_not_expect(pixels, call):
     model, labels = small("vit"), np.arange(8) % 3
     vit_tf.Recipe(epochs=1).compile(model, 2)
-    model.jit_compile = False  # the images are looked at before the model is compiled
+    model.run_eagerly = True  # the images are looked at before the model is compiled
     images = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3)).astype("uint8")
     images = images if pixels == "uint8" else images.astype("float32")
     calls = {

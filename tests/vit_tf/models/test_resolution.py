@@ -11,6 +11,10 @@ from vit_tf import Preprocessing, TokenGrid, at_resolution
 from vit_tf.distribute.strategies import strategy
 from vit_tf.models.resolution import resample_positions, resample_relative_positions
 
+SLOW = pytest.mark.slow
+# One kind of each: learned positions, relative ones, tokens as many as weights, and none.
+QUICK = ("vit", "beit", "mixer", "bit")
+KINDS = [kind if kind in QUICK else pytest.param(kind, marks=SLOW) for kind in MODELS]
 # Whose tokens are fixed, or whose head is not replaced by one of other units alone.
 OTHER_HEADS = ("mixer", "google", "deit token", "clip embedding", "siglip embedding")
 
@@ -60,9 +64,16 @@ def test_positions_that_do_not_fit_are_refused():
         resample_positions(tokens, grid(4, 4), grid(8, 8), "cubic")
 
 
-@pytest.mark.parametrize("kind", MODELS)
+def small(kind, *shape, **options):
+    """A tiny model of one block, which all blocks are like."""
+    if not kind.startswith("bit"):
+        options["num_layers"] = 1
+    return tiny(kind, *shape, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_same_size_is_the_same_model(kind, rng):
-    model = tiny(kind, preprocessing={"size": (16, 24), "std": (0.2, 0.3, 0.4)})
+    model = small(kind, preprocessing={"size": (16, 24), "std": (0.2, 0.3, 0.4)})
     randomize(model)
     same = at_resolution(model)
     assert same is not model and same.get_config() == model.get_config()
@@ -72,14 +83,16 @@ def test_same_size_is_the_same_model(kind, rng):
     np.testing.assert_array_equal(model(images), same(images))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind not in OTHER_HEADS])
+@pytest.mark.parametrize(
+    "kind", [kind for kind, key in zip(KINDS, MODELS, strict=True) if key not in OTHER_HEADS]
+)
 def test_another_size_changes_the_positions_only(kind):
-    model = tiny(kind, preprocessing={"size": (16, 24), "interpolation": "bicubic"})
+    model = small(kind, preprocessing={"size": (16, 24), "interpolation": "bicubic"})
     randomize(model)
     larger = at_resolution(model, (32, 40), num_classes=4)
     assert type(larger) is type(model) and larger.image_shape == (32, 40, 3)
     assert larger.preprocessing == Preprocessing((32, 40), interpolation="bicubic")
-    expected = tiny(kind, (32, 40, 3)).get_config()
+    expected = small(kind, (32, 40, 3)).get_config()
     changes = {"num_classes": 4, "preprocessing": larger.preprocessing.to_config()}
     assert larger.get_config() == expected | changes | {"name": model.name}
     old, new = weights_of(model), weights_of(larger)

@@ -15,7 +15,7 @@ OPTIONS = {"vit": REMOVED, "gap": REMOVED, "google": REMOVED}
 OPTIONS |= {"dinov2": {}, "deit": {}, "deit token": {}, "deit3": {}}
 
 
-@pytest.fixture(params=OPTIONS)
+@pytest.fixture(scope="module", params=OPTIONS)
 def vit(request):
     model = tiny(request.param, **OPTIONS[request.param])
     oracles.randomize(model)
