@@ -10,6 +10,7 @@ import vit_tf
 from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET
 from vit_tf.models.resolution import resample_positions
 
+SLOW = pytest.mark.slow
 VALUES = {"mae": IMAGENET, "dino": IMAGENET, "moco": IMAGENET, "clip": CLIP}
 
 
@@ -59,7 +60,13 @@ def test_what_lies_around_an_encoder_changes_nothing(around, load):
         np.testing.assert_array_equal(weight, expected[name], err_msg=name)
 
 
-@pytest.mark.parametrize("family", FILES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        name if name in ("vit-pre_logits", "clip", "beit") else pytest.param(name, marks=SLOW)
+        for name in FILES
+    ],
+)
 def test_a_new_head_starts_at_zero(family, images, load):
     layout, options = FILES[family]
     tensors = layout()
@@ -101,7 +108,16 @@ def test_timm_representation_layer(images, load):
     assert "pre_logits" not in load(tensors, num_heads=HEADS, num_classes=3).taps
 
 
-@pytest.mark.parametrize("family", ["vit", "hybrid", "timm", "clip", "beit"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "vit",
+        pytest.param("hybrid", marks=SLOW),
+        "timm",
+        pytest.param("clip", marks=SLOW),
+        pytest.param("beit", marks=SLOW),
+    ],
+)
 def test_another_resolution_is_that_of_at_resolution(family, load):
     layout, options = FILES[family]
     tensors = layout()

@@ -20,6 +20,15 @@ ENCODERS += ("bit", "bit-bare", "mae", "metaclip2", "metaclip2-vision", "metacli
 ENCODERS += ("siglip", "siglip-whole")
 SIZED = [name for name in NAMES if name.startswith(("dino", "registers"))]
 MOST = 1e-5
+SLOW = pytest.mark.slow
+# One of each family of transformers'; the others are the same with other fields or heads.
+QUICK = ("vit", "deit-teacher", "registers-swiglu", "ijepa", "dinov3-gated", "clip", "beit", "bit")
+QUICK += ("mae", "siglip-whole")
+
+
+def slow_but(quick, names):
+    """The names as parameters, of which all others are slow."""
+    return [name if name in quick else pytest.param(name, marks=SLOW) for name in names]
 
 
 @pytest.fixture
@@ -39,8 +48,8 @@ def written(models, tmp_path):
     return written
 
 
-@pytest.mark.parametrize("name", [*NAMES, *ENCODERS])
-def test_every_block_is_that_of_transformers(name, models, written, record_property, tmp_path):
+@pytest.mark.parametrize("name", slow_but(QUICK, [*NAMES, *ENCODERS]))
+def test_every_block_is_that_of_transformers(name, models, written, record_property):
     size = 64 if name.startswith("bit") else 20
     reference, folder = written(name, size)
     model = vit_tf.load_pretrained(folder)
@@ -49,18 +58,25 @@ def test_every_block_is_that_of_transformers(name, models, written, record_prope
     assert sum(tap.endswith("/sum") for tap in errors) == (3 if name.startswith("bit") else 2)
     record_property("max relative error", max(errors.values()))
     assert max(errors.values()) < MOST, errors
-    model.save(tmp_path / "again.keras")
-    again = vit_tf.load_model(tmp_path / "again.keras")
-    assert again.preprocessing == model.preprocessing
-    np.testing.assert_array_equal(again(images), model(images))
-    reopened = arrays(again)
-    for weight, array in arrays(model).items():
-        np.testing.assert_array_equal(reopened[weight], array, err_msg=weight)
     # Two classes of one name are made different.
     names = ("crane (0)", "tabby, tabby cat", "crane (2)")
     assert model.class_names == (names if name in ("beit", "bit") else None)
     if name in NAMES:
         assert model.count_params() == expected_count(name, reference, model)
+
+
+@pytest.mark.parametrize("name", slow_but(("vit", "siglip"), [*NAMES, *ENCODERS]))
+def test_a_model_is_kept_by_a_keras_file_and_takes_a_new_head(name, written, tmp_path):
+    _, folder = written(name, 64 if name.startswith("bit") else 20)
+    model = vit_tf.load_pretrained(folder)
+    model.save(tmp_path / "again.keras")
+    again = vit_tf.load_model(tmp_path / "again.keras")
+    assert again.preprocessing == model.preprocessing
+    images = pictures(model.image_shape)
+    np.testing.assert_array_equal(again(images), model(images))
+    reopened = arrays(again)
+    for weight, array in arrays(model).items():
+        np.testing.assert_array_equal(reopened[weight], array, err_msg=weight)
     other = vit_tf.load_pretrained(folder, num_classes=7)
     for layer in (other.head, getattr(other, "distillation_head", None)):
         assert layer is None or not np.any(layer.kernel)
@@ -77,7 +93,7 @@ def expected_count(name, reference, model):
     return count + own
 
 
-@pytest.mark.parametrize("name", SIZED)
+@pytest.mark.parametrize("name", slow_but(("registers",), SIZED))
 def test_positions_at_another_size_are_those_of_transformers(name, models, written):
     """Antialiased where there are registers, as in the code of each release."""
     reference, folder = written(name)
@@ -107,7 +123,7 @@ def test_weights_are_those_after_rotation(name, models, written):
     assert len(attentions) == 2
 
 
-@pytest.mark.parametrize("name", ["dinov2", "registers"])
+@pytest.mark.parametrize("name", slow_but(("dinov2",), ["dinov2", "registers"]))
 def test_a_dinov2_opens_at_the_size_of_its_processor(name, models, written):
     """That of `facebook/dinov2-base` is 224, of weights for 518 pixels."""
     reference, folder = written(name)
@@ -120,6 +136,7 @@ def test_a_dinov2_opens_at_the_size_of_its_processor(name, models, written):
     assert vit_tf.load_pretrained(folder, image_shape=(20, 20)).image_shape == (20, 20, 3)
 
 
+@SLOW
 def test_a_plain_vit_at_another_size(models, written):
     reference, folder = written("vit")
     square = reference.config.image_size = [16, 24]
@@ -316,8 +333,8 @@ def test_tokens_and_images_of_dinov3(written):
         vit_tf.load_pretrained(folder)
 
 
-@pytest.mark.parametrize("name", ["beit", "beit-plain", "beit-shared"])
-@pytest.mark.parametrize("size", [(28, 28), (12, 12), (12, 28)])
+@pytest.mark.parametrize("name", slow_but(("beit-shared",), ["beit", "beit-plain", "beit-shared"]))
+@pytest.mark.parametrize("size", slow_but([(12, 28)], [(28, 28), (12, 12), (12, 28)]))
 def test_beit_at_another_size(name, size, models, written):
     reference, folder = written(name)
     model = vit_tf.load_pretrained(folder, image_shape=size)
@@ -325,6 +342,7 @@ def test_beit_at_another_size(name, size, models, written):
     assert_matches(model, models.taps(reference, images), images)
 
 
+@SLOW
 def test_bit_at_an_odd_size(models, written):
     reference, folder = written("bit", 64)
     model = vit_tf.load_pretrained(folder, image_shape=(45, 67))
@@ -332,7 +350,7 @@ def test_bit_at_an_odd_size(models, written):
     assert_matches(model, models.taps(reference, images), images)
 
 
-@pytest.mark.parametrize("name", ["clip", "metaclip2", "mae"])
+@pytest.mark.parametrize("name", slow_but(("clip",), ["clip", "metaclip2", "mae"]))
 def test_resampled_positions_are_those_of_transformers(name, models, written):
     import torch
 
@@ -387,6 +405,7 @@ def test_siglip_does_not_read_pixels_beyond_its_patches(written):
     assert model.count_params() == sum(p.numel() for p in reference.vision_model.parameters())
 
 
+@SLOW
 def test_positions_of_siglip_at_another_size(tmp_path):
     encoders = helper_or_skip("tower_models", "transformers")
     reference = encoders.siglip(patch_size=4, image_size=20)

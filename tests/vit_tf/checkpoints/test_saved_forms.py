@@ -18,11 +18,12 @@ def tensors():
     return layouts.timm_vit()
 
 
-@pytest.fixture
-def logits(tensors, tmp_path):
-    """Function of a file to its model's logits, compared with those of a plain file's."""
+@pytest.fixture(scope="module")
+def logits(tmp_path_factory):
+    """Function of a file of `tensors`: whether its model's logits are those of a plain file."""
     images = np.random.default_rng(1).uniform(-1, 1, (2, SIZE, SIZE, 3)).astype("float32")
-    expected = vit_tf.load_pretrained(write(tensors, tmp_path), num_heads=HEADS)(images)
+    plain = write(layouts.timm_vit(), tmp_path_factory.mktemp("plain"))
+    expected = vit_tf.load_pretrained(plain, num_heads=HEADS)(images)
 
     def same(path):
         actual = vit_tf.load_pretrained(path, num_heads=HEADS)(images)
@@ -170,7 +171,13 @@ BARE = {
 }
 
 
-@pytest.mark.parametrize("name", BARE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if "large" in name or "huge" in name else ())
+        for name in BARE
+    ],
+)
 def test_files_of_patches_alone_require_what_an_architecture_carries(name):
     """Two have the tensors of a third with the other form of GELU, or with other heads."""
     torch = torch_or_skip()

@@ -13,6 +13,7 @@ from vit_tf.checkpoints.released import CHECKPOINTS, timm_activation
 from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET
 
 MOST = 1e-5
+SLOW = pytest.mark.slow
 GELU, QUICK = {"activation": "gelu"}, {"activation": "quick_gelu"}
 TOKEN, MEAN = {"global_pool": "token"}, {"global_pool": "avg"}
 GAP = {"pooling": "gap"}
@@ -54,9 +55,17 @@ def written(models, tmp_path):
     return written
 
 
+def files_and_sizes():
+    """Each file at its own size and at another; slow but for one of each of timm's classes."""
+    quick = {("clip", False), ("mae-tuned", True), ("dinov3-plus", False)}
+    for name in FILES:
+        for size in (None, (12, 24)):
+            marks = () if (name, size is not None) in quick else SLOW
+            yield pytest.param(name, size, marks=marks, id=f"{name}-{size and 'oblong'}")
+
+
 # No file here has as many positions as the other size has tokens, which would be ambiguous.
-@pytest.mark.parametrize("size", [None, (12, 24)], ids=["own size", "oblong"])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(("name", "size"), files_and_sizes())
 def test_every_block_is_timms(name, size, models, written, tmp_path):
     """At the size of the file, and at another, to which timm resamples positions."""
     kind, fields, options = FILES[name]
@@ -155,7 +164,7 @@ AUTHORS = {"reg_token": "storage_tokens", "gamma_1": "ls1.gamma", "gamma_2": "ls
 AUTHORS |= {"fc1_g": "w1", "fc1_x": "w2"}
 
 
-@pytest.mark.parametrize("name", ["dinov3-qkvb", "dinov3-plus"])
+@pytest.mark.parametrize("name", ["dinov3-qkvb", pytest.param("dinov3-plus", marks=SLOW)])
 def test_dinov3_in_the_names_of_its_authors(name, models, tmp_path):
     reference = models.make(name)
     tensors = as_authors(arrays_of(reference))
@@ -186,8 +195,15 @@ def under(prefix, tensors):
     return {f"{prefix}{name}": x for name, x in tensors.items()}
 
 
-@pytest.mark.parametrize("version", ["DINOv2", "DINOv3"])
-@pytest.mark.parametrize("container", ["teacher", "model"])
+@pytest.mark.parametrize(
+    ("version", "container"),
+    [
+        ("DINOv2", "teacher"),
+        ("DINOv3", "model"),
+        pytest.param("DINOv2", "model", marks=SLOW),
+        pytest.param("DINOv3", "teacher", marks=SLOW),
+    ],
+)
 def test_a_training_of_dino_opens_as_the_encoder_of_its_teacher(
     version, container, models, tmp_path
 ):
@@ -222,8 +238,15 @@ def test_a_training_of_dino_opens_as_the_encoder_of_its_teacher(
 GATED = {"mlp.fc1": "mlp.w12", "mlp.fc2": "mlp.w3", "reg_token": "register_tokens"}
 
 
-@pytest.mark.parametrize("registers", [0, 4])
-@pytest.mark.parametrize("size", ["small", "giant"])
+@pytest.mark.parametrize(
+    ("size", "registers"),
+    [
+        pytest.param("small", 0, marks=SLOW),
+        ("giant", 4),
+        pytest.param("small", 4, marks=SLOW),
+        pytest.param("giant", 0, marks=SLOW),
+    ],
+)
 def test_dinov2_in_the_names_of_its_authors(size, registers, models, tmp_path):
     """The MLP of the giant is gated; files without registers have their own resampling."""
     fields = models.SIZES | {"num_classes": 0} | ({"reg_tokens": registers} if registers else {})
@@ -372,7 +395,15 @@ def encoders():
     return helper_or_skip("tower_models", "transformers")
 
 
-@pytest.mark.parametrize("names", ["timm", "open_clip", "big_vision", "big_vision-stacked"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        "timm",
+        pytest.param("open_clip", marks=SLOW),
+        "big_vision",
+        pytest.param("big_vision-stacked", marks=SLOW),
+    ],
+)
 def test_every_block_of_siglip_is_timms(names, encoders, tmp_path):
     reference, path, options = siglip_file(names, encoders, tmp_path)
     model = vit_tf.load_pretrained(path, image_shape=(20, 20), **options)
@@ -388,6 +419,7 @@ def test_every_block_of_siglip_is_timms(names, encoders, tmp_path):
     assert model.count_params() == sum(p.numel() for p in reference.parameters())
 
 
+@SLOW
 def test_siglip_of_oblong_images_at_another_size_and_with_another_head(encoders, tmp_path):
     """Bicubic and antialiased, as timm resamples positions."""
     path, options = tmp_path / "model.safetensors", {"num_heads": 3}
