@@ -23,10 +23,16 @@ def package_of(path):
 
 
 @functools.cache
+def nodes_of(path):
+    """All nodes of the syntax tree of a file."""
+    return tuple(ast.walk(ast.parse(path.read_text("utf-8"))))
+
+
+@functools.cache
 def imports_of(path):
     """The modules of this package that a file imports: tuples of parts below `vit_tf`."""
     actual = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             actual |= {tuple(name.name.split(".")) for name in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -38,6 +44,7 @@ def imports_of(path):
     return {parts[1:] for parts in actual if parts[0] == "vit_tf"}
 
 
+@functools.cache
 def module_of(parts):
     """The file of a module, or of the package that a name is imported from; None for neither."""
     folder = ROOT / "analysis" if parts[:1] == ("analysis",) else ROOT / "vit_tf"
@@ -51,6 +58,7 @@ def module_of(parts):
     return None
 
 
+@functools.cache
 def arrows_between_modules():
     """dict from each file to the files that it imports, in functions too."""
     return {
@@ -116,16 +124,15 @@ def test_every_folder_of_the_package_is_installed():
 
 def unannotated(path):
     """The functions of a file of which an argument or the result has no type."""
-    tree = ast.parse(path.read_text("utf-8"))
     methods = {
         function
-        for owner in ast.walk(tree)
+        for owner in nodes_of(path)
         if isinstance(owner, ast.ClassDef)
         for function in owner.body
         if isinstance(function, ast.FunctionDef)
         and not any(ast.unparse(x) == "staticmethod" for x in function.decorator_list)
     }
-    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+    for function in (node for node in nodes_of(path) if isinstance(node, ast.FunctionDef)):
         own = function.args
         arguments = [*own.posonlyargs, *own.args][function in methods :]
         arguments += [*own.kwonlyargs, *filter(None, (own.vararg, own.kwarg))]

@@ -29,6 +29,7 @@ def run(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_card_and_file_are_of_the_run(run, tmp_path, monkeypatch, capsys):
     line = [str(run), "--name", "vit-digits", "--trained", "a moment", "--out", str(tmp_path)]
     assert release.main(line) == 0
@@ -71,6 +72,7 @@ def test_a_card_contains_no_path_of_the_machine():
     assert stored == "vit-tf train --data photos --flip --out runs/vit-photos"
 
 
+@pytest.mark.slow
 def test_mistakes_take_one_line(run, tmp_path, capsys):
     unfinished = tmp_path / "unfinished"
     shutil.copytree(run, unfinished)

@@ -64,6 +64,7 @@ def test_ratios_are_of_runs_in_the_same_turn():
     np.testing.assert_allclose(harness.ratio(timed, Ratio((), 1, "peak"))[1], 8)
 
 
+@pytest.mark.slow
 def test_growth_of_memory_is_what_is_kept():
     """Of 8 MB that are kept of each batch, and of none."""
 
@@ -106,6 +107,7 @@ def test_rows_of_the_table():
     assert "not measured: ImportError: no gone" in row
 
 
+@pytest.mark.slow
 def test_growth_is_measured_apart_and_drawn(tmp_path, monkeypatch, capsys):
     points = {what: [(n, n / 10, 1.0) for n in sizes] for what, sizes in growth.SIZES.items()}
     monkeypatch.setattr(growth, "measure", lambda progress: points)

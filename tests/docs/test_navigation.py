@@ -86,6 +86,7 @@ def test_index_and_gallery_are_up_to_date(page):
     assert hook["fill"](text) == text, "run: python docs/navigation.py"
 
 
+@pytest.mark.slow
 def test_api_pages_begin_with_a_sentence_for_each_name():
     hook = runpy.run_path(str(ROOT / "docs/navigation.py"))
     for page in (ROOT / "docs/api").glob("*.md"):

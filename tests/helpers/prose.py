@@ -1,5 +1,6 @@
 """The prose of Markdown files, notebooks, sources and templates, without what is code."""
 
+import functools
 import io
 import json
 import re
@@ -78,6 +79,7 @@ def prose_of_template(text: str) -> str:
     return "".join(kept)
 
 
+@functools.cache
 def prose_of(path: Path) -> str:
     """The prose of a file: of Markdown, of a notebook's Markdown cells, of a source, a template."""
     text = path.read_text("utf-8")

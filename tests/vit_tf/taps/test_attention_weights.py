@@ -42,7 +42,10 @@ def checked(model, images):
     return contradictions(model, submodel(model, *needed)(images), list(messages))
 
 
-@pytest.mark.parametrize(("causal", "strange"), [(False, []), (True, ["block1/attention"])])
+@pytest.mark.parametrize(
+    ("causal", "strange"),
+    [pytest.param(False, [], marks=pytest.mark.slow), (True, ["block1/attention"])],
+)
 def test_a_layer_that_masks_is_found_out(causal, strange, rng):
     images = rng.normal(size=(2, 4, 4, 3)).astype("float32")
     assert checked(model_of(causal), images) == strange
@@ -83,6 +86,7 @@ def test_a_submodel_has_them_on_request(rng, tmp_path):
         submodel(model, "block/weights")
 
 
+@pytest.mark.slow
 def test_a_layer_may_be_called_weights(rng):
     """A path contains the name of the tap, and an own layer has it as its name."""
     images = x = keras.Input((6, 3))
@@ -101,6 +105,7 @@ def test_a_layer_may_be_called_weights(rng):
     np.testing.assert_allclose(actual[names[1]], weights, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_those_of_keras_hub(rng):
     keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12, "patch_size": 4}

@@ -1,5 +1,7 @@
 """Interventions beside the same models with other weights, other runs and runs one by one."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from vit_tf.taps.attention_weights import attention_layers
 from vit_tf.taps.edits import run_interventions
 
 HEADS = 2
+SLOW = pytest.mark.slow
 
 
 def filled(model, seed=0):
@@ -22,10 +25,13 @@ def filled(model, seed=0):
     return model
 
 
+# One of each serves all tests, none of which leaves other weights.
+@functools.cache
 def our_vit():
     return filled(tiny("vit", (16, 16, 3), registers=1))
 
 
+@functools.cache
 def of_keras_hub():
     pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     from keras_hub.models import ViTBackbone
@@ -56,6 +62,7 @@ class OwnModel(keras.Model):
         return self.scores(self.pool(x))
 
 
+@functools.cache
 def of_a_user():
     model = OwnModel()
     model(np.zeros((1, 16, 16, 3), "float32"))
@@ -75,13 +82,15 @@ def heads_of(model):
     return f"{path}/value", layers[path].output_dense.kernel
 
 
-OTHERS = (our_vit, of_keras_hub, of_a_user)
+OTHERS = (our_vit, *(pytest.param(make, marks=SLOW) for make in (of_keras_hub, of_a_user)))
 PARTS = {"distillation": "heads", "layer_scale": 0.5, "activation": "swiglu"}
 KINDS = {"hybrid": PARTS | {"stem_units": (1,), "patch_size": 2}, "bit small": {"units": (2,)}}
 KINDS |= {"mixer": {}, "beit": {}, "clip": {}, "siglip": {}}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [n if n in ("mixer", "clip") else pytest.param(n, marks=SLOW) for n in KINDS]
+)
 def test_an_edit_at_any_tap_changes_what_follows_and_nothing_before(name, rng):
     layers = {} if name == "bit small" else {"num_layers": 1}
     model, images = filled(tiny(name, (16, 16, 3), **KINDS[name], **layers)), batch(size=2)
@@ -98,7 +107,7 @@ def test_an_edit_at_any_tap_changes_what_follows_and_nothing_before(name, rng):
         assert np.abs(actual["logits"] - plain["logits"]).max() > 1e-4, tap
 
 
-@pytest.mark.parametrize("make", OTHERS)
+@pytest.mark.parametrize("make", [our_vit, pytest.param(of_keras_hub, marks=SLOW), of_a_user])
 def test_a_head_set_to_zero_is_one_with_weights_of_zero(make):
     model, images = make(), batch()
     tap, kernel = heads_of(model)
@@ -110,9 +119,12 @@ def test_a_head_set_to_zero_is_one_with_weights_of_zero(make):
     by_head = values.reshape(HEADS, -1, values.shape[-1]).copy()
     by_head[1] = 0
     kernel.assign(by_head.reshape(values.shape))
-    np.testing.assert_allclose(actual, model(images), rtol=1e-6, atol=1e-6)
+    expected = model(images)
     graph = tf.function(lambda x: model(x), autograph=False)  # it fuses and rounds alike
-    np.testing.assert_allclose(compiled, graph(tf.constant(images)), rtol=1e-6, atol=1e-6)
+    expected_compiled = graph(tf.constant(images))
+    kernel.assign(values)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(compiled, expected_compiled, rtol=1e-6, atol=1e-6)
     assert np.abs(actual - intact).max() > 1e-3
 
 
@@ -149,11 +161,12 @@ def test_values_of_another_run_make_the_other_run(make):
     assert np.abs(actual - model(images)).max() > 1e-3
 
 
-@pytest.mark.parametrize("make", OTHERS)
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [our_vit, of_keras_hub, of_a_user])
 def test_replicas_run_with_edits(make):
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
-        model = make()
+        model = make.__wrapped__()
     tap, _ = heads_of(model)
     features = intervene(model, {tap: edits.head(0, edits.zero)})
     (name,) = features.taps
@@ -168,7 +181,14 @@ def test_replicas_run_with_edits(make):
     assert np.abs(actual - model(images)).max() > 1e-4
 
 
-@pytest.mark.parametrize(("make", "max_runs"), [(our_vit, 128), (our_vit, 2), (of_keras_hub, 128)])
+@pytest.mark.parametrize(
+    ("make", "max_runs"),
+    [
+        (our_vit, 128),
+        pytest.param(our_vit, 2, marks=SLOW),
+        pytest.param(of_keras_hub, 128, marks=SLOW),
+    ],
+)
 def test_many_runs_at_once_are_those_one_by_one(make, max_runs):
     model, images = make(), batch()
     tap_names = submodel(model, "*").taps

@@ -80,7 +80,13 @@ def sequential(augments):
     return keras.Sequential([keras.Input((8, 8, 3)), *stack])
 
 
-@pytest.fixture(scope="module", params=[functional, sequential, Subclassed])
+@pytest.fixture(
+    scope="module",
+    params=[
+        functional,
+        *(pytest.param(make, marks=pytest.mark.slow) for make in (sequential, Subclassed)),
+    ],
+)
 def twins(request):
     """A model that augments, and one of the same weights without augmentation."""
     pair = [request.param(augments) for augments in (True, False)]

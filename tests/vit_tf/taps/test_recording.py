@@ -67,6 +67,7 @@ def values_of(model, count=4):
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "float64"])
 def test_a_model_keeps_its_policy_whatever_the_global_one_is(policy, chain):
     expected = values_of(chain)
@@ -89,6 +90,7 @@ def built_again(model):
     return model
 
 
+@pytest.mark.slow
 def test_threads_that_measure_one_model_do_not_disturb_each_other(chain):
     expected, output = values_of(chain), np.asarray(chain(IMAGES))
     built_again(chain)
@@ -210,6 +212,7 @@ def test_compiled_calls_that_depend_on_values():
     np.testing.assert_allclose(taps["conv1"], model.convs[1](1e3 - first), rtol=1e-5, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_compiled_call_of_an_instance():
     model = built(Branching)
     expected = vit_tf.submodel(model, "conv*")(IMAGES)

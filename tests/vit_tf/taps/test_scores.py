@@ -210,6 +210,7 @@ def test_an_edit_before_the_activation_changes_the_probabilities():
     np.testing.assert_allclose(edited(IMAGES)["inside/head"], softmax(2 * z), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["int8", "float8"])
 def test_quantized_models_keep_their_layers_and_scores(mode):
     model = functional(

@@ -21,6 +21,7 @@ def mean_distances(weights):
     return (np.asarray(weights, np.float64) * DISTANCES).sum(-1).mean((0, 2))
 
 
+@pytest.mark.slow
 def test_each_call_of_a_shared_keras_block_is_measured():
     tokens = keras.Input((4, 8))
     normed = layers.LayerNormalization()(tokens)

@@ -334,6 +334,10 @@ def test_the_patterns_of_the_guide_fit_what_it_says():
 def test_without_patterns_the_representations(vit):
     blocks = [tap for tap in vit.taps if tap.endswith("mlp/sum")]
     assert vit_tf.submodel(vit).taps == ("embedding", *blocks, "norm")
+
+
+@pytest.mark.slow
+def test_without_patterns_the_units_of_a_resnet():
     resnet = keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=2)
     counts = {2: 3, 3: 4, 4: 6, 5: 3}
     units = [f"conv{s}_block{u}_out" for s, count in counts.items() for u in range(1, count + 1)]

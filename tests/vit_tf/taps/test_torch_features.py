@@ -269,6 +269,7 @@ def test_residual_sites_add_up(vit):
     assert analysis.skip_ratio(features, IMAGES)["norm_ratio"].shape == (6, 13)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 def test_traced_modules(vit):
     traced = torch.jit.trace(vit.eval(), as_torch(IMAGES))
@@ -328,13 +329,19 @@ def test_gradients_are_those_of_autograd(vit):
         assert np.abs(results["blocks.0/attention/weights"]).max() > 0
 
 
-@pytest.mark.parametrize("activation", [nn.Softmax(-1), nn.Sigmoid(), nn.LogSoftmax(-1)])
-@pytest.mark.parametrize("classes", [1, 4])
-def test_scores_are_those_before_probabilities(activation, classes):
+@pytest.mark.parametrize(
+    ("classes", "activation"),
+    [
+        (4, nn.Softmax(-1)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((1, nn.Sigmoid()), (4, nn.Sigmoid()), (4, nn.LogSoftmax(-1)))
+        ),
+    ],
+)
+def test_scores_are_those_before_probabilities(classes, activation):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(560, classes), activation)
-    if classes == 1 and not isinstance(activation, nn.Sigmoid):
-        pytest.skip("one probability is that of a sigmoid")
     values = vit_tf.torch_features(net, "2", "logits")(IMAGES)
     expected = np.pad(values["2"], ((0, 0), (1, 0))) if classes == 1 else values["2"]
     np.testing.assert_array_equal(values["logits"], expected)
@@ -345,6 +352,7 @@ def test_scores_are_those_before_probabilities(activation, classes):
     np.testing.assert_allclose(gradients.values[:, 0], by_hand, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_submodels_and_interventions_of_a_module(vit):
     """An edit by hooks, by hand and by `intervene`; later edits see what earlier ones changed."""
     features = vit_tf.submodel(vit, "block*/mlp/sum", "logits")
@@ -365,6 +373,7 @@ def test_submodels_and_interventions_of_a_module(vit):
         vit_tf.intervene(vit, {"blocks.1": lambda x: x[:, :1]})(tf.constant(IMAGES))
 
 
+@pytest.mark.slow
 def test_a_head_of_another_size_is_traced_again():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 10 * 14, 7)).eval()
     first = vit_tf.torch_features(model, "2")(IMAGES)["2"]

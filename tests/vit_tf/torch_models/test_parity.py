@@ -23,7 +23,10 @@ def parity():
     return helper_or_skip("torch_parity", "torch")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n.endswith("ResNet") else n for n in NAMES],
+)
 def test_layers_weights_and_gradients_are_those_of_hooks_by_hand(name, parity, record_property):
     if name.startswith("torchvision") and importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")

@@ -11,6 +11,7 @@ from vit_tf.training.evaluation import majority_accuracy, top_k_accuracy
 
 pytestmark = pytest.mark.usefixtures("without_xla")
 
+SLOW = pytest.mark.slow
 RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(-1, 1, (40, 4, 4, 1)).astype("float32")
 LABELS = RNG.integers(3, size=40).astype("int32")
@@ -71,7 +72,9 @@ def test_batches_for_replicas_have_the_loss_of_one_device():
     np.testing.assert_allclose(weights, [*expected, [0, 0, 0]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("weights", [(), (WEIGHTS,)], ids=["plain", "weighted"])
+@pytest.mark.parametrize(
+    "weights", [pytest.param((), id="plain"), pytest.param((WEIGHTS,), id="weighted", marks=SLOW)]
+)
 def test_arrays_give_what_data_sets_give(tmp_path, weights):
     arrays = (IMAGES[:32], LABELS[:32], *(w[:32] for w in weights))
     _, expected = train(tmp_path / "a", batches(*arrays), batches(IMAGES, LABELS))
@@ -80,6 +83,7 @@ def test_arrays_give_what_data_sets_give(tmp_path, weights):
         np.testing.assert_allclose(found[name], values, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_arrays_are_shuffled_by_the_seed_of_the_recipe(tmp_path):
     def run(name, seed):
         recipe = vit_tf.Recipe(epochs=2, learning_rate=0.1, seed=seed)
@@ -89,7 +93,7 @@ def test_arrays_are_shuffled_by_the_seed_of_the_recipe(tmp_path):
     assert run("b", 0) == first and run("c", 1) != first
 
 
-@pytest.mark.parametrize("ema", [None, 0.5])
+@pytest.mark.parametrize("ema", [None, pytest.param(0.5, marks=SLOW)])
 def test_without_a_validation_the_last_model_is_kept_and_runs_resume(tmp_path, monkeypatch, ema):
     recipe = vit_tf.Recipe(epochs=3, learning_rate=0.01, warmup_epochs=0, ema=ema)
     data = batches(IMAGES, LABELS, size=8)
@@ -123,26 +127,36 @@ def test_other_data_are_refused_in_one_line(tmp_path, data, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_pixels_are_refused_where_the_model_declares_another_range(tmp_path):
-    pixels = RNG.integers(0, 256, (8, 4, 4, 3)).astype("uint8")
-    for images, received in ((pixels, "uint8"), (pixels.astype("float32"), "values from 0 to 255")):
-        images[0, 0, 0, :2] = 0, 255
-        good = batches(images / np.float32(127.5) - 1, LABELS[:8])
-        for data in ((batches(images, LABELS[:8]), good), (good, batches(images, LABELS[:8]))):
-            model = vit_tf.ViT((4, 4, 3), **SIZES, num_classes=3)
-            with pytest.raises(ValueError, match=rf"in \[-1, 1\].*Received: {received}"):
-                train(tmp_path / "run", *data, model=model)
+PIXELS = RNG.integers(0, 256, (8, 4, 4, 3)).astype("uint8")
+PIXELS[0, 0, 0, :2] = 0, 255
+
+
+@pytest.mark.parametrize(
+    ("dtype", "received"),
+    [("uint8", "uint8"), pytest.param("float32", "values from 0 to 255", marks=SLOW)],
+)
+def test_pixels_are_refused_where_the_model_declares_another_range(tmp_path, dtype, received):
+    images = PIXELS.astype(dtype)
+    good = batches(images / np.float32(127.5) - 1, LABELS[:8])
+    for data in ((batches(images, LABELS[:8]), good), (good, batches(images, LABELS[:8]))):
+        model = vit_tf.ViT((4, 4, 3), **SIZES, num_classes=3)
+        with pytest.raises(ValueError, match=rf"in \[-1, 1\].*Received: {received}"):
+            train(tmp_path / "run", *data, model=model)
+
+
+@pytest.mark.slow
+def test_pixels_train_a_model_that_declares_their_range_or_none(tmp_path):
     own = vit_tf.Preprocessing.from_range((4, 4), 0, 255)
     model = vit_tf.ViT((4, 4, 3), **SIZES, num_classes=3, preprocessing=own)
-    train(tmp_path / "own", (pixels, LABELS[:8]), None, model=model)
+    train(tmp_path / "own", (PIXELS, LABELS[:8]), None, model=model)
     foreign = keras.Sequential(
         [keras.Input((4, 4, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten()]
     )
     foreign.add(keras.layers.Dense(3))
-    train(tmp_path / "foreign", (pixels, LABELS[:8]), None, model=foreign)
+    train(tmp_path / "foreign", (PIXELS, LABELS[:8]), None, model=foreign)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("value", [np.nan, pytest.param(np.inf, marks=SLOW)])
 def test_an_image_that_is_not_finite_is_named(tmp_path, value):
     images = IMAGES.copy()
     images[21, 1, 2] = value
@@ -218,6 +232,7 @@ def subclassed(with_features=False):
     return model
 
 
+@pytest.mark.slow
 def test_a_subclassed_model_trains_as_the_functional_one(tmp_path):
     functional, expected = train(tmp_path / "functional", (IMAGES, LABELS), (IMAGES, LABELS))
     model, history = train(
@@ -240,8 +255,8 @@ def test_a_subclassed_model_trains_as_the_functional_one(tmp_path):
     ("labels", "word"),
     [
         (LABELS + 1, "numbered from 1, use labels - 1"),
-        (LABELS - 1, "-1"),
-        (LABELS.astype("int64") + 2**32, "4294967"),
+        pytest.param(LABELS - 1, "-1", marks=SLOW),
+        pytest.param(LABELS.astype("int64") + 2**32, "4294967", marks=SLOW),
         (LABELS.astype("float32"), "float32"),
         (LABELS[:, None], r"\(None, 1\)"),
         (LABELS > 0, "bool"),

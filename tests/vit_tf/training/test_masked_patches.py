@@ -93,7 +93,7 @@ def test_embeddings_are_kept_replaced_or_masked_before_positions(rng):
     np.testing.assert_allclose(found[0, 3], plain[0, 6] + positions[3], atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "gap"])
+@pytest.mark.parametrize("pooling", ["cls", pytest.param("gap", marks=pytest.mark.slow)])
 def test_logits_and_loss_are_those_of_numpy(rng, pooling):
     model = make_model(pooling=pooling)
     images, sources, places = make_inputs(rng)
@@ -133,7 +133,13 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=name, marks=[pytest.mark.slow] if name == "stem" else [])
+        for name, kind in KINDS.items()
+    ],
+)
 def test_nothing_corrupted_is_the_plain_model(rng, kind):
     vit = ViT(**OBLONG | kind)
     model = MaskedPatchPrediction(vit)
@@ -192,6 +198,7 @@ def masks(dataset):
     return np.concatenate([inputs[1] for inputs, _ in dataset.as_numpy_iterator()])
 
 
+@pytest.mark.slow
 def test_draws_follow_the_seed_and_the_epoch():
     images, grid = halves()
     keras.utils.set_random_seed(1)

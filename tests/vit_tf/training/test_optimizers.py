@@ -190,7 +190,9 @@ def test_what_comes_before_the_blocks_has_the_lowest_rate(part):
     assert list(layer_factors(paths, 0.5).values()) == [0.125, 0.25, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize(
+    "name", ["adamw", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sgd", "muon"))]
+)
 def test_gradients_of_several_batches_are_those_of_a_larger_one(name):
     """Weights and their average, with warm-up, schedule, decay and clipping in updates."""
     rng = np.random.default_rng(0)

@@ -189,6 +189,7 @@ def test_stochastic_depth_drops_whole_branches_and_keeps_their_mean():
     np.testing.assert_allclose(branch[~dropped], 2 * full[~dropped], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_image_is_repeated_with_another_crop():
     (train,) = vit_tf.data.load(
         *("digits",),
