@@ -109,8 +109,10 @@ def _features_of_model(
     model: keras.Model, kind: str, patterns: Sequence[str], block: str, detail: Detail
 ) -> TapModel:
     """The features of a whole Keras model, as `features_of` describes them."""
-    described, what = describe_taps(model), KINDS[kind]
-    found = find_scores(model) if what.with_scores else None
+    what = KINDS[kind]
+    # Measurements of other kinds of layers are made of the same trace of the model.
+    described = keep(model, ("taps",), lambda: describe_taps(model))
+    found = keep(model, ("scores",), lambda: find_scores(model)) if what.with_scores else None
     scores = [found.tap] if found and found.tap else []
     if found and not scores and kind == "scores":
         scores = [tap for tap in found.vectors.values() if tap]

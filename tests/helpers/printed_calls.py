@@ -25,13 +25,14 @@ from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.taps.submodels import describe_taps
 
 
-def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=None, seed=0):
+def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=None, copies=2):
     """Runs the code of every figure of some models; dict from figure to what differs, or "".
 
     Of each model all figures are measured in one analysis, with random images of its size, labels
-    of `num_classes` classes, and `optional` annotated ones.
+    of `num_classes` classes, and `optional` annotated ones. The `copies` of each model without
+    training are measured too, as a report does, and compared with nothing.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     size = next(expected(model).size for model in models.values())
     pixels = rng.integers(0, 256, (count, *size, 3)).astype(np.uint8)
     labels = np.arange(count) % num_classes
@@ -47,7 +48,7 @@ def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=Non
     plain, optional = Preprocessing(size), optional or {}
     data = make_data(as_images(images, plain), as_images(train, plain), None, optional)
     names = [str(number) for number in range(num_classes)]
-    studied, _, _ = prepare_models(loaded, data, folder, names)
+    studied, _, _ = prepare_models(loaded, data, folder, names, copies=copies)
     pictures, _ = plan(lookup_figures(numbers), studied, data)
     wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
     results, problems = measure_all(wanted, data, folder / "results")
@@ -72,6 +73,7 @@ def compare_layers(model, folder, *, num_classes=5, optional=()):
     studied, _, _ = prepare_models([loaded], data, folder)
     studied = [replace(each, accuracy=(0.5, 8)) for each in studied]
     pictures, _ = plan(lookup_figures(()), studied, data)
+    scores = describe_taps(model).graph.scores
     unequal, count = {}, 0
     for group in by_figure(pictures):
         measured = [
@@ -87,7 +89,7 @@ def compare_layers(model, folder, *, num_classes=5, optional=()):
             for each in with_inputs(measured).values()
             if isinstance(each, SharedPass)
         ]
-        read = layers_read(example_code(group, {}, ""), {"m": model})
+        read = layers_read(example_code(group, {}, ""), {"m": model}, scores)
         if not shared or not read:
             continue
         count += 1
@@ -98,8 +100,8 @@ def compare_layers(model, folder, *, num_classes=5, optional=()):
     return unequal, count
 
 
-def layers_read(code, models):
-    """The layers that each measurement in some code reads, without the scores of classes."""
+def layers_read(code, models, scores):
+    """The layers that each measurement in some code reads, without the tap of class `scores`."""
     read = []
 
     def stand_in(function):
@@ -109,7 +111,6 @@ def layers_read(code, models):
                 read.append(set(model.features.taps))
                 return mock.MagicMock()
             features = features_of(model, function.kind, layers, detail=detail)
-            scores = describe_taps(model).graph.scores
             read.append({tap for tap in features.taps if tap != scores})
             return mock.MagicMock()
 

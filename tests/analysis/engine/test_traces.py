@@ -15,15 +15,17 @@ from tiny_models import tiny_vit
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.engine import stream, traces
+from vit_tf.analysis.engine import features as engine_features, stream, traces
+from vit_tf.taps.submodels import ModelTaps, describe_taps
 
+SLOW = pytest.mark.slow
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32")
 LABELS = np.arange(8) % 3
 
 
 @pytest.fixture(scope="module")
 def vit() -> keras.Model:
-    return tiny_vit()
+    return tiny_vit(1)
 
 
 @pytest.fixture
@@ -41,14 +43,14 @@ def traced(monkeypatch) -> list[str]:
 
 def field_of(model: keras.Model, images: np.ndarray, seed: int = 0) -> xr.DataArray:
     """The receptive field of one layer, whose gradient is cheaper to trace than that of all."""
-    return analysis.receptive_field(model, images, 2, layers="block01/mlp/sum", seed=seed)
+    return analysis.receptive_field(model, images, 2, layers="block00/mlp/sum", seed=seed)
 
 
 CALLS = {
     "cka": lambda m: analysis.cka(m, IMAGES).cka,
     "cka of two": lambda m: analysis.cka(m, IMAGES, m).cka,
     "distance": lambda m: analysis.attention_distance(m, IMAGES),
-    "chosen layers": lambda m: analysis.skip_ratio(m, IMAGES, layers="block01/*").norm_ratio,
+    "chosen layers": lambda m: analysis.skip_ratio(m, IMAGES, layers="block00/*").norm_ratio,
     "field": lambda m: field_of(m, IMAGES),
     "gradients": lambda m: analysis.input_gradients(m, IMAGES, classes=[1], samples=2),
     "rollout": lambda m: analysis.attention_rollout(m, IMAGES),
@@ -58,7 +60,13 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+# What takes longest to trace.
+LONG_CALLS = ("field", "gradients", "heads")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=SLOW if name in LONG_CALLS else ()) for name in CALLS]
+)
 def test_a_second_call_traces_nothing_and_gives_the_same(name, vit, traced):
     first = CALLS[name](vit)
     assert any("step" in graph for graph in traced)
@@ -82,13 +90,17 @@ def test_a_call_compares_the_layers_of_a_model_once(vit, monkeypatch):
 
 
 def test_other_arguments_images_and_weights_give_their_own_result():
-    vit, other = tiny_vit(), tiny_vit()
-    fresh = CALLS["field"](other)
-    first = CALLS["field"](vit)
-    assert not np.allclose(first, field_of(vit, IMAGES, seed=1))
-    assert not np.allclose(first, field_of(vit, IMAGES[::-1] ** 3))
-    vit.set_weights(other.get_weights())
-    np.testing.assert_allclose(CALLS["field"](vit), fresh, rtol=1e-5, atol=1e-9)
+    cnn, other = make_cnn(), make_cnn()
+
+    def field(model: keras.Model, images: np.ndarray = IMAGES, seed: int = 0) -> xr.DataArray:
+        return analysis.receptive_field(model, images, 2, layers="last", seed=seed)
+
+    fresh = field(other)
+    first = field(cnn)
+    assert not np.allclose(first, field(cnn, seed=1))
+    assert not np.allclose(first, field(cnn, IMAGES[::-1] ** 3))
+    cnn.set_weights(other.get_weights())
+    np.testing.assert_allclose(field(cnn), fresh, rtol=1e-5, atol=1e-9)
 
 
 # Calls whose graphs are fed with what earlier passes made of the images x.
@@ -104,12 +116,21 @@ FED_CALLS = {
 TRUTH = {"easy": np.array([2, 5]), "hard": np.array([3]), "junk": np.arange(0)}
 
 
-@pytest.mark.parametrize("name", FED_CALLS)
-def test_a_graph_that_is_fed_serves_other_values(name, traced):
+@pytest.fixture(scope="module")
+def twins() -> list[keras.Model]:
+    """Models that share nothing and are equal, with other weights than zero."""
+    models = [tiny_vit(1), tiny_vit(1)]
+    for model in models:
+        randomize(model, 0)
+    return models
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "k-NN" else SLOW) for name in FED_CALLS]
+)
+def test_a_graph_that_is_fed_serves_other_values(name, twins, traced):
     """The first call's values must be neither those of the second nor remain in its graph."""
-    model, twin = tiny_vit(), tiny_vit()
-    randomize(model, 0)
-    randomize(twin, 0)
+    model, twin = twins
     others = IMAGES[::-1] ** 3
     first = FED_CALLS[name](model, IMAGES)
     expected = FED_CALLS[name](twin, others)
@@ -120,6 +141,7 @@ def test_a_graph_that_is_fed_serves_other_values(name, traced):
     assert not second.equals(first)
 
 
+@SLOW
 def test_copies_are_fed_their_own_values_through_a_graph_of_an_earlier_call(copies):
     model, copy = copies
     features, of_copy = (analysis.features_of(m, "outputs") for m in copies)
@@ -206,7 +228,7 @@ def test_features_that_a_user_changes_are_not_those_of_measurements(vit):
     assert CALLS["distance"](vit).identical(distance)
 
 
-@pytest.mark.parametrize("change", [change_activation, change_setting])
+@pytest.mark.parametrize("change", [change_activation, pytest.param(change_setting, marks=SLOW)])
 def test_a_changed_layer_is_traced_again(change):
     model = make_cnn()
 
@@ -222,6 +244,22 @@ def test_a_changed_layer_is_traced_again(change):
     expected = analysis.cka(twin, IMAGES, layers=["conv", "last"]).cka.values
     assert not np.allclose(after, before, atol=1e-4)
     np.testing.assert_allclose(after, expected, atol=1e-5)
+
+
+def test_features_of_other_layers_are_made_of_one_trace_until_the_model_changes(monkeypatch):
+    model, described = make_cnn(), []
+
+    def note(model: keras.Model) -> ModelTaps:
+        described.append(model)
+        return describe_taps(model)
+
+    monkeypatch.setattr(engine_features, "describe_taps", note)
+    for layers_read in ("conv", "last", "conv"):
+        assert analysis.features_of(model, layers=layers_read).taps == (layers_read,)
+    assert len(described) == 1
+    change_setting(model)
+    taps = analysis.features_of(model, layers="last")(IMAGES)
+    assert len(described) == 2 and taps["last"].shape == (8, 10, 10, 4)
 
 
 def test_what_is_kept_is_neither_saved_nor_copied(vit, tmp_path):
@@ -247,13 +285,14 @@ def test_a_call_inside_a_function_of_tensorflow_is_refused():
         inside()
 
 
+@SLOW
 def test_a_graph_serves_copies_with_other_weights(vit, traced):
     """Statistics of two models, fed with a variable, of which copies have others."""
     copy, bit = vit_tf.reinitialize(vit, 5), make_cnn()
     fed = [tf.Variable([factor, factor]) for factor in (2.0, 3.0)]
 
     def request(model, variable):
-        features = analysis.features_of(model, layers="block01/mlp/sum")
+        features = analysis.features_of(model, layers="block00/mlp/sum")
 
         def step(images, taps, others):
             (tokens,), (scores,) = taps.values(), others.values()
@@ -280,13 +319,15 @@ def test_a_graph_serves_copies_with_other_weights(vit, traced):
 @pytest.fixture(scope="module")
 def copies() -> list[keras.Model]:
     """Models that differ in weights alone, none of which is zero."""
-    models = [tiny_vit(), tiny_vit()]
+    models = [tiny_vit(1), tiny_vit(1)]
     for seed, model in enumerate(models):
         randomize(model, seed)
     return models
 
 
-@pytest.mark.parametrize("name", ["field", "heads", "lens", "gradients"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=SLOW) for name in ("field", "heads", "gradients")), "lens"]
+)
 def test_copies_share_the_graphs_of_measurements_with_own_passes(name, copies, traced):
     shared, counts, results = traces.SharedGraphs(), [], []
     alone = [CALLS[name](model) for model in copies]
