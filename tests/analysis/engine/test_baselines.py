@@ -91,6 +91,7 @@ def test_images_of_few_values_have_keys_of_their_own():
     assert tuple(minus) in keys  # that of zeros
 
 
+@pytest.mark.slow
 def test_it_knows_nothing_of_the_images(rng, images, noise):
     labels = rng.integers(0, 3, 64)
     coloured = images + np.eye(3, dtype="float32")[labels][:, None, None]

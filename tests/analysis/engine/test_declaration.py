@@ -89,6 +89,7 @@ def test_every_model_reads_its_own_kind_and_block(vit):
     assert named["second"].taps == ("block00/attention/weights", "block01/attention/weights")
 
 
+@pytest.mark.slow
 def test_a_renamed_parameter_of_a_measurement_of_this_package_changes_nothing(vit):
     function = inspect.unwrap(analysis.attention_distance)
 

@@ -10,6 +10,7 @@ import vit_tf
 from vit_tf import Preprocessing, analysis
 
 NUM_IMAGES = 12
+SLOW = pytest.mark.slow  # each takes a second, as the passes of two models are traced anew
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +74,13 @@ PAIRS = [
     ("any size", "small"),
     ("values", "wide"),
 ]
+QUICK_PAIRS = (("small", "wide"), ("grey", "cropped"))
 
 
-@pytest.mark.parametrize("names", PAIRS, ids=" and ".join)
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param(x, id=" and ".join(x), marks=() if x in QUICK_PAIRS else SLOW) for x in PAIRS],
+)
 def test_each_model_is_measured_on_its_own_images_in_either_order(names, models, photographs):
     x, y = (models[name] for name in names)
     expected = analysis.cka(
@@ -86,26 +91,40 @@ def test_each_model_is_measured_on_its_own_images_in_either_order(names, models,
     np.testing.assert_allclose(turned, expected, atol=2e-5)
 
 
-def test_every_form_of_images_is_prepared_for_each_model(models, photographs, tmp_path):
-    x, y = models["grey"], models["cropped"]
-    (tmp_path / "flat").mkdir()
+@pytest.fixture(scope="module")
+def forms(photographs, tmp_path_factory):
+    """The photographs in all forms that are prepared for a model."""
+    folder = tmp_path_factory.mktemp("photographs")
+    (folder / "flat").mkdir()
     for number, image in enumerate(photographs):
-        (tmp_path / f"classes/{number % 2}").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(tmp_path / f"classes/{number % 2}/{number:02d}.png")
-        Image.fromarray(image).save(tmp_path / f"flat/{number:02d}.png")
+        (folder / f"classes/{number % 2}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"classes/{number % 2}/{number:02d}.png")
+        Image.fromarray(image).save(folder / f"flat/{number:02d}.png")
     labels = np.arange(NUM_IMAGES)
-    forms = {
+    return {
         "PIL images": [Image.fromarray(image) for image in photographs],
-        "paths": sorted((tmp_path / "flat").iterdir()),
-        "a folder": tmp_path / "flat",
-        "class folders": tmp_path / "classes",
+        "paths": sorted((folder / "flat").iterdir()),
+        "a folder": folder / "flat",
+        "class folders": folder / "classes",
         "a data set": tf.data.Dataset.from_tensor_slices(photographs).batch(NUM_IMAGES),
         "with labels": tf.data.Dataset.from_tensor_slices((photographs, labels)).batch(NUM_IMAGES),
         "single examples": tf.data.Dataset.from_tensor_slices({"image": photographs}),
     }
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(("PIL images", "with labels"), pytest.param(("paths", "a folder"), marks=SLOW)),
+        pytest.param(("class folders", "a data set", "single examples"), marks=SLOW),
+    ],
+    ids=", ".join,
+)
+def test_every_form_of_images_is_prepared_for_each_model(names, models, photographs, forms):
+    x, y = models["grey"], models["cropped"]
     expected = analysis.cka(x, photographs, y).cka.values
-    for name, images in forms.items():
-        result = analysis.cka(x, images, y).cka.values
+    for name in names:
+        result = analysis.cka(x, forms[name], y).cka.values
         np.testing.assert_allclose(result, expected, atol=2e-5, err_msg=name)
 
 
@@ -114,7 +133,7 @@ def vits():
     """Two ViTs of different sizes and crops."""
     models = {}
     for name, side, crop in (("a", 32, None), ("b", 24, 0.75)):
-        models[name] = vit_tf.ViT((side, side, 3), 8, 2, 2, 16, 32, num_classes=3)
+        models[name] = vit_tf.ViT((side, side, 3), 8, 1, 2, 8, 8, num_classes=3)
         models[name].preprocessing = Preprocessing((side, side), crop=crop)
     return models
 

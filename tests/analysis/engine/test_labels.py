@@ -118,6 +118,7 @@ def test_so_they_are_where_scores_are_compared_with_them(classifier, labels, wor
             measure(labels)
 
 
+@pytest.mark.slow
 def test_every_integer_type_gives_the_same_accuracy(classifier):
     vit, images, _ = classifier
     expected = float(np.mean(np.argmax(vit(images), axis=1) == LABELS))

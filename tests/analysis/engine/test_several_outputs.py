@@ -11,6 +11,7 @@ from vit_tf.taps.submodels import describe_taps
 torch = pytest.importorskip("torch", reason="torch is not installed")
 nn = torch.nn
 
+SLOW = pytest.mark.slow
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 8, 8, 3)).astype("float32")
 
 
@@ -42,7 +43,7 @@ def gradients(model, **options):
     return analysis.input_gradients(model, IMAGES, classes=[1], samples=1, noise=0.0, **options)
 
 
-@pytest.mark.parametrize("make", [Module, keras_model])
+@pytest.mark.parametrize("make", [pytest.param(Module, marks=SLOW), keras_model])
 def test_named_vectors_do_not_count_as_scores_by_their_order(make):
     model = make(lambda aux, pred: {"aux": aux, "pred": pred})
     alone = make(lambda aux, pred: pred)
@@ -60,7 +61,7 @@ def test_named_vectors_do_not_count_as_scores_by_their_order(make):
     analysis.cka(model, np.repeat(IMAGES, 4, 0) + np.linspace(0, 0.1, 8)[:, None, None, None])
 
 
-@pytest.mark.parametrize("make", [Module, keras_model])
+@pytest.mark.parametrize("make", [Module, pytest.param(keras_model, marks=SLOW)])
 def test_the_first_vector_of_a_list_counts_and_a_warning_names_the_others(make):
     model = make(lambda aux, pred: [aux, pred])
     with pytest.warns(UserWarning, match=r"2 vectors.*aux_head.*head"):
@@ -70,6 +71,7 @@ def test_the_first_vector_of_a_list_counts_and_a_warning_names_the_others(make):
     np.testing.assert_allclose(gradients(model, scores="1"), second, rtol=1e-4)
 
 
+@SLOW
 @pytest.mark.parametrize("make", [Module, keras_model])
 def test_one_vector_among_maps_and_one_called_logits_are_scores(make):
     right = gradients(make(lambda aux, pred: pred))

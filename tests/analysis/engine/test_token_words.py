@@ -153,8 +153,8 @@ def test_results_kept_with_former_words_are_read_as_those_of_today():
     ("call", "arguments", "options"),
     [
         (analysis.knn_accuracy, (DATA, DATA, 3), {"k": (5,)}),
-        (analysis.clustering, (DATA, 3), {"starts": 1}),
-        (analysis.retrieval, (DATA, IMAGES, TRUTH), {}),
+        pytest.param(analysis.clustering, (DATA, 3), {"starts": 1}, marks=pytest.mark.slow),
+        pytest.param(analysis.retrieval, (DATA, IMAGES, TRUTH), {}, marks=pytest.mark.slow),
     ],
 )
 def test_by_default_every_kind_of_layer_is_measured(call, arguments, options):

@@ -80,6 +80,7 @@ def test_mistakes_are_raised_before_training():
         analysis.Recorder("cka", None, every=0)
 
 
+@pytest.mark.slow
 def test_a_fit_that_goes_on_adds_its_epochs(rng):
     images = rng.uniform(-1, 1, (8, 16, 16, 3)).astype("float32")
     recorder = analysis.Recorder(["cka"], images)

@@ -85,6 +85,7 @@ def grid_of_report(model):
     return study_model(LoadedModel("ViT", model, expected(model)), IMAGES)[0].grid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("find_grid", [chosen_grid, grid_of_report])
 def test_chosen_layers_and_reports_check_the_class_token(find_grid):
     assert find_grid(keras_vit(True)).prefix == 1
@@ -92,6 +93,7 @@ def test_chosen_layers_and_reports_check_the_class_token(find_grid):
         assert find_grid(keras_vit(False)) is None
 
 
+@pytest.mark.slow
 def test_patches_that_do_not_depend_on_the_images_of_the_check_have_a_grid():
     """The images of the check exceed the range that the model clips to."""
     model = keras_vit(True, lambda x: ops.clip(x, -1e-3, 0))
@@ -140,6 +142,7 @@ def test_gradients_within_a_mode_without_gradients(mode):
     np.testing.assert_allclose(result.values[:, 0], gradient, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_modules_without_values_of_their_own_are_refused():
     with torch.device("meta"):
         meta = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
@@ -219,6 +222,7 @@ def test_gradients_of_integer_images_are_refused_in_words():
         assert "SavedModel" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_batches_of_unknown_rank_are_measured():
     model = keras.Sequential([keras.Input((32, 32, 3)), layers.Conv2D(4, 3), layers.Flatten()])
     model.add(layers.Dense(3))

@@ -174,7 +174,12 @@ def made(measurement, data, results):
 
 
 @pytest.mark.parametrize(
-    "figure", [causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS], ids=lambda f: f.numbers
+    "figure",
+    [
+        *(pytest.param(f, marks=pytest.mark.slow) for f in (causes.HEADS, causes.TOKENS)),
+        *(causes.BLOCKS, causes.LENS),
+    ],
+    ids=lambda f: f.numbers,
 )
 def test_each_figure_is_measured_drawn_and_evaluated(figure, models, data):
     (selection,), reasons = figure.select(models)
@@ -232,6 +237,7 @@ def test_models_of_other_classes_are_left_out_with_the_reason(user_models):
         assert "ViT has no class scores for these images." in reasons
 
 
+@pytest.mark.slow
 def test_of_models_of_the_user_the_first_images_are_read(user_models, data, monkeypatch):
     monkeypatch.setattr(causes, "MOST_IMAGES", 5)  # two batches of two
     measurement = causes.skip_ablation_of(user_models[1])

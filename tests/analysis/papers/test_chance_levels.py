@@ -72,6 +72,7 @@ def test_baselines_have_no_pixels_of_their_own(measured):
     assert [each.name for each in clustering_of(noise).inputs] == ["pooled_cls_test.vit-noise"]
 
 
+@pytest.mark.slow
 def test_permuted_images_give_the_level_of_chance(rng):
     """Patches localize themselves; matched with other images, one in 16 does, and CKA is 0."""
     images = rng.uniform(-1, 1, (512, SIDE, SIDE, 3)).astype("float32")

@@ -558,6 +558,7 @@ def blocks_of_patches(patches):
     return tf.reshape(blocks, (-1, 64, 192))
 
 
+@pytest.mark.slow
 def test_a_perfect_localiser_is_as_good_on_any_grid(smooth):
     coarse = localized(smooth, 8)
     for fine in (localized(smooth, 4), localized(smooth, 4, blocks_of_patches)):
@@ -580,6 +581,7 @@ def test_grids_that_are_not_comparable_are_refused():
     assert claim.outcome == "not tested" and "8 x 8" in claim.explanation
 
 
+@pytest.mark.slow
 def test_a_pre_activation_resnet_does_not_test_what_the_paper_says_of_another():
     bit = vit_tf.BiT((16, 16, 3), (2, 2), 0.5, 3, stem="small")
     images = np.random.default_rng(0).uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
@@ -590,6 +592,7 @@ def test_a_pre_activation_resnet_does_not_test_what_the_paper_says_of_another():
     assert claim.outcome == "not tested" and "other architecture" in claim.explanation
 
 
+@pytest.mark.slow
 def test_skips_of_a_post_activation_resnet_are_identities_behind_a_relu():
     """Branches are the skip times a known number, but for a shortcut that projects."""
     torch = pytest.importorskip("torch")

@@ -49,6 +49,7 @@ def test_without_outliers_nothing_is_tested():
             claim(roles(np.nan, np.nan))
 
 
+@pytest.mark.slow
 def test_figures_are_measured_drawn_and_evaluated(tmp_path):
     """One patch of every image is bright, and its brightness in a channel is the class."""
     rng = np.random.default_rng(0)

@@ -492,6 +492,7 @@ def test_a_head_that_looks_at_a_corner_of_the_image_is_no_offset_head():
     assert estimate.value == 0 and np.isnan([estimate.low, estimate.high]).all()
 
 
+@pytest.mark.slow
 def test_the_choice_of_the_best_layer_is_not_what_makes_it_the_best(rng):
     """Layers that are all alike: the best of eleven is better than the last only by luck."""
     tasks = [keypoints_of(rng.normal(size=(8, 12))) for _ in range(300)]
@@ -546,6 +547,7 @@ def test_errors_are_those_of_proportions_and_of_student():
     assert evaluated("skips-diverge", skips_diverge(1, np.nan)).outcome == "descriptive"
 
 
+@pytest.mark.slow
 def test_the_best_layer_for_k_nn_is_chosen_on_the_images_that_it_is_not_scored_on(rng):
     """Layers that are all alike: the best of eleven is better than the last by chance only."""
     outcomes = []

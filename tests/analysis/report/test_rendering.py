@@ -45,6 +45,7 @@ def test_a_plot_that_fails_costs_no_other_picture(processes, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["right.png"]
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_early_is_an_error(tmp_path):
     with Processes(1) as processes:
         processes.start([drawing(1.0, tmp_path / "first.png")]).result()

@@ -22,10 +22,12 @@ CKA = np.round(np.linspace(-0.1, 1.1, 36).reshape(6, 6), 3)
 DISTANCE = np.array([[9.0, 2.0, 4.0], [8.0, 7.0, 8.5]])
 
 
-@pytest.fixture
-def report(tmp_path):
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
     """Path of a report with a heatmap and lines."""
     import matplotlib.pyplot as plt
+
+    tmp_path = tmp_path_factory.mktemp("report")
 
     cka = cka_result(CKA, NAMES, stderr=0.004, model_x="ViT <b>", model_y="ViT <b>")
     cka["cka"][2, 3] = np.nan

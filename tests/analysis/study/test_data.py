@@ -49,6 +49,7 @@ def folder(root, *names):
     return as_images(root, Preprocessing((8, 8)))
 
 
+@pytest.mark.slow
 def test_labels_are_those_of_several_classes(tmp_path):
     images = np.zeros((8, 8, 8, 3), np.float32)
     labels = np.arange(8) % 2

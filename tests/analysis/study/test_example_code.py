@@ -50,7 +50,9 @@ def test_every_figure_has_code():
     assert {figure.name for figure in all_figures()} - shown == set()
 
 
-@pytest.mark.parametrize("number", ["1", "3", "W.6", "7"])
+@pytest.mark.parametrize(
+    "number", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("1", "3", "7")), "W.6"]
+)
 def test_the_code_runs_and_draws(number):
     shape = {"image_shape": (16, 16, 3), "patch_size": 8, "num_layers": 2, "num_heads": 2}
     models = {

@@ -62,6 +62,9 @@ def reasons(page):
     return {subject: " ".join(why) for subject, why in page.left_out}
 
 
+SLOW = pytest.mark.slow  # pages of further models, which take more than 0.3 seconds
+
+
 @pytest.mark.parametrize(("bits", "levels"), [(4, 15), (8, 255), (16, 65_535)])
 def test_a_large_offset_adds_no_error(rng, bits, levels):
     values = 1000.03 + rng.uniform(size=(4, 50)) * 1e-4  # float32 numbers there are 6e-5 apart
@@ -232,33 +235,32 @@ def model_of_bytes():
 
 
 CALLED = {
-    "ViT": lambda: vit_tf.ViT((16, 24, 3), 8, 3, 2, 8, 8, 5),
-    "BiT": lambda: vit_tf.BiT((16, 24, 3), (1, 1), 0.5, 5, stem="small"),
+    "BiT": lambda: vit_tf.BiT((16, 24, 3), (1,), 0.5, 5, stem="small"),
     "functional ViT": functional_model,
     "0 to 255": model_of_bytes,
 }
 
 
-# The functional ViT for images from 0 to 255 has the panels of the one from -1 to 1.
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name == "functional ViT" else name
-        for name in CALLED
-    ],
-)
-def test_the_call_of_a_panel_gives_its_result(name, tmp_path, monkeypatch):
-    # Two of the three layers of the ViT fit on the page.
-    monkeypatch.setattr(exploration_results, "MOST_WEIGHTS", 2 * 2 * 2 * 49)
+def test_the_call_of_a_panel_gives_its_result(vit_page):
+    vit, page = vit_page
+    assert page.calls.keys() >= {"rollout", "gradient_attention", "norms", "logit_lens"}
+    require_calls_to_give_results(page, vit, IMAGES, "attention")
+
+
+@SLOW
+@pytest.mark.parametrize("name", CALLED)
+def test_the_call_of_a_panel_gives_its_result_for_other_models(name, tmp_path):
     model = CALLED[name]()
     randomize(model)
-    images = np.stack(PHOTOS) if name == "0 to 255" else IMAGES
     page = analysis.explore(model, PHOTOS, tmp_path / "page.html", samples=1)
-    measured = {"input_gradients", "similarity", "logit_lens"}
-    measured |= {"fields", "grad_cam"} if name == "BiT" else {"attention"}
-    measured |= {"rollout", "gradient_attention", "norms"} if name == "ViT" else set()
+    images = np.stack(PHOTOS) if name == "0 to 255" else IMAGES
+    panels = ("fields", "grad_cam") if name == "BiT" else ("attention",)
+    require_calls_to_give_results(page, model, images, *panels)
+
+
+def require_calls_to_give_results(page, model, images, *panels):
+    measured = {"input_gradients", "similarity", *panels}
     assert measured <= page.calls.keys() <= page.results.keys()
-    assert ("detail=2" in page.calls.get("attention", "")) == (name == "ViT")
     for result_name, call in page.calls.items():
         result, called = (
             x if isinstance(x, xr.Dataset) else x.to_dataset(name="values")
@@ -297,7 +299,7 @@ def test_a_head_of_zeros_is_reported_once(tmp_path):
     assert text.count("The head scores all classes equally") == 2  # under the image, and at the end
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_model_that_expects_pixels_is_shown_what_it_expects(tmp_path):
     """Images are resized; a model of [0, 255] gives what one of [-1, 1] does of the same image."""
     vit = vit_tf.ViT((16, 24, 3), 8, 1, 2, 8, 8, 3)
@@ -351,9 +353,10 @@ def test_a_network_of_another_origin_shows_its_maps(cnn_page):
     np.testing.assert_allclose(cam, results["grad_cam"].values[0], atol=cam.max() / 500)
 
 
+@SLOW
 def test_the_page_explains_classes_by_the_tokens_that_the_head_reads(tmp_path, measure_only):
     measure_only("scores", "gradient_attention")
-    sizes = (16, 24, 3), 8, 2, 2, 8, 8, 3
+    sizes = (16, 24, 3), 8, 1, 2, 8, 8, 3
     models = {
         "the mean of the patches": (vit_tf.BEiT(*sizes), range(1, 7)),
         "CLS and distillation": (vit_tf.ViT(*sizes, distillation="heads"), [0, 1]),
@@ -380,6 +383,7 @@ def test_a_notebook_shows_the_page(cnn_page):
     assert str(cnn_page.path) in shown
 
 
+@SLOW
 def test_a_keras_hub_vit_shows_what_its_layers_hold(tmp_path, measure_only):
     keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     measure_only("scores", "attention", "similarity", "input_gradients")
@@ -403,13 +407,18 @@ def test_a_keras_hub_vit_shows_what_its_layers_hold(tmp_path, measure_only):
     assert "Similar patches" in page.path.read_text("utf-8")
 
 
+@SLOW
 def test_attention_of_many_tokens_is_that_of_some_layers(tmp_path, monkeypatch, measure_only):
-    vit = vit_tf.ViT((16, 16, 3), 8, 3, 2, 8, 8, 3)
-    monkeypatch.setattr(exploration_results, "MOST_WEIGHTS", 2 * 2 * 25)
+    vit = vit_tf.ViT((16, 24, 3), 8, 3, 2, 8, 8, 3)
+    # Two of the three layers of two images fit on the page.
+    monkeypatch.setattr(exploration_results, "MOST_WEIGHTS", 2 * 2 * 2 * 49)
     measure_only("attention")
-    page = analysis.explore(vit, image(), tmp_path / "page.html")
+    page = analysis.explore(vit, PHOTOS, tmp_path / "page.html")
     layers = page.results["attention"].layer.values.tolist()
     assert layers == ["block00/attention/weights", "block02/attention/weights"]
+    assert "detail=2" in page.calls["attention"]
+    called = eval(page.calls["attention"], {"analysis": analysis, "model": vit, "images": IMAGES})
+    xr.testing.assert_allclose(page.results["attention"], called, rtol=1e-3, atol=1e-5)
 
 
 def test_mistakes(tmp_path):
@@ -433,13 +442,13 @@ def test_mistakes(tmp_path):
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"registers": 2}, ["CLS", "register 1", "register 2"]),
+        pytest.param({"registers": 2}, ["CLS", "register 1", "register 2"], marks=SLOW),
         ({"distillation": "token", "registers": 1}, ["CLS", "distillation", "register 1"]),
     ],
 )
 def test_tokens_without_a_place_are_named_and_in_no_map(options, names, tmp_path, measure_only):
     measure_only("scores", "attention", "similarity")
-    model = vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 12, 3, layer_scale=0.1, **options)
+    model = vit_tf.ViT((16, 24, 3), 8, 1, 2, 8, 12, 3, layer_scale=0.1, **options)
     page = analysis.explore(model, image(16, 24), tmp_path / "page.html", samples=1)
     data = payload_of(page)
     assert data["prefix_names"] == names and data["grid"]["prefix"] == 3
@@ -464,13 +473,17 @@ def test_results_on_a_full_disk_leave_the_earlier_ones(tmp_path, monkeypatch):
     xr.testing.assert_identical(xr.load_dataarray(tmp_path / "numbers" / "scores.nc"), result)
 
 
-def test_several_models_share_a_page_and_have_their_own_results(vit_page, tmp_path):
+def test_several_models_share_a_page_and_have_their_own_results(vit_page, tmp_path, measure_only):
     vit, alone = vit_page
-    mixer = vit_tf.Mixer((16, 24, 3), 8, 2, 8, 6, 8, 5)
+    own = "scores", "attention", "similarity", "token_norms", "input_gradients"
+    measure_only(*own)
+    mixer = vit_tf.Mixer((16, 24, 3), 8, 1, 8, 6, 8, 5)
     randomize(mixer)
     page = analysis.explore({"A": vit, "B/16": mixer}, PHOTOS, tmp_path / "page.html", samples=1)
     assert list(page.results) == list(page.left_out) == ["A", "B/16"]
-    for name, result in alone.results.items():
+    assert page.results["A"].keys() == set(own)
+    for name in own:
+        result = alone.results[name]
         if not isinstance(result, dict):
             xr.testing.assert_allclose(result, page.results["A"][name], rtol=1e-4, atol=1e-5)
     assert "attention" not in page.results["B/16"]
@@ -480,6 +493,7 @@ def test_several_models_share_a_page_and_have_their_own_results(vit_page, tmp_pa
     np.testing.assert_array_equal(saved, page.results["B/16"]["scores"])
 
 
+@SLOW
 def test_results_of_mixed_precision_are_plain_numbers_that_files_hold(tmp_path):
     x = images = keras.Input((16, 24, 3))
     for stride in (2, 1, 2):
@@ -495,6 +509,7 @@ def test_results_of_mixed_precision_are_plain_numbers_that_files_hold(tmp_path):
             assert {part.dtype.name for part in parts} <= {"float32", "float64"}, name
 
 
+@SLOW
 def test_a_page_of_tokens_whose_grid_is_not_known_shows_the_rest(tmp_path):
     x = images = keras.Input((16, 24, 3))
     x = keras.layers.Reshape((5, -1))(keras.layers.Dense(10)(keras.layers.Flatten()(x)))
@@ -526,6 +541,7 @@ def test_images_get_the_channels_that_a_model_takes(channels, tmp_path, measure_
     assert page.results["input_gradients"].sizes["channel"] == channels
 
 
+@SLOW
 def test_a_functional_vit_without_a_class_token_shows_its_grid(tmp_path, measure_only):
     measure_only("attention", "token_norms")
     model = functional_model()

@@ -1,6 +1,7 @@
 """What fails in a report or on a page is explained there, and the rest is written."""
 
 import html
+import itertools
 import re
 
 import keras
@@ -202,10 +203,16 @@ CORRUPT = {
 }
 
 
-@pytest.mark.parametrize("corrupt", CORRUPT)
+FILES = "results/good.vit.nc", "results/scorecard.nc", "figures/good-vit.png", "figures/keys.json"
+QUICK = ("truncated", FILES[0]), ("one byte", FILES[1]), ("other", FILES[2]), ("empty", FILES[3])
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["results/good.vit.nc", "results/scorecard.nc", "figures/good-vit.png", "figures/keys.json"],
+    ("corrupt", "name"),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow)
+        for pair in itertools.product(CORRUPT, FILES)
+    ],
 )
 def test_a_corrupt_file_of_a_report_is_made_again(name, corrupt, tmp_path, caplog):
     def statistic(values):

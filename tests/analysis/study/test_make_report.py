@@ -22,8 +22,8 @@ from vit_tf.analysis.study.models import StudyModel, slug
 SHAPE = (16, 16, 3)
 
 
-def vit():
-    return vit_tf.ViT(SHAPE, 8, 2, 2, 8, 8, 3, pooling="cls")
+def vit(num_layers=2):
+    return vit_tf.ViT(SHAPE, 8, num_layers, 2, 8, 8, 3, pooling="cls")
 
 
 def bit():
@@ -207,11 +207,21 @@ def test_a_report_of_others_is_not_replaced(of_mix, images, tmp_path):
     assert page.read_text() == "<html>my thesis</html>" and len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("low, high", [(-1, 1), (0, 1), (0, 255)])
-@pytest.mark.parametrize("form", ["8-bit", "floats", "data set"])
+FORMS = {"8-bit": (0, 255), "floats": (0, 1), "data set": (-1, 1)}
+RANGES = [(-1, 1), (0, 1), (0, 255)]
+
+
+@pytest.mark.parametrize(
+    ("form", "low", "high"),
+    [
+        pytest.param(form, *ends, marks=() if FORMS[form] == ends else pytest.mark.slow)
+        for form in FORMS
+        for ends in RANGES
+    ],
+)
 def test_a_report_and_a_call_take_images_by_one_rule(low, high, form, monkeypatch, tmp_path):
     """8-bit images are prepared for the model, floats are what it expects; figures see [-1, 1]."""
-    model, levels = vit(), np.random.default_rng(1).integers(0, 256, (12, *SHAPE), np.uint8)
+    model, levels = vit(1), np.random.default_rng(1).integers(0, 256, (12, *SHAPE), np.uint8)
     model.preprocessing = vit_tf.Preprocessing.from_range(SHAPE[:2], low, high)
     images = levels if form == "8-bit" else model.preprocessing(levels)
     if form == "data set":
@@ -228,7 +238,7 @@ def test_a_report_and_a_call_take_images_by_one_rule(low, high, form, monkeypatc
 
 
 def test_floats_for_models_that_expect_other_values_are_refused_or_warned_of(tmp_path):
-    one, other = vit(), vit()
+    one, other = vit(1), vit(1)
     one.preprocessing = vit_tf.Preprocessing.from_range(SHAPE[:2], 0, 1)
     floats = np.random.default_rng(1).uniform(-1, 1, (12, *SHAPE)).astype("float32")
     with pytest.raises(ValueError, match="models that expect different values"):

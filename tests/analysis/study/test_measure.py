@@ -82,12 +82,15 @@ def annotated(rng):
     }
 
 
+SHAPE = {"image_shape": (16, 16, 3), "num_classes": 3}
+VIT = SHAPE | {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
+
+
 @pytest.fixture(scope="module")
 def subjects():
     """Models of every role, tiny and with random weights, so that no layer is constant."""
     keras.utils.set_random_seed(0)
-    shape = {"image_shape": (16, 16, 3), "num_classes": 3}
-    vit = shape | {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
+    shape, vit = SHAPE, VIT
     without = vit | {"without_skips": ("block01",)}
     mixer = vit | {"tokens_mlp_dim": 4, "channels_mlp_dim": 8}
     mixer = {key: value for key, value in mixer.items() if key not in ("num_heads", "mlp_dim")}
@@ -300,6 +303,7 @@ def copies_of(subject):
     return [original, first, second]
 
 
+@pytest.mark.slow
 def test_untrained_copies_are_measured_with_the_graphs_of_their_model(
     subjects, data, tmp_path, monkeypatch
 ):
@@ -374,8 +378,15 @@ def test_unsaved_inputs_of_saved_results_are_not_made_again():
     assert measuring._missing(table, on_disk | {"both": "a result"}) == [fed]
 
 
-def test_one_failure_does_not_lose_the_others(subjects, data, tmp_path):
-    vit = named(subjects, "ViT-CLS")
+@pytest.fixture(scope="module")
+def vit():
+    """The first of the subjects, for what needs no other."""
+    model = vit_tf.ViT(**VIT)
+    features = partial(vit_tf.submodel, model)
+    return StudyModel("ViT-CLS", "vit", "ViT-CLS", model.taps, model.token_grid, features)
+
+
+def test_one_failure_does_not_lose_the_others(vit, data, tmp_path):
     good = skip_ratio_of(vit)
 
     def broken(features):
@@ -390,11 +401,8 @@ def test_one_failure_does_not_lose_the_others(subjects, data, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["skip_ratio.vit-cls.nc"]
 
 
-def test_a_statistic_that_cannot_be_made_costs_no_other_of_its_pass(
-    subjects, data, tmp_path, caplog
-):
+def test_a_statistic_that_cannot_be_made_costs_no_other_of_its_pass(vit, data, tmp_path, caplog):
     caplog.set_level("INFO")
-    vit = named(subjects, "ViT-CLS")
     good = skip_ratio_of(vit)
 
     def refuse(features):
