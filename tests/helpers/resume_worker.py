@@ -1,13 +1,12 @@
 """Trains with augmentations, from the start or from where an earlier run was killed.
 
-    python tests/resume_worker.py AUGMENTATION FOLDER [STEP [SIGNAL]]
+    python tests/helpers/resume_worker.py AUGMENTATION FOLDER STEP SIGNAL
 
-With a step the process sends itself a signal when it has done so many: by default SIGKILL, as if
-the machine failed. Its state is saved every three steps.
+The process sends itself the signal when it has done so many steps. Its state is saved every three
+steps.
 """
 
 import gc
-import json
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import numpy as np
+from keras.src.trainers import trainer
 
 from vit_tf import MaskedPatchPrediction, ViT, data
 from vit_tf.training.checkpointing import BackgroundWriter
@@ -100,7 +100,6 @@ class Kill(keras.callbacks.Callback):
 
 
 if __name__ == "__main__":
+    trainer.model_supports_jit = lambda model: False  # as the fixture `without_xla` has it
     name, folder, *moment = sys.argv[1:]
-    callbacks = [Kill(*map(int, moment))] if moment else []
-    weights, history = run(name, folder, callbacks, save_every=3)
-    np.savez(os.path.join(folder, "weights.npz"), *weights, history=json.dumps(history))
+    run(name, folder, [Kill(*map(int, moment))], save_every=3)

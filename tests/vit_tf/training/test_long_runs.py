@@ -48,14 +48,16 @@ def same(found, expected):
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_within_the_epoch_and_decodes_nothing_twice(
+def test_a_killed_run_resumes_at_the_last_state_and_decodes_nothing_twice(
     tmp_path, monkeypatch, whole
 ):
+    """Killed two steps after the end of an epoch, and again two steps after a state within one."""
     decoded = count_decoding(monkeypatch)
-    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        kill_at(context, "on_train_batch_end", 11)
-        run("fast", tmp_path, save_every=3)
-    assert newest_state(tmp_path) == "epoch-0002-step-000001.npz"
+    for batches, save_every, state in ((10, None, "epoch-0002"), (3, 3, "epoch-0002-step-000001")):
+        with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+            kill_at(context, "on_train_batch_end", batches)
+            run("fast", tmp_path, save_every=save_every)
+        assert newest_state(tmp_path) == f"{state}.npz"
     decoded.clear()
     assert same(run("fast", tmp_path, save_every=3), whole)
     assert len(decoded) == len(set(decoded)) == 60 - 16 + 20
@@ -83,12 +85,16 @@ def test_a_run_that_sigterm_ended_resumes(
 
 
 @pytest.mark.slow
-def test_fine_tuning_resumes_within_a_round(tmp_path, sigterm):
-    expected = run("fine-tuning", tmp_path / "whole")
+def test_fine_tuning_resumes_within_a_round_and_after_one(tmp_path, monkeypatch, sigterm):
+    expected, folder = run("fine-tuning", tmp_path / "whole"), tmp_path / "stopped"
     with pytest.raises(Stopped):
-        run("fine-tuning", tmp_path / "stopped", [Kill(10, signal.SIGTERM)])
-    assert newest_state(tmp_path / "stopped") == "epoch-0001-step-000004.npz"
-    assert same(run("fine-tuning", tmp_path / "stopped"), expected)
+        run("fine-tuning", folder, [Kill(10, signal.SIGTERM)])
+    assert newest_state(folder) == "epoch-0001-step-000004.npz"
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        kill_at(context, "on_train_batch_end", 4)
+        run("fine-tuning", folder)
+    assert newest_state(folder) == "epoch-0002.npz"
+    assert same(run("fine-tuning", folder), expected)
 
 
 @pytest.mark.slow
@@ -120,13 +126,14 @@ def test_more_steps_in_one_call_resume_within_an_epoch(tmp_path, sigterm):
 
 
 @pytest.mark.slow
-def test_nothing_is_decoded_before_the_first_step(tmp_path, monkeypatch):
+def test_nothing_is_decoded_before_the_first_step(tmp_path, monkeypatch, whole):
     decoded, before = count_decoding(monkeypatch), []
     note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: before.append(len(decoded)))
     for name in ("none", "fine-tuning"):
         decoded.clear()
-        run(name, tmp_path / name, [note])
+        trained = run(name, tmp_path / name, [note])
         assert len(decoded) > 180
+        assert not all(np.array_equal(a, b) for a, b in zip(trained[0], whole[0], strict=True))
     assert before == [0, 0]
 
 
@@ -187,6 +194,7 @@ def test_save_every_is_checked(tmp_path):
         train(model, recipe, *data, tmp_path, save_every=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["none", "fast", "masks"])
 def test_a_run_resumes_in_the_order_of_its_epoch_without_reading_earlier_ones(name, monkeypatch):
     """Of 3 epochs and 2 steps; no iterator of Python is made for them, and nothing is decoded."""

@@ -1,6 +1,5 @@
 """Runs with augmentations that are killed and resumed end with the weights of undisturbed ones."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from paths import HELPERS
 from resume_worker import ALONE, RECIPES, make_run, run
 from training_runs import kill_at, newest_state
 
+pytestmark = pytest.mark.usefixtures("without_xla")  # as in the worker
+
 WORKER = HELPERS / "resume_worker.py"
 
 
@@ -18,52 +19,50 @@ def equal(found, expected):
     return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_each_augmentation_changes_the_batches(name):
+@pytest.mark.slow
+def test_each_augmentation_changes_the_batches():
     """So that what is resumed below is not without it."""
     _, _, training, _ = make_run("none")
-    plain, again, changed = (  # whose order is another one each time
+    plain, again, *changed = (  # whose order is another one each time
         np.sort(
             np.concatenate([images for images, _ in RECIPES[one].augment_batches(training, 10)]), 0
         )
-        for one in ("none", "none", name)
+        for one in ("none", "none", *ALONE)
     )
     np.testing.assert_array_equal(again, plain)
-    assert changed.shape == plain.shape and (changed != plain).any()
+    for name, images in zip(ALONE, changed, strict=True):
+        assert images.shape == plain.shape and (images != plain).any(), name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fast", "fine-tuning", "masks"])
-def test_resumed_weights_are_the_undisturbed_ones_bit_for_bit(tmp_path, monkeypatch, name):
-    """With all augmentations that are quick to trace at once, in each kind of recipe."""
-    weights, history = run(name, tmp_path / "whole")
+def test_resumed_pretraining_has_the_undisturbed_weights_bit_for_bit(tmp_path, monkeypatch):
+    """Other recipes are those of `test_long_runs.py`."""
+    weights, history = run("masks", tmp_path / "whole")
     folder = tmp_path / "killed"
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        kill_at(context, "on_train_batch_end", 14 if name == "fine-tuning" else 10)
-        run(name, folder)
+        kill_at(context, "on_train_batch_end", 10)
+        run("masks", folder)
     assert newest_state(folder) == "epoch-0002.npz"
-    again, history_again = run(name, folder)
+    again, history_again = run("masks", folder)
     assert equal(again, weights) and history_again == history
-    if name == "fast":
-        assert not equal(weights, run("none", tmp_path / "plain")[0])
 
 
 @pytest.mark.slow
 def test_a_run_of_a_killed_process_resumes_in_another(tmp_path):
     """With all augmentations at once, RandAugment among them."""
+    folder = tmp_path / "killed"
 
-    def work(folder, *step, status=0):
-        line = [sys.executable, WORKER, "every", tmp_path / folder, *map(str, step)]
+    def work(step, number):
+        line = [sys.executable, WORKER, "every", folder, str(step), str(int(number))]
         done = subprocess.run(line, capture_output=True, text=True)
-        assert done.returncode == status, done.stderr[-3000:]
+        assert done.returncode == -number, done.stderr[-3000:]
 
     weights, history = run("every", tmp_path / "whole", save_every=3)
     # A pass has 4 steps.
-    work("killed", 6, int(signal.SIGTERM), status=-signal.SIGTERM)
-    assert newest_state(tmp_path / "killed") == "epoch-0001-step-000002.npz"
-    work("killed", 5, status=-signal.SIGKILL)
-    assert newest_state(tmp_path / "killed") == "epoch-0002-step-000001.npz"
-    work("killed")
-    with np.load(tmp_path / "killed" / "weights.npz") as killed:
-        assert json.loads(str(killed["history"])) == history and len(history["loss"]) == 3
-        assert equal([killed[name] for name in killed.files if name != "history"], weights)
+    work(6, signal.SIGTERM)
+    assert newest_state(folder) == "epoch-0001-step-000002.npz"
+    work(5, signal.SIGKILL)
+    assert newest_state(folder) == "epoch-0002-step-000001.npz"
+    again, history_again = run("every", folder, save_every=3)
+    assert history_again == history and len(history["loss"]) == 3
+    assert equal(again, weights)

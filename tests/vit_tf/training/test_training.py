@@ -138,6 +138,7 @@ def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, 
     assert sorted(os.listdir(tmp_path / "state")) == ["epoch-0004.npz", "epoch-0005.npz"]
 
 
+@pytest.mark.slow
 def test_a_state_holds_the_values_at_its_time_though_it_is_written_later(tmp_path):
     model = make_model()
     RECIPE.compile(model, 3)
@@ -231,6 +232,7 @@ def test_run_on_two_replicas_resumes(tmp_path, monkeypatch):
     assert_same_weights(resumed, model, 1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_within_an_accumulation_of_gradients(tmp_path, monkeypatch):
     """After 7 of 10 batches, where each 3 are one update."""
     recipe = dataclasses.replace(RECIPE, epochs=2, warmup_epochs=0, shift=0)
@@ -255,7 +257,7 @@ def test_a_run_with_muon_resumes_bit_for_bit(tmp_path, monkeypatch):
     def run(folder):
         keras.utils.set_random_seed(3)
         data = make_data()
-        model = vit_tf.ViT((4, 4, 1), 2, 2, 2, 8, 16, 3, dropout_rate=0.2)
+        model = vit_tf.ViT((4, 4, 1), 2, 1, 2, 8, 16, 3, dropout_rate=0.2)
         return model, train(model, recipe, *data, folder, verbose=0, save_every=1)
 
     model, history = run(tmp_path / "uninterrupted")
@@ -284,6 +286,7 @@ def test_another_configuration_is_refused(undisturbed):
         run(directory, data=make_data(batch_size=16))
 
 
+@pytest.mark.slow
 def test_images_that_are_removed_between_two_starts_raise(tmp_path, rng):
     root = flat_folder(tmp_path / "photos", rng, (10, 10))
     recipe = Recipe(epochs=1, flip=True)
@@ -426,6 +429,7 @@ def test_foreign_state_loads_nothing(copy):
         run(directory)
 
 
+@pytest.mark.slow
 def test_a_state_with_fewer_metrics_is_refused_by_name(tmp_path, monkeypatch):
     recipe = dataclasses.replace(RECIPE, epochs=1, warmup_epochs=0, ema=None, shift=0)
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
