@@ -57,6 +57,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax is not installed")
 def test_models_work_and_the_rest_names_the_backend(tmp_path, rng):
     keras.utils.set_random_seed(0)
@@ -120,6 +121,7 @@ def test_reading_data_leaves_the_gpu_to_jax(jax_with_gpu, read):
     assert jax_with_gpu[0] == ([], "GPU")
 
 
+@pytest.mark.slow
 def test_a_gpu_that_tensorflow_holds_is_a_warning(jax_with_gpu, monkeypatch, caplog):
     def refuse(*_):
         raise RuntimeError("Visible devices cannot be modified after being initialized")

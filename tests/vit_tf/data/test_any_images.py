@@ -55,7 +55,7 @@ def test_images_have_the_channels_of_the_model_as_pillow_converts_them(channels,
         np.testing.assert_allclose(in_order(result), in_order(expected), atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("channels", MODES)
+@pytest.mark.parametrize("channels", [1, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_files_have_the_channels_of_the_model_as_pillow_converts_them(channels, tmp_path):
     """Files of all modes in one folder."""
     for mode in MODES.values():
@@ -75,11 +75,11 @@ def in_order(images):
 
 
 def test_files_of_other_formats_are_read_by_pillow(tmp_path):
-    for suffix in ("ppm", "tga", "avif"):
-        path = tmp_path / f"image.{suffix}"
-        Image.fromarray(RGBA[0, ..., :3]).save(path)
-        expected = np.asarray(Image.open(path).convert("RGB"), np.float32)[None]
-        np.testing.assert_allclose(as_array(as_images([path], levels(3))), expected, atol=1e-4)
+    paths = [tmp_path / f"image.{suffix}" for suffix in ("ppm", "tga", "avif")]
+    for path, array in zip(paths, RGBA[..., :3], strict=False):
+        Image.fromarray(array).save(path)
+    expected = [np.asarray(Image.open(path).convert("RGB"), np.float32) for path in paths]
+    np.testing.assert_allclose(as_array(as_images(paths, levels(3))), expected, atol=1e-4)
 
 
 def test_channels_that_come_first_are_moved():
@@ -95,6 +95,7 @@ def _objects(images):
     return array
 
 
+@pytest.mark.slow
 def test_an_undecodable_file_raises_where_images_are_measured(tmp_path):
     path = tmp_path / "cut.png"
     Image.fromarray(RGBA[0, ..., :3]).save(path)
@@ -105,6 +106,7 @@ def test_an_undecodable_file_raises_where_images_are_measured(tmp_path):
         analysis.input_gradients(model, path, 1)
 
 
+@pytest.mark.slow
 def test_models_without_an_axis_of_channels_take_grey_images():
     images = RNG.integers(0, 256, (8, 12, 10)).astype(np.uint8)
     stack = [layers.Rescaling(1 / 255), layers.Flatten(), layers.Dense(4), layers.Dense(3)]
@@ -125,6 +127,7 @@ def test_models_without_an_axis_of_channels_take_grey_images():
         np.testing.assert_allclose(result, expected, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_models_of_vectors_take_rows():
     rows = RNG.normal(size=(8, 20)).astype(np.float32)
     model = Sequential([Input((20,)), layers.Dense(4, "relu"), layers.Dense(3)])

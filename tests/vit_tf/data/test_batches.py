@@ -91,6 +91,7 @@ def test_loaded_and_augmented_images_are_not_decoded_when_skipped(monkeypatch, m
     assert len(decoded) == len(set(decoded)) == 16 - 4 * 3
 
 
+@pytest.mark.slow
 def test_no_pass_over_own_data_is_tuned_meanwhile():
     """A pass that is tuned may end up to a minute late."""
     train, test = data.load("digits", image_size=8, batch_size=16, take={"train": 33, "test": 21})

@@ -81,22 +81,21 @@ def test_masks_of_every_form_are_those_of_pycocotools_and_of_numpy(tmp_path, rng
 
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 96), (130, 200), (60, 90)])
-@pytest.mark.parametrize("rectangle", [(7, 13, 41, 30), (0, 60, 60, 90), (20, 0, 33, 90)])
-def test_image_and_mask_are_resized_equally(tmp_path, size, rectangle):
-    drawn = filled((60, 90), *rectangle)
-    image = np.repeat(255 * drawn[..., None], 3, axis=-1)
-    files = write(tmp_path, {"a.png": image}, [note(1, [box(*rectangle)])])
-    images, masks, _ = load(files, image_size=size)
-    mask = masks[0, 0]
+def test_image_and_mask_are_resized_equally(tmp_path, size):
+    rectangles = [(7, 13, 41, 30), (0, 60, 60, 90), (20, 0, 33, 90)]
+    drawn = [filled((60, 90), *rectangle)[..., None] for rectangle in rectangles]
+    images = {f"{i}.png": np.repeat(255 * mask, 3, axis=-1) for i, mask in enumerate(drawn)}
+    notes = [note(i, [box(*rectangle)]) for i, rectangle in enumerate(rectangles, 1)]
+    images, masks, _ = load(write(tmp_path, images, notes), image_size=size)
     # A pixel is the object's if its centre is.
     rows, columns = ((np.arange(n) + 0.5) * m / n for n, m in zip(size, (60, 90), strict=True))
-    top, left, bottom, right = rectangle
-    inside = ((top <= rows) & (rows < bottom))[:, None] & ((left <= columns) & (columns < right))
-    np.testing.assert_array_equal(mask, inside)
-    assert mask.any() and not mask.all()
-    bright = images[0, ..., 0] > 0
-    border = grown(mask) & grown(~mask)
-    np.testing.assert_array_equal(bright[~border], mask[~border])
+    for image, (mask,), (top, left, bottom, right) in zip(images, masks, rectangles, strict=True):
+        within = (left <= columns) & (columns < right)
+        np.testing.assert_array_equal(mask, ((top <= rows) & (rows < bottom))[:, None] & within)
+        assert mask.any() and not mask.all()
+        bright = image[..., 0] > 0
+        border = grown(mask) & grown(~mask)
+        np.testing.assert_array_equal(bright[~border], mask[~border])
 
 
 def grown(mask):
@@ -235,6 +234,7 @@ def test_the_largest_object_counts_for_the_balance(tmp_path):
 # Analyses
 
 
+@pytest.mark.slow
 def test_analyses_find_the_objects(tmp_path):
     """Patches of one colour per category cluster purely, and attention to them fits the union."""
     colours = {1: (255, 0, 0), 17: (0, 255, 0), 18: (0, 0, 255)}

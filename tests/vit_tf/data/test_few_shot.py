@@ -26,6 +26,7 @@ def test_shots_and_held_out_images_are_exact_disjoint_and_from_the_train_split()
     assert few.items() | held.items() <= train.items() and not few.keys() & test.keys()
 
 
+@pytest.mark.slow
 def test_equal_seeds_repeat_and_others_differ():
     first, second, other = (data.few_shot("digits", 5, seed=s, held_out=3) for s in (1, 1, 2))
     for part in (0, 1):
@@ -36,6 +37,7 @@ def test_equal_seeds_repeat_and_others_differ():
         assert len(set(epochs[0]) & set(hashes(other[part]))) < len(epochs[0]) / 2
 
 
+@pytest.mark.slow
 def test_fewer_shots_are_among_more_and_held_out_images_stay():
     few, held = data.few_shot("digits", 2, held_out=4)
     more, same = data.few_shot("digits", 20, held_out=4)
@@ -43,6 +45,7 @@ def test_fewer_shots_are_among_more_and_held_out_images_stay():
     assert hashes(held) == hashes(same)
 
 
+@pytest.mark.slow
 def test_nothing_held_out_is_an_empty_data_set_of_the_same_kind():
     few, held = data.few_shot("digits", 2, image_size=(6, 4), batch_size=8)
     assert list(held) == [] and held.element_spec == few.element_spec
@@ -82,6 +85,7 @@ def folder(tmp_path, rng):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_images_that_differ_in_size_between_the_two_parts(folder):
     for path in folder.rglob("*.png"):
         with Image.open(path) as image:

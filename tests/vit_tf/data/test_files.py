@@ -170,6 +170,7 @@ def test_the_last_process_takes_a_folder_over(place, caplog):
         assert len(caplog.records) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_was_taken_over_saves_no_more(place):
     model, recipe = make_model(), Recipe(epochs=2)
     taken = f"{place}/.lock"
@@ -182,26 +183,33 @@ def test_a_run_that_was_taken_over_saves_no_more(place):
     assert as_path(taken).read_text() == "7 on another"
 
 
-@pytest.fixture
-def photos(tmp_path, rng):
-    """A folder of two classes with 30 images each, in memory."""
-    return write_photos(f"ram://photos/{tmp_path.name}", rng)
+@pytest.fixture(scope="module")
+def photos():
+    """A folder of two classes with 30 images each, in memory, as `remote_run.py` has it."""
+    return write_photos("ram://photos", np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def whole(photos, without_xla, tmp_path_factory):
+    """The folder of a run that nothing has stopped."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert run(photos, folder) == 0
+    return folder
 
 
 @pytest.mark.slow
-def test_a_run_at_an_address_is_stopped_and_resumed(place, photos, tmp_path, capsys):
-    assert run(photos, tmp_path / "whole") == 0
+def test_a_run_at_an_address_is_stopped_and_resumed(place, photos, whole, capsys):
     capsys.readouterr()
     assert run(photos, place, Kill(5, signal.SIGTERM)) == 143  # of 4 steps in each epoch
     kept = f"stopped: {place} holds the state after epoch 1 and 1 steps of the next"
     assert capsys.readouterr().err.splitlines()[-1].startswith(kept)
     assert run(photos, place) == 0
     names = {path.name for path in as_path(place).iterdir()}
-    expected = {path.name for path in (tmp_path / "whole").iterdir()}
+    expected = {path.name for path in whole.iterdir()}
     assert names == expected and "model.keras" in names
-    assert_equal_models(place, tmp_path / "whole")
+    assert_equal_models(place, whole)
     log = (as_path(place) / "log.csv").read_text()
-    assert log == (tmp_path / "whole" / "log.csv").read_bytes().decode()
+    assert log == (whole / "log.csv").read_bytes().decode()
     assert len(list((as_path(place) / "tensorboard" / "train").glob("*tfevents*"))) == 2
     with pytest.raises(ValueError, match=r"\.keras file. Received: .*/none.keras', no such file"):
         vit_tf.load_model(f"{place}/none.keras")
@@ -244,21 +252,15 @@ def test_addresses_name_the_host_of_their_files(server):
 
 
 @pytest.mark.slow
-def test_a_killed_training_at_a_server_is_resumed_by_another_process(server, tmp_path):
+def test_a_killed_training_at_a_server_is_resumed_by_another_process(server, photos, whole):
     """SIGKILL in the second epoch, so that nothing but the server keeps what was done."""
-
-    def start(*arguments):
-        command = [sys.executable, remote_run.__file__, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=600)
-
-    killed = start(server, 7)  # of 4 steps in each epoch
+    command = [sys.executable, remote_run.__file__, server, "7"]  # of 4 steps in each epoch
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     kept = [path.name for path in (as_path(server) / "state").iterdir()]
     assert kept and not (as_path(server) / "model.keras").exists()
-    for out in (server, tmp_path / "whole"):
-        ended = start(out)
-        assert ended.returncode == 0, ended.stderr
-    assert_equal_models(server, tmp_path / "whole")
+    assert run(photos, server) == 0
+    assert_equal_models(server, whole)
 
 
 def test_scripts_read_paths_and_addresses():
@@ -307,6 +309,7 @@ def test_errors_of_calls_hide_the_password_of_an_address(name):
         assert "secret" not in str(caught.value) and "ann:***@bucket" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_images_at_an_address_are_measured(tmp_path, rng):
     photos = write_photos(f"ram://bucket/{tmp_path.name}/photos", rng)
     preprocessing = vit_tf.Preprocessing((8, 8))
@@ -317,6 +320,7 @@ def test_images_at_an_address_are_measured(tmp_path, rng):
     assert (np.abs(found - one[0]).max(axis=(1, 2, 3)) == 0).sum() == 1
 
 
+@pytest.mark.slow
 def test_an_address_with_a_password_works_and_does_not_show_it(tmp_path, capsys, caplog):
     place = "memory://ann:secret@bucket"
     path = as_path(place) / "run" / "a.txt"

@@ -1,5 +1,6 @@
 """Images that a model does not expect are refused or warned of, by every way they come in."""
 
+import functools
 import warnings
 
 import keras
@@ -11,9 +12,12 @@ import xarray as xr
 import vit_tf
 from vit_tf import Preprocessing, TokenGrid, analysis
 from vit_tf.analysis import FormationRecorder
+from vit_tf.analysis.engine import choose, gaussian_like
 from vit_tf.analysis.heads.rollout import rollout_of_images
 from vit_tf.analysis.objects.dense_features import dense_features
 from vit_tf.data.preprocessing import check_values
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 class Features:
@@ -39,13 +43,13 @@ def pixels(rng, low=0, high=255):
     "measure, tap",
     [
         (analysis.cka, "flat"),
-        (lambda *given: analysis.cka(given[0], given[1], given[0]), "flat"),
-        (lambda *given: analysis.cka(analysis.engine.choose(given[0], ["flat"]), given[1]), "flat"),
-        (lambda *given: analysis.cka(analysis.engine.gaussian_like(given[0]), given[1]), "flat"),
-        (analysis.receptive_field, "map"),
+        slow(lambda *given: analysis.cka(given[0], given[1], given[0]), "flat"),
+        slow(lambda *given: analysis.cka(choose(given[0], ["flat"]), given[1]), "flat"),
+        slow(lambda *given: analysis.cka(gaussian_like(given[0]), given[1]), "flat"),
+        slow(analysis.receptive_field, "map"),
         (dense_features, "map"),
-        (analysis.localization, "map"),
-        (
+        slow(analysis.localization, "map"),
+        slow(
             lambda features, images: analysis.knn_accuracy(
                 *(features, (images, np.arange(8) % 2), (images, np.arange(8) % 2), 2),
                 k=(3,),
@@ -82,6 +86,7 @@ def test_integers_are_taken_where_they_are_declared(rng):
     np.testing.assert_allclose(analysis.cka(of_pixels, images)["cka"], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_taps_of_models_refuse_integers_unless_they_rescale(rng, tmp_path):
     images = pixels(rng).astype("uint8")
     vit = vit_tf.ViT((4, 4, 3), 2, 1, 1, 4, 4, 2)

@@ -133,6 +133,7 @@ def test_every_alpha_on_white_is_that_of_pillow():
     np.testing.assert_array_equal(imaging._on_white(tf.constant(image)), expected)
 
 
+@pytest.mark.slow
 def test_windows_equal_crops_of_the_image_bit_for_bit(kinds, rng):
     @tf.function
     def part(content, box):
@@ -181,6 +182,7 @@ def with_texts(count: int, text: bytes) -> bytes:
     return content[:33] + chunk * count + content[33:]  # behind the header
 
 
+@pytest.mark.slow
 def test_what_inflates_beyond_bounds_is_refused_before_it_takes_memory(whole):
     bomb = with_texts(1, bytes(2**28))
     assert len(bomb) < 2**19
@@ -223,6 +225,7 @@ def test_exif_of_64_kilobytes_still_turns_an_image(rng, whole):
     np.testing.assert_array_equal(whole(content), np.rot90(np.asarray(picture), -1))
 
 
+@pytest.mark.slow
 def test_declared_sizes_are_bounded_in_every_format(kinds, rng, monkeypatch):
     limit = tf.Variable(0, dtype=tf.int64)
     monkeypatch.setattr(imaging, "MOST_PIXELS", limit)

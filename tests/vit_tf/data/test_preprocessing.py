@@ -80,7 +80,9 @@ def test_it_is_saved_with_the_model_only_where_it_is_special(kind, tmp_path):
         MODELS[kind](preprocessing={"size": (9, 16)})
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    "kind", ["vit", *(pytest.param(kind, marks=pytest.mark.slow) for kind in [*MODELS][1:])]
+)
 def test_class_names_are_saved_with_the_model(kind, tmp_path):
     plain = MODELS[kind]()
     assert plain.class_names is None and "class_names" not in plain.get_config()
@@ -105,14 +107,25 @@ def test_it_reaches_submodels(tmp_path):
     assert vit_tf.submodel(foreign, "flat").preprocessing is None
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("size", [(24, 13), (5, 6)])
-def test_images_are_those_of_pillow(interpolation, size):
+@pytest.fixture(scope="module")
+def own_digits():
+    """Digits of the test split as they are, without a preprocessing."""
+    return arrays(data.load("digits", splits=("test",), take=40)[0])[0]
+
+
+@pytest.mark.parametrize(
+    "interpolation, size",
+    [
+        *(("bilinear", (24, 13)), ("bicubic", (5, 6))),
+        pytest.param("bilinear", (5, 6), marks=pytest.mark.slow),
+        pytest.param("bicubic", (24, 13), marks=pytest.mark.slow),
+    ],
+)
+def test_images_are_those_of_pillow(own_digits, interpolation, size):
     chosen = Preprocessing(size, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), interpolation)
     images, _ = arrays(data.load("digits", splits=("test",), take=40, preprocessing=chosen)[0])
-    own, _ = arrays(data.load("digits", splits=("test",), take=40)[0])
     method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-    for image, grey in zip(images, (own[..., 0].astype(float) + 1) * 127.5, strict=True):
+    for image, grey in zip(images, (own_digits[..., 0].astype(float) + 1) * 127.5, strict=True):
         resized = Image.fromarray(grey.astype("float32")).resize(size[::-1], method[interpolation])
         value = np.clip(np.asarray(resized, float), 0, 255)[..., None] / 255
         expected = (value - chosen.mean) / chosen.std

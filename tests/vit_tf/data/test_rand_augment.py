@@ -187,6 +187,7 @@ def test_operations_of_the_tpu_repository(picture, name):
             assert differs.mean() <= 0.002, (name, level, sign, np.abs(result - expected).max())
 
 
+@pytest.mark.slow
 def test_recipes_of_googles_vits_change_images_of_any_level(picture):
     image = np.stack([np.asarray(picture)] * 64) / np.float32(127.5) - 1
     for level, least in {0: 0.5, 10: 0.9, 15: 0.9}.items():

@@ -209,6 +209,7 @@ def test_queries_are_cropped_as_pillow_does_and_come_in_order(oxford):
     assert found == [[[1], [0], []], [[], [2, 3], [4]]]
 
 
+@pytest.mark.slow
 def test_queries_are_uncropped_on_demand(oxford):
     root, _ = oxford
     options = {"image_size": 10, "batch_size": 1}
@@ -307,6 +308,7 @@ def test_pickles_that_grow_beyond_memory_are_refused(tmp_path):
     assert load_plain_pickle(path) == {"a": shared, "b": [shared, shared]}
 
 
+@pytest.mark.slow
 def test_images_that_cannot_be_used_stop_the_iteration_by_name(oxford):
     root, gnd = oxford
     far = gnd["gnd"][0] | {"bbx": [20, 0, 30, 5]}

@@ -8,6 +8,7 @@ import pytest
 
 from vit_tf import data
 from vit_tf.data import shapes, shapes as scenes
+from vit_tf.data.pipeline import open_source
 from vit_tf.data.shapes import (
     BACK_TONE,
     GRAIN,
@@ -316,7 +317,8 @@ def test_conflicting_cues_are_of_two_classes_in_all_pairs():
     pairs = set(map(tuple, labels.tolist()))
     assert len(pairs) == 56 and all(shape != texture for shape, texture in pairs)
     # The shapes are those of the test images.
-    (test,) = data.load("shapes", image_size=32, splits=("test",), take=1000, batch_size=1000)
-    np.testing.assert_array_equal(labels[:, 0], next(iter(test))[1][:56])
+    test = open_source("shapes", None).labels("test")
+    assert len(test) == data.describe("shapes").num_examples["test"]
+    np.testing.assert_array_equal(labels[:, 0], test[:56])
     with pytest.raises(ValueError, match="count"):
         data.load_cue_conflict(1001)

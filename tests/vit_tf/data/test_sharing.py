@@ -13,6 +13,7 @@ from vit_tf.data import pipeline
 from vit_tf.data.batches import Shard, skip_batches
 from vit_tf.data.source import Decoder, Source
 
+SLOW = pytest.mark.slow
 TAKE = {"train": 49, "validation": 33, "test": 22}
 
 
@@ -78,6 +79,7 @@ def test_parts_are_the_batches_of_one_process_and_each_image_is_decoded_once(mon
     assert [len(batches(part)[-1][1]) for part in parts[0]] == [1] + [0] * (workers - 1)
 
 
+@pytest.mark.slow
 def test_a_shard_resumes_at_the_same_batch(monkeypatch):
     decoded = count_decoding(monkeypatch)
     alone, *loaded = (load(splits=("train",), take=49)[0] for _ in range(3))
@@ -140,13 +142,12 @@ WHOLE = {"random_resized_crop": (1, 1)}
 @pytest.mark.parametrize(
     "whole_batches, loading, augmenting, most",
     [
-        (True, {"random_resized_crop": True}, {}, 1),
-        # Crops and flips each on their own are quick cases.
-        pytest.param(True, WHOLE, {"flip": True}, 16, marks=pytest.mark.slow),
-        pytest.param(True, WHOLE, {"rand_augment": True}, 10, marks=pytest.mark.slow),
         (True, {}, {"flip": True}, 16),
-        (False, {"random_resized_crop": True}, {}, 1),
-        (False, {}, {"flip": True}, 16),
+        pytest.param(True, {"random_resized_crop": True}, {}, 1, marks=SLOW),
+        pytest.param(True, WHOLE, {"flip": True}, 16, marks=SLOW),
+        pytest.param(True, WHOLE, {"rand_augment": True}, 10, marks=SLOW),
+        pytest.param(False, {"random_resized_crop": True}, {}, 1, marks=SLOW),
+        pytest.param(False, {}, {"flip": True}, 16, marks=SLOW),
     ],
 )
 def test_workers_draw_different_pixels_and_a_resumed_one_as_before(
@@ -180,7 +181,7 @@ def test_workers_draw_different_pixels_and_a_resumed_one_as_before(
 
 def test_more_replicas_than_a_batch_has_examples():
     with pytest.raises(ValueError, match=r"batch_size to be at least 18.*Received: batch_size=16"):
-        load()[0].shard_batches(Shard(0, 9, 2))
+        load(splits=("train",), take=49)[0].shard_batches(Shard(0, 9, 2))
 
 
 @pytest.fixture(scope="module")

@@ -40,12 +40,11 @@ def test_a_list_selects_class_folders_in_its_order(tmp_path):
     classes = data.read_class_list(tmp_path / "list.txt")
     assert classes == ("n03", "n01", "n05")
     root = imagenet(tmp_path / "imagenet", {"train": 7, "val": 3})
-    splits = data.load(root, classes=classes, splits=("train", "validation"))
-    for dataset, count in zip(splits, (7, 3), strict=True):
-        values, labels = pixels(dataset)
-        assert np.bincount(labels).tolist() == [count] * 3
-        np.testing.assert_array_equal(values[:, 0], 40 * np.array([3, 1, 5])[labels])
-        assert len(np.unique(values, axis=0)) == 3 * count
+    (train,) = data.load(root, classes=classes, splits=("train",))
+    values, labels = pixels(train)
+    assert np.bincount(labels).tolist() == [7] * 3
+    np.testing.assert_array_equal(values[:, 0], 40 * np.array([3, 1, 5])[labels])
+    assert len(np.unique(values, axis=0)) == 3 * 7
     described = data.describe(root, classes=classes)
     assert described.class_names == classes and described.num_classes == 3
     assert described.num_examples == {"train": 21, "validation": 9}
@@ -86,6 +85,7 @@ def test_few_shots_of_some_classes():
             assert train[image] == (4, 7, 1)[label]
 
 
+@pytest.mark.slow
 def test_sizes_are_those_of_the_selected_images(tmp_path):
     root = imagenet(tmp_path, {"train": 2, "val": 1}, classes=2)
     Image.new("RGB", (9, 9)).save(root / "train" / "n00" / "n00_0.JPEG", "png")
