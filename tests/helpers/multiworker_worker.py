@@ -1,7 +1,8 @@
 """What one of several workers does in `test_multiworker.py`, and what it compares with.
 
-`python multiworker_worker.py FOLDER PLACE HOST:PORT,HOST:PORT` writes `PLACE.npz` to the folder and
-then trains until it is stopped. With `shared` behind it, it does but what `train_shared` does.
+`python multiworker_worker.py FOLDER HOST:PORT,HOST:PORT` makes a process for each address, which
+need not import TensorFlow anew. Each writes its id to `PLACE.pid` in the folder, what it has found
+to `PLACE.npz`, and then trains until it is stopped; its exit status comes to stand in `PLACE.end`.
 """
 
 import contextlib
@@ -90,11 +91,13 @@ def fit_any(make, **arguments):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], **arguments)
     images, labels = make_data()
-    batches = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(48, seed=3).batch(16)
-    history = model.fit(batches, epochs=2, verbose=0, validation_data=(images, labels)).history
-    arrays = model.fit(images, labels, batch_size=16, epochs=1, shuffle=False, verbose=0).history
-    scores = model.evaluate(images[:30], labels[:30], batch_size=16, verbose=0)
-    predicted = model.predict(images[:37], batch_size=8, verbose=0)
+    # Of batches and last batches that three workers divide evenly: Keras weights their losses so.
+    batches = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(48, seed=3).batch(12)
+    validation = {"validation_data": (images, labels), "validation_batch_size": 12}
+    history = model.fit(batches, epochs=2, verbose=0, **validation).history
+    arrays = model.fit(images, labels, batch_size=12, epochs=1, shuffle=False, verbose=0).history
+    scores = model.evaluate(images[:30], labels[:30], batch_size=12, verbose=0)
+    predicted = model.predict(images[:37], batch_size=6, verbose=0)
     return [*model.get_weights(), *history.values(), *arrays.values(), scores, predicted]
 
 
@@ -132,73 +135,80 @@ def measure(count):
 
 
 class StopInEpoch(keras.callbacks.Callback):
-    """Ends a training after the second step of its second epoch."""
+    """Ends a training in the second step of its second epoch; notes what epochs have decoded."""
+
+    def __init__(self, decoded):
+        super().__init__()
+        self.decoded, self.of_epoch = decoded, []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.of_epoch = [*self.decoded]
 
     def on_train_batch_end(self, batch, logs=None):
         if int(np.asarray(self.model.optimizer.iterations)) == 5:
             raise Stop
 
 
-def train_shared(folder):
+def train_shared(folder, interrupted):
     """Train on data that workers share out before they are decoded; what was found and decoded.
 
-    Last batches of 1, 3 and 5 examples; a run that is stopped within an epoch and goes on.
+    Last batches of 1, 2 and 5 examples; a run that may be stopped within an epoch and goes on.
     """
 
-    def load_and_train(name, *callbacks):
+    def load_and_train(*callbacks):
         keras.utils.set_random_seed(4)
-        take = {"train": 33, "validation": 19, "test": 21}
+        take = {"train": 33, "validation": 18, "test": 21}
         splits = vit_tf.data.load(
             "digits", image_size=8, batch_size=16, splits=tuple(take), take=take, seed=6
         )
         model = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 10)
-        recipe = vit_tf.Recipe(epochs=2, learning_rate=0.01, ema=0.8)
+        # Not Adam, which makes steps of whole size of rounding errors, as the bias of keys has.
+        recipe = vit_tf.Recipe(epochs=2, learning_rate=0.2, momentum=0.9, clip_norm=0.5, ema=0.6)
         settings = {"callbacks": callbacks, "save_every": 1, "verbose": 0}
-        history = vit_tf.train(model, recipe, *splits[:2], folder / name, **settings)
+        history = vit_tf.train(model, recipe, *splits[:2], folder / "shared", **settings)
         return model, history, splits
 
     with pytest.MonkeyPatch.context() as patch:
         decoded = count_decoding(patch)
-        model, history, (train, validation, test) = load_and_train("whole")
+        first = []
+        if interrupted:
+            stop = StopInEpoch(decoded)
+            with contextlib.suppress(Stop):
+                load_and_train(stop)
+            first = stop.of_epoch
+            decoded.clear()
+        model, history, (train, validation, test) = load_and_train()
         scores = model.evaluate(test, verbose=0)
         top = list(top_k_accuracy(model, test).values())
-        seen = [zlib.crc32(image) for image in decoded]
+        seen = [[zlib.crc32(image) for image in images] for images in (first, decoded)]
         predicted = model.predict(test, verbose=0)
         correct = correct_answers(model, test)
         top += [correct.sum(), len(correct)]
         commonest = majority_accuracy(train, validation, 10, 2)
-        with contextlib.suppress(Stop):
-            load_and_train("stopped", StopInEpoch())
-        resumed, *_ = load_and_train("stopped")
-    history.pop("loss")  # that of a batch whose parts are unlike is weighted
     found = [*model.get_weights(), *history.values(), scores, top, predicted, commonest]
-    return [*found, *resumed.get_weights()], seen
+    return found, seen
 
 
-def everything(folder):
-    """All that must be the same however many workers there are: dict of arrays."""
-    with contextlib.suppress(Stop):
-        train_vit(folder / "run", epochs=2)
+def everything(folder, interrupted):
+    """All that must be the same however many workers there are: dict of arrays.
+
+    With `interrupted`, trainings are stopped and resumed, which must not change them either.
+    """
+    if interrupted:
+        with contextlib.suppress(Stop):
+            train_vit(folder / "run", epochs=2)
+    shared, (first, rest) = train_shared(folder, interrupted)
     parts = {
         "trained": train_vit(folder / "run"),
+        "shared": shared,
         "sequential": fit_any(sequential),
         "functional": fit_any(functional),
         "subclassed": fit_any(Subclassed),
         "measured": measure(5),
         "measured one batch": measure(1),
     }
-    return numbered(parts) | shared(folder)
-
-
-def numbered(parts):
-    """dict of arrays from one of lists."""
-    return {f"{name} {i}": np.asarray(x) for name, xs in parts.items() for i, x in enumerate(xs)}
-
-
-def shared(folder):
-    """What `train_shared` found: dict of arrays."""
-    found, decoded = train_shared(folder)
-    return numbered({"shared": found}) | {"decoded": np.array(decoded)}
+    found = {f"{name} {i}": np.asarray(x) for name, xs in parts.items() for i, x in enumerate(xs)}
+    return found | {"decoded first": np.array(first), "decoded": np.array(rest)}
 
 
 def stock_keras_works():
@@ -229,14 +239,11 @@ def refused(call):
         return str(error)
 
 
-def main(folder, place, addresses, only=None):
-    with strategy("multiworker", addresses, int(place)).scope():
-        if only == "shared":
-            np.savez(folder / f"{place}.part.npz", **shared(folder))
-            (folder / f"{place}.part.npz").rename(folder / f"{place}.npz")
-            strategies.wait_for_workers()
-            return
-        found = everything(folder)
+def work(folder, place, addresses):
+    """What one worker does."""
+    (folder / f"{place}.pid").write_text(str(os.getpid()))
+    with strategy("multiworker", addresses, place).scope():
+        found = everything(folder, interrupted=True)
         found["refused"] = refused(lambda: fit_any(functional, steps_per_execution=2))
         found |= {f"stock {name}": works for name, works in stock_keras_works().items()}
         checkpointing.write_on_chief(
@@ -244,18 +251,44 @@ def main(folder, place, addresses, only=None):
         )
         assert (folder / "writer").exists()
         np.savez(folder / f"{place}.npz", **found, chief=strategies.is_chief())
+        keras.utils.set_random_seed(2)
         recipe = vit_tf.Recipe(epochs=10**6)
         data = without_autotune(tf.data.Dataset.from_tensor_slices(make_data()).batch(16))
-        vit_tf.train(make_vit(), recipe, data, data, folder / "endless", verbose=0)
+        model = functional()
+        vit_tf.train(model, recipe, data, data, folder / "endless", verbose=0)
+
+
+def become_worker(folder, place, addresses):
+    """Let this process be one of the workers until it ends; its exit status."""
+    with open(folder / f"{place}.log", "w") as file:
+        for stream_number in (1, 2):
+            os.dup2(file.fileno(), stream_number)
+    signal.alarm(900)  # a worker whose test was killed ends by itself
+    try:
+        work(folder, place, addresses)
+    except ConnectionError as error:
+        print(f"lost: {error}", flush=True)
+        strategies.leave(1)
+    except BaseException:
+        traceback.print_exc()
+        return 2
+    return 0
+
+
+def main(folder, addresses):
+    # Seconds, of a machine with other work: one of the workers dies, and is to be missed soon.
+    strategies.HEARTBEAT = 15
+    places = {}
+    for place in range(len(addresses.split(","))):
+        pid = os.fork()
+        if not pid:
+            os._exit(become_worker(folder, place, addresses))
+        places[pid] = place
+    while places:
+        pid, status = os.wait()
+        end = os.waitstatus_to_exitcode(status)
+        (folder / f"{places.pop(pid)}.end").write_text(str(end))
 
 
 if __name__ == "__main__":
-    # Seconds. One of two workers dies, and is to be missed soon; four on a machine with other work
-    # may wait so long for a core.
-    strategies.HEARTBEAT = 60 if "shared" in sys.argv else 10
-    signal.alarm(900)  # a worker whose test was killed ends by itself
-    try:
-        main(Path(sys.argv[1]), *sys.argv[2:])
-    except ConnectionError as error:
-        print(f"lost: {error}")
-        strategies.leave(1)
+    main(Path(sys.argv[1]), sys.argv[2])
