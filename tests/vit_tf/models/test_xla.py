@@ -51,14 +51,17 @@ def batch():
 
 @functools.cache
 def trained(name, xla, **options):
-    """A model after two steps of a recipe on one batch, and the loss of each."""
+    """A model after two steps of a recipe on one batch, and the loss of each.
+
+    Without XLA the steps run as Python runs them, for which no graph is made.
+    """
     keras.utils.set_random_seed(1)
     make, sizes = MODELS[name]
     model = make(**sizes, **options)
     randomize(model)
     recipe = Recipe(epochs=2, learning_rate=1e-3, warmup_epochs=0, ema=0.9)
     recipe.compile(model, steps_per_epoch=1)
-    model.jit_compile = xla
+    model.jit_compile, model.run_eagerly = xla, not xla
     return model, [float(model.train_on_batch(*batch())[0]) for _ in range(2)]
 
 
@@ -98,6 +101,7 @@ def by_python(x):
     return tf.ensure_shape(tf.numpy_function(lambda x: x.sum((1, 2, 3)), [x], x.dtype), [8])
 
 
+@pytest.mark.slow
 def test_what_xla_cannot_compile_raises():
     images, _ = batch()
     with pytest.raises(tf.errors.InvalidArgumentError, match="unsupported operations"):
@@ -254,6 +258,7 @@ def test_receptive_fields_equal_those_without_xla(monkeypatch, channels):
     compare(step, images)
 
 
+@pytest.mark.slow
 def test_few_shot_features_equal_those_without_xla(monkeypatch):
     images, labels = images_and_labels()
     of = features(*SUMS)
