@@ -152,7 +152,10 @@ def test_one_tensor_is_in_memory_at_a_time(rng, tmp_path):
         assert peak < 2**20 * 2
 
 
-@pytest.mark.parametrize("name, size", [("config.json", 2**27), ("model.weights.h5", 2**28)])
+@pytest.mark.parametrize(
+    "name, size",
+    [("config.json", 2**27), pytest.param("model.weights.h5", 2**28, marks=pytest.mark.slow)],
+)
 def test_a_keras_file_that_inflates_beyond_any_model_is_refused(tmp_path, name, size):
     path = tmp_path / "model.keras"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as zipped:

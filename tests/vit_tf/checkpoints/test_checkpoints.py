@@ -113,7 +113,7 @@ def test_timm_representation_layer(images, load):
     [
         "vit",
         pytest.param("hybrid", marks=SLOW),
-        "timm",
+        pytest.param("timm", marks=SLOW),
         pytest.param("clip", marks=SLOW),
         pytest.param("beit", marks=SLOW),
     ],

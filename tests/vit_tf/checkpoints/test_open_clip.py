@@ -13,6 +13,8 @@ from vit_tf.checkpoints.released import CHECKPOINTS, fetch
 from vit_tf.checkpoints.weight_maps import CLIP, HALF
 
 MOST = 1e-5
+SLOW = pytest.mark.slow
+WIDER = {"mlp_ratio": 4, "head_width": 6, "patch_dropout": 0.5}
 # Two heads of 12 channels, an MLP of 2.7 times as many.
 VISION = {"image_size": 20, "layers": 2, "width": 24, "head_width": 12, "mlp_ratio": 2.7}
 VISION |= {"patch_size": 4}
@@ -80,11 +82,11 @@ def worldwide(**fields):
     [
         ({}, {}, "gelu"),
         (worldwide(quick_gelu=True), {"head_width": 8}, "quick_gelu"),
-        (worldwide(), {"head_width": 8, "image_size": 28}, "gelu"),
-        ({"quick_gelu": True}, {}, "quick_gelu"),
-        ({"quick_gelu": False}, {"image_size": [12, 28]}, "gelu"),
+        pytest.param(worldwide(), {"head_width": 8, "image_size": 28}, "gelu", marks=SLOW),
+        pytest.param({"quick_gelu": True}, {}, "quick_gelu", marks=SLOW),
+        pytest.param({"quick_gelu": False}, {"image_size": [12, 28]}, "gelu", marks=SLOW),
         ({"custom_text": True}, {"pos_embed_type": "sin_cos_2d"}, "gelu"),
-        ({}, {"mlp_ratio": 4, "head_width": 6, "patch_dropout": 0.5}, "gelu"),
+        pytest.param({}, WIDER, "gelu", marks=SLOW),
     ],
 )
 def test_every_block_is_open_clips(fields, vision, activation, written):
@@ -203,7 +205,9 @@ def test_what_leaves_no_choice(written):
         vit_tf.load_pretrained(folder)
 
 
-@pytest.mark.parametrize("size", [(20, 20), (24, 6), (18, 20)])
+@pytest.mark.parametrize(
+    "size", [(20, 20), pytest.param((24, 6), marks=SLOW), pytest.param((18, 20), marks=SLOW)]
+)
 def test_siglip_in_a_folder(size, tmp_path):
     """open_clip takes these encoders from timm; `image_size` includes pixels beyond the patches."""
     pytest.importorskip("torch", reason="torch is not installed")

@@ -134,6 +134,7 @@ def test_preprocessing_of_released_models_is_timms():
     assert len(vit_tf.list_pretrained("*_dinov3*")) == 12
 
 
+@pytest.mark.slow
 def test_a_name_carries_its_architecture():
     """Heads, GELU and pooling of every name in timm's names are those of timm's architecture."""
     if find_spec("timm") is None:

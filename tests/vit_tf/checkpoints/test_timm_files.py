@@ -61,7 +61,9 @@ def files_and_sizes():
     for name in FILES:
         for size in (None, (12, 24)):
             marks = () if (name, size is not None) in quick else SLOW
-            yield pytest.param(name, size, marks=marks, id=f"{name}-{size and 'oblong'}")
+            yield pytest.param(
+                name, size, marks=marks, id=f"{name}-{'oblong' if size else 'own size'}"
+            )
 
 
 # No file here has as many positions as the other size has tokens, which would be ambiguous.

@@ -267,7 +267,8 @@ def test_a_mixer_is_timms(size, models, written):
     assert error(bare, *outputs(reference, size)) < MOST
 
 
-@pytest.mark.parametrize("size", [(64, 64), pytest.param((45, 67), marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("size", [(64, 64), (45, 67)])
 def test_a_bit_is_timms(size, models, written):
     fields = {"layers": (1, 2), "channels": (256, 512), "stem_chs": 64, "num_classes": 5}
     reference = models.randomize(models.bit(fields))

@@ -27,7 +27,8 @@ def test_the_exact_form_is_that_of_the_name_in_keras():
     np.testing.assert_array_equal(ACTIVATIONS["gelu"](halves), theirs(halves))
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients_of_the_exact_form_are_those_of_the_formula_also_within_a_model(dtype):
     """Eagerly, in a graph of any number of examples, of the second order, and on replicas."""
     x = np.linspace(-6, 6, 98).astype(dtype).reshape(7, 14)

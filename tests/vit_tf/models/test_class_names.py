@@ -26,7 +26,7 @@ def index(tmp_path, monkeypatch):
 
 
 def mobilenet(classes):
-    return applications.MobileNetV2((32, 32, 3), 0.35, weights=None, classes=classes)
+    return applications.MobileNet((32, 32, 3), 0.25, weights=None, classes=classes)
 
 
 def test_a_classifier_of_imagenet_has_its_names(index):

@@ -45,6 +45,7 @@ def test_logits_compare_images_with_texts(encoder, images, rng, tmp_path):
     assert encoder.num_classes == 2 and encoder.class_names == ("cat", "dog")
 
 
+@pytest.mark.slow
 def test_the_logit_lens_reads_each_block_by_the_texts(encoder, images, rng):
     embeddings = texts(rng, 4, encoder.embedding_dim)
     model = vit_tf.with_text_head(encoder, embeddings, 7.5, -3.0)

@@ -181,8 +181,19 @@ def test_a_bit_takes_images_of_any_size_and_only_its_channels():
         model(images_of(32, 32)[..., :1])
 
 
-@pytest.mark.parametrize("pixels", ["uint8", "float"])
-@pytest.mark.parametrize("call", ["predict", "predict a data set", "fit", "evaluate"])
+@pytest.mark.parametrize(
+    ("pixels", "call"),
+    [
+        ("uint8", "predict"),
+        ("uint8", "predict a data set"),
+        ("float", "fit"),
+        ("float", "evaluate"),
+        pytest.param("float", "predict", marks=SLOW),
+        pytest.param("float", "predict a data set", marks=SLOW),
+        pytest.param("uint8", "fit", marks=SLOW),
+        pytest.param("uint8", "evaluate", marks=SLOW),
+    ],
+)
 def test_a_model_warns_once_of_pixels_that_it_does_not_expect(pixels, call):
     model, labels = small("vit"), np.arange(8) % 3
     vit_tf.Recipe(epochs=1).compile(model, 2)
