@@ -128,7 +128,8 @@ def test_a_head_set_to_zero_is_one_with_weights_of_zero(make):
     assert np.abs(actual - intact).max() > 1e-3
 
 
-@pytest.mark.parametrize("make", OTHERS)
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [our_vit, of_keras_hub, of_a_user])
 def test_no_edit_and_edits_that_change_nothing_change_no_bit(make):
     model, images = make(), tf.constant(batch())
     tap, _ = heads_of(model)

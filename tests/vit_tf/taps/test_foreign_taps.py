@@ -16,6 +16,7 @@ def backbone():
     return ViTBackbone((16, 16, 3), **SIZES)
 
 
+@pytest.mark.slow
 def test_a_table_of_positions_is_left_out_of_all_layers(backbone, rng):
     features = submodel(backbone, "*")
     images = rng.normal(size=(36, 16, 16, 3)).astype("float32")

@@ -1,5 +1,6 @@
 """A grid is given as a `TokenGrid`, as a pair (rows, columns) or not at all, by one function."""
 
+import functools
 import inspect
 
 import numpy as np
@@ -18,6 +19,12 @@ PATTERNS = ("block00/*/*",)
 @pytest.fixture(scope="module")
 def vit():
     return vit_tf.ViT((16, 24, 3), 8, 1, 2, 8, 16, 5)
+
+
+@pytest.fixture(scope="module")
+def taps_of(vit):
+    """Function from patterns to the submodel, which is made once."""
+    return functools.cache(lambda patterns: vit_tf.submodel(vit, *patterns))
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +59,9 @@ MEASUREMENTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEASUREMENTS)
-def test_a_pair_is_completed_from_the_tokens_and_the_images(vit, data, name):
+def test_a_pair_is_completed_from_the_tokens_and_the_images(taps_of, data, name):
     patterns, measure = MEASUREMENTS[name]
-    model = vit_tf.submodel(vit, *patterns)
+    model = taps_of(patterns)
 
     def features(images):
         return model(images)
@@ -66,18 +73,18 @@ def test_a_pair_is_completed_from_the_tokens_and_the_images(vit, data, name):
 @pytest.mark.parametrize(
     "grid", [TokenGrid(3, 2, 1, 8), TokenGrid(2, 3, 1, 4), TokenGrid(4, 6, 1, 4), (3, 2), [2, 2]]
 )
-def test_a_grid_that_contradicts_that_of_the_features_is_refused(vit, data, name, grid):
+def test_a_grid_that_contradicts_that_of_the_features_is_refused(taps_of, data, name, grid):
     patterns, measure = MEASUREMENTS[name]
     words = r"Expected grid to be None or that of the features, TokenGrid\(rows=2, columns=3, pre"
     with pytest.raises(ValueError, match=words):
-        measure(vit_tf.submodel(vit, *patterns), data, grid)
+        measure(taps_of(patterns), data, grid)
 
 
 @pytest.mark.parametrize("name", MEASUREMENTS)
-def test_a_grid_without_the_prefix_of_the_features_is_refused(vit, data, name):
+def test_a_grid_without_the_prefix_of_the_features_is_refused(taps_of, data, name):
     patterns, measure = MEASUREMENTS[name]
     with pytest.raises(ValueError, match=r"prefix=0"):
-        measure(vit_tf.submodel(vit, *patterns), data, TokenGrid(2, 3, 0, 8))
+        measure(taps_of(patterns), data, TokenGrid(2, 3, 0, 8))
 
 
 @pytest.mark.slow

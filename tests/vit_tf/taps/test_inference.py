@@ -130,6 +130,7 @@ def test_interventions_are_inference(twins):
     np.testing.assert_allclose(ours["head"], right["head"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_functions_around_a_model_are_inference(twins):
     def of(model):
         return lambda images: {"scores": model(images), "more": model(images) ** 2}

@@ -223,6 +223,7 @@ def test_preprocessing_can_be_called_on_an_image_and_on_a_batch(rng):
         Preprocessing.from_range(None, 1, 0)
 
 
+@pytest.mark.slow
 def test_images_are_loaded_at_their_own_size_and_blue_first():
     bgr = Preprocessing(None, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7), channel_order="bgr")
     (loaded,) = data.load("shapes", splits=("test",), take=4, preprocessing=bgr, image_size=16)

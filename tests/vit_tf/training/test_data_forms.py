@@ -16,7 +16,7 @@ RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(-1, 1, (40, 4, 4, 1)).astype("float32")
 LABELS = RNG.integers(3, size=40).astype("int32")
 WEIGHTS = RNG.uniform(0, 2, 40).astype("float32")
-RECIPE = vit_tf.Recipe(epochs=3, learning_rate=0.01, warmup_epochs=0, label_smoothing=0.0)
+RECIPE = vit_tf.Recipe(epochs=2, learning_rate=0.01, warmup_epochs=0, label_smoothing=0.0)
 SIZES = {"patch_size": 2, "num_layers": 1, "num_heads": 1, "hidden_dim": 8, "mlp_dim": 8}
 
 
