@@ -1,17 +1,24 @@
-"""Trains a tiny ViT on several devices or processes, on TensorFlow or JAX, in a process of its own.
+"""Trains a tiny ViT on several devices or processes, on TensorFlow or JAX, in processes of its own.
 
-    python device_worker.py DEVICES FOLDER,STRATEGY,BATCH_SIZE[,KILL_AT] ...
+    python device_worker.py DEVICES JOB ...
 
-Set KERAS_BACKEND, and for several workers VIT_TF_WORKERS and VIT_TF_WORKER. The process makes one
-run after another. It sends itself SIGKILL after the step KILL_AT of a run, whose state is saved
-every two steps. Otherwise it writes the weights, the history and the outputs of the reopened best
-model to FOLDER/weights.npz (several workers: to weights-WORKER.npz).
+Set KERAS_BACKEND. Each JOB is done by a process of its own, one after another; a process starts as
+a copy of this one, which has imported everything. It makes the runs of a JOB, which are joined by
+`;`, each FOLDER,STRATEGY,BATCH_SIZE[,KILL_AT]. Where addresses HOST:PORT,HOST:PORT stand behind an
+`@`, as many processes do the JOB together, as workers.
+
+A process sends itself SIGKILL after the step KILL_AT of a run, whose state is saved every two
+steps; then `left.txt` lists what it left in FOLDER. Otherwise it writes the weights, the history
+and the outputs of the reopened best model to FOLDER/weights.npz (several workers: to
+weights-WORKER.npz). The run `FOLDER,measure,BATCHES` writes FOLDER/measured.npz.
 """
 
+import importlib
 import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -76,18 +83,49 @@ def reopened_outputs(path):
     return keras.ops.convert_to_numpy(vit_tf.load_model(path)(images))
 
 
-def main(devices, *runs):
+def main(devices, *jobs):
+    # What all processes need and no process must do again; none of it uses a device.
+    for name in ("keras", "tensorflow", "vit_tf.training", "vit_tf.data", "vit_tf.models"):
+        importlib.import_module(name)
+    for job in jobs:
+        runs, _, addresses = job.partition("@")
+        runs = [run.split(",") for run in runs.split(";")]
+        count = addresses.count(",") + 1
+        processes = []
+        for worker in range(count):
+            processes.append(os.fork())
+            if not processes[-1]:
+                signal.alarm(900)  # a process whose test was killed ends by itself
+                if addresses:
+                    os.environ |= {"VIT_TF_WORKERS": addresses, "VIT_TF_WORKER": str(worker)}
+                os._exit(status_of(int(devices), runs))
+        killed = len(runs[-1]) > 3
+        for process in processes:
+            _, status = os.waitpid(process, 0)
+            expected = -signal.SIGKILL if killed else 0
+            assert os.waitstatus_to_exitcode(status) == expected, (job, status)
+        if killed:
+            folder = Path(runs[-1][0])
+            left = (str(path.relative_to(folder)) for path in folder.rglob("*"))
+            (folder / "left.txt").write_text("\n".join(left))
+
+
+def status_of(devices, runs):
+    """Makes runs on so many devices; the exit status of the process that has made them."""
     import keras
+    import tensorflow as tf
 
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        cpus = [tf.config.LogicalDeviceConfiguration()] * int(devices)
-        if int(devices) > 1:
+    try:
+        if keras.backend.backend() == "tensorflow":
+            cpu = tf.config.list_physical_devices("CPU")[0]
+            cpus = [tf.config.LogicalDeviceConfiguration()] * devices
             tf.config.set_logical_device_configuration(cpu, cpus)
-    for words in runs:
-        train_and_save(*words.split(","))
+        for words in runs:
+            train_and_save(*words)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 def train_and_save(folder, strategy, batch_size, kill_at=None):
@@ -104,12 +142,29 @@ def train_and_save(folder, strategy, batch_size, kill_at=None):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if strategy == "measure":
+        measure_and_save(folder, int(batch_size))
+        return
     weights, history, scores = run(folder, strategy, int(batch_size), [Kill()] if kill_at else [])
     worker = os.environ.get("VIT_TF_WORKER")
     found = {"facts": json.dumps({"history": history, "scores": scores})}
     if not worker:
         found["outputs"] = reopened_outputs(folder / "run" / "best.keras")
     np.savez(folder / (f"weights-{worker}.npz" if worker else "weights.npz"), *weights, **found)
+
+
+def measure_and_save(folder, count):
+    """Measures a model on all devices."""
+    import multiworker_worker
+    import numpy as np
+    import tensorflow as tf
+
+    import vit_tf
+
+    with vit_tf.distribute.strategy("mirrored").scope():
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        np.savez(folder / "measured.npz", *multiworker_worker.measure(count), replicas=replicas)
 
 
 def load(path):

@@ -1,17 +1,13 @@
 """Two replicas train as one device does."""
 
-import subprocess
-import sys
 from functools import partial
 from unittest import mock
 
 import keras
-import multiworker_worker
 import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
-from paths import HELPERS
 
 import vit_tf
 from vit_tf import analysis
@@ -178,28 +174,3 @@ def test_gradients_are_clipped_after_their_sum_over_replicas():
     momentum = next(v for v in optimizer.variables if v.name.endswith("momentum"))
     # The sum (3, 4) has norm 5; Adam's first moment is a tenth of the clipped gradient.
     np.testing.assert_allclose(momentum.numpy(), [0.06, 0.08], rtol=1e-5)
-
-
-FOUR = """
-import sys
-import numpy as np
-import tensorflow as tf
-cpus = [tf.config.LogicalDeviceConfiguration()] * 4
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
-import multiworker_worker
-from vit_tf.distribute import strategy
-with strategy("mirrored").scope():
-    assert tf.distribute.get_strategy().num_replicas_in_sync == 4
-    np.savez(sys.argv[1], *multiworker_worker.measure(6))
-"""
-
-
-@pytest.mark.slow
-def test_analyses_on_four_replicas_give_what_they_give_on_one_device(tmp_path):
-    path = tmp_path / "four.npz"
-    subprocess.run([sys.executable, "-c", FOUR, path], cwd=HELPERS, check=True, timeout=300)
-    with np.load(path) as four:
-        alone = multiworker_worker.measure(6)
-        assert len(four.files) == len(alone) > 5
-        for name, value in zip(four.files, alone, strict=True):
-            np.testing.assert_allclose(four[name], value, rtol=1e-4, atol=1e-4)
