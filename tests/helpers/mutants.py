@@ -16,6 +16,7 @@ import vit_tf
 
 ODD = (None, 0, -1, 1.5, 10**12, "a", [], {}, True, [1, 2, 3], float("nan"), "1e999", [[]])
 LONGEST = 20  # seconds
+SLOW = 30  # mutants in a slow test
 # What building a tiny model and compiling its pieces takes in Python, in bytes.
 BUILDING = 8e6
 
@@ -31,6 +32,15 @@ class Tally:
 
     def __str__(self):
         return f"{self.read} read, {self.refused} refused, {self.compared} compared"
+
+
+def is_traced(index, count):
+    """Whether the memory of a mutant is traced: of a third of those of a slow test.
+
+    Tracing takes about as long as the rest. A quick test has no time for it, and a long one traces
+    all.
+    """
+    return count > SLOW or (count == SLOW and index % 3 == 0)
 
 
 def pieces(data, rng):
@@ -210,10 +220,12 @@ def check_filled(weights, intact, values, valid):
     """
     changed = 0
     for name, weight in weights.items():
+        if name in intact and np.array_equal(weight, intact[name]):
+            continue  # all of whose values are among `values`
         assert np.isfinite(weight).all(), name
         matching = np.isin(weight, values)
         assert matching.all() if valid else matching.mean() > 0.8 or matching.size < 50, name
-        changed += name not in intact or not np.array_equal(weight, intact[name])
+        changed += 1
     # A tensor, or two that were exchanged, of which at most six weights are made.
     assert changed <= 12, changed
 

@@ -8,7 +8,9 @@ import pytest
 from archive_files import torch_or_skip, write_safetensors
 from checkpoint_families import FILES, SHAPE, arrays
 from mutants import (
+    SLOW,
     Tally,
+    is_traced,
     load,
     mutate_file,
     save_deflated,
@@ -20,7 +22,7 @@ from mutants import (
 
 import vit_tf
 
-LONG, SLOW, FAST = 200, 30, 24
+LONG, FAST = 200, 8
 COUNTS = [pytest.param(SLOW, marks=pytest.mark.slow), pytest.param(LONG, marks=pytest.mark.long)]
 
 
@@ -75,8 +77,9 @@ def check(name, count, tmp_path):
     save(tensors, path)
     sound, intact = path.read_bytes(), arrays(vit_tf.load_pretrained(path, **options))
     values = values_of(tensors, intact)
-    rng, tally = np.random.default_rng(len(name) + count), Tally(traced=count > FAST)
-    for _ in range(count):
+    rng, tally = np.random.default_rng(len(name) + count), Tally()
+    for i in range(count):
+        tally.traced = is_traced(i, count)
         path.write_bytes(sound)
         valid = mutate_file(path, tensors, save, rng)
         load(path, intact, values, len(sound), valid, tally, **options)
@@ -94,7 +97,14 @@ def test_mutated_files_load_whole_or_end_in_one_error(name, count, tmp_path, rec
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize(
-    "name", ["timm safetensors", "clip pth", "vit npz", "vit deflated", "timm legacy"]
+    "name",
+    [
+        "timm safetensors",
+        "vit npz",
+        pytest.param("vit deflated", marks=pytest.mark.slow),
+        pytest.param("clip pth", marks=pytest.mark.slow),
+        pytest.param("timm legacy", marks=pytest.mark.slow),
+    ],
 )
 def test_a_few_mutated_files(name, tmp_path):
     tally = check(name, FAST, tmp_path)

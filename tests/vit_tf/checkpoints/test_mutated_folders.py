@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from archive_files import helper_or_skip
 from checkpoint_families import arrays
-from mutants import Tally, load, mutate_file, mutate_json, values_of
+from mutants import SLOW, Tally, is_traced, load, mutate_file, mutate_json, values_of
 
 import vit_tf
 
@@ -34,7 +34,7 @@ LIKELY = {
 # One of each way to read a family's names.
 NAMES = ("vit", "deit-teacher", "dinov2-swiglu", "registers", "dinov3", "dinov3-gated")
 NAMES += ("clip", "clip-vision", "beit", "beit-shared", "bit", "mae", "siglip-whole")
-LONG, SLOW, FAST = 200, 30, 24
+LONG, FAST = 200, 8
 COUNTS = [pytest.param(SLOW, marks=pytest.mark.slow), pytest.param(LONG, marks=pytest.mark.long)]
 
 
@@ -88,8 +88,9 @@ def check(name, count, tmp_path, parts=False, compared=True):
     size = sum(path.stat().st_size for path in source.iterdir())
     weights = {path.name: load_file(path) for path in source.glob("*.safetensors")}
     values = values_of({n: x for tensors in weights.values() for n, x in tensors.items()}, intact)
-    rng, tally = np.random.default_rng(len(name) + count), Tally(traced=count > FAST)
-    for _ in range(count):
+    rng, tally = np.random.default_rng(len(name) + count), Tally()
+    for i in range(count):
+        tally.traced = is_traced(i, count)
         folder = tmp_path / "mutated"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(source, folder)
