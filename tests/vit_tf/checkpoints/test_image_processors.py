@@ -77,9 +77,22 @@ def test_pixels_are_those_of_the_processor(kind, options):
     assert np.max(np.abs(preprocessing(picture) - expected) / level) <= 1.01
 
 
+@pytest.fixture(scope="module")
+def photographs():
+    """Decoded photographs of ImageNet."""
+    paths = sorted((SHARED / "images" / "imagenet_samples").rglob("*.jpg"))
+    if not paths:
+        pytest.skip("no photographs")
+    pictures = []
+    for path in paths:
+        with Image.open(path) as opened:
+            pictures.append(np.asarray(opened.convert("RGB")))
+    return pictures
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ViT", "DeiT", "Bit", "CLIP", "Beit"])
-def test_photographs_are_those_of_the_processor(kind, record_property):
+def test_photographs_are_those_of_the_processor(kind, photographs, record_property):
     """With what each processor does where it is told nothing, to one of 255 levels.
 
     Where it shrinks bicubically, Pillow rounds and clips between the passes along rows and along
@@ -89,18 +102,13 @@ def test_photographs_are_those_of_the_processor(kind, record_property):
     """
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("torch", reason="torch is not installed")
-    paths = sorted((SHARED / "images" / "imagenet_samples").rglob("*.jpg"))
-    if not paths:
-        pytest.skip("no photographs")
     processor = getattr(transformers, f"{kind}ImageProcessor")()
     fields = processor.to_dict()
     size = fields.get("crop_size") or fields["size"]
     preprocessing = read(fields, shape=(size["height"], size["width"], 3))
     scale = fields["rescale_factor"] * 255 / np.array(fields["image_std"])
     worst, shares = 0.0, []
-    for path in paths:
-        with Image.open(path) as opened:
-            picture = np.asarray(opened.convert("RGB"))
+    for picture in photographs:
         if kind in ("DeiT", "Beit"):
             side = min(picture.shape[:2])
             picture = picture[:side, :side]
@@ -113,7 +121,7 @@ def test_photographs_are_those_of_the_processor(kind, record_property):
             levels = (image * np.array(preprocessing.std) + np.array(preprocessing.mean)) * 255
             assert np.abs(levels - _shrunk(picture, preprocessing.size)).max() < 0.05
     record_property("largest difference in levels", float(worst))
-    record_property("photographs", len(paths))
+    record_property("photographs", len(photographs))
     record_property("largest share beyond a level", float(max(shares)))
     if kind in ("Bit", "CLIP"):
         assert np.mean(shares) < 1e-3 and max(shares) < 0.02 and worst < 17
