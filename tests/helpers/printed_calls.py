@@ -25,12 +25,12 @@ from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.taps.submodels import describe_taps
 
 
-def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=None, copies=2):
+def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=None):
     """Runs the code of every figure of some models; dict from figure to what differs, or "".
 
     Of each model all figures are measured in one analysis, with random images of its size, labels
-    of `num_classes` classes, and `optional` annotated ones. The `copies` of each model without
-    training are measured too, as a report does, and compared with nothing.
+    of `num_classes` classes, and `optional` annotated ones. Untrained copies, which the code of no
+    figure measures, are left out.
     """
     rng = np.random.default_rng(0)
     size = next(expected(model).size for model in models.values())
@@ -48,7 +48,7 @@ def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=Non
     plain, optional = Preprocessing(size), optional or {}
     data = make_data(as_images(images, plain), as_images(train, plain), None, optional)
     names = [str(number) for number in range(num_classes)]
-    studied, _, _ = prepare_models(loaded, data, folder, names, copies=copies)
+    studied, _, _ = prepare_models(loaded, data, folder, names, copies=0)
     pictures, _ = plan(lookup_figures(numbers), studied, data)
     wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
     results, problems = measure_all(wanted, data, folder / "results")

@@ -327,6 +327,7 @@ def test_copy_code_copies_the_code_of_its_figure(browser, report):
     assert browser.value("window.copiedText") == "plot('distance')\nprint(1 < 2)"
 
 
+@pytest.mark.slow
 def test_print_shows_the_figures_and_no_controls(browser, report):
     browser.open(report)
     browser.call("Emulation.setEmulatedMedia", media="print")

@@ -20,6 +20,7 @@ from vit_tf.analysis.study.figure import all_figures, lookup_figures
 from vit_tf.analysis.study.models import StudyModel, slug
 
 SHAPE = (16, 16, 3)
+SLOW = pytest.mark.slow
 
 
 def vit(num_layers=2):
@@ -124,11 +125,22 @@ def test_claims_of_every_mix_that_lack_a_part_say_so_once(mix):
             assert "No model to test it on" in rows[0].explanation
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mix", MIXES, ids="-".join)
+# Every kind, two of each, every two and three kinds and all, and several models of several kinds.
+DIFFERENT = {mix for mix in MIXES if len(mix) < 3 or len(set(mix)) == len(mix)}
+DIFFERENT |= {("ViT", "ViT", "ViT"), ("BiT", "BiT", "ViT", "ViT"), ("CNN", "CNN", "Mixer", "ViT")}
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        pytest.param(m, marks=pytest.mark.slow if m in DIFFERENT else pytest.mark.long)
+        for m in MIXES
+    ],
+    ids="-".join,
+)
 def test_every_mix_of_one_to_four_models_has_a_report(of_mix, images, folder, mix):
     """What was measured of some models is not measured again for the next mix."""
-    report_of(of_mix(mix), images, folder, figures=[1, "2", "W.19"])
+    report_of(of_mix(mix), images, folder, figures=[1, "2", "W.19"], untrained=0)
 
 
 SOME = [("CNN",), ("BiT",), ("ViT",), ("Mixer",), ("CNN", "CNN"), ("ViT", "ViT"), (*sorted(KINDS),)]
@@ -136,7 +148,7 @@ SOME = [("CNN",), ("BiT",), ("ViT",), ("Mixer",), ("CNN", "CNN"), ("ViT", "ViT")
 
 @pytest.mark.parametrize(
     "mix",
-    [pytest.param(m, marks=pytest.mark.slow if m in SOME else pytest.mark.long) for m in MIXES],
+    [pytest.param(m, marks=SLOW if m in SOME else pytest.mark.long) for m in MIXES],
     ids="-".join,
 )
 def test_every_mix_has_a_report_of_all_figures(of_mix, images, folder, mix):
@@ -214,7 +226,7 @@ RANGES = [(-1, 1), (0, 1), (0, 255)]
 @pytest.mark.parametrize(
     ("form", "low", "high"),
     [
-        pytest.param(form, *ends, marks=() if FORMS[form] == ends else pytest.mark.slow)
+        pytest.param(form, *ends, marks=() if FORMS[form] == ends else SLOW)
         for form in FORMS
         for ends in RANGES
     ],

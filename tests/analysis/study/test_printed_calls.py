@@ -72,7 +72,7 @@ def test_the_code_of_some_figures_gives_their_results(numbers, count, tmp_path):
     keras.utils.set_random_seed(0)
     vit = vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 8, 5)
     randomize(vit)
-    found = compare({"ViT": vit}, tmp_path, numbers=numbers, copies=0)
+    found = compare({"ViT": vit}, tmp_path, numbers=numbers)
     assert len(found) >= count and not any(found.values()), found
 
 
@@ -84,7 +84,7 @@ def test_the_code_of_gradients_gives_them_in_units_of_any_model(tmp_path):
     scores = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(maps))
     model = keras.Model(images, scores)
     model.preprocessing = vit_tf.Preprocessing((32, 32), mean=(0.0,) * 3, std=(1 / 255,) * 3)
-    found = compare({"CNN": model}, tmp_path, numbers=("6",), copies=0)
+    found = compare({"CNN": model}, tmp_path, numbers=("6",))
     assert found and not any(found.values()), found
 
 
