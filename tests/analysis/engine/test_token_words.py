@@ -65,7 +65,13 @@ def test_of_a_map_all_places_are_spatial_and_none_is_cls(grid):
         pool(maps, "cls", grid)
 
 
-@pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
+@pytest.mark.parametrize(
+    "measure",
+    [
+        pytest.param(measure, id=name, marks=pytest.mark.slow if name == "linear probe" else ())
+        for name, measure in MEASURES.items()
+    ],
+)
 def test_a_model_without_cls_has_no_cls_and_all_its_tokens_are_spatial(measure):
     gap = sequences(TokenGrid(1, 7, 0, 8))
     for spatial, every in zip(

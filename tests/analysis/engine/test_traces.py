@@ -325,9 +325,8 @@ def copies() -> list[keras.Model]:
     return models
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(name, marks=SLOW) for name in ("field", "heads", "gradients")), "lens"]
-)
+@SLOW
+@pytest.mark.parametrize("name", ["field", "heads", "lens", "gradients"])
 def test_copies_share_the_graphs_of_measurements_with_own_passes(name, copies, traced):
     shared, counts, results = traces.SharedGraphs(), [], []
     alone = [CALLS[name](model) for model in copies]

@@ -176,8 +176,10 @@ def made(measurement, data, results):
 @pytest.mark.parametrize(
     "figure",
     [
-        *(pytest.param(f, marks=pytest.mark.slow) for f in (causes.HEADS, causes.TOKENS)),
-        *(causes.BLOCKS, causes.LENS),
+        pytest.param(causes.HEADS, marks=pytest.mark.slow),
+        pytest.param(causes.BLOCKS, marks=pytest.mark.slow),
+        pytest.param(causes.TOKENS, marks=pytest.mark.slow),
+        causes.LENS,
     ],
     ids=lambda f: f.numbers,
 )

@@ -78,6 +78,7 @@ def test_what_are_no_labels_is_refused_before_anything_is_measured(labels):
         make_data(images, (images, labels), None, {})
 
 
+@pytest.mark.slow
 def test_training_images_of_one_batch_are_halved(tmp_path):
     data = make_data(np.zeros((8, 8, 8, 3), np.float32), folder(tmp_path, "a", "b"), None, {})
     fitted, held_out = ([y for _, y in part] for part in (data.train, data.validation))

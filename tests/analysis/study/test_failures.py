@@ -273,6 +273,7 @@ def cnn():
     return keras.Model(images, keras.layers.Dense(3)(x), name="cnn")
 
 
+@pytest.mark.slow
 def test_a_page_of_images_shows_what_can_be_made(cnn, tmp_path, monkeypatch, caplog):
     measures = exploration_results.MEASURES
     for name, (error, *_) in zip(

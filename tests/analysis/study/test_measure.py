@@ -401,6 +401,7 @@ def test_one_failure_does_not_lose_the_others(vit, data, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["skip_ratio.vit-cls.nc"]
 
 
+@pytest.mark.slow
 def test_a_statistic_that_cannot_be_made_costs_no_other_of_its_pass(vit, data, tmp_path, caplog):
     caplog.set_level("INFO")
     good = skip_ratio_of(vit)

@@ -76,6 +76,7 @@ def test_the_code_of_some_figures_gives_their_results(numbers, count, tmp_path):
     assert len(found) >= count and not any(found.values()), found
 
 
+@pytest.mark.slow
 def test_the_code_of_gradients_gives_them_in_units_of_any_model(tmp_path):
     images = keras.Input((32, 32, 3))
     scaled = keras.layers.Rescaling(1 / 127.5, -1)(images)

@@ -274,6 +274,7 @@ def test_a_report_of_two_reports(tmp_path, capsys):
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_a_scorecard_that_was_cut_off_or_changed_is_named(tmp_path, capsys):
     paths = [tmp_path / name / "results" / "scorecard.nc" for name in ("first", "second")]
     for path in paths:
