@@ -5,7 +5,7 @@
 Set KERAS_BACKEND. Each JOB is done by a process of its own, one after another; a process starts as
 a copy of this one, which has imported everything. It makes the runs of a JOB, which are joined by
 `;`, each FOLDER,STRATEGY,BATCH_SIZE[,KILL_AT]. Where addresses HOST:PORT,HOST:PORT stand behind an
-`@`, as many processes do the JOB together, as workers.
+`@`, as many processes do the JOB together, as workers that share the devices out.
 
 A process sends itself SIGKILL after the step KILL_AT of a run, whose state is saved every two
 steps; then `left.txt` lists what it left in FOLDER. Otherwise it writes the weights, the history
@@ -96,9 +96,11 @@ def main(devices, *jobs):
             processes.append(os.fork())
             if not processes[-1]:
                 signal.alarm(900)  # a process whose test was killed ends by itself
+                share = int(devices) // count
                 if addresses:
-                    os.environ |= {"VIT_TF_WORKERS": addresses, "VIT_TF_WORKER": str(worker)}
-                os._exit(status_of(int(devices), runs))
+                    cluster = {"VIT_TF_WORKERS": addresses, "VIT_TF_WORKER": str(worker)}
+                    os.environ |= environment(os.environ["KERAS_BACKEND"], share, **cluster)
+                os._exit(status_of(share, runs))
         killed = len(runs[-1]) > 3
         for process in processes:
             _, status = os.waitpid(process, 0)

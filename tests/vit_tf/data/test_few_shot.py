@@ -120,7 +120,7 @@ def blocks(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_labels_not_known_ahead_are_read_no_further_than_needed(blocks, seed):
     few, held = data.few_shot("digits", 4, seed=seed, held_out=2)
     assert 1 <= len(blocks) - 2 <= 4

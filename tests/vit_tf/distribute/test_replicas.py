@@ -47,7 +47,7 @@ def replicas(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def jax(tmp_path_factory):
-    """The folder of what JAX trains on one device, on four, and in two processes of four each.
+    """The folder of what JAX trains on one device, on four, and in two processes of two each.
 
     One run is killed by SIGKILL after step 6 of 12, of epochs of four steps, and goes on in another
     process; the last state is of step 6.
