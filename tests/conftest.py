@@ -99,6 +99,27 @@ def without_xla():
         yield
 
 
+@pytest.fixture
+def without_graphs(request):
+    """Measurements compute eagerly, except in tests that also use `in_graphs`.
+
+    Most of what a measurement of few tiny images costs is its graph. For the many calls of files
+    in which some test of each measurement is `in_graphs`.
+    """
+    if "in_graphs" in request.fixturenames:
+        yield
+        return
+    from vit_tf.analysis.engine.stream import eager_steps
+
+    with eager_steps():
+        yield
+
+
+@pytest.fixture
+def in_graphs():
+    """Measurements compute in graphs, as they do of their own accord, despite `without_graphs`."""
+
+
 @pytest.fixture(autouse=True)
 def figures_closed():
     """No test leaves a figure open."""

@@ -87,6 +87,7 @@ def test_grey_images_are_refused_in_training_and_evaluation(vit, tmp_path):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow
 def test_submodel_takes_lists_of_patterns(vit, tmp_path):
     patterns = ["block00/mlp/sum", "pooled"]
     for features in (

@@ -224,11 +224,20 @@ CALLS = [
 ]
 
 
+# With the lowest declared versions every seventh runs, others are slow. Those that take a training
+# or a graph of many heads or skips are slow of these, too.
+CHEAP = {0, 7, 14, 21, 42, 56, 70, 77}
+LOWEST = set(range(0, len(CALLS), 7))
+
+
+def marked(number):
+    """The number of a call, of which most are slow."""
+    marks = [pytest.mark.lowest] * (number in LOWEST) + [pytest.mark.slow] * (number not in CHEAP)
+    return pytest.param(number, marks=marks)
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize(
-    "number",
-    [n if n % 7 == 0 else pytest.param(n, marks=pytest.mark.slow) for n in range(len(CALLS))],
-)
+@pytest.mark.parametrize("number", [marked(number) for number in range(len(CALLS))])
 def test_a_natural_call(number, model, data, tmp_path):
     """Its result has numbers and comes back from netCDF, or one line says what is wrong."""
     name, call, words = CALLS[number]
@@ -369,6 +378,8 @@ FORMS = {
 }
 
 
+@pytest.mark.lowest
+@pytest.mark.slow
 def test_a_model_is_its_representations(model, data):
     vit = model("vit")
     whole = analysis.cka(vit, data.floats)
@@ -380,7 +391,17 @@ def test_a_model_is_its_representations(model, data):
     assert whole.attrs["model"] == "vit-cls-cifar10"
 
 
-@pytest.mark.parametrize("form", FORMS)
+SLOW_FORMS = {
+    "paths as objects",
+    "folder as text",
+    "pattern",
+}  # which are read from files, as others are
+SLOW_MARKS = [pytest.mark.lowest, pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=SLOW_MARKS * (form in SLOW_FORMS)) for form in FORMS]
+)
 def test_images_of_any_form_are_the_same_images(form, model, data):
     images = FORMS[form](data)
     made = as_images(images, model("vit").preprocessing)
@@ -397,6 +418,8 @@ def test_images_of_any_form_are_the_same_images(form, model, data):
     np.testing.assert_allclose(made, expected, atol=1e-6)
 
 
+@pytest.mark.lowest
+@pytest.mark.slow
 def test_8_bit_images_of_two_models_with_other_values(model, data):
     both = analysis.cka(model("vit"), data.pixels, model("mine"))
     apart = analysis.cka(
@@ -456,6 +479,8 @@ def test_an_error_of_a_function_is_its_own(data):
         analysis.cka(wrong, data.floats)
 
 
+@pytest.mark.lowest
+@pytest.mark.slow
 def test_the_number_of_classes_is_known(model, data):
     pairs = (data.floats, data.labels)
     given = analysis.ridge_probe(model("bit"), pairs, pairs, 2)
@@ -463,6 +488,8 @@ def test_the_number_of_classes_is_known(model, data):
     assert given.attrs["num_classes"] == 2
 
 
+@pytest.mark.lowest
+@pytest.mark.slow
 def test_activations_at_hand(model, data):
     weights = vit_tf.submodel(model("vit"), "*/weights")
     taps = {name: np.asarray(x) for name, x in weights(data.floats).items()}
@@ -473,6 +500,8 @@ def test_activations_at_hand(model, data):
     )
 
 
+@pytest.mark.lowest
+@pytest.mark.slow
 def test_a_savedmodel_by_its_path(model, data, tmp_path):
     vit_tf.submodel(model("mine"), "block", "block_1").export(tmp_path / "saved", verbose=False)
     found = analysis.cka(tmp_path / "saved", data.pixels)
@@ -487,6 +516,8 @@ def test_names_that_are_not_there_have_near_matches():
         _ = analysis.atention_distance
 
 
+@pytest.mark.lowest
+@pytest.mark.slow
 def test_a_measurement_has_its_statistic(model, data):
     features = analysis.features_of(model("vit"))
     request = {"cka": (analysis.cka.statistic(features), features)}
@@ -501,6 +532,8 @@ def test_pytorch_modules():
         analysis.cka(torch.nn.Linear(2, 2), np.zeros((4, 2, 2, 3), np.float32))
 
 
+@pytest.mark.lowest
+@pytest.mark.slow
 def test_explore_takes_a_pytorch_module(data, tmp_path):
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)

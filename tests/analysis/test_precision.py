@@ -2,6 +2,7 @@
 
 import contextlib
 import doctest
+import functools
 import inspect
 import io
 import os
@@ -25,8 +26,7 @@ TOLERANCES = {"mixed_bfloat16": 0.04, "mixed_float16": 5e-3, "float64": 2e-5}
 COARSE = {"knn_accuracy", "ridge_probe", "select_l2", "clustering", "object_clustering"}
 COARSE |= {"similarities", "position_attribution", "cca", "pwcca"}
 COARSE_TOLERANCE = 0.3
-# One measurement of each kind: similarity, gradients, predictions, probes.
-QUICK = {"cka", "grad_cam", "logit_lens", "ridge_probe"}
+QUICK = {"cka"}
 assert set(public_measurements()) >= QUICK
 
 
@@ -43,33 +43,35 @@ def make_models(policy):
 
 
 @pytest.fixture(scope="module")
-def names_by_policy():
-    """The names in the examples for every policy, of models with the same weights."""
+def names_of_policy():
+    """Function from a policy to the names in the examples, of models with the same weights."""
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)
     images = rng.uniform(-1, 1, (24, 32, 32, 3)).astype(np.float32)
     full = make_models("float32")
     for model in full.values():
         model.head.kernel.assign(rng.normal(size=model.head.kernel.shape))
-    names = {}
-    for policy in ("float32", *TOLERANCES):
+
+    @functools.cache
+    def get(policy):
         models = make_models(policy)
         for name, model in models.items():
             model.set_weights(full[name].get_weights())
-        names[policy] = models | {"images": images, "labels": np.arange(24) % 3, "np": np}
-        names[policy] |= {"analysis": analysis, "vit_tf": vit_tf, "tf": tf, "os": os}
-    return names
+        names = models | {"images": images, "labels": np.arange(24) % 3, "np": np}
+        return names | {"analysis": analysis, "vit_tf": vit_tf, "tf": tf, "os": os}
+
+    return get
 
 
 @pytest.fixture(scope="module")
-def in_float32(names_by_policy):
+def in_float32(names_of_policy):
     """Function from a measurement to its results in float32, each computed once and eagerly."""
     results = {}
 
     def get(name):
         if name not in results:
             with eager_steps():
-                results[name] = results_of_example(name, names_by_policy["float32"])
+                results[name] = results_of_example(name, names_of_policy("float32"))
         return results[name]
 
     return get
@@ -92,11 +94,11 @@ def results_of_example(name, names):
     return {key: x for key, x in arrays.items() if x.dtype.kind in "fiub"}
 
 
-def check(name, policy, names_by_policy, in_float32):
+def check(name, policy, names_of_policy, in_float32):
     is_coarse = name in COARSE and policy != "float64"
     tolerance = COARSE_TOLERANCE if is_coarse else TOLERANCES[policy]
     expected = in_float32(name)
-    received = results_of_example(name, names_by_policy[policy])
+    received = results_of_example(name, names_of_policy(policy))
     assert expected.keys() == received.keys()
     for key, values in expected.items():
         assert received[key].shape == values.shape and received[key].dtype == values.dtype
@@ -120,12 +122,14 @@ def marked(name):
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in public_measurements()])
-def test_mixed_precision_changes_a_measurement_by_its_rounding(name, names_by_policy, in_float32):
-    check(name, "mixed_bfloat16", names_by_policy, in_float32)
+def test_mixed_precision_changes_a_measurement_by_its_rounding(name, names_of_policy, in_float32):
+    check(name, "mixed_bfloat16", names_of_policy, in_float32)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["mixed_float16", "float64"])
 @pytest.mark.parametrize("name", public_measurements())
-def test_other_precisions_too(name, policy, names_by_policy, in_float32):
-    check(name, policy, names_by_policy, in_float32)
+def test_other_precisions_too(name, policy, names_of_policy, in_float32):
+    # A graph costs more than what it computes, but rounds half floats otherwise.
+    with eager_steps() if policy == "float64" else contextlib.nullcontext():
+        check(name, policy, names_of_policy, in_float32)

@@ -291,6 +291,7 @@ def test_models_that_want_other_values_get_them_from_the_shared_images(rng):
     np.testing.assert_allclose(calls[0], (pixels - wanted.mean) / wanted.std, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_probes_are_left_out_where_a_class_has_too_few_images(tmp_path):
     rng = np.random.default_rng(0)
     for split, counts in (("train", (25, 12)), ("test", (6, 6))):

@@ -20,14 +20,11 @@ DATA = "--take 150 --batch-size 64 --strategy none"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """A folder with a training of two epochs, one that was stopped, a fine-tuning and a study."""
+def runs(tmp_path_factory, without_xla):
+    """A folder with a training of two epochs, one that was stopped and a study."""
     root = tmp_path_factory.mktemp("runs")
     line = f"{TINY} {DATA} --epochs 2 --out {root / 'vit'}"
     assert train_script.main(line.split()) == 0
-    # 8 steps of 64, 64, 22, 64, 64, 22, 64 and 64 images.
-    line = f"{root / 'vit/model.keras'} {DATA} --steps 8 --num-validations 2 --out {root / 'tuned'}"
-    assert finetune.main(line.split()) == 0
 
     shutil.copytree(root / "vit", root / "stopped")
     for name in ("model.keras", "result.json"):
@@ -49,8 +46,12 @@ def runs(tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_image_counts_three_times(runs, tmp_path, capsys):
-    names = ("vit", "stopped", "tuned", "study")
-    line = [*(str(runs / name) for name in names), "--batch-size", "64", "--out", str(tmp_path)]
+    # 8 steps of 64, 64, 22, 64, 64, 22, 64 and 64 images.
+    folders = [runs / "vit", runs / "stopped", tmp_path / "tuned", runs / "study"]
+    line = f"{runs / 'vit/model.keras'} {DATA} --steps 8 --num-validations 2 --out {folders[2]}"
+    assert finetune.main(line.split()) == 0
+    capsys.readouterr()
+    line = [*map(str, folders), "--batch-size", "64", "--out", str(tmp_path)]
     assert compute.main(line) == 0
     with open(tmp_path / "compute.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -61,7 +62,7 @@ def test_every_image_counts_three_times(runs, tmp_path, capsys):
     assert {int(row["forward_flops"]) for row in rows} == {forward}
     assert [int(row["training_flops"]) for row in rows] == [3 * forward * n for n in images]
 
-    noted = [json.loads((runs / n / "result.json").read_text()) for n in ("vit", "tuned")]
+    noted = [json.loads((f / "result.json").read_text()) for f in (folders[0], folders[2])]
     assert int(rows[0]["parameters"]) == noted[0]["parameters"]
     shares = [row["test_accuracy"] for row in rows]
     assert shares[1] == "" and shares[3] == "0.125"

@@ -18,6 +18,8 @@ from vit_tf.analysis.probes.ridge import classify, fit_classifier
 from vit_tf.data.batches import ResumableDataset
 from vit_tf.scripts import common, evaluate, finetune
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 SPECIAL = vit_tf.Preprocessing((8, 8), (0.4, 0.5, 0.6), (0.3, 0.2, 0.1), "bicubic")
 
 
@@ -147,6 +149,7 @@ def test_a_model_fine_tuned_on_one_folder_is_not_evaluated_on_another(model, tmp
     )
 
 
+@pytest.mark.slow
 def test_images_are_read_once_and_labels_checked_as_they_come(model, tmp_path, monkeypatch, capsys):
     decoded = count_decoding(monkeypatch)
     line = [model[1], "--batch-size", "8", "--out", str(tmp_path / "result.json")]
@@ -221,6 +224,7 @@ def test_the_size_that_a_model_of_any_size_is_given_is_printed(tmp_path, capsys)
         assert ("--image-size" in line) == bool(options)
 
 
+@pytest.mark.slow
 def test_the_assumed_order_of_classes_is_stated_and_can_be_set(tmp_path, capsys):
     """A file of a Keras model loses its `class_names`: bright is class 0, the folder's class 1."""
     for name, level in (("bright", 240), ("a_dark", 10)):

@@ -45,7 +45,7 @@ def pictures(count):
     return np.random.default_rng(1).uniform(-1, 1, shape).astype("float32")
 
 
-@pytest.mark.parametrize("low", [-1, 0])
+@pytest.mark.parametrize("low", [pytest.param(-1, marks=pytest.mark.slow), 0])
 def test_distances_are_those_of_the_scores_of_each_layer(low):
     model, images = own_model(), pictures(4)
     studied = under_study(model, low=low)
@@ -61,6 +61,7 @@ def test_distances_are_those_of_the_scores_of_each_layer(low):
     assert np.ptp(outputs.values) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "patch_size", "reason"),
     [

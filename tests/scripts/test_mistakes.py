@@ -142,9 +142,19 @@ def files(tmp_path_factory):
     return folder
 
 
+# What is told only once the data are read or a model is built.
+LATE = {"--variant B/17", "--patch-size 5", "--units 1 1", "--model bit --hidden-dim 8"}
+LATE |= {"--patch-size 8 --image-size 8", "--image-size 10", "--positions cubic", "--shots 1,x"}
+LATE |= {"--shots 1 --taps pool", "--shots 1000", "--shots 1 --l2 -1", "--shots 0"}
+
+
 @pytest.mark.parametrize(
     ("command", "options"),
-    [(command, options) for command, cases in MISTAKES.items() for options in cases],
+    [
+        pytest.param(command, options, marks=[pytest.mark.slow] * (options in LATE))
+        for command, cases in MISTAKES.items()
+        for options in cases
+    ],
 )
 def test_a_mistake_is_one_line(files, tmp_path, monkeypatch, capsys, command, options):
     monkeypatch.chdir(tmp_path)

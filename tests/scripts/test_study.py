@@ -125,6 +125,7 @@ def test_trainings_side_by_side_give_the_models_of_one_after_the_other(
         xr.testing.assert_equal(*(xr.load_dataarray(run.out / result) for run in (item, two)))
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_one_that_started_them(tmp_path):
     script = tmp_path / "starts.py"
     script.write_text(
@@ -173,11 +174,12 @@ def test_only_the_models_of_the_chosen_figures_are_trained(study, tmp_path, monk
     "flags, names",
     [
         ([], ["ViT-CLS", "ViT-GAP", "BiT"]),
-        (
+        pytest.param(
             ["--figures", "8"],
             ["ViT-CLS", *(f"ViT-CLS without skips in block{i:02}" for i in (1, 3, 5))],
+            marks=pytest.mark.slow,
         ),
-        (["--full"], None),
+        pytest.param(["--full"], None, marks=pytest.mark.slow),
     ],
 )
 def test_three_models_are_trained_unless_more_are_asked_for(tmp_path, monkeypatch, flags, names):
@@ -275,6 +277,7 @@ def options(tmp_path):
     return options
 
 
+@pytest.mark.slow
 def test_every_plan_is_another_and_every_figure_has_its_models(options):
     plans = study_script.make_plans(options, 10)
     assert len({plan.slug for plan in plans}) == len(plans)
@@ -289,6 +292,7 @@ def test_every_plan_is_another_and_every_figure_has_its_models(options):
     assert sum(plan.role == "seed" for plan in plans) == 3 * (options.seeds - 1)
 
 
+@pytest.mark.slow
 def test_a_masked_model_without_a_trained_head_is_tested_on_no_images(options, monkeypatch):
     monkeypatch.setattr(vit_tf, "train", lambda *arguments, **options: None)
     vit, _ = tiny_plans(options, 10)
@@ -311,6 +315,7 @@ def models_of(plans, options):
     return [*models.values(), *baselines_of(models["ViT-CLS"], lambda: None)]
 
 
+@pytest.mark.slow
 def test_every_picture_of_the_full_study_has_a_name_and_a_title_of_its_own(options):
     models = models_of(study_script.make_plans(options, 10), options)
     pictures, left_out = plan_pictures(all_figures(), models, EVERYTHING)
@@ -341,6 +346,7 @@ def labels_of(data):
     return [int(label) for _, labels in data for label in labels]
 
 
+@pytest.mark.slow
 def test_plans_see_their_share_of_the_images(options):
     plans = {plan.name: plan for plan in study_script.make_plans(options, 10)}
     complete = [labels_of(d) for d in study_script.training_data(plans["ViT-CLS"], options)]
@@ -360,6 +366,7 @@ def test_plans_see_their_share_of_the_images(options):
         assert len(first) + len(second) == len(complete[split])
 
 
+@pytest.mark.slow
 def test_a_far_domain_has_its_own_classes_and_as_many_updates(options):
     options.far_data = "digits"
     plans = study_script.make_plans(options, 10)
@@ -396,6 +403,7 @@ def test_fine_tuning_starts_from_the_trained_body_with_a_new_head(options, monke
             np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.slow
 def test_a_changed_model_or_note_is_trained_again(options, tmp_path, monkeypatch, caplog):
     plan = study_script.make_plans(options, 10)[0]
     options.out = tmp_path

@@ -78,6 +78,7 @@ def test_options_reach_the_model(tmp_path):
     assert script.make_model(script.parse(line.split()), (16, 16, 3), 2).head.kernel.shape[0] == 192
 
 
+@pytest.mark.slow
 def test_images_of_a_recipe_are_framed_as_its_paper_has_them():
     options = script.parse(["--recipe", "plain-vit-s16", "--data", "digits", "--out", "x"])
     (found,) = script.preprocessing_of(options).values()
@@ -88,6 +89,7 @@ def test_images_of_a_recipe_are_framed_as_its_paper_has_them():
     assert script.preprocessing_of(options) == {}
 
 
+@pytest.mark.slow
 def test_formation_is_probed_on_ten_images_of_each_class_once(tmp_path, monkeypatch):
     """Neither the crops nor the repeats of a training apply to the images of the probes."""
     line = f"{TINY} --record-formation 2 --repeats 3 --random-resized-crop 0.5 --out {tmp_path}"
@@ -108,6 +110,7 @@ def test_formation_is_probed_on_ten_images_of_each_class_once(tmp_path, monkeypa
     assert len(np.unique(images, axis=0)) == len(images) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_images", "sizes"), [(40, [40]), (64, [64]), (150, [64, 64])])
 def test_formation_is_recorded_on_few_validation_images(num_images, sizes, tmp_path):
     """Fewer validation images than a batch of the recorder are one smaller batch."""

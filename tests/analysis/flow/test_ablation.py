@@ -50,7 +50,7 @@ def bright_and_dark(count=40):
     return images.astype("float32"), labels
 
 
-@pytest.mark.parametrize(("layer", "head"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("layer", "head"), [(0, 1), pytest.param(1, 0, marks=pytest.mark.slow)])
 def test_the_one_head_that_carries_the_class_is_found(layer, head):
     vit = one_head_tells(layer, head)
     features = vit_tf.submodel(vit, "*/heads", "logits")
@@ -64,6 +64,7 @@ def test_the_one_head_that_carries_the_class_is_found(layer, head):
         assert result[name].values[layer, head] > 0.1 and np.abs(others).max() < 1e-6
 
 
+@pytest.mark.slow
 def test_a_last_lone_image_without_another_to_resample_from_is_reported():
     features = vit_tf.submodel(one_head_tells(0, 1), "*/heads", "logits")
     images = bright_and_dark(TOGETHER // (LAYERS * HEADS + 1) + 1)
@@ -101,10 +102,15 @@ def log_softmax(scores):
     return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
 
 
-def expected_effects(model, edited, data):
-    """Mean and standard error of each change, by the formulas, of one intervention."""
+@pytest.fixture(scope="module")
+def expected_effects(vit, data):
+    """Function of an intervention to mean and standard error of each change, by the formulas."""
+    before = log_softmax(vit(data[0]))
+    return lambda edited: effects(before, vit, edited, data)
+
+
+def effects(before, model, edited, data):
     images, labels = data
-    before = log_softmax(model(images))
     after = log_softmax(intervene(model, edited)(images)["logits"])
     rows = np.arange(len(labels))
     changes = {
@@ -121,7 +127,7 @@ def assert_effects(cell, expected):
         np.testing.assert_allclose(cell[f"{name}_stderr"], error, atol=1e-5, err_msg=name)
 
 
-def test_skips_and_branches_are_those_removed_one_by_one(vit, data):
+def test_skips_and_branches_are_those_removed_one_by_one(vit, data, expected_effects):
     features = vit_tf.submodel(vit, "*/skip", "*/branch", "logits")
     result = analysis.skip_ablation(features, data)
     assert result.layer.values.tolist() == ["block00", "block01"]
@@ -129,7 +135,7 @@ def test_skips_and_branches_are_those_removed_one_by_one(vit, data):
         for path in ("skip", "branch"):
             edited = {f"{block}/*/{path}": edits.zero}
             cell = result.sel(layer=block, path=path)
-            assert_effects(cell, expected_effects(vit, edited, data))
+            assert_effects(cell, expected_effects(edited))
 
 
 def test_removal_of_skips_is_the_model_built_without_them(vit, data):
@@ -139,7 +145,7 @@ def test_removal_of_skips_is_the_model_built_without_them(vit, data):
     np.testing.assert_allclose(found, without(data[0]), rtol=1e-6, atol=1e-6)
 
 
-def test_tokens_go_by_their_rank_of_attention(vit, data):
+def test_tokens_go_by_their_rank_of_attention(vit, data, expected_effects):
     weights = "block00/attention/weights"
     features = vit_tf.submodel(vit, "embedding", weights, "logits")
     result = analysis.token_ablation(features, data, shares=(0.5, 1.0), replacement="mean")
@@ -155,13 +161,13 @@ def test_tokens_go_by_their_rank_of_attention(vit, data):
     for name, chosen in halves.items():
         mask = np.zeros((7, 6, 1), bool)
         np.put_along_axis(mask[:, :, 0], chosen + 2, True, axis=1)
-        expected = expected_effects(vit, {"embedding": edits.where(mask, mean)}, data)
+        expected = expected_effects({"embedding": edits.where(mask, mean)})
         assert_effects(result.sel(tokens=name, share=0.5), expected)
     everything = [result.sel(tokens=n, share=1.0) for n in orders]
-    expected = expected_effects(vit, {"embedding": edits.tokens([2, 3, 4, 5], mean)}, data)
+    expected = expected_effects({"embedding": edits.tokens([2, 3, 4, 5], mean)})
     for cell in everything:
         assert_effects(cell, expected)
-    register = expected_effects(vit, {"embedding": edits.tokens([1], mean)}, data)
+    register = expected_effects({"embedding": edits.tokens([1], mean)})
     assert_effects(result.sel(tokens="registers", share=1.0), register)
     assert np.isnan(result.output_change.sel(tokens="cls", share=0.5))
 
@@ -187,9 +193,10 @@ def test_patching_the_token_that_is_read_makes_the_other_run(vit, data):
         error = np.sqrt(((gone - ratio * way) ** 2).sum() * 3 / 2) / way.sum()
         np.testing.assert_allclose(cell.stderr, error, atol=1e-4)
     with pytest.raises(ValueError, match="Expected pairs whose scores differ"):
-        analysis.activation_patching(features, (images, images), tokens=[0])
+        analysis.activation_patching(features, (images, images))
 
 
+@pytest.mark.slow
 def test_patching_between_two_models_ends_at_the_other_model(vit, data):
     other = vit_tf.ViT((16, 16, 3), 8, registers=1, **SIZES)
     other.set_weights([1.5 * w for w in vit.get_weights()])

@@ -9,6 +9,8 @@ from oracles import randomize
 import vit_tf
 from vit_tf import analysis
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 
 def small_cnn(seed=0):
     keras.utils.set_random_seed(seed)
@@ -20,6 +22,7 @@ def small_cnn(seed=0):
     return keras.Model(images, layers.Dense(4, name="classes")(x))
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_maps_are_those_of_autograd_in_torch(rng):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from torch.nn import functional
@@ -71,6 +74,7 @@ def small_vit():
     return vit
 
 
+@pytest.mark.slow
 def test_smoothgrad_is_that_of_autograd_in_torch_on_the_same_noise(rng):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from torch_vit import torch_vit
@@ -91,6 +95,7 @@ def test_smoothgrad_is_that_of_autograd_in_torch_on_the_same_noise(rng):
         np.testing.assert_allclose(result[example], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_gradient_of_a_linear_score_is_its_kernel_whatever_the_noise(rng):
     kernel = rng.normal(size=(4, 6, 3, 2)).astype("float32")
 
@@ -125,6 +130,8 @@ def test_impossible_samples(options):
         analysis.input_gradients(lambda images: {}, np.zeros((1, 2, 2, 1)), [0], **options)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_graphs")
 def test_noisy_images_that_share_a_batch_give_what_single_ones_do(rng, monkeypatch):
     vit, images = small_vit(), rng.uniform(-1, 1, size=(2, 8, 12, 3)).astype("float32")
     features = vit_tf.submodel(vit, "logits")

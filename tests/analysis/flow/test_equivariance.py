@@ -26,6 +26,7 @@ def convolved(x, kernel, stride=1):
     return tf.nn.conv2d(x, kernel, stride, "VALID")
 
 
+@pytest.mark.usefixtures("without_graphs")
 def test_circular_convolutions_move_with_the_image(images, rng):
     kernel = rng.normal(size=(3, 3, 3, 4)).astype("float32")
     symmetric = kernel + kernel[:, ::-1]
@@ -98,6 +99,7 @@ def test_features_of_another_image_have_an_error_of_one(rng):
     np.testing.assert_allclose(result.leave_one_out[1], alone.error, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_vit_without_positions_moves_by_whole_patches(images):
     keras.utils.set_random_seed(0)
     size = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12}

@@ -13,7 +13,7 @@ def small_vit(**options):
     return vit
 
 
-@pytest.mark.parametrize("pooling", ["cls", "gap"])
+@pytest.mark.parametrize("pooling", ["cls", pytest.param("gap", marks=pytest.mark.slow)])
 def test_every_layer_is_read_by_the_norm_and_the_head(rng, pooling):
     vit, images = (
         small_vit(pooling=pooling),

@@ -178,6 +178,7 @@ def test_roles_of_outliers(model, rng):
     np.testing.assert_allclose(fed["probe_accuracy"], result["probe_accuracy"])
 
 
+@pytest.mark.slow
 def test_without_outliers_there_are_no_roles(model, rng):
     images = rng.normal(size=(24, 16, 16, 3)).astype("float32") * 0.1
     result = analysis.outlier_roles(model, (images, np.arange(24) % 3))

@@ -21,11 +21,8 @@ def vit(activation, width=5):
     keras.utils.set_random_seed(0)
     images = keras.Input((16, 16, 3))
     x = layers.Reshape((4, 8))(layers.Conv2D(8, 8, 8, name="patch")(images))
-    for block in range(2):
-        y = layers.LayerNormalization(name=f"norm{block}")(x)
-        x = layers.Add(name=f"sum{block}")(
-            [x, layers.MultiHeadAttention(2, 4, name=f"attention{block}")(y, y)]
-        )
+    y = layers.LayerNormalization(name="norm0")(x)
+    x = layers.Add(name="sum0")([x, layers.MultiHeadAttention(2, 4, name="attention0")(y, y)])
     x = layers.GlobalAveragePooling1D(name="gap")(x)
     kernel = keras.initializers.RandomNormal(stddev=4.0, seed=3)
     return keras.Model(images, layers.Dense(width, activation, True, kernel, name="head")(x))
@@ -47,6 +44,7 @@ def binary():
     return model, other
 
 
+@pytest.mark.slow
 def test_effects_of_ablation(twins):
     ours, right = (analysis.head_ablation(model, (IMAGES, LABELS)) for model in twins)
     p = np.asarray(twins[0](IMAGES), np.float64)
@@ -63,12 +61,19 @@ MEASURES = {
 }
 
 
-@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "logit_lens",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in MEASURES if n != "logit_lens"),
+    ],
+)
 def test_scores_are_before_the_softmax(twins, name):
     ours, right = map(MEASURES[name], twins)
     np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_submodels_and_functions_of_probabilities(twins):
     right = MEASURES["input_gradients"](twins[1])
     for model in (
@@ -78,6 +83,7 @@ def test_submodels_and_functions_of_probabilities(twins):
         np.testing.assert_allclose(MEASURES["input_gradients"](model), right, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_activation_that_is_named(twins):
     ours, right = (
         analysis.input_gradients(model, IMAGES[:1], [2], 1, 0.0, scores="head") for model in twins
@@ -86,6 +92,7 @@ def test_the_activation_that_is_named(twins):
     assert ours.attrs["scores"] == "head/logits"
 
 
+@pytest.mark.slow
 def test_a_function_that_hides_its_softmax_is_named(twins):
     hidden = tf.function(lambda images: twins[0](images))
     with pytest.warns(UserWarning, match="holds probabilities"):
@@ -110,6 +117,7 @@ def test_the_two_classes_of_one_sigmoid(binary):
     np.testing.assert_allclose(ours[:, 0], -right, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_losses_and_accuracies_of_one_sigmoid(binary):
     model, log_odds = binary
     z = np.asarray(log_odds(IMAGES), np.float64)[:, 0]
@@ -136,6 +144,7 @@ def test_predicted_classes_of_one_sigmoid_are_explained(binary):
     assert explained["class"].values.tolist() == [int(p > 0.5)]
 
 
+@pytest.mark.slow
 def test_one_score_without_a_sigmoid_is_no_classifier(binary):
     with pytest.raises(ValueError, match="two classes or more"):
         top_k_accuracy(binary[1], [(IMAGES, LABELS % 2)])
@@ -146,6 +155,7 @@ def test_one_score_without_a_sigmoid_is_no_classifier(binary):
         analysis.lens_accuracy(lens, LABELS % 2)
 
 
+@pytest.mark.slow
 def test_a_page_shows_the_probabilities_of_one_sigmoid(tmp_path):
     images = RNG.integers(0, 255, (2, 8, 8, 3)).astype("uint8")
     stack = [layers.Conv2D(4, 3, name="conv"), layers.GlobalAveragePooling2D()]

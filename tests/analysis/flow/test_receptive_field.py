@@ -8,7 +8,9 @@ from oracles import randomize
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.flow.receptive_field import propagated, run_pieces
+from vit_tf.analysis.engine.stream import eager_steps
+from vit_tf.analysis.flow import receptive_field
+from vit_tf.analysis.flow.receptive_field import propagated
 
 
 def test_a_convolution_gives_exactly_its_support(rng):
@@ -29,16 +31,14 @@ def vit():
     return vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 16, 5)
 
 
-def single_channel(vit, tap, token, channel, images):
-    """Absolute gradient of one channel, one example at a time."""
-    total = 0
-    for image in images:
-        image = tf.constant(image[None])
-        with tf.GradientTape() as tape:
-            tape.watch(image)
-            value = vit.intermediates(image)[tap][0, token, channel]
-        total = total + np.abs(tape.gradient(value, image).numpy()[0]).sum(-1)
-    return total / len(images)
+def fields_of_channels(model, tap, token, images):
+    """Absolute gradients (channel, example, row, column) of each channel at a token, eagerly."""
+    images = tf.constant(images)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(images)
+        channels = tf.unstack(model.intermediates(images)[tap][:, token], axis=-1)
+    gradients = [tape.gradient(channel, images).numpy() for channel in channels]
+    return np.abs(gradients).sum(-1)
 
 
 @pytest.mark.slow
@@ -49,12 +49,13 @@ def test_all_channels_are_the_mean_of_single_channel_gradients(vit, rng):
     result = analysis.receptive_field(features, data, channels="all")
     centre = 1 + 1 * 3 + 1
     for tap in features.taps:
-        fields = [single_channel(vit, tap, centre, c, images) for c in range(8)]
-        np.testing.assert_allclose(result.sel(layer=tap), np.mean(fields, 0), rtol=1e-4, atol=1e-7)
+        expected = fields_of_channels(vit, tap, centre, images).mean((0, 1))
+        np.testing.assert_allclose(result.sel(layer=tap), expected, rtol=1e-4, atol=1e-7)
     sampled = analysis.receptive_field(features, data, channels=8)
     np.testing.assert_allclose(sampled, result, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_image_has_a_channel_of_its_own_whatever_its_batch(vit, rng):
     images = rng.normal(size=(6, 16, 24, 3)).astype("float32")
     features = vit_tf.submodel(vit, "block01/attention/sum")
@@ -64,12 +65,9 @@ def test_each_image_has_a_channel_of_its_own_whatever_its_batch(vit, rng):
         return analysis.receptive_field(features, data, channels=1, seed=3).values[0]
 
     of_images = [fields(np.repeat(image[None], 2, axis=0)) for image in images]
-    single = [
-        [single_channel(vit, features.taps[0], 5, c, image[None]) for c in range(8)]
-        for image in images
-    ]
+    of_channels = fields_of_channels(vit, features.taps[0], 5, images)
     channels = []
-    for field, candidates in zip(of_images, single, strict=True):
+    for field, candidates in zip(of_images, np.moveaxis(of_channels, 1, 0), strict=True):
         matches = [np.allclose(field, c, rtol=1e-4, atol=1e-7) for c in candidates]
         assert sum(matches) == 1
         channels.append(matches.index(True))
@@ -77,43 +75,50 @@ def test_each_image_has_a_channel_of_its_own_whatever_its_batch(vit, rng):
     np.testing.assert_allclose(fields(images), np.mean(of_images, axis=0), rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "totals"),
+    ("make", "taps", "totals", "others"),
     [
         (
             lambda: vit_tf.ViT((8, 8, 3), 4, 2, 2, 8, 16, 5),
+            ["*/branch", "*/sum"],
             ["block00/mlp/sum", "block01/attention/sum", "block01/mlp/sum"],
+            [],
         ),
-        (lambda: vit_tf.BiT((8, 8, 3), (1, 2), 0.5, 5), ["stage2/unit02/sum"]),
+        (
+            lambda: vit_tf.BiT((8, 8, 3), (1, 2), 0.5, 5),
+            ["*"],
+            ["stage1/unit01/sum", "stage2/unit01/sum", "stage2/unit02/sum"],
+            ["stage1/unit01/conv1", "stage2/unit01/norm2", "stage2/unit02/branch", "norm"],
+        ),
     ],
+    ids=["ViT", "BiT"],
 )
-def test_a_sum_of_taps_needs_no_gradient_of_its_own(make, totals, rng):
-    model, images = make(), rng.normal(size=(2, 8, 8, 3)).astype("float32")
-    features = vit_tf.submodel(model, "*/branch", "*/sum")
-    rows = []
-
-    @tf.function(autograph=False)
-    def trace(images):
-        rows.extend(propagated(run_pieces(features, images, lambda tap, value: value[:, 0])))
-
-    trace.get_concrete_function(images)
-    assert [row.total for row in rows if row.total] == totals
-    together = analysis.receptive_field(features, images, channels=3)
-    assert together.layer.values.tolist() == list(features.taps)
-    alone = analysis.receptive_field(vit_tf.submodel(model, totals[-1]), images, channels=3)[0]
-    atol = 1e-6 * float(alone.max())
-    np.testing.assert_allclose(together.sel(layer=totals[-1]), alone, rtol=1e-5, atol=atol)
-
-
-def test_taps_within_a_block_share_its_backward_pass(rng):
-    bit = vit_tf.BiT((8, 8, 3), (1, 2), 0.5, 5)
-    randomize(bit)
+def test_taps_share_backward_passes_and_their_sums_need_none(
+    make, taps, totals, others, rng, monkeypatch
+):
+    """They have the fields that each has by an eager backward pass of its own."""
+    model, rows = make(), []
+    randomize(model)
     images = rng.uniform(-1, 1, size=(2, 8, 8, 3)).astype("float32")
-    every = analysis.receptive_field(vit_tf.submodel(bit, "*"), images, channels=2)
-    for tap in ("stage1/unit01/conv1", "stage2/unit01/norm2", "stage2/unit02/branch", "norm"):
-        alone = analysis.receptive_field(vit_tf.submodel(bit, tap), images, channels=2)[0]
-        atol = 1e-6 * float(alone.max())
-        np.testing.assert_allclose(every.sel(layer=tap), alone, rtol=1e-5, atol=atol)
+    features = vit_tf.submodel(model, *taps)
+
+    def note(pieces):
+        rows[:] = propagated(pieces)
+        return rows
+
+    monkeypatch.setattr(receptive_field, "propagated", note)
+    together = analysis.receptive_field(features, images, channels=2)
+    assert [row.total for row in rows if row.total] == totals
+    assert together.layer.values.tolist() == list(features.taps)
+    some = vit_tf.submodel(model, totals[-1], *others)
+    with eager_steps():  # in which no sum is found
+        apart = analysis.receptive_field(some, images, channels=2)
+    assert not [row.total for row in rows if row.total]
+    for tap in some.taps:
+        expected = apart.sel(layer=tap)
+        atol = 1e-6 * float(expected.max())
+        np.testing.assert_allclose(together.sel(layer=tap), expected, rtol=1e-5, atol=atol)
 
 
 def test_a_tap_without_a_gradient_is_named_among_others():
@@ -212,30 +217,29 @@ def test_what_has_no_places_is_told():
 
 
 def test_cells_that_share_a_batch_have_the_fields_of_single_ones(rng, monkeypatch):
-    bit = vit_tf.BiT((16, 24, 3), units=(1, 1), num_classes=5, stem="small", width_factor=0.5)
-    randomize(bit)
-    images = rng.uniform(-1, 1, size=(2, 16, 24, 3)).astype("float32")
-    features = vit_tf.submodel(bit, "stage*/unit01/sum")
+    x = pixels = keras.Input((8, 12, 3))
+    x = keras.layers.Conv2D(4, 3, activation="gelu", padding="same", name="first")(x)
+    x = keras.layers.Conv2D(4, 3, 2, activation="gelu", padding="same", name="second")(x)
+    features = vit_tf.submodel(keras.Model(pixels, x), "first", "second")
+    images = rng.uniform(-1, 1, size=(2, 8, 12, 3)).astype("float32")
     together = analysis.position_attribution(features, images, 2, 3)
     for cells in (1, 4):  # of which the second chunk is not full
-        pixels = cells * 16 * 24
-        monkeypatch.setattr("vit_tf.analysis.flow.receptive_field.PIXELS_AT_ONCE", pixels)
+        monkeypatch.setattr(receptive_field, "PIXELS_AT_ONCE", cells * 8 * 12)
         apart = analysis.position_attribution(features, images, 2, 3)
         np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-7)
 
 
 def test_the_field_of_the_class_token_is_its_own_gradient(vit, rng):
     images = rng.normal(size=(3, 16, 24, 3)).astype("float32")
-    features = vit_tf.submodel(vit, "block01/attention/sum")
+    tap = "block01/attention/sum"
+    features = vit_tf.submodel(vit, tap)
     field = analysis.receptive_field(features, images, token="cls")
-    total = 0
-    for image in images:
-        image = tf.constant(image[None])
-        with tf.GradientTape() as tape:
-            tape.watch(image)
-            value = tf.reduce_sum(vit.intermediates(image)["block01/attention/sum"][0, 0])
-        total = total + np.abs(tape.gradient(value, image).numpy()[0]).sum(-1)
-    np.testing.assert_allclose(field.isel(layer=0), total / 3, rtol=1e-4, atol=1e-7)
+    with tf.GradientTape() as tape:
+        pixels = tf.constant(images)
+        tape.watch(pixels)
+        value = tf.reduce_sum(vit.intermediates(pixels)[tap][:, 0])
+    expected = np.abs(tape.gradient(value, pixels)).sum(-1).mean(0)
+    np.testing.assert_allclose(field.isel(layer=0), expected, rtol=1e-4, atol=1e-7)
     assert not np.allclose(field, analysis.receptive_field(features, images), rtol=1e-2)
     for arguments in ({"token": "clss"}, {"token": "cls", "grid": vit_tf.TokenGrid(1, 7, 0, 8)}):
         with pytest.raises(ValueError, match="Expected"):

@@ -68,6 +68,7 @@ def test_random_numbers_are_those_of_the_image_and_the_seed(images, every):
     assert (other[0] != every["patch drop"]).any()
 
 
+@pytest.mark.slow
 def test_a_bag_of_patches_does_not_notice_shuffling_and_a_constant_nothing(images):
     labels = np.arange(30) % 2
 

@@ -33,11 +33,6 @@ def silhouettes(images):
     return np.array(rows)
 
 
-@pytest.fixture(scope="module")
-def conflicts():
-    return data.load_cue_conflict(280)
-
-
 def decided(images):
     """Scores of a classifier whose input is its answer, (example, 1)."""
     return {"logits": tf.one_hot(tf.cast(images[:, 0], tf.int32), len(KINDS))}
@@ -49,9 +44,11 @@ def answers(predicted, labels):
     return tf.data.Dataset.from_tensor_slices(pair).batch(len(labels))
 
 
-def test_a_classifier_of_colours_has_bias_0(conflicts):
+@pytest.mark.slow
+def test_a_classifier_of_colours_has_bias_0():
     """It sees a histogram of hues, and is right on every textured shape."""
-    (shapes,) = data.load("textured-shapes", splits=("test",), take=160, batch_size=160)
+    conflicts = data.load_cue_conflict(56)
+    (shapes,) = data.load("textured-shapes", splits=("test",), take=40, batch_size=40)
     images, labels = next(iter(shapes))
     np.testing.assert_array_equal(hue_classes(images), labels)
     predicted = hue_classes(conflicts[0])
@@ -63,7 +60,7 @@ def test_a_classifier_of_colours_has_bias_0(conflicts):
 
     result = analysis.shape_bias(by_colour, conflicts)
     assert result.shape_bias == 0 and result.low == 0
-    np.testing.assert_allclose(result.high, wilson(0, 280)[1])
+    np.testing.assert_allclose(result.high, wilson(0, 56)[1])
     np.testing.assert_allclose(result.decisions, [0, 1, 0])
     assert (result.class_shape_bias == 0).all()
 
@@ -72,8 +69,10 @@ def hue_classes_of_array(images):
     return hue_classes(tf.constant(images)).astype("int64")
 
 
-def test_a_classifier_of_silhouettes_has_bias_near_1(conflicts):
+@pytest.mark.slow
+def test_a_classifier_of_silhouettes_has_bias_near_1():
     """Nearest neighbours among silhouettes of textured shapes, which err, but not by texture."""
+    conflicts = data.load_cue_conflict(280)
     (shapes,) = data.load("textured-shapes", splits=("train",), take=800, batch_size=800)
     images, labels = next(iter(shapes))
     known, unknown = silhouettes(images), silhouettes(conflicts[0])

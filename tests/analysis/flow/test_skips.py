@@ -106,8 +106,14 @@ def post_activation_resnet(adds_first):
     return keras.Model(images, keras.layers.Dense(5)(x))
 
 
-@pytest.mark.parametrize("adds_first", [True, False])
-@pytest.mark.parametrize("is_inside", [False, True])
+@pytest.mark.parametrize(
+    ("adds_first", "is_inside"),
+    [
+        (False, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((True, False), (True, True))),
+        pytest.param(False, False, marks=pytest.mark.slow),
+    ],
+)
 def test_skips_of_a_post_activation_resnet_are_those_before_its_sums(adds_first, is_inside, rng):
     """The skip is the shorter path, whatever the order of the terms, also of a model in a model."""
     keras.utils.set_random_seed(1)

@@ -8,6 +8,8 @@ import tensorflow as tf
 import vit_tf
 from vit_tf import analysis
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 SHAPE = (16, 24, 3)
 SIZE = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12, "num_classes": 3}
 
@@ -26,6 +28,8 @@ def images(rng):
     return rng.uniform(-1, 1, (40, *SHAPE)).astype("float32"), np.arange(40) % 3
 
 
+@pytest.mark.usefixtures("in_graphs")
+@pytest.mark.slow
 def test_a_model_stitched_to_itself_or_a_rotated_copy_costs_nothing(vit, images, rng):
     layers = "block*/mlp/sum"
     own = analysis.stitching(vit, vit, images[0], images, layers=layers, l2=0.0)
@@ -99,6 +103,7 @@ def test_layers_that_do_not_fit_are_refused(vit, images):
         analysis.stitching(vit, vit, images[0], images, l2=-1)
 
 
+@pytest.mark.slow
 def test_models_whose_scores_have_other_names_are_stitched(vit, images):
     keras.utils.set_random_seed(1)
     inputs = keras.Input(SHAPE)

@@ -5,6 +5,8 @@ from tables import features_of, numbers
 
 from vit_tf import TokenGrid, analysis
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 OFFSETS = ("row_offset", "column_offset")
 GAP = TokenGrid(3, 4, 0, 8)
 

@@ -7,6 +7,8 @@ from tables import features_of, numbers
 
 from vit_tf import TokenGrid, analysis
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 GRID = TokenGrid(6, 6, 1, 8)
 
 
@@ -31,6 +33,7 @@ def patterns(maps):
     return analysis.attention_patterns(features_of(attention(maps), GRID), numbers(len(maps)))
 
 
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_terms_are_those_of_a_loop_over_pairs_of_heads(rng, prefix):
     grid = TokenGrid(3, 4, prefix, 8)

@@ -11,6 +11,8 @@ import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine.pictures import as_pictures
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 
 @pytest.fixture(scope="module")
 def weights():

@@ -6,6 +6,8 @@ from tables import features_of, numbers
 import vit_tf
 from vit_tf import analysis
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 PATTERNS = ("block*/attention/weights", "block*/*/skip", "block*/*/sum")
 
 
@@ -42,6 +44,7 @@ def images(rng):
     return rng.normal(size=(5, 8, 12, 3)).astype("float32")
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_rollout_is_the_product_of_each_image_averaged(rng):
     weights = random_attention(rng, OBLONG, layers=3)
     features = features_of(with_skips(weights, rng), OBLONG)

@@ -9,6 +9,8 @@ import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.heads.saliency import most_attended
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 SQUARE = TokenGrid(2, 2, 1, 4)
 
 
@@ -19,6 +21,7 @@ def saliency(weights, masks, grid=OBLONG, **options):
     return analysis.attention_saliency(features_of(weights, grid), data, **options)
 
 
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize("mass", [0.6, 0.25])
 @pytest.mark.parametrize("prefix", [0, 1, 3])
 def test_iou_is_that_of_loops_over_images_heads_and_pixels(rng, prefix, mass):

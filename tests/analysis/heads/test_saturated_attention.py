@@ -17,6 +17,8 @@ from tables import features_of, numbers
 from vit_tf import analysis
 from vit_tf.analysis import plots
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 SITE_TAPS = ("attention/skip", "attention/sum", "mlp/skip", "mlp/sum")
 TAPS = [f"block{layer:02}/attention/weights" for layer in range(2)]
 SITES = [f"block0{n}/{site}" for n in range(2) for site in SITE_TAPS]

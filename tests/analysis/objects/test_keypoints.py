@@ -9,6 +9,8 @@ import tensorflow as tf
 from vit_tf import TokenGrid, analysis, data
 from vit_tf.analysis.objects.keypoints import match_points, square_image, square_points
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 PIXELS = TokenGrid(12, 12, 0, 1)
 
 
@@ -41,6 +43,7 @@ def units(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_matches_are_those_of_loops_over_pixels(rng):
     """By cosines of enlarged tokens, or by products of tokens that were normalised before."""
     # Lengths between 0.1 and 10, so that the order of the two steps matters.
@@ -118,6 +121,7 @@ def moved_pair(rng, step, category, points):
     }
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_each_threshold_counts_the_distances_that_it_covers(rng):
     """Points stay where they are while the image rolls by 0, 1 and 2 pixels of 12."""
     points = [[3.5, 3.5], [6.5, 7.5]]

@@ -11,6 +11,8 @@ from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.objects.propagation import outline, widen
 from vit_tf.data.shapes import Scene, Shape
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 PIXELS = TokenGrid(8, 8, 0, 1)
 
 
@@ -175,6 +177,7 @@ def colours(images):
     return {"colour": images}
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_a_video_of_perfect_features_scores_one(rng):
     masks = moving_squares(5, step=(1, 1))[:4]
     frames = perfect_tokens(rng, masks).astype("float32")

@@ -60,14 +60,23 @@ def drawn_values(axes):
     return np.concatenate(values)
 
 
-@pytest.mark.parametrize("name", RESULTS)
+# One of each kind: images, a matrix, points, lines. The example of each plot is quick, too.
+QUICK = {"grad_cam", "best_matching_layer", "attention_distance", "ridge_probe", "skip_ratio"}
+QUICK |= {"head_ablation", "position_similarity", "clustering"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in RESULTS],
+)
 def test_plot_draws_what_the_plot_of_that_name_draws_in_the_axes_given(name):
     result = RESULTS[name]
     before = result.copy(deep=True)
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    ax = analysis.plot(result, ax=right)
+    ax = getattr(analysis.plots, f"plot_{name}")(result, right, "A title of mine")
     assert ax is right and plt.get_fignums() == [figure.number] and not left.has_data()
-    own = getattr(analysis.plots, f"plot_{name}")(result)
+    assert ax.get_title() == "A title of mine" and not left.get_title()
+    own = analysis.plot(result)
     assert isinstance(own, Axes) and len(plt.get_fignums()) == 2
     mine, theirs = (drawn_values(np.ravel(getattr(a, "panels", a))) for a in (ax, own))
     assert mine.size > 2
@@ -188,7 +197,14 @@ def test_panels_in_axes_without_a_grid():
     assert min(box.y0 for box in boxes) >= 0.249 and max(box.y1 for box in boxes) <= 0.751
 
 
-@pytest.mark.parametrize("name", ["localization", "receptive_field", "grad_cam"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("localization", marks=pytest.mark.slow),
+        pytest.param("receptive_field", marks=pytest.mark.slow),
+        "grad_cam",
+    ],
+)
 def test_titles_of_panels_in_small_axes_do_not_overlap(name):
     figure, axes = plt.subplots(1, 2, figsize=(6.8, 2.6), layout="constrained")
     for ax in axes:
@@ -204,13 +220,11 @@ def test_options_of_a_plot_are_keywords_of_its_own():
             plots.plot_cka(RESULTS["cka"], **options)
 
 
-def test_every_plot_takes_axes_and_a_title():
-    for name, result in RESULTS.items():
-        draw = getattr(plots, f"plot_{name}")
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-        ax = draw(result, right, "A title of mine")
-        assert ax is right and ax.get_title() == "A title of mine" and not left.get_title()
-        plt.close(figure)
+def test_plot_takes_axes_and_a_title_however_long():
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    ax = analysis.plot(RESULTS["cka"], ax=right, title="A title of mine")
+    assert ax is right and plt.get_fignums() == [figure.number] and not left.has_data()
+    assert ax.get_title() == "A title of mine"
     long = " ".join(["nine words of a title that fills several lines"] * 4)
     ax = analysis.plot(RESULTS["cka"], title=long)
     assert ax.get_title().replace("\n", " ") == long

@@ -8,6 +8,8 @@ from sklearn.cluster import KMeans
 
 from vit_tf import TokenGrid, analysis
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 GRID = TokenGrid(2, 3, 1, 4)
 
 
@@ -46,6 +48,7 @@ def assert_scores(result, expected):
     np.testing.assert_allclose([result[name] for name in ("purity", "nmi", "ari")], expected)
 
 
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize("tokens", POOL)
 def test_scores_are_those_of_the_tables_of_classes_and_clusters(rng, tokens):
     images, labels = clouds(rng, 120, 5, spread=1.0)

@@ -13,6 +13,8 @@ from vit_tf.analysis.probes.ridge import (
     select_few_shot,
 )
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 
 def make_set(rng, count, noise=1.0, channels=6):
     """Features that tell three classes apart, in class order: (images, labels)."""
@@ -52,6 +54,7 @@ def test_classifier_is_a_ridge_regression(rng, count):
     np.testing.assert_array_equal(classify(new, mean, scale, weights), scores.argmax(-1))
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_streamed_accuracy_is_that_of_the_rows(rng):
     draws = [(make_set(rng, 4), make_set(rng, 5)) for _ in range(2)]
     test = make_set(rng, 20)

@@ -12,6 +12,8 @@ from vit_tf.analysis.probes import knn
 from vit_tf.analysis.probes.knn import log_votes
 from vit_tf.distribute.strategies import strategy
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 
 def accuracy_by_loops(train, test, k, top, temperature, others=()):
     """Share of the test rows whose class is among the `top` with most votes, or then of others."""
@@ -31,6 +33,7 @@ def accuracy_by_loops(train, test, k, top, temperature, others=()):
     return np.mean(hits)
 
 
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize("tokens", POOL)
 def test_accuracies_equal_loops_over_all_images(rng, tokens):
     train, test = clouds(rng, 90), clouds(rng, 50)
@@ -53,6 +56,7 @@ def test_accuracies_equal_loops_over_all_images(rng, tokens):
     np.testing.assert_array_equal(correct[..., :10], unpack_correct(few["correct"], 10))
 
 
+@pytest.mark.slow
 def test_neither_batches_nor_replicas_leave_a_trace(rng):
     train, test = clouds(rng, 100), clouds(rng, 40)
     full_result = analysis.knn_accuracy(sequences, train, test, 7, (3, 20), "all")
@@ -87,6 +91,7 @@ def similar_rows(rng, case, count, channels=24):
     return rows.astype("float32")
 
 
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize(
     "case",
     ["random", "nearly parallel", "duplicates", "constant features", "large and small norms"],
@@ -117,6 +122,7 @@ def test_neighbours_are_those_of_an_oracle_in_float64(rng, monkeypatch, case, or
     assert alone.any() == (case not in ("duplicates", "constant features"))
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_later_batches_compare_few_test_images_in_float64(rng, monkeypatch):
     """Limits grow with the neighbours found so far; without them every batch costs as the first."""
     counts, merge = [], knn._merge
@@ -204,6 +210,7 @@ def test_ties_go_to_the_earlier_image_and_the_lower_class_and_are_counted(size):
     np.testing.assert_array_equal(result.tied, [[1, 0]])
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_it_shares_a_pass_with_ridge_probes(rng):
     train, test = clouds(rng, 60), clouds(rng, 30)
     features = counted(calls := [])

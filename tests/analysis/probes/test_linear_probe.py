@@ -173,6 +173,7 @@ def test_only_the_seed_and_the_batches_of_training_leave_a_trace(rng):
     assert (abs(other["training_loss"] - result["training_loss"]) > 1e-5).all()
 
 
+@pytest.mark.slow
 def test_the_size_of_features_does_not_matter(rng):
     train, test = noise(rng, 80, 40)
     losses = [

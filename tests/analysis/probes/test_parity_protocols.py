@@ -73,6 +73,7 @@ def longer_side(pair):
     return max(bottom - top, right - left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold, side", [("box", longer_side), ("image", lambda pair: SIZE)])
 def test_keypoints_are_found_as_by_the_code_behind_the_published_numbers(
     rng, torch, threshold, side

@@ -7,6 +7,8 @@ from probe_data import POOL, as_images, batches, sequences, vectors
 
 from vit_tf import analysis
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 SETS = {"easy": ["easy"], "medium": ["easy", "hard"], "hard": ["hard"]}
 
 
@@ -61,6 +63,7 @@ def numbered(images, size):
     return batches((images, np.arange(len(images))), size)
 
 
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize("tokens", POOL)
 def test_scores_are_those_of_loops_over_rankings(rng, tokens):
     asked, database, truth = make(rng)

@@ -15,6 +15,8 @@ from vit_tf.analysis.engine import one_pass
 from vit_tf.analysis.engine.results import PROBED, unpack_correct
 from vit_tf.analysis.probes import ridge
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 L2 = (0.01, 1.0, 100.0)
 
 
@@ -64,6 +66,7 @@ def test_accuracies_equal_scikit_learn(rng, count, tokens):
     np.testing.assert_array_equal(correct[..., 77], alone)
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_each_token_by_itself_streamed_in_batches(rng):
     train, test = make(rng, 200), make(rng, 300)
     stream = [batches(part, 64) for part in (train, test)]
@@ -94,6 +97,8 @@ def test_a_constant_feature_gives_chance(rng):
     np.testing.assert_allclose(probe, 26 / 101)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize("count", [200, 9], ids=["primal", "dual"])
 def test_all_tokens_in_one_pass_equal_their_own(rng, count):
     train, test = make(rng, count), make(rng, 60)

@@ -19,6 +19,8 @@ from vit_tf.analysis.similarity.heads import head_similarity
 from vit_tf.analysis.similarity.localization import localization
 from vit_tf.distribute import strategy
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 
 def cka_of(size, other=None, **layers):
     """CKA of arrays (example, ...) in batches of a size, of one model or with another's."""
@@ -32,6 +34,7 @@ def correlated(rng, count=96):
     return x.astype("float32"), y.astype("float32")
 
 
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_equals_the_float64_oracle(rng, offset):
     x, y = correlated(rng)
@@ -150,8 +153,14 @@ def test_constant_layers_of_any_size_are_left_out_and_named(rng, value):
     assert np.isfinite(result.cka).all() and np.isfinite(result.stderr).all()
 
 
-@pytest.mark.parametrize("replicas", ["none", "mirrored"])
-@pytest.mark.parametrize("remainder", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("remainder", "replicas"),
+    [
+        *((remainder, "none") for remainder in (1, 2, 3, 4)),
+        (1, "mirrored"),
+        *(pytest.param(n, "mirrored", marks=pytest.mark.slow) for n in (2, 3, 4)),
+    ],
+)
 def test_a_remainder_too_small_is_left_out_and_counted(rng, remainder, replicas):
     x, y = correlated(rng, 48 + remainder)
     left_out = remainder if remainder < 4 else 0
@@ -169,6 +178,7 @@ def test_a_remainder_too_small_is_left_out_and_counted(rng, remainder, replicas)
     assert np.isfinite(result.cka).all()
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_129_images_in_batches_of_128_work_in_a_pass_with_others(rng):
     images = rng.normal(size=(129, 2, 2, 1)).astype("float32")
 
@@ -296,6 +306,7 @@ def test_branches_meet_the_skips_of_all_blocks(rng, vit):
     )
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_a_branch_that_copies_its_skip_is_alike(rng):
     images = rng.normal(size=(12, 2, 2, 3)).astype("float32")
 
@@ -401,6 +412,7 @@ def test_the_plot_writes_the_numbers(models):
     ]
 
 
+@pytest.mark.slow
 def test_cka_of_tiny_and_huge_activations_is_that_of_ordinary_ones():
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=(24, 10)).astype("float32") for _ in range(2))

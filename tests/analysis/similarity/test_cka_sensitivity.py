@@ -6,6 +6,8 @@ import tensorflow as tf
 
 from vit_tf import analysis
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 
 def kernel(x, unbiased):
     """The centred kernel of rows in float64, U-centred if unbiased."""
@@ -82,6 +84,7 @@ def mixed(x):
     return {"a": tf.nn.relu(flat[:, 2:]), "b": tf.abs(flat[:, :9]) + 0.1 * flat[:, 3:12]}
 
 
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize("unbiased", [True, False])
 def test_equals_the_definitions_in_float64(rng, unbiased):
     images = rng.normal(size=(60, 2, 3, 3)).astype("float32")

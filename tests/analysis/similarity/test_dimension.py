@@ -27,8 +27,15 @@ def linearly_embedded(x, rng, channels=40):
     return x @ np.linalg.qr(rng.normal(size=(channels, x.shape[1])))[0].T
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 5])
-@pytest.mark.parametrize("shape", ["hypercube", "sphere"])
+@pytest.mark.parametrize(
+    ("shape", "dimension"),
+    [
+        ("hypercube", 2),
+        ("sphere", 5),
+        *(pytest.param("hypercube", n, marks=pytest.mark.slow) for n in (1, 5)),
+        *(pytest.param("sphere", n, marks=pytest.mark.slow) for n in (1, 2)),
+    ],
+)
 def test_two_nn_is_the_dimension_of_cubes_and_spheres(rng, shape, dimension):
     x = rng.uniform(size=(2000, dimension))
     if shape == "sphere":
@@ -121,6 +128,7 @@ def test_duplicates_are_left_out_of_two_nn_and_counted(rng):
     assert two_nn(np.array([[1, 2.0], [1, 2.0], [0, 1.0]])) == pytest.approx(0.5 / np.log(2))
 
 
+@pytest.mark.slow
 def test_layers_of_models_are_pooled_as_asked(rng):
     model = vit_tf.ViT((16, 24, 3), 8, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=8)
     images = rng.uniform(-1, 1, (40, 16, 24, 3)).astype("float32")

@@ -164,8 +164,8 @@ def test_it_is_a_case_of_the_recorder_with_scalars(tmp_path):
 
 @pytest.mark.slow
 def test_a_learning_rate_of_0_changes_nothing():
-    formed = recorder(every=2)
-    fit(make_model(), [formed], rate=0.0, epochs=5)
+    formed = recorder(features=small_taps_of, every=2)
+    fit(make_small(), [formed], rate=0.0, epochs=5)
     assert formed.result["epoch"].values.tolist() == [0, 2, 4]
     np.testing.assert_allclose(formed.result["cka_to_start"], 1, atol=1e-12)
     np.testing.assert_allclose(formed.result["cka_to_previous"][1:], 1, atol=1e-12)
@@ -203,7 +203,8 @@ def test_weights_set_by_hand_are_compared_and_nothing_is_traced_anew():
 
 @pytest.mark.slow
 def test_a_run_is_the_same_with_and_without_a_recorder():
-    with_one, without = fit(make_model(), [recorder()]), fit(make_model(), [])
+    recorders = [recorder(features=small_taps_of)]
+    with_one, without = fit(make_small(), recorders), fit(make_small(), [])
     for w, v in zip(with_one.get_weights(), without.get_weights(), strict=True):
         np.testing.assert_array_equal(w, v)
 
@@ -244,11 +245,10 @@ def test_a_whole_run_answers_again(undisturbed, tmp_path):
 
 @pytest.mark.slow
 def test_replicas_leave_no_trace():
-    alone = recorder()
-    fit(make_model(), [alone], rate=0.0)
-    spread = recorder()
+    alone, spread = (recorder(features=small_taps_of) for _ in range(2))
+    fit(make_small(), [alone], rate=0.0)
     with strategy("mirrored").scope():
-        fit(make_model(), [spread], rate=0.0)
+        fit(make_small(), [spread], rate=0.0)
     xr.testing.assert_allclose(spread.result, alone.result, atol=1e-6)
 
 

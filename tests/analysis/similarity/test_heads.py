@@ -13,7 +13,10 @@ from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
 from vit_tf.analysis.similarity.heads import head_similarity, subset_members
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [
+    pytest.mark.usefixtures("without_graphs"),
+    pytest.mark.filterwarnings("error::RuntimeWarning"),
+]
 BLOCK = "block00/attention"
 GRID = TokenGrid(1, 2, 0, 10)
 DISTANCES = (9.0, 2.0, 5.0)
@@ -50,6 +53,7 @@ def test_distances_of_subsets_are_means_of_their_heads(rng):
     assert list(result.subset) == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_equals_cka_of_the_concatenated_heads(rng):
     images = rng.normal(size=(96, 2, 3, 5)).astype("float32")
     images[:, :, 2] += images[:, :, 1]

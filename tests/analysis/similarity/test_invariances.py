@@ -10,6 +10,8 @@ from hypothesis import given, settings, strategies as st
 from vit_tf import analysis
 from vit_tf.analysis.similarity.similarities import MEASURES
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 IMAGES, CHANNELS = 32, 5
 OTHERS = ("y", "z")
 MAPS = ("orthogonal", "scaled", "moved", "linear", "lengthened")
@@ -62,6 +64,7 @@ def drawn(seed):
     return {"x": x, "y": y, "z": z} | mapped
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_measures_are_blind_to_these_maps_and_to_no_others(compare, seed):
@@ -80,8 +83,10 @@ def test_measures_are_blind_to_these_maps_and_to_no_others(compare, seed):
                     assert apart > 5e-4, told
 
 
-def test_words_of_invariances_are_there_for_every_measure(compare):
-    found = compare(drawn(0))
+def test_words_of_invariances_are_there_for_every_measure():
+    layers = {name: values for name, values in drawn(0).items() if name in ("x", "y")}
+    with pytest.warns(UserWarning, match="two batches"):
+        found = analysis.similarities(layers)
     words = dict(zip(found.measure.values, found.invariant.values, strict=True))
     assert all("translation" in words[name] for name in MEASURES if name != "mutual_knn")
     assert "invertible linear maps" in words["cca"] and "translation" not in words["mutual_knn"]

@@ -8,7 +8,10 @@ import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis.similarity.localization import input_patches, localization
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [
+    pytest.mark.usefixtures("without_graphs"),
+    pytest.mark.filterwarnings("error::RuntimeWarning"),
+]
 GRID = TokenGrid(2, 3, 1, 4)
 
 
@@ -55,6 +58,7 @@ def test_copies_of_patches_are_found_at_their_own_place(rng):
     assert np.isnan(result.token_row[0]) and np.isnan(result.token_column[0])
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_equals_the_float64_oracle(rng):
     images = noise(rng, 48)
     data = tf.data.Dataset.from_tensor_slices(images).batch(16)

@@ -8,6 +8,8 @@ import tensorflow as tf
 from vit_tf import analysis
 from vit_tf.analysis.similarity.similarities import MEASURES, disagreement
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 BATCH, TOKENS = 48, 3
 MEAN = {
     "procrustes": oracles.procrustes,
@@ -87,6 +89,7 @@ def test_errors_are_the_jackknife_over_batches(measure, of, found):
     assert got == pytest.approx(wanted, rel=1e-2, abs=2e-5)
 
 
+@pytest.mark.slow
 def test_wide_layers_in_float32_equal_the_oracle():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(40, 6)) @ rng.normal(size=(6, 5000)) + rng.normal(size=(40, 5000)) + 3
@@ -154,6 +157,7 @@ def test_disagreement_is_the_range_of_places():
     np.testing.assert_allclose(disagreement(values), np.zeros((2, 2)))
 
 
+@pytest.mark.slow
 def test_a_remainder_too_small_is_left_out_of_all(of):
     first = {name: of[name][: BATCH + 1].reshape(BATCH + 1, -1) for name in ("x", "y")}
     rows = np.concatenate(list(first.values()), axis=1)
