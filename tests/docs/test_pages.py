@@ -1,5 +1,6 @@
 """Every block of Python on the pages of the documentation runs, page by page, as it stands."""
 
+import functools
 import os
 import re
 import runpy
@@ -9,6 +10,9 @@ import matplotlib.pyplot as plt
 import pytest
 from paths import ROOT
 from PIL import Image
+
+import vit_tf
+from vit_tf.checkpoints.released import bundled_models
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # A block with a title is a file that the reader writes; another test runs it.
@@ -39,7 +43,22 @@ def readers_folder(tmp_path):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def bundled_models_loaded_once():
+    """Pages share the models that come with the package, and the graphs of these models."""
+    load, bundled = vit_tf.load, bundled_models()
+    load_once = functools.cache(load)
+
+    def of_name_or_file(source):
+        return load_once(source) if source in bundled else load(source)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vit_tf, "load", of_name_or_file)
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("bundled_models_loaded_once")
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if code_of(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
