@@ -224,9 +224,9 @@ CALLS = [
 ]
 
 
-# With the lowest declared versions every seventh runs, others are slow. Those that take a training
-# or a graph of many heads or skips are slow of these, too.
-CHEAP = {0, 7, 14, 21, 42, 56, 70, 77}
+# With the lowest declared versions every seventh runs, others are slow. Those that take a training,
+# a probe or a graph of many heads or skips are slow of these, too.
+CHEAP = {0, 7, 14, 21, 42, 70, 77}
 LOWEST = set(range(0, len(CALLS), 7))
 
 

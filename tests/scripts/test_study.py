@@ -170,16 +170,16 @@ def test_only_the_models_of_the_chosen_figures_are_trained(study, tmp_path, monk
     assert not list((tmp_path / "results").glob("*bit*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags, names",
     [
         ([], ["ViT-CLS", "ViT-GAP", "BiT"]),
-        pytest.param(
+        (
             ["--figures", "8"],
             ["ViT-CLS", *(f"ViT-CLS without skips in block{i:02}" for i in (1, 3, 5))],
-            marks=pytest.mark.slow,
         ),
-        pytest.param(["--full"], None, marks=pytest.mark.slow),
+        (["--full"], None),
     ],
 )
 def test_three_models_are_trained_unless_more_are_asked_for(tmp_path, monkeypatch, flags, names):

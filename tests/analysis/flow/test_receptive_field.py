@@ -121,6 +121,7 @@ def test_taps_share_backward_passes_and_their_sums_need_none(
         np.testing.assert_allclose(together.sel(layer=tap), expected, rtol=1e-5, atol=atol)
 
 
+@pytest.mark.slow
 def test_a_tap_without_a_gradient_is_named_among_others():
     image = keras.Input((4, 4, 1))
     first = keras.layers.ReLU(name="first")(image)
