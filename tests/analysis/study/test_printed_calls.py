@@ -48,7 +48,7 @@ def filled(name):
     return model
 
 
-# All but a ViT and a ResNet, which differ in their figures: the others take 4 to 60 seconds each.
+# All but a ViT and a ResNet, which differ in their figures: the others take up to a minute each.
 OTHERS = tuple(name for name in MAKERS if name not in ("ViT", "BiT"))
 ALL_VALUES = ("ViT", "functional ViT")  # of the others with -m long, which takes an hour
 
