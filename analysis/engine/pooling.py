@@ -16,7 +16,7 @@ from .feature_taps import token_grid_of
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
 from .roles import Features, Grid, Taps
 from .stream import Statistic, Totals
-from .traces import reusable
+from .traces import once_per_graph, reusable
 
 _NOT_TOKENS = ("weights", "heads")
 
@@ -36,10 +36,12 @@ def as_tokens(tap: str, values: tf.Tensor) -> tf.Tensor:
     values = tf.cast(values, tf.float32)
     if rank == 3:
         return values
-    shape = tf.shape(values)
-    tokens = 1 if rank == 2 else shape[1] * shape[2]
     rows, columns = values.shape[1:3] if rank == 4 else (1, 1)
     static = None if None in (rows, columns) else rows * columns
+    if None not in (static, values.shape[-1]):
+        return tf.reshape(values, (-1, static, values.shape[-1]))
+    shape = tf.shape(values)
+    tokens = 1 if rank == 2 else shape[1] * shape[2]
     flat = tf.reshape(values, (shape[0], tokens, shape[-1]))
     return tf.ensure_shape(flat, (values.shape[0], static, values.shape[-1]))
 
@@ -67,13 +69,31 @@ def tokens_of(tap: str, values: tf.Tensor, which: str, grid: TokenGrid | None) -
     if tokens.shape[1] not in (None, grid.num_tokens):
         raise ValueError(f"Expected {grid.num_tokens} tokens, of {grid}. Received: {received}")
     if which == SPATIAL:
-        return grid.spatial(tokens)
+        return _spatial(tokens, grid)
     if not grid.prefix:
         raise ValueError(
             f"Expected tokens='spatial' or 'all' for a model without a CLS token. Received: "
             f"tokens={CLS!r}, {grid}"
         )
+    return _first(tokens, grid)
+
+
+@once_per_graph
+def _spatial(tokens: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
+    """The spatial tokens (example, token, channel)."""
+    return grid.spatial(tokens)
+
+
+@once_per_graph
+def _first(tokens: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
+    """The CLS token (example, 1, channel)."""
     return grid.first(tokens)[:, None]
+
+
+@once_per_graph
+def _mean_of_tokens(tokens: tf.Tensor) -> tf.Tensor:
+    """Float64 (example, channel) of tokens (example, token, channel)."""
+    return tf.cast(tf.reduce_mean(tokens, axis=1), tf.float64)
 
 
 def pooled_tokens(positions: Sequence[int] | None, grid: TokenGrid) -> tuple[int, ...]:
@@ -205,10 +225,7 @@ def pool(
     _require_tokens(tokens)
     words = {layer: tokens or _default_tokens(x.shape.rank, grid) for layer, x in taps.items()}
     tokens_by_layer = {layer: tokens_of(layer, x, words[layer], grid) for layer, x in taps.items()}
-    return {
-        layer: tf.cast(tf.reduce_mean(x, axis=1), tf.float64)
-        for layer, x in tokens_by_layer.items()
-    }
+    return {layer: _mean_of_tokens(x) for layer, x in tokens_by_layer.items()}
 
 
 def _require_tokens(tokens: str | None) -> None:

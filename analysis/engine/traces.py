@@ -34,6 +34,8 @@ MAX_COMPILED = 2
 MAX_FED_BYTES = 2**26
 PLAIN = (bool, int, float, str, bytes, type(None))
 ATTRIBUTE = "_vit_tf_kept"
+# The attribute of a graph with what `once_per_graph` has made in it.
+MADE_IN_GRAPH = "_vit_tf_made"
 # This attribute marks features that are kept with a model. They are made anew when it changes, so
 # that what is kept with them needs no second comparison of all layers.
 MADE_OF_MODEL = "_vit_tf_made_of_model"
@@ -145,6 +147,30 @@ class Same:
 def _private_attributes() -> frozenset[str]:
     """Names that Keras uses for itself in every layer, such as whether it was called."""
     return frozenset(name for name in vars(keras.layers.Layer()) if name.startswith("_"))
+
+
+def once_per_graph(function: Callable[..., Made]) -> Callable[..., Made]:
+    """Decorates a function of a tensor and options, whose operations a graph holds once.
+
+    Statistics that share a pass look at the same activations: what they all compute of these is
+    traced and optimized once. The options must be hashable. It is not for what a gradient tape
+    differentiates, since a tape that starts later has not recorded the operations.
+    """
+
+    @functools.wraps(function)
+    def call(x: tf.Tensor, *options: Hashable) -> Made:
+        graph = tf.compat.v1.get_default_graph()
+        if getattr(x, "graph", None) is not graph:  # an array, or a tensor outside of the graph
+            return function(x, *options)
+        if not hasattr(graph, MADE_IN_GRAPH):
+            setattr(graph, MADE_IN_GRAPH, {})
+        made = getattr(graph, MADE_IN_GRAPH)
+        key = function, id(x), options
+        if key not in made:
+            made[key] = x, function(x, *options)  # the tensor stays, so that its id is its own
+        return made[key][1]
+
+    return call
 
 
 # From the id of a tensor that a graph captured to the one that takes its place.

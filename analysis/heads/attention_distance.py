@@ -24,6 +24,7 @@ from ..engine.results import (
 )
 from ..engine.roles import Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals
+from ..engine.traces import once_per_graph
 
 DIMS = ("layer", "head")
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
@@ -141,6 +142,7 @@ def summed_spatial(weights: tf.Tensor, grid: TokenGrid) -> tuple[tf.Tensor, tf.T
     return tf.reduce_sum(shares, axis=0), tf.reduce_sum(counted, axis=0)
 
 
+@once_per_graph
 def spatial_shares(weights: tf.Tensor, grid: TokenGrid) -> tuple[tf.Tensor, tf.Tensor]:
     """Attention (..., spatial_key) renormalised over spatial keys; which queries (...) have any."""
     weights = tf.cast(weights, tf.float32)

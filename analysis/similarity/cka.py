@@ -29,6 +29,7 @@ from ..engine.results import (
 )
 from ..engine.roles import Features, Images, Model, Models, Taps
 from ..engine.stream import Statistic, Totals
+from ..engine.traces import once_per_graph
 
 Rows: TypeAlias = Any  # an array (batch, ...), or a structure of such arrays
 # A value of arrays that are summed over batches, such as `ratio`.
@@ -38,6 +39,7 @@ CHANNEL_PARTS = 4  # of the channels of a layer, for its kernel
 MOST_GROUPS = 32  # of batches, whose values without each are saved
 
 
+@once_per_graph
 @tf.function(autograph=False)  # many layers have one shape, and are traced once
 def layer_gram(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """`gram` of a layer (example, ...), summed over parts of its channels, for all cores."""
@@ -64,6 +66,8 @@ def unbiased_kernels(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return kernels, tf.cast(scales, tf.float64) * square_of_unit
 
 
+@once_per_graph
+@tf.function(autograph=False)
 def in_units(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Activations in a unit of their own, in float32, and the square of the unit, float64.
 

@@ -776,7 +776,8 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
     def terms(layers: Layers, _: Places) -> dict[str, tf.Tensor]:
         kernels, size = layers.kernels, layers.size
         residuals, baselines = zip(
-            *(_held_out(kernels, fold, folds, l2) for fold in range(folds)), strict=True
+            *(_held_out(kernels, tf.constant(fold), folds, l2) for fold in range(folds)),
+            strict=True,
         )
         flat = tf.reshape(kernels * size[:, None, None], (len(layers.values), -1))
         of_map = tf.reshape(tf.add_n(residuals), (len(layers.values), -1))
@@ -794,7 +795,10 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
     return Measure("linear_predictivity", terms, value, ROTATIONS, settings, 2 * folds)
 
 
-def _held_out(kernels: tf.Tensor, fold: int, folds: int, l2: float) -> tuple[tf.Tensor, tf.Tensor]:
+@tf.function(autograph=False)  # all folds share one trace
+def _held_out(
+    kernels: tf.Tensor, fold: tf.Tensor, folds: int, l2: float
+) -> tuple[tf.Tensor, tf.Tensor]:
     """What one fold adds to the squares of errors, as quadratic forms in the kernel of a target.
 
     The errors of the images of the fold are linear in all images, W Y: their squares add up to the

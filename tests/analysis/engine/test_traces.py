@@ -215,6 +215,30 @@ def test_every_kind_of_attribute_counts_by_value():
     assert traces.state_of(model) == states[-1]
 
 
+def test_operations_of_a_tensor_are_in_a_graph_once():
+    """For each tensor and each option of their own, and outside of loops over other tensors."""
+    made, constant = [], tf.constant([3.0, 4.0])
+
+    @traces.once_per_graph
+    def power(x, exponent):
+        made.append(exponent)
+        return x**exponent
+
+    @tf.function(autograph=False)
+    def powers(x, y):
+        inside = tf.map_fn(lambda row: power(row, 2) + power(x, 2), x)
+        return power(x, 2), power(x, 3), power(y, 2), power(x, 2), power(constant, 2), inside
+
+    x, y = np.float32([2.0, 3.0]), np.float32([5.0, 7.0])
+    values = powers(x, y)
+    expected = x**2, x**3, y**2, x**2, constant**2, (x**2)[:, None] + x**2
+    for value, wanted in zip(values, expected, strict=True):
+        np.testing.assert_allclose(value, wanted)
+    assert made == [2, 2, 2, 3, 2, 2]  # the first two in the loop, the last of the constant
+    np.testing.assert_allclose(powers(x, y[:1])[2], 25.0)  # another graph
+    np.testing.assert_allclose(power(constant, 2), [9, 16])  # of no graph
+
+
 def test_statistics_made_of_one_another_keep_their_layers_apart(vit):
     first = analysis.residual_cka(vit, IMAGES)
     analysis.residual_cka(vit, IMAGES, site="mlp")
