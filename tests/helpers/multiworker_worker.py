@@ -95,6 +95,8 @@ def fit_any(make, **arguments):
     batches = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(48, seed=3).batch(12)
     validation = {"validation_data": (images, labels), "validation_batch_size": 12}
     history = model.fit(batches, epochs=2, verbose=0, **validation).history
+    if make is not functional:  # now they are built as that one is
+        return [*model.get_weights(), *history.values()]
     arrays = model.fit(images, labels, batch_size=12, epochs=1, shuffle=False, verbose=0).history
     scores = model.evaluate(images[:30], labels[:30], batch_size=12, verbose=0)
     predicted = model.predict(images[:37], batch_size=6, verbose=0)
