@@ -34,6 +34,11 @@ def open_folder(path: str) -> "Folder":
     has_own_weights = has_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
     if not has_own_weights and os.path.exists(os.path.join(path, OPEN_CLIP)):
         return _open_clip(path)
+    if not os.path.exists(os.path.join(path, CONFIG)):
+        raise ValueError(
+            f"Expected {path!r} to hold {CONFIG} next to its weights, or the path of one file. "
+            f"Received: {', '.join(sorted(os.listdir(path))[:8]) or 'an empty folder'}"
+        )
     config = read_json(os.path.join(path, CONFIG))
     there = os.path.join(path, PROCESSOR)
     processor = read_json(there) if os.path.exists(there) else None

@@ -203,6 +203,8 @@ def _as_batches(data: Any, split: str, seed: int | None = None) -> Any:
                 f"Expected {split} data of as many labels as images. "
                 f"Received: arrays of shapes {[tuple(array.shape) for array in arrays]}"
             )
+        if not len(arrays[0]):
+            raise ValueError(f"Expected {split} data of at least one image. Received: none")
         for start in range(0, len(arrays[0]), BATCH_SIZE):
             # Here their numbers are those of the arrays, which are shuffled below.
             require_finite(arrays[0][start : start + BATCH_SIZE], start)

@@ -115,3 +115,12 @@ def test_a_file_cannot_ask_for_a_model_larger_than_itself(load):
     tensors.draw("rel_pos_bias.relative_position_bias_table", 399**2 + 3, HEADS)
     with raises("159204 entries"):
         load(tensors)
+
+
+def test_a_folder_without_a_configuration_lists_what_it_holds(tmp_path):
+    with pytest.raises(ValueError, match=r"hold config\.json.*Received: an empty folder"):
+        vit_tf.load_pretrained(tmp_path)
+    for name in ("a.safetensors", "b.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=r"path of one file.*a\.safetensors, b\.safetensors"):
+        vit_tf.load_pretrained(tmp_path)

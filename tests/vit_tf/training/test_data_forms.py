@@ -117,6 +117,7 @@ def test_without_a_validation_the_last_model_is_kept_and_runs_resume(tmp_path, m
         (IMAGES, r"arrays, of \(images, labels\).*Received: ndarray"),
         ((IMAGES,), r"arrays, of \(images, labels\).*Received: tuple"),
         ((IMAGES, LABELS[:5]), r"as many labels as images.*\(40, 4, 4, 1\), \(5,\)"),
+        ((IMAGES[:0], LABELS[:0]), "at least one image"),
         (batches(IMAGES).map(lambda x: x), r"batches of \(images, labels\)"),
     ],
 )
