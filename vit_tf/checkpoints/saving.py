@@ -75,8 +75,12 @@ def load_model(path: str | os.PathLike) -> keras.Model:
         )
     if not path.endswith(".keras"):
         raise ValueError(f"Expected path to end in '.keras'. Received: {without_password(path)!r}")
-    if zipfile.is_zipfile(path):
-        require_small_members(path)
+    if not zipfile.is_zipfile(path):
+        raise ValueError(
+            f"Expected {path!r} to be an intact .keras file, which is a zip archive. Received: a "
+            "truncated file, or one of another kind"
+        )
+    require_small_members(path)
     try:
         return name_after(keras.saving.load_model(path, compile=False), path)
     except Exception as error:

@@ -3,6 +3,7 @@
 import logging
 import numbers
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class Description:
     num_examples: dict
 
 
+# A line of a list of classes that begins with a WordNet number.
+WORDNET = re.compile(r"^(n\d+)\s.*")
 # A number of pixels, or (height, width).
 ImageSize: TypeAlias = int | Sequence[int]
 # A split of a source and positions of examples in it.
@@ -420,7 +423,8 @@ def check_number(name: str, value: object, least: int) -> None:
 def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
     """Class names in a text file, such as `imagenet_50.txt`: a tuple.
 
-    There is one class per line. Only the first word of a line is used, as in `n01601694 Dipper`.
+    There is one class per line. Of a line such as `n01601694 Dipper`, only the WordNet number is
+    used; other lines are names, which may contain blanks.
 
     Raises:
         ValueError: if the file cannot be read, or lists no class.
@@ -432,7 +436,7 @@ def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
             "Expected a text file that lists classes. "
             f"Received: {str(path)!r} ({file_error(error, path)})"
         ) from error
-    names = tuple(line.split()[0] for line in lines if line.strip())
+    names = tuple(WORDNET.sub(r"\1", line.strip()) for line in lines if line.strip())
     if not names:
         raise ValueError(f"Expected a text file that lists classes. Received: {str(path)!r}, empty")
     return names

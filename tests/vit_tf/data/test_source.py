@@ -109,6 +109,13 @@ def test_lists_that_do_not_fit_are_refused(classes, words):
         data.load("digits", classes=classes)
 
 
+def test_names_in_a_list_may_hold_blanks(tmp_path):
+    """Of words after a WordNet number, the number is the name."""
+    (tmp_path / "list.txt").write_text("  hot dog \nn01601694 water ouzel\nn the letter\nice cream")
+    classes = data.read_class_list(tmp_path / "list.txt")
+    assert classes == ("hot dog", "n01601694", "n the letter", "ice cream")
+
+
 def test_unreadable_lists_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"lists classes.*nowhere"):
         data.read_class_list(tmp_path / "nowhere")

@@ -367,7 +367,7 @@ def test_truncated_and_foreign_files(vit, tmp_path):
     data = (tmp_path / "vit.keras").read_bytes()
     for content in (data[: len(data) // 2], b"", b"PNG not a model"):
         (tmp_path / "bad.keras").write_bytes(content)
-        with pytest.raises(ValueError, match=r"Expected '.*bad\.keras' to be an intact"):
+        with pytest.raises(ValueError, match=r"'.*bad\.keras' to be an intact.*truncated"):
             vit_tf.load_model(tmp_path / "bad.keras")
 
 
