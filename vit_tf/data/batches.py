@@ -311,6 +311,12 @@ def require_finite_length(dataset: tf.data.Dataset) -> None:
 _ASSERTION = re.compile(r"assertion failed: \[(Expected [^\n]*)\]")
 
 
+def words_of_assertion(error: tf.errors.OpError) -> str | None:
+    """What an assertion of this package in a graph expected, or None for another error."""
+    words = _ASSERTION.search(error.message)
+    return words[1] if words else None
+
+
 def explained_batches(batches: Iterable) -> Iterator:
     """The elements of a data set, with a `ValueError` for an example that cannot be decoded."""
     iterator = iter(batches)
@@ -320,10 +326,10 @@ def explained_batches(batches: Iterable) -> Iterator:
         except StopIteration:
             return
         except tf.errors.InvalidArgumentError as error:
-            words = _ASSERTION.search(error.message)
+            words = words_of_assertion(error)
             if not words:
                 raise
-            raise ValueError(words[1]) from error
+            raise ValueError(words) from error
         yield batch
 
 

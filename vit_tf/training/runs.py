@@ -21,6 +21,7 @@ from vit_tf.data.batches import (
     is_shard,
     require_finite_length,
     skip_batches,
+    words_of_assertion,
 )
 from vit_tf.data.files import only_process
 from vit_tf.data.labels import require_label_type
@@ -387,7 +388,7 @@ _WRONG = re.compile(r"Expected (?:labels|images) of the .*? data .*?Received: [-
 
 
 class WrongExample(ValueError):
-    """An image or a label that is not valid for the model."""
+    """An image or a label that is not valid for the model, or that cannot be decoded."""
 
 
 def checked_images(dataset: tf.data.Dataset, model: keras.Model, split: str) -> tf.data.Dataset:
@@ -450,6 +451,7 @@ def explain_wrong_examples() -> Iterator[None]:
         yield
     except tf.errors.InvalidArgumentError as error:
         match = _WRONG.search(error.message)
-        if not match:
+        words = match[0] if match else words_of_assertion(error)
+        if not words:
             raise
-        raise WrongExample(match[0]) from error
+        raise WrongExample(words) from error

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 from training_runs import assert_same_weights, kill_at, read_log
 
 import vit_tf
@@ -91,6 +92,22 @@ def test_arrays_are_shuffled_by_the_seed_of_the_recipe(tmp_path):
 
     first = run("a", 0)
     assert run("b", 0) == first and run("c", 1) != first
+
+
+@SLOW
+def test_an_image_file_that_is_cut_is_named(tmp_path):
+    for number in range(8):
+        path = tmp_path / "train" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(RNG.integers(0, 256, (8, 8, 3), np.uint8)).save(path)
+    path.write_bytes(path.read_bytes()[:200])
+    sizes = {"image_size": 8, "batch_size": 4}
+    (data,) = vit_tf.data.load(str(tmp_path), splits=("train",), **sizes)
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(2)]
+    )
+    with pytest.raises(ValueError, match=rf"^Expected an image file.*undecodable {path} \("):
+        train(tmp_path / "run", data, None, model=model)
 
 
 @pytest.mark.parametrize("ema", [None, pytest.param(0.5, marks=SLOW)])
