@@ -295,6 +295,7 @@ def test_shards_of_one_file_are_contiguous():
     assert [len(part) for part in parts] == [3334, 3333, 3333]
 
 
+@pytest.mark.slow
 def test_repeated_images_are_other_ones_in_each_epoch_of_a_long_stream(monkeypatch):
     """Also of a stream in a fixed order that is shuffled in small parts."""
     count_decoding(monkeypatch)
