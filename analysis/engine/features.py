@@ -112,7 +112,7 @@ def _features_of_model(
     what = KINDS[kind]
     # Measurements of other kinds of layers are made of the same trace of the model.
     described = keep(model, ("taps",), lambda: describe_taps(model))
-    found = keep(model, ("scores",), lambda: find_scores(model)) if what.with_scores else None
+    found = find_scores(model) if what.with_scores else None
     scores = [found.tap] if found and found.tap else []
     if found and not scores and kind == "scores":
         scores = [tap for tap in found.vectors.values() if tap]

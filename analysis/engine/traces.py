@@ -25,7 +25,7 @@ from tensorflow.types.experimental import ConcreteFunction
 from vit_tf.taps.tokens import TokenGrid
 
 Made = TypeVar("Made")
-MAX_KEPT = 8  # of a model: features, and steps of features
+MAX_KEPT = 9  # of a model: features, steps of features, and its taps
 MAX_PAIRED = 2  # of these, those that hold another model too, whose weights stay in memory
 # Graphs of a step: of one batch and of all replicas, for the last shape of images only, as a step
 # may note facts of the images when it is traced.

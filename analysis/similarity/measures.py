@@ -773,12 +773,13 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
             f"Expected l2 above 0 and at least 2 folds. Received: l2={l2}, folds={folds}"
         )
 
+    l2, folds = float(l2), int(folds)
+
     def terms(layers: Layers, _: Places) -> dict[str, tf.Tensor]:
         kernels, size = layers.kernels, layers.size
-        residuals, baselines = zip(
-            *(_held_out(kernels, tf.constant(fold), folds, l2) for fold in range(folds)),
-            strict=True,
-        )
+        penalty = tf.constant(l2, tf.float64)
+        parts = [_held_out(kernels, tf.constant(fold), folds, penalty) for fold in range(folds)]
+        residuals, baselines = zip(*parts, strict=True)
         flat = tf.reshape(kernels * size[:, None, None], (len(layers.values), -1))
         of_map = tf.reshape(tf.add_n(residuals), (len(layers.values), -1))
         of_mean = tf.reshape(tf.add_n(baselines), (1, -1))
@@ -791,13 +792,13 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
         share = totals["residual"] / totals["total"]
         return 1.0 - share[np.ix_(places.x, places.y)]
 
-    settings = {"l2": float(l2), "folds": int(folds)}
+    settings = {"l2": l2, "folds": folds}
     return Measure("linear_predictivity", terms, value, ROTATIONS, settings, 2 * folds)
 
 
 @tf.function(autograph=False)  # all folds share one trace
 def _held_out(
-    kernels: tf.Tensor, fold: tf.Tensor, folds: int, l2: float
+    kernels: tf.Tensor, fold: tf.Tensor, folds: int, l2: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """What one fold adds to the squares of errors, as quadratic forms in the kernel of a target.
 

@@ -180,7 +180,7 @@ def test_settings_are_used_and_noted(of):
         analysis.rbf_cka(0.2),
         analysis.svcca(0.8),
         analysis.mutual_knn(3),
-        analysis.linear_predictivity(1.0, 3),
+        analysis.linear_predictivity(np.float32(1.0), np.int64(3)),
     ]
     with pytest.warns(UserWarning, match="two batches"):
         found = analysis.similarities(first, measures=settings)
