@@ -75,6 +75,7 @@ def small_vit():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_graphs")
 def test_smoothgrad_is_that_of_autograd_in_torch_on_the_same_noise(rng):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from torch_vit import torch_vit
@@ -134,10 +135,13 @@ def test_impossible_samples(options):
 @pytest.mark.usefixtures("in_graphs")
 def test_noisy_images_that_share_a_batch_give_what_single_ones_do(rng, monkeypatch):
     vit, images = small_vit(), rng.uniform(-1, 1, size=(2, 8, 12, 3)).astype("float32")
-    features = vit_tf.submodel(vit, "logits")
-    options = {"samples": 6, "noise": 0.2, "seed": 7}
-    together = analysis.input_gradients(features, images, [4, 1], **options)
+
+    def gradients():
+        # Features of their own: those of an earlier call keep its graph, with its number at once.
+        features = vit_tf.submodel(vit, "logits")
+        return analysis.input_gradients(features, images, [4, 1], samples=6, noise=0.2, seed=7)
+
+    together = gradients()
     for pixels in (1, 3 * 2 * 2 * 8 * 12):  # one sample at once, and three
         monkeypatch.setattr("vit_tf.analysis.flow.attribution.PIXELS_AT_ONCE", pixels)
-        apart = analysis.input_gradients(features, images, [4, 1], **options)
-        np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(together, gradients(), rtol=1e-4, atol=1e-6)
