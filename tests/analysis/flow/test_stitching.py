@@ -52,6 +52,8 @@ def test_a_model_stitched_to_itself_or_a_rotated_copy_costs_nothing(vit, images,
     )
 
 
+@pytest.mark.usefixtures("in_graphs")
+@pytest.mark.slow
 def test_maps_of_another_model_are_ridge_regressions(vit, images, rng):
     """A ResNet-like map of other channels and twice the positions, and a prefix from its mean."""
     kernel = rng.normal(size=(4, 4, 3, 5)).astype("float32")

@@ -106,6 +106,8 @@ def patch_means(images):
     return {"patches": tf.concat([tf.zeros_like(spatial[:, :1]), spatial], 1)}
 
 
+@pytest.mark.usefixtures("in_graphs")
+@pytest.mark.slow
 def test_objects_are_found_under_their_masks(rng):
     images, masks, labels = objects(rng)
     result = analysis.object_clustering(patch_means, batches((images, masks, labels), 5), 3, GRID)
@@ -121,6 +123,7 @@ def test_objects_are_found_under_their_masks(rng):
     assert (fewer.attrs["objects"], fewer.attrs["left_out"]) == (23, 1)
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_objects_fall_into_more_clusters_than_classes_on_demand(rng):
     """80 clusters, the number in the code behind Walmer et al. 2023, of the means under masks."""
     images, masks, labels = objects(rng, 60)
