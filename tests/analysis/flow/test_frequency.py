@@ -49,7 +49,7 @@ def test_an_impulse_is_white_a_blur_gaussian_and_uniform_attention_constant():
     np.testing.assert_allclose(result.angular_frequency[0, -1], np.pi * np.sqrt(2))
 
 
-@pytest.mark.usefixtures("without_graphs")
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_scale_does_not_matter_and_batches_neither(rng, scale):
     maps = rng.normal(size=(10, 4, 6, 3)).astype("float32")

@@ -94,6 +94,8 @@ def test_errors_name_the_layer(rng):
             analysis.cka(*arguments)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize("scale", [1e-15, 1e15])
 def test_scale_of_a_layer_leaves_no_trace(rng, scale):
     x, y = correlated(rng)
@@ -109,6 +111,7 @@ def test_scale_of_a_layer_leaves_no_trace(rng, scale):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_graphs")
 def test_scale_leaves_no_trace_in_heads_and_positions(rng):
     images, outputs = (
         rng.normal(size=(32, 2, 4, 6)).astype("float32"),
@@ -135,6 +138,8 @@ def test_scale_leaves_no_trace_in_heads_and_positions(rng):
             np.testing.assert_allclose(measure(scale), expected, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e-15, 1e15])
 def test_constant_layers_of_any_size_are_left_out_and_named(rng, value):
     x, y = correlated(rng, 32)
@@ -316,12 +321,14 @@ def test_a_branch_that_copies_its_skip_is_alike(rng):
     np.testing.assert_allclose(analysis.residual_cka(features, images).cka, [[1]], atol=1e-6)
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_depth_is_compared_at_the_norms(rng, vit):
     images = rng.normal(size=(12, 16, 16, 3)).astype("float32")
     result = analysis.depth_cka(vit_tf.submodel(vit, "*"), images)
     layers = [f"block0{i}/{site}/norm" for i in range(2) for site in ("attention", "mlp")]
     assert list(result.layer_x.values) == [*layers, "norm"]
-    known = analysis.cka(vit_tf.submodel(vit, "norm", "*/norm"), images)
+    with eager_steps():
+        known = analysis.cka(vit_tf.submodel(vit, "norm", "*/norm"), images)
     np.testing.assert_allclose(result.cka, known.cka, atol=1e-6)
 
 
@@ -351,13 +358,15 @@ def last_layer_cka(models):
     return analysis.last_layer_cka(features, numbers(48, 16))
 
 
+@pytest.mark.usefixtures("in_graphs")
 def test_each_cell_is_the_cka_of_the_parts(models):
     result = last_layer_cka(models)
     parts = {name: tables["last"] for name, (tables, _) in models.items()}
     cls = {name: parts[name][:, 0] for name in ("one", "two")}
     spatial = {"one": parts["one"][:, 1:], "two": parts["two"][:, 1:], "maps": parts["maps"]}
     for part, values in (("cls", cls), ("spatial", spatial)):
-        known = analysis.cka(features_of(values), numbers(48, 16))
+        with eager_steps():
+            known = analysis.cka(features_of(values), numbers(48, 16))
         names = list(values)
         here = result.sel(part=part, model_x=names, model_y=names)
         np.testing.assert_allclose(here.cka, known.cka, atol=1e-5)
@@ -413,16 +422,17 @@ def test_the_plot_writes_the_numbers(models):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_graphs")
 def test_cka_of_tiny_and_huge_activations_is_that_of_ordinary_ones():
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=(24, 10)).astype("float32") for _ in range(2))
     layers = {"x": x, "y": x + y}
 
     def measured(layers):
-        with eager_steps():  # each call has new layers, whose graph costs more than their numbers
-            return analysis.cka(layers), analysis.similarities(layers)
+        return analysis.cka(layers), analysis.similarities(layers)
 
-    expected, all_expected = measured(layers)
+    with eager_steps():
+        expected, all_expected = measured(layers)
     numeric = [name for name, values in all_expected.items() if values.dtype.kind in "fi"]
     for power in (-20, -30, 15, 20):
         scaled = {name: np.float32(10.0**power) * values for name, values in layers.items()}

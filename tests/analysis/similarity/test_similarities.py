@@ -58,6 +58,7 @@ def of():
 
 @pytest.fixture(scope="module")
 def found(of):
+    """All measures, computed in a graph: a module's fixture is set up before `without_graphs`."""
     columns = {name: values.reshape(len(values), -1) for name, values in of.items()}
     sizes = [column.shape[1] for column in columns.values()]
 
