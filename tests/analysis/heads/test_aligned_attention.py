@@ -62,7 +62,7 @@ def test_distance_on_the_unit_square_does_not_depend_on_the_stride():
     assert analysis.mean_distance(one_row, "unit").item() == pytest.approx((1 + 1 / 3) / 2)
 
 
-def test_the_map_of_one_token(random_mean):
+def test_the_map_of_one_token(in_graphs, random_mean):
     """Those of CLS and of the spatial tokens are in test_saturated_attention.py."""
     mean, weights = random_mean
     for outputs, attention in zip(analysis.attention_maps(mean, 5), weights.values(), strict=True):

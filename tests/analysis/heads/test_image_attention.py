@@ -35,7 +35,7 @@ def test_maps_are_the_rows_of_a_query_on_the_grid(weights, query, row):
         np.testing.assert_allclose(result.attention.sel(layer=layer), expected, rtol=1e-5)
 
 
-def test_without_prefix_tokens_the_query_is_the_mean_over_all():
+def test_without_prefix_tokens_the_query_is_the_mean_over_all(in_graphs):
     grid = TokenGrid(3, 4, 0, 8)
     weights = random_attention(np.random.default_rng(1), grid, examples=2)
     result = analysis.attention(features_of(weights, grid), numbers(2))

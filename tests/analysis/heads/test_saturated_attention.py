@@ -85,7 +85,9 @@ def test_one_saturated_query_does_not_end_a_measurement(dtype):
     assert result.left_out.item() == 1
 
 
-def test_what_follows_from_the_mean_counts_as_the_pairs_do(weights, lost, features, images):
+def test_what_follows_from_the_mean_counts_as_the_pairs_do(
+    in_graphs, weights, lost, features, images
+):
     mean = analysis.mean_attention(features, images)
     assert mean.attrs["examples"] == EXAMPLES
     assert mean["spatial_key"].values.tolist() == list(range(1, TOKENS))
