@@ -113,6 +113,23 @@ def test_files_of_labels_of_many_kinds(tmp_path, name, line, class_names):
     assert scanned(folder) == sorted((50 * label, 0, label) for label in LABELS)
 
 
+@pytest.mark.slow
+def test_load_returns_the_labels_of_files_and_none_where_there_are_none(tmp_path):
+    """In the tests around this one they are those of the scan alone."""
+    kit, text, bare = (tmp_path / name for name in ("kit", "text", "bare"))
+    number = {name: number for number, name in KIT.items()}
+    development_kit(imagenet_val(kit, LABELS), [number[NAMES[label]] for label in LABELS])
+    lines = [f"ILSVRC2012_val_{k:08}.JPEG {label}" for k, label in enumerate(LABELS, 1)]
+    (imagenet_val(text, LABELS) / "val.txt").write_text("\n".join(lines))
+    for folder in (kit, text):
+        (every,) = data.load(folder, splits=("all",))
+        assert colours(every) == sorted((50 * label, 0, label) for label in LABELS)
+    for split, red in (("train", 7), ("test", 9)):
+        picture(bare / split / "1.png", red)
+    (test,) = data.load(bare, splits=("test",))
+    assert colours(test) == [(9, 0, -1)]
+
+
 def test_label_files_next_to_a_folder_have_its_name(tmp_path):
     """Caffe's numbers are places among the sorted class folders."""
     imagenet_val(tmp_path / "val", LABELS)
