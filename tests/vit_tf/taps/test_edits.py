@@ -118,11 +118,12 @@ def test_a_head_set_to_zero_is_one_with_weights_of_zero(make):
     values = kernel.numpy()
     by_head = values.reshape(HEADS, -1, values.shape[-1]).copy()
     by_head[1] = 0
-    kernel.assign(by_head.reshape(values.shape))
-    expected = model(images)
     graph = tf.function(lambda x: model(x), autograph=False)  # it fuses and rounds alike
-    expected_compiled = graph(tf.constant(images))
-    kernel.assign(values)
+    kernel.assign(by_head.reshape(values.shape))
+    try:
+        expected, expected_compiled = model(images), graph(tf.constant(images))
+    finally:
+        kernel.assign(values)  # other tests use the model
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(compiled, expected_compiled, rtol=1e-6, atol=1e-6)
     assert np.abs(actual - intact).max() > 1e-3
