@@ -39,7 +39,10 @@ def of_unknown_size(images, labels=None):
 
 
 def small(name):
-    """A model of three classes for images of 32 pixels, whose graphs XLA does not compile."""
+    """A model of three classes for images of 32 pixels.
+
+    XLA compiles none of its graphs unless `compile`, as a recipe calls it, sets that anew.
+    """
     model = tiny(name, (32, 32, 3), num_classes=3, num_layers=1)
     model.jit_compile = False
     return model
