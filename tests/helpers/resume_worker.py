@@ -15,7 +15,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import numpy as np
-from keras.src.trainers import trainer
 
 from vit_tf import MaskedPatchPrediction, ViT, data
 from vit_tf.training.checkpointing import BackgroundWriter
@@ -100,6 +99,5 @@ class Kill(keras.callbacks.Callback):
 
 
 if __name__ == "__main__":
-    trainer.model_supports_jit = lambda model: False  # as the fixture `without_xla` has it
     name, folder, *moment = sys.argv[1:]
     run(name, folder, [Kill(*map(int, moment))], save_every=3)

@@ -1,4 +1,4 @@
-"""Runs with augmentations that are killed and resumed end with the weights of undisturbed ones."""
+"""A run with all augmentations that is killed and resumed ends with the weights of a whole one."""
 
 import signal
 import subprocess
@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from paths import HELPERS
 from resume_worker import ALONE, RECIPES, make_run, run
-from training_runs import kill_at, newest_state
-
-pytestmark = pytest.mark.usefixtures("without_xla")  # as in the worker
+from training_runs import newest_state
 
 WORKER = HELPERS / "resume_worker.py"
 
@@ -35,21 +33,8 @@ def test_each_augmentation_changes_the_batches():
 
 
 @pytest.mark.slow
-def test_resumed_pretraining_has_the_undisturbed_weights_bit_for_bit(tmp_path, monkeypatch):
-    """Other recipes are those of `test_long_runs.py`."""
-    weights, history = run("masks", tmp_path / "whole")
-    folder = tmp_path / "killed"
-    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        kill_at(context, "on_train_batch_end", 10)
-        run("masks", folder)
-    assert newest_state(folder) == "epoch-0002.npz"
-    again, history_again = run("masks", folder)
-    assert equal(again, weights) and history_again == history
-
-
-@pytest.mark.slow
 def test_a_run_of_a_killed_process_resumes_in_another(tmp_path):
-    """With all augmentations at once, RandAugment among them."""
+    """With all augmentations at once, RandAugment among them, and by XLA, as users train."""
     folder = tmp_path / "killed"
 
     def work(step, number):
