@@ -147,10 +147,23 @@ def drawn_images(whole_batches, loading, augmenting, *shard, skip=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whole_batches", [True, False])
-def test_a_single_worker_draws_what_a_process_without_workers_draws(equal_images, whole_batches):
-    how = whole_batches, {"random_resized_crop": True}, {"flip": True}
-    np.testing.assert_array_equal(drawn_images(*how, 0, 1), drawn_images(*how))
+@pytest.mark.parametrize(
+    "whole_batches, augmenting, exact",
+    [
+        (True, {"flip": True, "rand_augment": True}, True),
+        (False, {"flip": True}, True),
+        (False, {"rand_augment": True}, False),  # which rounds otherwise in the graph of a shard
+    ],
+)
+def test_a_single_worker_draws_what_a_process_without_workers_draws(
+    equal_images, whole_batches, augmenting, exact
+):
+    how = whole_batches, {"random_resized_crop": True}, augmenting
+    found, expected = (np.stack(drawn_images(*how, *shard)) for shard in ((0, 1), ()))
+    if exact:
+        np.testing.assert_array_equal(found, expected)
+    else:  # other draws for one image would change a fortieth
+        assert np.isclose(found, expected, rtol=0, atol=1e-6).mean() > 0.99
 
 
 # Arguments of `load` and `augment`, and how many of 20 images two workers may share by chance. The
