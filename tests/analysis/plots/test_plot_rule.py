@@ -60,6 +60,7 @@ def drawn_values(axes):
     return np.concatenate(values)
 
 
+SLOW = pytest.mark.slow
 # One of each kind: images, a matrix, points, lines. The example of each plot is quick, too.
 QUICK = {"grad_cam", "best_matching_layer", "attention_distance", "ridge_probe", "skip_ratio"}
 QUICK |= {"head_ablation", "position_similarity", "clustering"}
@@ -67,7 +68,7 @@ QUICK |= {"head_ablation", "position_similarity", "clustering"}
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in RESULTS],
+    [pytest.param(name, marks=[SLOW] * (name not in QUICK)) for name in RESULTS],
 )
 def test_plot_draws_what_the_plot_of_that_name_draws_in_the_axes_given(name):
     result = RESULTS[name]
@@ -220,11 +221,17 @@ def test_options_of_a_plot_are_keywords_of_its_own():
             plots.plot_cka(RESULTS["cka"], **options)
 
 
-def test_plot_takes_axes_and_a_title_however_long():
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[SLOW] * (name != "cka")) for name in RESULTS]
+)
+def test_plot_takes_axes_and_a_title(name):
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    ax = analysis.plot(RESULTS["cka"], ax=right, title="A title of mine")
+    ax = analysis.plot(RESULTS[name], ax=right, title="A title of mine")
     assert ax is right and plt.get_fignums() == [figure.number] and not left.has_data()
-    assert ax.get_title() == "A title of mine"
+    assert ax.get_title() == "A title of mine" and not left.get_title()
+
+
+def test_a_title_may_be_long():
     long = " ".join(["nine words of a title that fills several lines"] * 4)
     ax = analysis.plot(RESULTS["cka"], title=long)
     assert ax.get_title().replace("\n", " ") == long
