@@ -4,8 +4,8 @@
 
 Set KERAS_BACKEND. Each JOB is done by a process of its own, one after another; a process starts as
 a copy of this one, which has imported everything. It makes the runs of a JOB, which are joined by
-`;`, each FOLDER,STRATEGY,BATCH_SIZE[,KILL_AT]. Where addresses HOST:PORT,HOST:PORT stand behind an
-`@`, as many processes do the JOB together, as workers that share the devices out.
+`;`, each FOLDER,STRATEGY,BATCH_SIZE[,KILL_AT]. Where a number stands behind an `@`, so many
+processes do the JOB together, as workers that share the devices out.
 
 A process sends itself SIGKILL after the step KILL_AT of a run, whose state is saved every two
 steps; then `left.txt` lists what it left in FOLDER. Otherwise it writes the weights, the history
@@ -20,6 +20,8 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+
+from paths import free_addresses
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -88,9 +90,11 @@ def main(devices, *jobs):
     for name in ("keras", "tensorflow", "vit_tf.training", "vit_tf.data", "vit_tf.models"):
         importlib.import_module(name)
     for job in jobs:
-        runs, _, addresses = job.partition("@")
+        runs, _, workers = job.partition("@")
         runs = [run.split(",") for run in runs.split(";")]
-        count = addresses.count(",") + 1
+        count = int(workers or 1)
+        # Drawn when they are needed: while other jobs ran, another process could take a port.
+        addresses = free_addresses(count) if workers else None
         processes = []
         for worker in range(count):
             processes.append(os.fork())

@@ -1,8 +1,8 @@
 """What one of several workers does in `test_multiworker.py`, and what it compares with.
 
-`python multiworker_worker.py FOLDER HOST:PORT,HOST:PORT` makes a process for each address, which
-need not import TensorFlow anew. Each writes its id to `PLACE.pid` in the folder, what it has found
-to `PLACE.npz`, and then trains until it is stopped; its exit status comes to stand in `PLACE.end`.
+`python multiworker_worker.py FOLDER COUNT` makes so many processes, which need not import
+TensorFlow anew. Each writes its id to `PLACE.pid` in the folder, what it has found to `PLACE.npz`,
+and then trains until it is stopped; its exit status comes to stand in `PLACE.end`.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import pytest
 import tensorflow as tf
 from counted_digits import count_decoding
 from keras.src.backend.tensorflow import trainer
+from paths import free_addresses
 
 import vit_tf
 from vit_tf import analysis
@@ -277,11 +278,13 @@ def become_worker(folder, place, addresses):
     return 0
 
 
-def main(folder, addresses):
+def main(folder, count):
     # Seconds, of a machine with other work: one of the workers dies, and is to be missed soon.
     strategies.HEARTBEAT = 15
     places = {}
-    for place in range(len(addresses.split(","))):
+    # Drawn when they are needed: meanwhile, another process could take a port.
+    addresses = free_addresses(count)
+    for place in range(count):
         pid = os.fork()
         if not pid:
             os._exit(become_worker(folder, place, addresses))
@@ -289,8 +292,10 @@ def main(folder, addresses):
     while places:
         pid, status = os.wait()
         end = os.waitstatus_to_exitcode(status)
-        (folder / f"{places.pop(pid)}.end").write_text(str(end))
+        path = folder / f"{places.pop(pid)}.end"
+        path.with_suffix(".written").write_text(str(end))
+        path.with_suffix(".written").rename(path)  # who waits for it finds it whole
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,7 +1,9 @@
-"""Where things lie: the checkout, its scripts, the data beside it; copies of the checkout."""
+"""Where things lie: the checkout, its scripts, the data beside it; copies, and other processes."""
 
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +34,21 @@ def run_python(checkout, *words):
     environment = os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+
+
+@contextlib.contextmanager
+def process_group(command, log, **settings):
+    """A new process that writes to a log; in the end, it and all that it has forked are killed."""
+    with open(log, "w") as file:
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, start_new_session=True, **settings
+        )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # none of them is left
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def free_addresses(count):

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -13,41 +12,32 @@ import multiworker_worker
 import numpy as np
 import pytest
 import tensorflow as tf
-from paths import HELPERS, free_addresses
+from paths import HELPERS, process_group
 
 from vit_tf import distribute
 from vit_tf.distribute import strategies
 
 WORKER = HELPERS / "multiworker_worker.py"
-# Seconds until a test that hangs fails; workers end by themselves a little later. It is no measure
-# of their speed: on a machine with other work the import of TensorFlow alone took 85 s.
+# Seconds until a test that hangs fails; the workers of a test that was killed end by themselves a
+# little later. It is no measure of their speed: on a machine with other work the import of
+# TensorFlow alone took 85 s.
 LIMIT = 800
 
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
-    """A folder where three workers do everything and then train on, until the tests have ended."""
+    """Folder where three workers do everything, then train until the tests end; their parent."""
     folder = tmp_path_factory.mktemp("workers")
-    with open(folder / "main.log", "w") as file:
-        command = [sys.executable, WORKER, folder, free_addresses(3)]
-        process = subprocess.Popen(command, stdout=file, stderr=file)
-    try:
-        yield folder
-    finally:
-        for path in folder.glob("*.pid"):
-            if not path.with_suffix(".end").exists():
-                os.kill(int(path.read_text()), signal.SIGKILL)
-        try:
-            process.wait(LIMIT)  # it ends with the last of them
-        finally:
-            process.kill()
+    with process_group([sys.executable, WORKER, folder, "3"], folder / "main.log") as process:
+        yield folder, process
 
 
-def wait_until(condition, folder):
-    """Wait for a condition while the workers live."""
+def wait_until(condition, folder, process):
+    """Wait for a condition while the workers and the process that forked them live."""
     deadline = time.monotonic() + LIMIT
     while not condition():
-        if any(folder.glob("*.end")) or time.monotonic() > deadline:
+        ended = process.poll() is not None or any(folder.glob("*.end"))
+        if ended or time.monotonic() > deadline:
             pytest.fail("\n".join(log.read_text()[-3000:] for log in folder.glob("*.log")))
         time.sleep(0.1)
 
@@ -61,9 +51,10 @@ def alone(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(workers, alone):
     """What each of three workers found, which train on now, and what one process found."""
-    trains = workers / "endless" / "state"
-    wait_until(lambda: trains.is_dir() and any(trains.iterdir()), workers)
-    return [dict(np.load(workers / f"{place}.npz")) for place in range(3)], alone
+    folder, process = workers
+    trains = folder / "endless" / "state"
+    wait_until(lambda: trains.is_dir() and any(trains.iterdir()), folder, process)
+    return [dict(np.load(folder / f"{place}.npz")) for place in range(3)], alone
 
 
 @pytest.mark.slow
@@ -117,11 +108,12 @@ def test_training_changes_the_weights(found):
 @pytest.mark.slow
 def test_only_the_chief_writes(workers, found):
     assert [bool(one["chief"]) for one in found[0]] == [True, False, False]
-    chief = (workers / "0.pid").read_text()
-    assert (workers / "writer").read_text() == f"0 {chief}"
-    events = [path.name for path in workers.glob("run/tensorboard/*/*")]
+    folder, _ = workers
+    chief = (folder / "0.pid").read_text()
+    assert (folder / "writer").read_text() == f"0 {chief}"
+    events = [path.name for path in folder.glob("run/tensorboard/*/*")]
     assert events and all(f".{chief}." in name for name in events)
-    names = {path.name for path in (workers / "run").iterdir()}
+    names = {path.name for path in (folder / "run").iterdir()}
     assert names == {"best.keras", "configuration.json", "log.csv", "state", "tensorboard"}
 
 
@@ -140,14 +132,15 @@ def test_more_steps_in_one_call_are_refused(found):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_ends_the_others(workers, found):
-    os.kill(int((workers / "1.pid").read_text()), signal.SIGKILL)
+    folder, _ = workers
+    os.kill(int((folder / "1.pid").read_text()), signal.SIGKILL)
     deadline = time.monotonic() + 120
-    while len([*workers.glob("*.end")]) < 3 and time.monotonic() < deadline:
+    while len([*folder.glob("*.end")]) < 3 and time.monotonic() < deadline:
         time.sleep(0.1)
-    ends = [int((workers / f"{place}.end").read_text()) for place in range(3)]
+    ends = [int((folder / f"{place}.end").read_text()) for place in range(3)]
     assert ends == [1, -signal.SIGKILL, 1]
     for place in (0, 2):
-        log = (workers / f"{place}.log").read_text()
+        log = (folder / f"{place}.log").read_text()
         assert "lost: Another worker stopped" in log and "resumes from its last saved state" in log
 
 

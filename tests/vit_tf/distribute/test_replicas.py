@@ -1,14 +1,13 @@
 """Several devices and processes train, validate and test as one device does, in both backends."""
 
 import importlib.util
-import subprocess
 import sys
 
 import multiworker_worker
 import numpy as np
 import pytest
 from device_worker import environment, largest_difference, load, reopened_outputs, run
-from paths import HELPERS, free_addresses
+from paths import HELPERS, process_group
 
 WORKER = HELPERS / "device_worker.py"
 LIMIT = 900  # seconds, of a busy machine
@@ -19,16 +18,10 @@ needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax 
 
 def make_runs(folder, backend, *jobs):
     """Let four devices do some jobs, each in a process of its own; see `device_worker.py`."""
-    with open(folder / "log.txt", "w") as file:
-        done = subprocess.run(
-            [sys.executable, WORKER, "4", *jobs],
-            cwd=folder,
-            env=environment(backend, 4),
-            stdout=file,
-            stderr=file,
-            timeout=LIMIT,
-        )
-    assert done.returncode == 0, (folder / "log.txt").read_text()[-3000:]
+    command, log = [sys.executable, WORKER, "4", *jobs], folder / "log.txt"
+    with process_group(command, log, cwd=folder, env=environment(backend, 4)) as process:
+        status = process.wait(LIMIT)
+    assert status == 0, log.read_text()[-3000:]
     return folder
 
 
@@ -57,7 +50,7 @@ def jax(tmp_path_factory):
         "jax",
         "1,none,15;4,mirrored,15;killed,mirrored,15,7",
         "killed,mirrored,15",
-        f"both,multiworker,15@{free_addresses(2)}",
+        "both,multiworker,15@2",
     )
 
 
