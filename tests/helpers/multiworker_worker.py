@@ -245,7 +245,8 @@ def refused(call):
 def work(folder, place, addresses):
     """What one worker does."""
     (folder / f"{place}.pid").write_text(str(os.getpid()))
-    with strategy("multiworker", addresses, place).scope():
+    os.environ |= {"VIT_TF_WORKERS": addresses, "VIT_TF_WORKER": str(place)}
+    with strategy("multiworker").scope():
         found = everything(folder, interrupted=True)
         found["refused"] = refused(lambda: fit_any(functional, steps_per_execution=2))
         found |= {f"stock {name}": works for name, works in stock_keras_works().items()}
