@@ -8,9 +8,9 @@ a copy of this one, which has imported everything. It makes the runs of a JOB, w
 processes do the JOB together, as workers that share the devices out.
 
 A process sends itself SIGKILL after the step KILL_AT of a run, whose state is saved every two
-steps; then `left.txt` lists what it left in FOLDER. Otherwise it writes the weights, the history
-and the outputs of the reopened best model to FOLDER/weights.npz (several workers: to
-weights-WORKER.npz). The run `FOLDER,measure,BATCHES` writes FOLDER/measured.npz.
+steps; then `left.txt` lists what it left in FOLDER. Otherwise it writes the weights, the history,
+the number of replicas and the outputs of the reopened best model to FOLDER/weights.npz (several
+workers: to weights-WORKER.npz). The run `FOLDER,measure,BATCHES` writes FOLDER/measured.npz.
 """
 
 import importlib
@@ -49,7 +49,7 @@ def make_model():
 
 
 def run(folder, strategy, batch_size, callbacks=()):
-    """Train under a strategy, and test; the weights and the history of the run."""
+    """Train under a strategy, and test: weights, history, scores and the number of replicas."""
     import keras
     import numpy as np
 
@@ -71,7 +71,8 @@ def run(folder, strategy, batch_size, callbacks=()):
         test_batches = vit_tf.distribute.divide_batches(test, strategy)
         scores = model.evaluate(test_batches, verbose=0, return_dict=True)
         scores["top-1"] = top_k_accuracy(model, test)[1]
-    return [np.asarray(v) for v in model.trainable_variables], history, scores
+    weights = [np.asarray(v) for v in model.trainable_variables]
+    return weights, history, scores, strategy.num_replicas_in_sync
 
 
 def reopened_outputs(path):
@@ -152,9 +153,11 @@ def train_and_save(folder, strategy, batch_size, kill_at=None):
     if strategy == "measure":
         measure_and_save(folder, int(batch_size))
         return
-    weights, history, scores = run(folder, strategy, int(batch_size), [Kill()] if kill_at else [])
+    callbacks = [Kill()] if kill_at else []
+    weights, history, scores, replicas = run(folder, strategy, int(batch_size), callbacks)
     worker = os.environ.get("VIT_TF_WORKER")
-    found = {"facts": json.dumps({"history": history, "scores": scores})}
+    facts = {"history": history, "scores": scores, "replicas": replicas}
+    found = {"facts": json.dumps(facts)}
     if not worker:
         found["outputs"] = reopened_outputs(folder / "run" / "best.keras")
     np.savez(folder / (f"weights-{worker}.npz" if worker else "weights.npz"), *weights, **found)
@@ -174,13 +177,13 @@ def measure_and_save(folder, count):
 
 
 def load(path):
-    """(weights, history, scores) that a process has written."""
+    """(weights, history, scores, number of replicas) that a process has written."""
     import numpy as np
 
     with np.load(path) as file:
         facts = json.loads(str(file["facts"]))
         weights = [file[name] for name in file.files if name.startswith("arr_")]
-    return weights, facts["history"], facts["scores"]
+    return weights, facts["history"], facts["scores"], facts["replicas"]
 
 
 def largest_difference(one, other):

@@ -27,7 +27,7 @@ def make_runs(folder, backend, *jobs):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The weights, the history and the scores of a run on one device."""
+    """The weights, the history, the scores and the replicas of a run on one device."""
     return run(tmp_path_factory.mktemp("alone"), "none", 15)
 
 
@@ -65,6 +65,7 @@ def compare(found, expected, atol=1e-5):
 def test_replicas_train_on_shuffled_data_as_one_device(alone, replicas, record_property):
     """Of the last batches, of 5, 6 and 3 examples, some of the replicas have none."""
     found = load(replicas / "trained" / "weights.npz")
+    assert (found[3], alone[3]) == (4, 1)
     record_property("largest_difference", largest_difference(found, alone))
     compare(found, alone)
 
@@ -82,6 +83,7 @@ def test_analyses_on_replicas_give_what_they_give_on_one_device(replicas):
 @pytest.mark.parametrize("devices", [1, 4])
 def test_jax_trains_as_tensorflow(alone, jax, devices, record_property):
     found = load(jax / str(devices) / "weights.npz")
+    assert found[3] == devices
     record_property("largest_difference", largest_difference(found, alone))
     compare(found, alone)
 
@@ -89,6 +91,7 @@ def test_jax_trains_as_tensorflow(alone, jax, devices, record_property):
 @needs_jax
 def test_two_workers_of_jax_train_as_one_process_of_tensorflow(alone, jax, record_property):
     first, second = (load(jax / "both" / f"weights-{worker}.npz") for worker in range(2))
+    assert first[3] == second[3] == 4  # two of each worker
     assert largest_difference(first, second) == 0
     record_property("largest_difference", largest_difference(first, alone))
     compare(first, alone)
