@@ -86,7 +86,10 @@ class Subclassed(keras.Model):
 
 
 def fit_any(make, **arguments):
-    """The weights, losses, scores and predictions of a model that is not ours, in its own `fit`."""
+    """The weights and losses of a model that is not ours, in its own `fit`.
+
+    The functional model also gives scores and predictions; the subclassed one predicts unbuilt.
+    """
     keras.utils.set_random_seed(2)
     model = make()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -95,9 +98,10 @@ def fit_any(make, **arguments):
     # Of batches and last batches that three workers divide evenly: Keras weights their losses so.
     batches = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(48, seed=3).batch(12)
     validation = {"validation_data": (images, labels), "validation_batch_size": 12}
+    unbuilt = [model.predict(images[:37], batch_size=6, verbose=0)] if make is Subclassed else []
     history = model.fit(batches, epochs=2, verbose=0, **validation).history
     if make is not functional:  # now they are built as that one is
-        return [*model.get_weights(), *history.values()]
+        return [*model.get_weights(), *history.values(), *unbuilt]
     arrays = model.fit(images, labels, batch_size=12, epochs=1, shuffle=False, verbose=0).history
     scores = model.evaluate(images[:30], labels[:30], batch_size=12, verbose=0)
     predicted = model.predict(images[:37], batch_size=6, verbose=0)
