@@ -219,7 +219,7 @@ def everything(folder, interrupted):
 
 
 def stock_keras_works():
-    """Whether two workers train with each of Keras' own functions put back: dict by name."""
+    """Whether three workers train with each of Keras' own functions put back: dict by name."""
     cls = trainer.TensorFlowTrainer
     ours = [(trainer, "reduce_per_replica"), (cls, "_maybe_symbolic_build")]
     return {name: _works(owner, name) for owner, name in ours}

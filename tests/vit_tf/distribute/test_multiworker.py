@@ -66,7 +66,7 @@ def found(workers, alone):
     ],
 )
 def test_three_workers_find_what_one_process_finds(found, part):
-    """Though they are stopped in between, and some have no example of the last batches."""
+    """Some have no example of the last batches; runs of `vit_tf.train` were stopped in between."""
     every, alone = found
     keys = [key for key in alone if re.fullmatch(f"{part} [0-9]+", key)]
     assert len(keys) > 2

@@ -1,4 +1,4 @@
-"""Several devices and processes train, validate and test as one device does, in both backends."""
+"""Several devices train, validate and test as one does, in both backends; so do workers of JAX."""
 
 import importlib.util
 import sys
