@@ -24,7 +24,6 @@ RIGHT_OF_FIRST = {
     "bit-cifar10": 887,
     "vit-cls-cifar10": 826,
     "vit-gap-cifar10": 544,
-    "mixer-cifar10": 582,
 }
 
 
