@@ -79,7 +79,7 @@ def check(name, count, tmp_path):
     values = values_of(tensors, intact)
     rng, tally = np.random.default_rng(len(name) + count), Tally()
     for i in range(count):
-        tally.traced = is_traced(i, count)
+        tally.traced = is_traced(name, i, count)
         path.write_bytes(sound)
         valid = mutate_file(path, tensors, save, rng)
         load(path, intact, values, len(sound), valid, tally, **options)

@@ -90,7 +90,7 @@ def check(name, count, tmp_path, parts=False, compared=True):
     values = values_of({n: x for tensors in weights.values() for n, x in tensors.items()}, intact)
     rng, tally = np.random.default_rng(len(name) + count), Tally()
     for i in range(count):
-        tally.traced = is_traced(i, count)
+        tally.traced = is_traced(name, i, count)
         folder = tmp_path / "mutated"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(source, folder)
