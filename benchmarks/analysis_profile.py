@@ -46,7 +46,7 @@ CLOCKED = {
     },
     "tracing": {
         "tensorflow.python.framework.func_graph": ("func_graph_from_py_func",),
-        "vit_tf.taps.submodels": ("submodel",),
+        "vit_tf.features.submodels": ("submodel",),
         "vit_tf": ("submodel",),
     },
     "pictures": {

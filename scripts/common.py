@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from vit_tf.checkpoints.saving import SavedFeatures
     from vit_tf.data.source import Description
-    from vit_tf.taps.module_taps import ModuleTaps
+    from vit_tf.features.module_taps import ModuleTaps
 
 Options: TypeAlias = argparse.Namespace
 # The words of a command line; None for those that the process was started with.
@@ -546,7 +546,7 @@ def open_features(source: str) -> OpenedModel:
     if source.startswith(PREFIX):
         module = open_timm(source)
         # PyTorch is there only now.
-        from vit_tf.taps.module_taps import study_features
+        from vit_tf.features.module_taps import study_features
 
         features = study_features(module)
         features.token_grid = vit_tf.analysis.features_of(module).token_grid
@@ -577,7 +577,7 @@ def expected_images(
 ) -> tuple[Preprocessing, str]:
     """The `Preprocessing` of a model's images, and its origin; options `override` the model's."""
     # Only here, since it imports Keras.
-    from vit_tf.taps.input_range import find_preprocessing, input_size
+    from vit_tf.features.input_range import find_preprocessing, input_size
 
     is_keras = hasattr(model, "count_params")
     if is_keras:

@@ -147,7 +147,7 @@ def count(runs: Sequence[Run], options: Options) -> xr.Dataset:
     """The table of runs: Dataset of dims (run,), with the names and families as coordinates."""
     import xarray as xr
 
-    from vit_tf.taps.flops import count_flops, training_flops
+    from vit_tf.features.flops import count_flops, training_flops
 
     names = ("family", *COLUMNS)
     rows = []

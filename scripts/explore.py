@@ -110,7 +110,7 @@ def run(options: Options) -> None:
     """Explore the models on one page."""
     from vit_tf.analysis.study.exploration import explore_models
     from vit_tf.analysis.study.models import distinct, slug
-    from vit_tf.models.class_names import find_class_names
+    from vit_tf.features.class_names import find_class_names
 
     start = time.perf_counter()
     models, lines = {}, []

@@ -446,7 +446,7 @@ def study_model(
 
 def training_flops(plan: ModelPlan, options: Options, model: VisionModel) -> float:
     """Floating-point operations of the training of a plan and of those that it starts from."""
-    from vit_tf.taps.flops import training_flops as flops_of_images
+    from vit_tf.features.flops import training_flops as flops_of_images
 
     share = 0.5 if plan.is_far or plan.half is not None else 1
     images = options.sizes["train"] * share * plan.recipe.epochs

@@ -5,6 +5,12 @@ from .checkpoints.loading import load as load, load_pretrained as load_pretraine
 from .checkpoints.released import list_pretrained as list_pretrained
 from .checkpoints.saving import load_features as load_features, load_model as load_model
 from .data.preprocessing import Preprocessing as Preprocessing
+from .features import edits as edits
+from .features.edits import intervene as intervene
+from .features.flops import count_flops as count_flops
+from .features.submodels import submodel as submodel
+from .features.tokens import TokenGrid as TokenGrid
+from .features.torch_features import torch_features as torch_features
 from .models.beit import BEiT as BEiT
 from .models.bit import BiT as BiT
 from .models.clip import CLIPViT as CLIPViT
@@ -14,12 +20,6 @@ from .models.model import reinitialize as reinitialize
 from .models.resolution import at_resolution as at_resolution
 from .models.siglip import SigLIPViT as SigLIPViT
 from .models.vit import ViT as ViT
-from .taps import edits as edits
-from .taps.edits import intervene as intervene
-from .taps.flops import count_flops as count_flops
-from .taps.submodels import submodel as submodel
-from .taps.tokens import TokenGrid as TokenGrid
-from .taps.torch_features import torch_features as torch_features
 from .training.masked_patches import MaskedPatchPrediction as MaskedPatchPrediction
 from .training.recipes import (
     FineTuning as FineTuning,

@@ -13,14 +13,14 @@ import vit_tf
 from vit_tf.common.names import are_named, format_list, unknown_name
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.preprocessing import innermost_features
-from vit_tf.taps.scores import (
+from vit_tf.features.scores import (
     LOG_ODDS,
     LOGITS,
     ClassScores,
     are_distributions,
     before_activation,
 )
-from vit_tf.taps.submodels import TapModel, with_class_scores
+from vit_tf.features.submodels import TapModel, with_class_scores
 from vit_tf.torch_models import is_torch_module
 
 from .feature_taps import Derived, call_features, taps_of, token_grid_of
@@ -158,7 +158,7 @@ def _with_layer(module: Any, features: Any, layer: str | None) -> Any:
     """The features of a PyTorch module, with a layer that they may lack."""
     if layer is None or layer in features.taps:
         return features
-    from vit_tf.taps.module_taps import describe_module  # imports PyTorch
+    from vit_tf.features.module_taps import describe_module  # imports PyTorch
 
     extended = describe_module(module).features(features.taps, [layer], features.token_grid)
     extended.pooled_tokens, extended.vectors = features.pooled_tokens, features.vectors

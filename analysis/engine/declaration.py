@@ -20,12 +20,12 @@ from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
 from vit_tf.data.preprocessing import innermost_features
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.layers import KINDS, Detail
+from vit_tf.features.tokens import TokenGrid
 
 from .class_scores import class_positions, scores_of_function, with_scores
 from .feature_taps import require_model
 from .features import features_for_measurement, features_from_arrays, name_models
-from .layers import KINDS, Detail
 from .own_images import with_own_images
 from .pooling import on_grid
 from .roles import Features, LabelledImages, Roles, roles_of
@@ -46,7 +46,7 @@ class Declaration:
 
     Attributes:
         name: that of the function, with which results, plots and pages are found.
-        kind: which layers it reads, a key of `engine.layers.KINDS`.
+        kind: which layers it reads, a key of `vit_tf.features.layers.KINDS`.
         kinds: pairs (parameter, kind) for the models whose layers are of a kind other than `kind`.
         roles: which of its parameters are models, images, scores and classes.
         any_size: whether images keep their size, which is not that of the model.

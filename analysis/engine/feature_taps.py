@@ -10,8 +10,8 @@ import tensorflow as tf
 from vit_tf.common.backend import require_tensorflow
 from vit_tf.common.names import format_list
 from vit_tf.data.preprocessing import require_images
-from vit_tf.taps import recorder
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features import recorder
+from vit_tf.features.tokens import TokenGrid
 
 from .results import model_name
 from .roles import Features, Taps

@@ -13,14 +13,9 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf.common.names import as_patterns, format_list, match
-from vit_tf.models.class_names import find_class_names
-from vit_tf.taps import recorder
-from vit_tf.taps.scores import find_scores
-from vit_tf.taps.submodels import TapModel, describe_taps
-from vit_tf.torch_models import is_torch_module
-
-from .feature_taps import require_model, taps_of, token_grid_of
-from .layers import (
+from vit_tf.features import recorder
+from vit_tf.features.class_names import find_class_names
+from vit_tf.features.layers import (
     KINDS,
     Detail,
     grid_of_shapes,
@@ -28,6 +23,11 @@ from .layers import (
     warn_of_missed_blocks,
     with_prefix_first,
 )
+from vit_tf.features.scores import find_scores
+from vit_tf.features.submodels import TapModel, describe_taps
+from vit_tf.torch_models import is_torch_module
+
+from .feature_taps import require_model, taps_of, token_grid_of
 from .results import model_name
 from .roles import Features, Model, Models, Taps
 from .traces import keep
@@ -51,15 +51,15 @@ def features_of(
             path or the name of a pretrained model, which `vit_tf.load` opens; or a function from
             images to a dict from layer to tensor. A function that returns NumPy arrays is run
             eagerly.
-        kind: the layers of a whole model that are returned, as a key of `engine.layers.KINDS` such
-            as `"attention"`, `"skips"` or `"scores"`. The kind `"representations"` selects the
-            layers of `vit_tf.submodel(model)`.
+        kind: the layers of a whole model that are returned, as a key of
+            `vit_tf.features.layers.KINDS` such as `"attention"`, `"skips"` or `"scores"`. The kind
+            `"representations"` selects the layers of `vit_tf.submodel(model)`.
         layers: a name or shell pattern of layers, or a list of names and patterns. It is used
             instead of `kind`.
         block: name of the block, for the kind `"block_heads"` only.
         detail: selects some of the layers of a whole model. A string is a key of
-            `engine.layers.DETAILS`, such as `"blocks"` or `"sublayers"`. A number n selects n
-            evenly spaced layers.
+            `vit_tf.features.layers.DETAILS`, such as `"blocks"` or `"sublayers"`. A number n
+            selects n evenly spaced layers.
 
     Raises:
         ValueError: if the `model` is not supported or has no layers of this kind, or if `detail` is
@@ -157,7 +157,7 @@ def _features_of_module(
     module: Any, kind: str, patterns: Sequence[str], block: str, detail: Detail
 ) -> Callable:
     """`features_of` of a PyTorch module."""
-    from vit_tf.taps.module_taps import describe_module, pooled_tokens
+    from vit_tf.features.module_taps import describe_module, pooled_tokens
 
     described, what = describe_module(module), KINDS[kind]
     shapes, graph = described.shapes, described.graph

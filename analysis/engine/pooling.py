@@ -10,7 +10,7 @@ import tensorflow as tf
 from vit_tf import TokenGrid
 from vit_tf.common.names import last_part
 from vit_tf.data.labels import require_label_type
-from vit_tf.taps.tokens import as_grid, as_pair
+from vit_tf.features.tokens import as_grid, as_pair
 
 from .feature_taps import token_grid_of
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word

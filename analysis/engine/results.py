@@ -9,7 +9,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from vit_tf.common.names import format_list, near_names
-from vit_tf.taps.tokens import prefix_names
+from vit_tf.features.tokens import prefix_names
 
 from . import accessors  # noqa: F401
 

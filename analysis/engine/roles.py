@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.tokens import TokenGrid
 
 
 class Role(Enum):

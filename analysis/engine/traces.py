@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.tokens import TokenGrid
 
 Made = TypeVar("Made")
 MAX_KEPT = 9  # of a model: features, steps of features, and its taps

@@ -14,8 +14,8 @@ import xarray as xr
 from vit_tf import TokenGrid, edits
 from vit_tf.common.names import format_list
 from vit_tf.data.labels import batch_labels, require_counted
-from vit_tf.taps.scores import log_probabilities
-from vit_tf.taps.tokens import as_grid
+from vit_tf.features.scores import log_probabilities
+from vit_tf.features.tokens import as_grid
 
 from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import measurement

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 import vit_tf
-from vit_tf.taps.tokens import as_grid
+from vit_tf.features.tokens import as_grid
 
 from ..engine.feature_taps import token_grid_of
 from ..engine.roles import Grid, Model

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from vit_tf import edits, submodel
 from vit_tf.common.names import last_part
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.tokens import TokenGrid
 
 from ..engine.declaration import measurement, one_pass_measurement
 from ..engine.feature_taps import choose, taps_of, token_grid_of

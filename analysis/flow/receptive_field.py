@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.taps.tokens import as_grid
+from vit_tf.features.tokens import as_grid
 
 from ..engine.class_scores import require_float_input
 from ..engine.declaration import measurement

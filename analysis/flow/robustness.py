@@ -10,7 +10,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.data.labels import batch_labels, require_counted
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.tokens import TokenGrid
 
 from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import one_pass_measurement

@@ -10,7 +10,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import edits
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.tokens import TokenGrid
 
 from ..engine.declaration import measurement
 from ..engine.feature_taps import taps_of, token_grid_of

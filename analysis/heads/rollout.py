@@ -12,7 +12,7 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
-from vit_tf.taps.tokens import as_grid
+from vit_tf.features.tokens import as_grid
 
 from ..engine.class_scores import class_gradients
 from ..engine.declaration import measurement, one_pass_measurement

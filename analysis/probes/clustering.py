@@ -15,7 +15,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
 from vit_tf.data.labels import require_classes, require_labels
-from vit_tf.taps.tokens import as_grid
+from vit_tf.features.tokens import as_grid
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.feature_taps import token_grid_of

@@ -16,7 +16,7 @@ import xarray as xr
 from vit_tf.data.files import write_whole
 from vit_tf.data.labels import require_labels
 from vit_tf.data.preprocessing import check_dtype, check_values
-from vit_tf.taps.recorder import infer
+from vit_tf.features.recorder import infer
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.feature_taps import taps_of

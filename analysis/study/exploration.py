@@ -22,7 +22,7 @@ from vit_tf.common.names import without_password
 from vit_tf.data.any_images import as_images
 from vit_tf.data.files import write_whole
 from vit_tf.data.preprocessing import Preprocessing, require_levels
-from vit_tf.models.class_names import find_class_names
+from vit_tf.features.class_names import find_class_names
 
 from ..engine.features import name_models, own_name
 from ..engine.results import layer_names

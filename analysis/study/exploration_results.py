@@ -12,11 +12,11 @@ import xarray as xr
 
 from vit_tf import edits
 from vit_tf.common.names import join_words
-from vit_tf.taps.structure import spread
-from vit_tf.taps.tokens import prefix_names
+from vit_tf.features.layers import KINDS
+from vit_tf.features.structure import spread
+from vit_tf.features.tokens import prefix_names
 
 from ..engine.failures import explain
-from ..engine.layers import KINDS
 from ..engine.pooling import pooled_tokens
 from ..engine.results import provenance
 from ..engine.stream import collect

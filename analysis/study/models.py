@@ -21,22 +21,10 @@ from keras import backend
 import vit_tf
 from vit_tf.common.names import format_list, is_part, join_words, match
 from vit_tf.data.preprocessing import Preprocessing, interval
-from vit_tf.models.class_names import find_class_names
-from vit_tf.taps import recorder
-from vit_tf.taps.attention_weights import attention_taps, by_own_rule, contradictions
-from vit_tf.taps.scores import Scores, find_scores
-from vit_tf.taps.structure import MAX_LAYERS, ModelGraph, has_tap_grammar, spread
-from vit_tf.taps.submodels import ModelTaps, TapModel, describe_taps
-from vit_tf.taps.tokens import TokenGrid
-from vit_tf.torch_models import is_torch_module
-from vit_tf.training import checkpointing
-from vit_tf.training.evaluation import correct_answers, describe_class_order, match_classes
-
-from ..engine.estimates import accuracy_of
-from ..engine.failures import as_reason, explain
-from ..engine.feature_taps import token_grid_of
-from ..engine.features import Selected, features_of
-from ..engine.layers import (
+from vit_tf.features import recorder
+from vit_tf.features.attention_weights import attention_taps, by_own_rule, contradictions
+from vit_tf.features.class_names import find_class_names
+from vit_tf.features.layers import (
     KINDS,
     Detail,
     attended,
@@ -46,6 +34,18 @@ from ..engine.layers import (
     warn_of_missed_blocks,
     with_prefix_first,
 )
+from vit_tf.features.scores import Scores, find_scores
+from vit_tf.features.structure import MAX_LAYERS, ModelGraph, has_tap_grammar, spread
+from vit_tf.features.submodels import ModelTaps, TapModel, describe_taps
+from vit_tf.features.tokens import TokenGrid
+from vit_tf.torch_models import is_torch_module
+from vit_tf.training import checkpointing
+from vit_tf.training.evaluation import correct_answers, describe_class_order, match_classes
+
+from ..engine.estimates import accuracy_of
+from ..engine.failures import as_reason, explain
+from ..engine.feature_taps import token_grid_of
+from ..engine.features import Selected, features_of
 from ..engine.noise import gaussian_like
 from ..engine.own_images import Normalised
 from ..engine.store import base_code, fingerprint, keep, load
@@ -458,7 +458,7 @@ class LoadedModel:
 
 def declared(model: Any) -> Preprocessing | None:
     """The preprocessing that a model declares, or that its layers show; None if neither does."""
-    from vit_tf.taps.input_range import find_preprocessing
+    from vit_tf.features.input_range import find_preprocessing
 
     if hasattr(model, "count_params"):
         return find_preprocessing(model)[0]
@@ -467,7 +467,7 @@ def declared(model: Any) -> Preprocessing | None:
 
 def expected(model: Any) -> Preprocessing:
     """The preprocessing of a model's images; by default values in [-1, 1]."""
-    from vit_tf.taps.input_range import input_size
+    from vit_tf.features.input_range import input_size
 
     if preprocessing := declared(model):
         return preprocessing
@@ -505,7 +505,7 @@ def open_model(model: Any) -> Any:
         model = vit_tf.load(model)
     if not is_torch_module(model):
         return model
-    from vit_tf.taps.module_taps import study_features  # which imports PyTorch
+    from vit_tf.features.module_taps import study_features  # which imports PyTorch
 
     features = study_features(model)
     features.token_grid = features_of(model).token_grid

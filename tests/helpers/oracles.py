@@ -95,7 +95,7 @@ def block_count(hidden, mlp):
 
 def count_flops(model):
     """Twice the multiply-adds of every kernel, and of attention from the shape of its weights."""
-    from vit_tf.taps import recorder
+    from vit_tf.features import recorder
 
     layers = [layer for _, layer in recorder.named_layers(model)]
     images = np.zeros((1, *model.image_shape), "float32")

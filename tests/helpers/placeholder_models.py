@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from vit_tf.analysis.study.models import BASELINES, StudyModel
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.tokens import TokenGrid
 
 
 def study_models() -> list[StudyModel]:

@@ -22,7 +22,7 @@ from vit_tf.analysis.study.measure import SharedPass, measure_all, with_inputs
 from vit_tf.analysis.study.models import LoadedModel, expected, prepare_models
 from vit_tf.data.any_images import as_images
 from vit_tf.data.preprocessing import Preprocessing
-from vit_tf.taps.submodels import describe_taps
+from vit_tf.features.submodels import describe_taps
 
 
 def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=None):

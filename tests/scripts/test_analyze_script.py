@@ -14,13 +14,13 @@ from study_parts import cka_result
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import own_images, stream
-from vit_tf.analysis.engine.layers import grid_of_shapes
 from vit_tf.analysis.study import assemble, models
 from vit_tf.analysis.study.data import batch_size_of
 from vit_tf.analysis.study.models import distinct, slug
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.features.layers import grid_of_shapes
+from vit_tf.features.submodels import FACTS
 from vit_tf.scripts import analyze, common, report_commands
-from vit_tf.taps.submodels import FACTS
 from vit_tf.training.evaluation import top_k_accuracy
 
 

@@ -35,8 +35,8 @@ from vit_tf.checkpoints.weight_maps import (
     unstack,
     without_prefix,
 )
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.hybrid import stem_stride
-from vit_tf.taps.tokens import TokenGrid
 
 # Where the weights lie, and what a training state may hold next to them.
 PREFIXES = {"": (), "opt/target/": ("opt/state/*",), "params/": ("opt/*", "chrono/*")}

@@ -35,8 +35,8 @@ from vit_tf.checkpoints.weight_maps import (
     without_prefix,
 )
 from vit_tf.common.names import lookup
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.siglip import whole_patches
-from vit_tf.taps.tokens import TokenGrid
 
 SIZES = ("hidden_size", "patch_size", "num_channels", "num_attention_heads")
 

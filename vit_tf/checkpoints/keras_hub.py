@@ -30,8 +30,8 @@ from vit_tf.checkpoints.weight_maps import (
 )
 from vit_tf.common.names import lookup
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.features.input_range import find_preprocessing
 from vit_tf.models.model import VisionModel
-from vit_tf.taps.input_range import find_preprocessing
 
 TASKS = {"ViTImageClassifier": "ViTBackbone", "DeiTImageClassifier": "DeiTBackbone"}
 # Models of images and texts, by their image encoders.

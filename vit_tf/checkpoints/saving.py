@@ -21,9 +21,9 @@ from vit_tf.checkpoints.released import bundled_models, refuse_other_formats
 from vit_tf.common.names import as_patterns, format_list, match, near_names, without_password
 from vit_tf.data.files import as_path, is_remote, local_copy, partial_path
 from vit_tf.data.preprocessing import Preprocessing, check_dtype
+from vit_tf.features.submodels import FACTS, TapModel, submodel
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import name_after
-from vit_tf.taps.submodels import FACTS, TapModel, submodel
-from vit_tf.taps.tokens import TokenGrid
 
 TRAINED = "model.keras"  # the file of a training run's folder that holds the trained model
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from vit_tf.checkpoints.archives import TensorInfo
 from vit_tf.data.preprocessing import Preprocessing
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.tokens import TokenGrid
 
 HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

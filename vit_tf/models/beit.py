@@ -13,6 +13,7 @@ from keras import ops
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_image_shape, as_names, lookup
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import SignatureLayer, signature_config, zero_head
 from vit_tf.models.transformer import (
     LayerNormalization,
@@ -21,7 +22,6 @@ from vit_tf.models.transformer import (
     make_blocks,
 )
 from vit_tf.models.vit import SIZES
-from vit_tf.taps.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

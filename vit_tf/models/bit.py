@@ -10,6 +10,8 @@ from keras import layers, ops
 from vit_tf.common.backend import Tensor, custom_gradient
 from vit_tf.common.names import as_image_shape, as_names, as_sizes, lookup, match_sites
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.features.recorder import Taps
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import (
     SignatureLayer,
     VisionModel,
@@ -18,8 +20,6 @@ from vit_tf.models.model import (
     signature_config,
     zero_head,
 )
-from vit_tf.taps.recorder import Taps
-from vit_tf.taps.tokens import TokenGrid
 
 UNITS = "the number of units of each stage, such as (3, 4, 6, 3)"
 LAST = "channels_last"  # whatever the setting of Keras

@@ -9,11 +9,11 @@ from keras import layers
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_image_shape, as_names
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.image_encoder import ImageEncoder
 from vit_tf.models.model import signature_config
 from vit_tf.models.transformer import LayerNormalization, encoder_size, make_blocks
 from vit_tf.models.vit import SIZES
-from vit_tf.taps.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

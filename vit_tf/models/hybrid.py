@@ -12,9 +12,9 @@ import keras
 from keras import layers, ops
 
 from vit_tf.common.backend import Tensor
+from vit_tf.features.recorder import Taps
 from vit_tf.models.bit import LAST, GroupNorm, make_units
 from vit_tf.models.model import SignatureLayer, inner_taps, run_inner
-from vit_tf.taps.recorder import Taps
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

@@ -9,6 +9,7 @@ from keras import ops
 
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import lookup
+from vit_tf.features.recorder import Taps
 from vit_tf.models.model import SignatureLayer, inner_taps, run_inner, zero_head
 from vit_tf.models.resolution import copy_weights
 from vit_tf.models.transformer import (
@@ -18,7 +19,6 @@ from vit_tf.models.transformer import (
     TransformerModel,
     split_heads,
 )
-from vit_tf.taps.recorder import Taps
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

@@ -11,6 +11,8 @@ from keras import layers, ops
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_image_shape, as_names, lookup, match_sites
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.features.recorder import Taps
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import (
     SignatureLayer,
     VisionModel,
@@ -27,8 +29,6 @@ from vit_tf.models.transformer import (
     TokenDense,
     join_paths,
 )
-from vit_tf.taps.recorder import Taps
-from vit_tf.taps.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

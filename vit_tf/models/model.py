@@ -15,7 +15,7 @@ import numpy as np
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import lookup
 from vit_tf.data.preprocessing import Preprocessing, explained_images, fix_image_shape, watch_images
-from vit_tf.taps.tokens import TokenGrid, prefix_names
+from vit_tf.features.tokens import TokenGrid, prefix_names
 
 
 class VisionModel(keras.Model):

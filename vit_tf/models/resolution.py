@@ -10,10 +10,10 @@ from scipy.interpolate import make_interp_spline
 from scipy.optimize import brentq
 
 from vit_tf.common.names import as_image_shape, lookup
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.beit import BEiT
 from vit_tf.models.mixer import Mixer
 from vit_tf.models.model import VisionModel, weights_by_name
-from vit_tf.taps.tokens import TokenGrid
 
 
 def resample_positions(

@@ -11,6 +11,8 @@ from keras import layers, ops
 
 from vit_tf.common.backend import Tensor, compiled_elementwise, custom_gradient
 from vit_tf.common.names import lookup, match_sites
+from vit_tf.features.recorder import Taps
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import (
     SignatureLayer,
     VisionModel,
@@ -19,8 +21,6 @@ from vit_tf.models.model import (
     run_inner,
     site_taps,
 )
-from vit_tf.taps.recorder import Taps
-from vit_tf.taps.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

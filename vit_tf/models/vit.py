@@ -10,6 +10,7 @@ from keras import layers
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_image_shape, as_names, as_sizes, lookup, match_sites
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.bit import UNITS, unit_sites
 from vit_tf.models.hybrid import ResNetStem, stem_stride
 from vit_tf.models.model import signature_config, zero_head
@@ -24,7 +25,6 @@ from vit_tf.models.transformer import (
     make_blocks,
     variants,
 )
-from vit_tf.taps.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

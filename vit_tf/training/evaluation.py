@@ -20,8 +20,8 @@ from vit_tf.distribute.strategies import (
     shard_of_worker,
     sum_of_workers,
 )
-from vit_tf.taps.recorder import infer
-from vit_tf.taps.scores import find_scores
+from vit_tf.features.recorder import infer
+from vit_tf.features.scores import find_scores
 
 
 def top_k_accuracy(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import xarray as xr
 
-from vit_tf.taps.structure import block_outputs
+from vit_tf.features.structure import block_outputs
 
 from ...engine.estimates import Estimate, lower, minus, of_cka, upper
 from ...engine.results import expect_variable, layer_names

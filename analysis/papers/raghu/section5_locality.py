@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from vit_tf.taps.structure import has_tap_grammar
+from vit_tf.features.structure import has_tap_grammar
 
 from ...engine.estimates import (
     Estimate,

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.tokens import TokenGrid
 
 from ...engine.estimates import (
     Estimate,

@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 from vit_tf import analysis
-from vit_tf.taps.submodels import describe_taps
+from vit_tf.features.submodels import describe_taps
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 nn = torch.nn

@@ -16,7 +16,7 @@ from tiny_models import tiny_vit
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.engine import features as engine_features, stream, traces
-from vit_tf.taps.submodels import ModelTaps, describe_taps
+from vit_tf.features.submodels import ModelTaps, describe_taps
 
 SLOW = pytest.mark.slow
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32")

@@ -14,7 +14,6 @@ import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import estimates
 from vit_tf.analysis.engine.estimates import OUTCOMES, claim_outcome, is_beyond
-from vit_tf.analysis.engine.layers import sublayers
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section5_locality import extent
@@ -30,6 +29,7 @@ from vit_tf.analysis.study.claims import (
     scorecard_dataset,
 )
 from vit_tf.analysis.study.figure import all_figures
+from vit_tf.features.layers import sublayers
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
 OTHERS = {"mixer": "mixer", "fraction": "vit-3", "resnet_fraction": "bit-3", "larger": "wide"}

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import vit_tf
-from vit_tf.analysis.engine.layers import sublayers
 from vit_tf.analysis.engine.stream import evaluate
 from vit_tf.analysis.papers.raghu.section4_structure import cka_of, cka_of_two
 from vit_tf.analysis.papers.raghu.section5_locality import (
@@ -20,7 +19,8 @@ from vit_tf.analysis.papers.raghu.section7_tokens import (
 )
 from vit_tf.analysis.papers.raghu.section8_scale import data_scale_of
 from vit_tf.analysis.study.models import StudyModel, slug
-from vit_tf.taps.structure import block_outputs
+from vit_tf.features.layers import sublayers
+from vit_tf.features.structure import block_outputs
 
 
 def subject(name, role, model):

@@ -22,7 +22,7 @@ from vit_tf.analysis.study.figure import all_figures, plan
 from vit_tf.analysis.study.measure import with_inputs
 from vit_tf.analysis.study.models import StudyModel, baselines_of
 from vit_tf.data.any_images import as_images
-from vit_tf.taps.submodels import describe_taps
+from vit_tf.features.submodels import describe_taps
 
 
 @pytest.mark.parametrize(

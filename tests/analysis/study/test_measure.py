@@ -29,7 +29,7 @@ from vit_tf.analysis.study.measure import (
     with_inputs,
 )
 from vit_tf.analysis.study.models import StudyModel, UntrainedCopy, baselines_of
-from vit_tf.taps.structure import block_outputs
+from vit_tf.features.structure import block_outputs
 
 
 @pytest.fixture(scope="module")

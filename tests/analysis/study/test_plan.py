@@ -11,7 +11,7 @@ from vit_tf.analysis.papers.raghu.section7_tokens import localization_of, ridge_
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, lookup_figures, plan, without_failures
 from vit_tf.analysis.study.models import NotApplicable, StudyModel
-from vit_tf.taps.structure import spread
+from vit_tf.features.structure import spread
 
 IMAGES_ONLY = Data(*["there"] * 4, 10)
 

@@ -11,9 +11,9 @@ from training_runs import make_data, make_model, read_log
 
 import vit_tf
 from vit_tf import FineTuning, Recipe, data, train
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.transformer import Block, sine_cosine_positions
 from vit_tf.scripts import train as train_script
-from vit_tf.taps.tokens import TokenGrid
 from vit_tf.training.optimizers import SGD, WarmupDecay
 from vit_tf.training.recipes import RECIPES
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from vit_tf.common.names import as_patterns, match
 from vit_tf.data.preprocessing import Preprocessing
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.tokens import TokenGrid
 
 if TYPE_CHECKING:
-    from vit_tf.taps.module_features import TorchFeatures
+    from vit_tf.features.module_features import TorchFeatures
 
 
 def torch_features(
@@ -62,7 +62,7 @@ def torch_features(
         similarity = vit_tf.analysis.cka(features, images)
     """
     # PyTorch is imported only where there is a module of it.
-    from vit_tf.taps.module_features import MODEL_VALUES, TorchFeatures, select_layers
+    from vit_tf.features.module_features import MODEL_VALUES, TorchFeatures, select_layers
     from vit_tf.torch_models.traced import as_model
 
     patterns, model = as_patterns(patterns), as_model(module)

@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_tf.common.backend import Tensor
 from vit_tf.data.preprocessing import INTERPOLATIONS, Preprocessing
-from vit_tf.taps import recorder
+from vit_tf.features import recorder
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5,) * 3, (0.5,) * 3

@@ -16,18 +16,18 @@ from keras import tree
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import NAMED, as_patterns, format_list, is_part, match
 from vit_tf.data.preprocessing import Preprocessing, check_dtype, fix_image_shape
-from vit_tf.taps import recorder
-from vit_tf.taps.attention_weights import (
+from vit_tf.features import recorder
+from vit_tf.features.attention_weights import (
     AttentionWeights,
     MaskedCalls,
     attention_layers,
     by_own_rule,
     computed_weights,
 )
-from vit_tf.taps.input_range import find_preprocessing
-from vit_tf.taps.scores import LOG_ODDS, LOGITS, find_scores
-from vit_tf.taps.structure import LayerEntry, ModelGraph, graph_of_entries
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.input_range import find_preprocessing
+from vit_tf.features.scores import LOG_ODDS, LOGITS, find_scores
+from vit_tf.features.structure import LayerEntry, ModelGraph, graph_of_entries
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
 
 FACTS = "features.json"  # next to a SavedModel
@@ -166,7 +166,7 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
             not built or has channels-first layers.
     """
     if is_torch_module(model):
-        from vit_tf.taps.module_taps import module_features  # which imports PyTorch
+        from vit_tf.features.module_taps import module_features  # which imports PyTorch
 
         return module_features(model, as_patterns(patterns))
     if not isinstance(model, keras.Model):

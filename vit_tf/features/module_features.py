@@ -14,7 +14,7 @@ import torch
 
 from vit_tf.common.names import format_list, lookup, match
 from vit_tf.data.preprocessing import Preprocessing
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models.execution import (
     EMBEDDING,
     LOCK,

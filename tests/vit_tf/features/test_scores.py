@@ -7,8 +7,8 @@ import tensorflow as tf
 from keras import layers, ops
 
 import vit_tf
-from vit_tf.taps.scores import find_scores
-from vit_tf.taps.submodels import with_class_scores
+from vit_tf.features.scores import find_scores
+from vit_tf.features.submodels import with_class_scores
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (5, 8, 8, 3)).astype("float32")
 

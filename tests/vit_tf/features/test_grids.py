@@ -10,7 +10,7 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.taps.tokens import as_grid
+from vit_tf.features.tokens import as_grid
 
 GRID = TokenGrid(2, 3, 1, 8)
 PATTERNS = ("block00/*/*",)

@@ -122,7 +122,7 @@ def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tupl
     graph = functional_graph(model)
     model = graph or model
     names = [*taps, *inner]
-    if graph and type(model).__module__.startswith(("keras.", "vit_tf.taps.")):
+    if graph and type(model).__module__.startswith(("keras.", "vit_tf.features.")):
         nodes = _named_nodes(model)
         single = {name: node.outputs[0] for name, node in nodes.items() if len(node.outputs) == 1}
         returned = {

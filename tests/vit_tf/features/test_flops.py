@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 import vit_tf
-from vit_tf.taps.flops import count_flops, training_flops
+from vit_tf.features.flops import count_flops, training_flops
 
 TINY = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 20, "num_classes": 5}
 MIXER = {"num_layers": 2, "hidden_dim": 8, "tokens_mlp_dim": 5, "channels_mlp_dim": 20}

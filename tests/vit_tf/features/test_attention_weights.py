@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from vit_tf import submodel
-from vit_tf.taps.attention_weights import attention_layers, attention_taps, contradictions
+from vit_tf.features.attention_weights import attention_layers, attention_taps, contradictions
 
 
 class Masked(keras.layers.Layer):

@@ -10,8 +10,8 @@ from tiny_models import tiny
 
 import vit_tf
 from vit_tf import edits, intervene, submodel
-from vit_tf.taps.attention_weights import attention_layers
-from vit_tf.taps.edits import run_interventions
+from vit_tf.features.attention_weights import attention_layers
+from vit_tf.features.edits import run_interventions
 
 HEADS = 2
 SLOW = pytest.mark.slow

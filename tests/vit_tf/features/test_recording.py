@@ -14,7 +14,7 @@ from keras import layers, ops
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.taps.recorder import BeforeActivation
+from vit_tf.features.recorder import BeforeActivation
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 8, 8, 3)).astype("float32")
 

@@ -7,8 +7,8 @@ import keras
 import pytest
 
 import vit_tf
-from vit_tf.models import class_names
-from vit_tf.models.class_names import find_class_names, imagenet_names
+from vit_tf.features import class_names
+from vit_tf.features.class_names import find_class_names, imagenet_names
 
 applications = keras.applications
 

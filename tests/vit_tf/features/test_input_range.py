@@ -7,7 +7,7 @@ from keras import layers
 
 import vit_tf
 from vit_tf import Preprocessing, data
-from vit_tf.taps.input_range import find_preprocessing
+from vit_tf.features.input_range import find_preprocessing
 
 try:
     import keras_hub

@@ -7,7 +7,7 @@ from keras import layers, ops
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.taps.recorder import infer
+from vit_tf.features.recorder import infer
 from vit_tf.training.evaluation import top_k_accuracy
 
 IMAGES = np.random.default_rng(0).uniform(0, 1, (8, 8, 8, 3)).astype("float32")

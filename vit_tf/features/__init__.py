@@ -1,4 +1,4 @@
-"""Taps: named intermediates of any Keras model, saved features and operation counts."""
+"""A model as it is measured: its named layers, what is known about them, and interventions."""
 
 import lazy_loader
 

@@ -16,9 +16,9 @@ from keras import ops
 
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_patterns, lookup, match
-from vit_tf.taps.recorder import find_taps
-from vit_tf.taps.submodels import TapModel, submodel
-from vit_tf.taps.tokens import TokenGrid, prefix_names
+from vit_tf.features.recorder import find_taps
+from vit_tf.features.submodels import TapModel, submodel
+from vit_tf.features.tokens import TokenGrid, prefix_names
 from vit_tf.torch_models import is_torch_module
 
 # What takes the place of a value: a function of it that returns the same shape and dtype.
@@ -179,7 +179,7 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
     """
     _require_edits(edits)
     if is_torch_module(model):
-        from vit_tf.taps.module_taps import IntervenedModule  # which imports PyTorch
+        from vit_tf.features.module_taps import IntervenedModule  # which imports PyTorch
 
         of_tap = {pattern: partial(_checked_call, pattern, edit) for pattern, edit in edits.items()}
         return IntervenedModule(model, of_tap, as_patterns(patterns) or ["logits"])

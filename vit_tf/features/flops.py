@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from vit_tf.common.backend import require_tensorflow
-from vit_tf.taps.recorder import infer
+from vit_tf.features.recorder import infer
 
 
 def count_flops(model: keras.Model, image_shape: Sequence[int] | None = None) -> int:

@@ -10,8 +10,8 @@ import numpy as np
 from keras import ops
 
 from vit_tf.common.backend import Tensor
-from vit_tf.taps import recorder
-from vit_tf.taps.recorder import named_layers, split_weights
+from vit_tf.features import recorder
+from vit_tf.features.recorder import named_layers, split_weights
 
 FAR = 1e-3  # share of a layer's largest output, from which the weights are not what it used
 

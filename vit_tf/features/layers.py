@@ -13,8 +13,8 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from vit_tf.common.names import format_list, is_part, last_part, unknown_name
-from vit_tf.taps.structure import ModelGraph, has_tap_grammar, spread
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.structure import ModelGraph, has_tap_grammar, spread
+from vit_tf.features.tokens import TokenGrid
 
 Shape: TypeAlias = tuple[int | None, ...]  # of a tap, without the example axis
 # A documented subset of the layers of a kind, or a number of them, evenly spaced.

@@ -9,7 +9,7 @@ from keras import ops, tree
 
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import are_named
-from vit_tf.taps import recorder
+from vit_tf.features import recorder
 
 # Ends of the names of taps that are no outputs of layers: scores before a softmax or the sigmoids
 # of several classes; and of the two classes of a model that returns the probability of the second.

@@ -8,8 +8,8 @@ import pytest
 from functional_models import functional_vit
 
 import vit_tf
-from vit_tf.taps.structure import LayerEntry, graph_of_entries
-from vit_tf.taps.submodels import graph_of
+from vit_tf.features.structure import LayerEntry, graph_of_entries
+from vit_tf.features.submodels import graph_of
 
 applications = keras.applications
 

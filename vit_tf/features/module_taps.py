@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from vit_tf.common.names import is_part, match, unknown_name
-from vit_tf.taps.module_features import TorchFeatures, select_layers
-from vit_tf.taps.structure import ModelGraph, spread
-from vit_tf.taps.tokens import TokenGrid
+from vit_tf.features.module_features import TorchFeatures, select_layers
+from vit_tf.features.structure import ModelGraph, spread
+from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import expectations
 from vit_tf.torch_models.execution import EMBEDDING, OUTPUT, SCORES
 from vit_tf.torch_models.module import TorchModule, Trace
@@ -30,7 +30,7 @@ ENDS = ("skip", "branch", "sum")
 
 @dataclass(frozen=True)
 class ModuleTaps:
-    """What there is to read of a module, as `vit_tf.taps.submodels.ModelTaps` for Keras models."""
+    """What there is to read of a module, as `features.submodels.ModelTaps` for Keras."""
 
     model: TorchModule
     trace: Trace
