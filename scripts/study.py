@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from vit_tf.analysis.report.page import LinkedPage
     from vit_tf.analysis.study.assemble import Report
     from vit_tf.analysis.study.figure import Figure
-    from vit_tf.analysis.study.models import StudyModel, UntrainedCopy
+    from vit_tf.analysis.study.models import StudyModel
     from vit_tf.data.source import Description
     from vit_tf.models.model import VisionModel
 
@@ -409,6 +409,10 @@ def study_model(
 ) -> StudyModel:
     """A trained model of the study as a `StudyModel`, which is loaded when it is first needed."""
     from vit_tf.analysis.study.models import StudyModel
+    from vit_tf.features.conversion import as_features
+    from vit_tf.features.features import ModelFacts
+    from vit_tf.features.lazy_features import LazyFeatures
+    from vit_tf.features.structure import ModelGraph
 
     load = cache(partial(load_trained, plan, options))
     accuracy = facts["row"]["test accuracy (%)"]
@@ -419,15 +423,17 @@ def study_model(
     readers: dict[str, Any] = {
         name: lambda name=name: getattr(load(), name) for name in first_layer
     }
+    taps = tuple(facts["taps"])
+    features_facts = ModelFacts(
+        plan.name, taps, structure=ModelGraph.of_names(taps), grid=facts["grid"]
+    )
     # The head of a model that was pre-trained on masked patches is untrained.
     class_names = common.describe_data(data_options(plan, options)).class_names
     return StudyModel(
         plan.name,
         plan.role,
         facts["key"],
-        tuple(facts["taps"]),
-        facts["grid"],
-        lambda *patterns: vit_tf.submodel(load(), *patterns),
+        LazyFeatures(features_facts, lambda: as_features(load())),
         plan.detail,
         origin,
         None if accuracy is None else (accuracy / 100, facts["row"]["tested on"]),
@@ -456,18 +462,12 @@ def training_flops(plan: ModelPlan, options: Options, model: VisionModel) -> flo
 
 def untrained(
     model: StudyModel, options: Options, seed: int | None = None
-) -> Callable[[], UntrainedCopy]:
+) -> Callable[[], keras.Model]:
     """Function that makes a copy of a model of the study with randomly initialized weights."""
-    from vit_tf.analysis.study.models import UntrainedCopy
-
     path = options.out / "models" / f"{model.slug}.keras"
     weights_seed = options.seed if seed is None else seed
 
-    def make() -> UntrainedCopy:
-        copy = vit_tf.reinitialize(vit_tf.load_model(path), weights_seed)
-        return UntrainedCopy(partial(vit_tf.submodel, copy), copy)
-
-    return make
+    return lambda: vit_tf.reinitialize(vit_tf.load_model(path), weights_seed)
 
 
 def load_data(

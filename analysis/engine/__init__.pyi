@@ -4,10 +4,15 @@ from .declaration import (
     one_pass_measurement as one_pass_measurement,
     statistic_of as statistic_of,
 )
-from .feature_taps import choose as choose
-from .features import features_of as features_of
+from .features import (
+    DerivedFeatures as DerivedFeatures,
+    Features as Features,
+    ModelFacts as ModelFacts,
+    choose as choose,
+    features_of as features_of,
+    gaussian_like as gaussian_like,
+)
 from .matching import match_maps as match_maps
-from .noise import gaussian_like as gaussian_like
 from .pooling import Pooled as Pooled, pooled_statistic as pooled_statistic
 from .roles import (
     AnnotatedImages as AnnotatedImages,

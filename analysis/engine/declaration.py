@@ -6,31 +6,41 @@
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+import vit_tf
 from vit_tf.common.arguments import argument_error
-from vit_tf.common.names import format_list
+from vit_tf.common.names import as_patterns, format_list
 from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
-from vit_tf.data.preprocessing import innermost_features
+from vit_tf.features.conversion import (
+    LayerSelection,
+    ModelLike,
+    as_features,
+    name_models,
+    require_model,
+    select_features,
+)
+from vit_tf.features.features import Features
+from vit_tf.features.function_features import features_from_arrays
 from vit_tf.features.layers import KINDS, Detail
+from vit_tf.features.preprocessed import with_own_preprocessing
 from vit_tf.features.tokens import TokenGrid
 
-from .class_scores import class_positions, scores_of_function, with_scores
-from .feature_taps import require_model
-from .features import features_for_measurement, features_from_arrays, name_models
-from .own_images import with_own_images
+from .class_scores import class_positions
 from .pooling import on_grid
-from .roles import Features, LabelledImages, Roles, roles_of
-from .stream import Statistic, evaluate
-from .traces import reusable
+from .roles import LabelledImages, Roles, roles_of
+from .stream import Statistic, evaluate, first_batch
+from .traces import keep, reusable
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -311,23 +321,34 @@ def _prepare(
     models = _features_of_models(given, names, declaration, layers, detail)
     if not models and not activation_names:
         return  # the measurement itself raises that its model is missing
-    scored = _scored_models(models, declaration)
-    if roles.scores:
-        requested_scores = given.get(roles.scores)
-        # The first model comes last: the measurement gets the name of the tap of its scores.
-        for name in reversed(scored):
-            models[name, None], scores = with_scores(
-                given[name], models[name, None], requested_scores
-            )
-            given |= {roles.scores: scores} if scores else {}
     if not activation_names:
         models = _prepare_images(given, models, declaration)
+    scored = _scored_models(models, declaration)
+    if roles.scores:
+        _read_scores(given, models, declaration, scored)
     given |= {name: features for (name, label), features in models.items() if label is None}
     if roles.several_models in given:
         given[roles.several_models] = {
             label: features for (_, label), features in models.items() if label is not None
         }
     _complete(given, scored[0] if scored else None, next(iter(models.values()), None), roles)
+
+
+def _read_scores(
+    given: Arguments, models: FeaturesByArgument, declaration: Declaration, scored: Sequence[str]
+) -> None:
+    """Makes models return their class scores, and names the layer of the first one's in `given`."""
+    roles = declaration.roles
+    requested = given.get(roles.scores)
+    images = next((given[name] for name in roles.images if name in given), None)
+    show = None if images is None else partial(first_batch, images)
+    for name in reversed(scored):  # the measurement gets the name of the first one's scores
+        features = models[name, None]
+        models[name, None] = keep(
+            features, ("class scores", requested), partial(features.read_scores, requested, show)
+        )
+        scores = models[name, None].facts.scores
+        given |= {roles.scores: scores.layer} if scores else {}
 
 
 def _scored_models(models: FeaturesByArgument, declaration: Declaration) -> list[str]:
@@ -353,13 +374,29 @@ def _features_of_models(
         # If models differ in their kinds, `detail` is for those whose kind has subsets of layers.
         own_detail = detail if KINDS[kind].is_detailed or not kinds else None
         block = roles.value(roles.block, given) or "block00"
-        models[name, None] = features_for_measurement(given[name], kind, layers, block, own_detail)
+        models[name, None] = _read_model(given[name], kind, layers, block, own_detail)
     if roles.several_models in given:
         for label, model in name_models(given[roles.several_models]).items():
-            models[roles.several_models, label] = features_for_measurement(
+            models[roles.several_models, label] = _read_model(
                 model, declaration.kind, layers, "block00", detail
             )
     return models
+
+
+def _read_model(
+    model: ModelLike, kind: str, layers: LayerSelection, block: str, detail: Detail
+) -> Features:
+    """The layers that a measurement reads, kept with the model for its next call."""
+    if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
+        model = vit_tf.load(model)
+    patterns = None if layers is None else tuple(as_patterns([layers]))
+
+    def select() -> Features:
+        # Measurements of other kinds of layers are made of the same trace of the model.
+        whole = keep(model, ("features",), partial(as_features, model))
+        return select_features(whole, kind, patterns, block, detail)
+
+    return keep(model, ("layers", kind, patterns, block, detail), select)
 
 
 def _prepare_images(
@@ -373,11 +410,11 @@ def _prepare_images(
     data = {name: given[name] for name in roles.images if name in given}
     preprocessing: Any = None
     if any(is_raw(images) for images in data.values()):
-        models, preprocessing = with_own_images(models, data.values())
+        models, preprocessing = with_own_preprocessing(models, data.values())
     if declaration.any_size and preprocessing:
         preprocessing = replace(preprocessing.squeezed(), size=None)
-    shapes = [getattr(innermost_features(f), "input_shape", ()) for f in models.values()]
-    shapes = {shape for shape in shapes if isinstance(shape, tuple) and len(shape) in (3, 4)}
+    shapes = {features.facts.input_shape or () for features in models.values()}
+    shapes = {shape for shape in shapes if len(shape) in (3, 4)}
     for name, images in data.items():
         for shape in shapes:
             images = with_channel_axis(images, shape[1:])
@@ -400,11 +437,6 @@ def _complete(given: Arguments, scored: str | None, first: Features | None, role
     if roles.scores:
         for name in roles.labelled:
             _require_class_order(features, given.get(name))
-    if roles.scores and hasattr(features, "run_interventions"):  # of a PyTorch module
-        given[roles.scores] = given.get(roles.scores) or features.scores
-    elif roles.scores and images is not None and not hasattr(features, "segments"):
-        features, scores = scores_of_function(features, images, roles.value(roles.scores, given))
-        given |= {scored or roles.models[0]: features, roles.scores: scores}
     if roles.classes and images is not None:
         scores = roles.value(roles.scores, given) or "logits"
         given[roles.classes] = class_positions(features, images, given.get(roles.classes), scores)
@@ -412,7 +444,7 @@ def _complete(given: Arguments, scored: str | None, first: Features | None, role
 
 def _require_class_order(features: Features, images: Any) -> None:
     """Raises a `ValueError` for labels that number the classes of a model in another order."""
-    own = getattr(innermost_features(features), "class_names", None) or ()
+    own = features.facts.class_names
     names = tuple(getattr(images, "class_names", None) or ())
     if names and set(names) <= set(own) and tuple(own[: len(names)]) != names:
         raise ValueError(
@@ -473,7 +505,7 @@ def _replace_activations(
         )
     if has_images or len(roles.images) != 1:
         require_model(given[model_names[0]])  # raises for activations, with advice
-    rows, *features = features_from_arrays(*(given[name] for name in model_names))
+    rows, features = features_from_arrays(*(given[name] for name in model_names))
     given.update(zip(model_names, features, strict=True))
     given[roles.images[0]] = rows if labels is None else (rows, np.asarray(labels))
 
@@ -488,7 +520,7 @@ def _num_classes(features: Features | None, datasets: Sequence[Any]) -> int:
         if names := getattr(dataset, "class_names", None):
             require_classes(len(names))
             return len(names)
-    if num_classes := getattr(features, "num_classes", None):
-        return num_classes
+    if features is not None and features.facts.num_classes:
+        return features.facts.num_classes
     labels = [np.asarray(batch[1]) for dataset in datasets for batch in explained_batches(dataset)]
     return count_classes(np.concatenate(labels))

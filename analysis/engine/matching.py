@@ -1,14 +1,14 @@
 """Maps of all stages resampled to the rows and columns of the last, to compare their layers."""
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 
 import tensorflow as tf
 
+from vit_tf.features.features import DerivedFeatures, Features
 from vit_tf.features.tokens import TokenGrid
 
 from .declaration import measurement
-from .feature_taps import Derived
 from .pooling import require_grid
 from .roles import Model, Taps
 
@@ -16,7 +16,7 @@ from .roles import Model, Taps
 @measurement()
 def match_maps(
     features: Model, channels: int | None = None, grid: TokenGrid | tuple[int, int] | None = None
-) -> Callable:
+) -> Features:
     """Resamples maps to the rows and columns of the last stage, with about as many channels.
 
     Each map is split into patches, which are flattened, so that early layers with few channels are
@@ -38,8 +38,7 @@ def match_maps(
             features.
 
     Returns:
-        Callable from images to a dict from layer to tensor, of shape (example, grid.rows,
-        grid.columns, about channels).
+        Features whose layers have the shape (example, grid.rows, grid.columns, about channels).
 
     Raises:
         ValueError: if there is no grid. When the callable is called: if a tap is not a map, or if
@@ -62,7 +61,8 @@ def match_maps(
             for tap, values in taps.items()
         }
 
-    return Derived(features, matched, grid)
+    facts = replace(features.facts, grid=grid, shapes={})
+    return DerivedFeatures(features, matched, facts)
 
 
 def _match_map(values: tf.Tensor, rows: int, columns: int, channels: int) -> tf.Tensor:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.data.preprocessing import innermost_features
+from vit_tf.features.preprocessed import in_common_range
 
-from .own_images import in_common_range
 from .results import variable
 from .roles import Features
 
@@ -31,7 +30,7 @@ def as_pictures(
         scale = tf.minimum(1.0, longest_side / tf.reduce_max(size))
         new_size = tf.cast(tf.math.ceil(size * scale), tf.int32)
         images = tf.image.resize(images, new_size, method="area")
-    preprocessing = getattr(innermost_features(features), "preprocessing", None)
+    preprocessing = features.facts.preprocessing if features else None
     if preprocessing is not None:
         images = in_common_range(images, preprocessing)
     else:

@@ -12,7 +12,6 @@ from vit_tf.common.names import last_part
 from vit_tf.data.labels import require_label_type
 from vit_tf.features.tokens import as_grid, as_pair
 
-from .feature_taps import token_grid_of
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
 from .roles import Features, Grid, Taps
 from .stream import Statistic, Totals
@@ -103,7 +102,7 @@ def pooled_tokens(positions: Sequence[int] | None, grid: TokenGrid) -> tuple[int
 
 def grid_of(features: Features, grid: Grid) -> PartialGrid:
     """The grid as far as it is known before the first batch: `TokenGrid`, (rows, columns), None."""
-    of_features = token_grid_of(features)
+    of_features = features.facts.grid
     if grid is None:
         return of_features
     given = grid if isinstance(grid, TokenGrid) else as_pair(grid)
@@ -153,7 +152,7 @@ def on_grid(
     statistics = []
 
     def step(images: tf.Tensor, *rest: Any) -> dict[str, Any]:
-        size = getattr(features, "image_size", images.shape[1:3])
+        size = features.image_size or images.shape[1:3]
         statistics[:] = [make(as_grid(given, num_tokens(*rest), size))]
         return statistics[0].step(images, *rest)
 
@@ -267,7 +266,7 @@ def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -
 @reusable
 def pooled_statistic_of(features: Features, tokens: str | None) -> Statistic[Pooled]:
     """`pooled_statistic` on the features' own grid, whose graph is kept with the features."""
-    return pooled_statistic(tokens, token_grid_of(features))
+    return pooled_statistic(tokens, features.facts.grid)
 
 
 def as_maps(taps: Taps, grid: TokenGrid | tuple[int, int] | None) -> dict[str, tf.Tensor]:

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.features.features import Features, Taps  # noqa: F401
 from vit_tf.features.tokens import TokenGrid
 
 
@@ -79,11 +80,6 @@ else:
     Block: TypeAlias = Annotated[str, Role.BLOCK]
     # Where the tokens lie; the grid of the model for None.
     Grid: TypeAlias = Annotated[TokenGrid | tuple[int, int] | None, Role.GRID]
-
-# The tensors of layers by their names, of one batch.
-Taps: TypeAlias = Mapping[str, tf.Tensor]
-# From images to the tensors of layers; with more facts of a model where `engine.features` made it.
-Features: TypeAlias = Callable[[tf.Tensor], Taps]
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ from vit_tf.data.preprocessing import (
     require_images_of,
     spec_of_images,
 )
+from vit_tf.features.conversion import as_features
+from vit_tf.features.features import DerivedFeatures, Features, Taps
 
-from .feature_taps import Calls
-from .roles import AnyImages, Features
+from .roles import AnyImages
 from .traces import MAX_COMPILED, Kept, Reusable, Substitutes, composed, with_substitutes
 
 
@@ -117,6 +118,24 @@ def eager_steps() -> Iterator[None]:
         _run_eagerly.reset(token)
 
 
+class LayersOfBatch:
+    """The layers of each features for one batch, computed when first asked for."""
+
+    def __init__(self, images: tf.Tensor) -> None:
+        self._images = images
+        self._computed: dict[int, Taps] = {}
+
+    def __call__(self, features: Features) -> Taps:
+        key = features.identity
+        if key not in self._computed:
+            self._computed[key] = (
+                features.derive(self(features.inner))
+                if isinstance(features, DerivedFeatures)
+                else features(self._images)
+            )
+        return self._computed[key]
+
+
 @dataclass(frozen=True)
 class Statistic(Generic[Result]):
     """The computations of an analysis: a step for each batch, and a result from the totals.
@@ -159,7 +178,7 @@ def one_pass(
     requests: dict[str, tuple],
     images: AnyImages,
     description: str | None = None,
-    checked: Sequence[Callable] = (),
+    checked: Sequence[Features] = (),
 ) -> dict[str, Totals]:
     """Accumulates several statistics, of one or more models, in one pass over a data set.
 
@@ -200,13 +219,18 @@ def pass_of_copies(
     images: Any,
     copies: Sequence[Substitutes],
     description: str | None = None,
-    checked: Sequence[Callable] = (),
+    checked: Sequence[Features] = (),
 ) -> list[dict[str, Any]]:
     """The totals of `one_pass` for copies of its models, which differ from them in weights alone.
 
     Each batch is read once and goes through one graph with the variables of each copy, given as
     what replaces those of the models. Several copies are not spread over replicas.
     """
+    requests = {
+        name: (statistic, *map(as_features, features))
+        for name, (statistic, *features) in requests.items()
+    }
+    checked = [as_features(features) for features in checked]
     statistics = [statistic for statistic, *_ in requests.values()]
     with_labels = any(statistic.with_labels for statistic in statistics)
     min_batch = max((statistic.min_batch for statistic in statistics), default=1)
@@ -215,7 +239,7 @@ def pass_of_copies(
     is_reusable = len(statistics) == 1 and isinstance(statistics[0].step, Reusable)
 
     def step(images: tf.Tensor, *labels: tf.Tensor, is_traced: bool = False) -> dict[str, Totals]:
-        taps = Calls(images)
+        taps = LayersOfBatch(images)
         return {
             name: (statistic.step.traced if is_traced and is_reusable else statistic.step)(
                 images, *(labels if statistic.with_labels else ()), *map(taps, features)
@@ -223,14 +247,7 @@ def pass_of_copies(
             for name, (statistic, *features) in requests.items()
         }
 
-    checked = [
-        *checked,
-        *(
-            callable_features
-            for _, *features in requests.values()
-            for callable_features in features
-        ),
-    ]
+    checked = [*checked, *(features for _, *every in requests.values() for features in every)]
     totals = [_Totals(requests, substitutes) for substitutes in copies]
     graphs = statistics[0].step.graphs if is_reusable else Kept(MAX_COMPILED)
     if is_reusable:
@@ -326,7 +343,7 @@ def accumulate(
     *,
     with_labels: bool = False,
     description: str | None = None,
-    checked: Sequence[Callable] = (),
+    checked: Sequence[Features] = (),
 ) -> Any:
     """Sums `step(images)` over the batches of a data set, as a structure of float64 arrays.
 
@@ -348,7 +365,7 @@ def collect(
     with_labels: bool = False,
     description: str | None = None,
     min_batch: int = 1,
-    checked: Sequence[Callable] = (),
+    checked: Sequence[Features] = (),
 ) -> Any:
     """Concatenates `step(images)` over the batches of a data set, in their order.
 
@@ -444,7 +461,7 @@ def _results(
     with_labels: bool,
     description: str | None,
     min_batch: int,
-    checked: Sequence[Callable],
+    checked: Sequence[Features],
     graphs: Kept,
     key: tuple,
     copies: Sequence[Substitutes],
@@ -456,12 +473,12 @@ def _results(
         return step(*batch, is_traced=True)
 
     for features in checked:
-        check_dtype(features, dataset.element_spec[0].dtype.name)
+        check_dtype(features.facts, dataset.element_spec[0].dtype.name)
     strategy = tf.distribute.get_strategy()
     signature = list(dataset.element_spec)
     is_open = None in (signature[0].shape[1:] if signature[0].shape.rank else (None,))
     for features in checked:
-        signature[0] = spec_of_images(features, signature[0])
+        signature[0] = spec_of_images(features.facts, signature[0])
     steps = [step]
     key = strategy, *key, *tf.nest.flatten(signature)
     if not _run_eagerly.get():
@@ -489,11 +506,11 @@ def _results(
         for images, *_ in group if is_open else group[:1] if first is None else ():
             for features in checked:
                 if len(images.shape) == 4:  # of pairs and videos a step makes the images
-                    require_images_of(features, images)
+                    require_images_of(features.facts, images)
         if first is None:
             first = group[0]
             for features in checked:
-                check_values(features, first[0])
+                check_values(features.facts, first[0])
         if len(group) == replicas > 1:
             of_group = of_replicas(strategy, every_replica(spread(strategy, group)))
             results = ([result] for result in of_group)

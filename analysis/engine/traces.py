@@ -22,6 +22,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
+from vit_tf.features.conversion import as_features
+from vit_tf.features.keras_features import KerasFeatures
 from vit_tf.features.tokens import TokenGrid
 
 Made = TypeVar("Made")
@@ -75,6 +77,7 @@ def keep(
         make: function without arguments that returns the value.
         others: further models that the value depends on.
     """
+    owner, *others = map(model_of, (owner, *others))
     key = tuple(key)
     if not all(isinstance(model, keras.Model) for model in (owner, *others)) or not _is_plain(key):
         return make()
@@ -84,9 +87,14 @@ def keep(
         for model in (owner, *others)
     )
     kept = stores[bool(others)].get((key, states), make)
-    if isinstance(kept, keras.Model):
-        cast(Any, kept).__dict__[MADE_OF_MODEL] = True
+    if isinstance(kept, KerasFeatures):
+        cast(Any, kept.model).__dict__[MADE_OF_MODEL] = True
     return cast(Made, kept)
+
+
+def model_of(features: Any) -> Any:
+    """The Keras model that computes features; anything else as it is."""
+    return features.model if isinstance(features, KerasFeatures) else features
 
 
 def _is_plain(value: Any) -> bool:
@@ -220,12 +228,15 @@ def reusable(make: Callable) -> Callable:
         # A list that its owner changes later must not change what is kept.
         lists = {name: x for name, x in given.arguments.items() if isinstance(x, list)}
         given.arguments.update({name: list(x) for name, x in lists.items()})
-        features, *others = given.arguments.values()
+        first = next(iter(given.arguments))
+        if callable(given.arguments[first]):
+            given.arguments[first] = as_features(given.arguments[first])
+        features, *others = map(model_of, given.arguments.values())
         plain = [None if isinstance(value, keras.Model) else _as_tuple(value) for value in others]
         models = [value for value in others if isinstance(value, keras.Model)]
         if isinstance(features, Mapping) and features:
             plain.append(tuple(features))
-            features, *more = features.values()
+            features, *more = map(model_of, features.values())
             models = [*more, *models]
 
         def made() -> Any:

@@ -14,6 +14,7 @@ import xarray as xr
 from vit_tf import TokenGrid, edits
 from vit_tf.common.names import format_list
 from vit_tf.data.labels import batch_labels, require_counted
+from vit_tf.features.layers import Shape
 from vit_tf.features.scores import log_probabilities
 from vit_tf.features.tokens import as_grid
 
@@ -81,9 +82,7 @@ def effects(
 
     def step(batch: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
         runs = partial(interventions, images=batch) if callable(interventions) else interventions
-        taps, edited_scores = edits.run_interventions(
-            features, runs, scores, batch, TOGETHER // size
-        )
+        taps, edited_scores = features.run_interventions(runs, scores, batch, TOGETHER // size)
         classes = num_classes["num_classes"] = require_scores(taps, scores, [0])
         if classes < 2:
             raise ValueError(ONE_SCORE.format(f"{scores!r} of a single class"))
@@ -179,19 +178,20 @@ def replacing(
     return {tap: edits.constant(mean) for tap, mean in means.items()}, tuple(means.values())
 
 
-def require_submodel(features: Features, scores: str) -> dict[str, Any]:
-    """The taps of a submodel without its scores, to intervene at: symbolic tensors by name."""
-    if not hasattr(features, "segments") and not hasattr(features, "run_interventions"):
+def require_submodel(features: Features, scores: str) -> dict[str, Shape]:
+    """The shapes of the layers to intervene at, all but the scores, without the example axis."""
+    if not features.can_intervene:
         raise ValueError(
             "Expected features to be a submodel, such as vit_tf.submodel(vit, '*/heads', "
             f"'logits'), which can be run with interventions. Received: {type(features).__name__}"
         )
-    if scores not in features.taps or len(features.taps) < 2:
+    if scores not in features.facts.layers or len(features.facts.layers) < 2:
         raise ValueError(
             f"Expected a submodel of the scores, scores={scores!r}, and of taps to intervene at. "
-            f"Received: {format_list(features.taps)}"
+            f"Received: {format_list(features.facts.layers)}"
         )
-    return {tap: x for tap, x in features.output.items() if tap != scores}
+    facts = features.facts
+    return {layer: facts.shapes[layer] for layer in facts.layers if layer != scores}
 
 
 def least_batch(replacement: str) -> int:
@@ -328,17 +328,17 @@ def token_ablation(
         `plots.plot_token_ablation`, `head_ablation`; page measurements/flow/interventions.md.
     """
     layers = require_submodel(features, scores)
-    weights = [tap for tap, x in layers.items() if len(x.shape) == 4]
-    tokens = [tap for tap, x in layers.items() if len(x.shape) == 3]
+    weights = [layer for layer, shape in layers.items() if len(shape) == 3]
+    tokens = [layer for layer, shape in layers.items() if len(shape) == 2]
     grid = grid_of(features, grid)
     if grid is not None and tokens:
-        grid = as_grid(grid, layers[tokens[0]].shape[1])
-    fits = grid is not None and tokens and layers[tokens[0]].shape[1] == grid.num_tokens
+        grid = as_grid(grid, layers[tokens[0]][0])
+    fits = grid is not None and tokens and layers[tokens[0]][0] == grid.num_tokens
     if grid is None or len(tokens) != 1 or len(weights) > 1 or not fits:
         raise ValueError(
             "Expected one tap of tokens (example, token, channel) of a known grid, one of "
             "attention weights at most, and the scores. Received: "
-            f"{ {tap: tuple(x.shape) for tap, x in layers.items()} }, grid={grid}"
+            f"{layers}, grid={grid}"
         )
     if not all(0 < share <= 1 for share in shares):
         raise ValueError(f"Expected shares in (0, 1]. Received: {tuple(shares)}")
@@ -469,7 +469,7 @@ def skip_ablation(
     if not cells:
         raise ValueError(
             "Expected taps 'site/skip' or 'site/branch' besides the scores. "
-            f"Received: {format_list(features.taps)}"
+            f"Received: {format_list(features.facts.layers)}"
         )
     names = ("layer", "path")
     how = {"description": "skip ablation", "key": ("skip_ablation", whole_blocks)}
@@ -528,16 +528,16 @@ def head_ablation(
         measurements/flow/interventions.md.
     """
     layers = require_submodel(features, scores)
-    if unlike := {tap: tuple(x.shape) for tap, x in layers.items() if len(x.shape) != 4}:
+    if unlike := {layer: shape for layer, shape in layers.items() if len(shape) != 3}:
         raise ValueError(
             "Expected outputs of heads of shape (example, token, head, channel). "
             f"Received: {unlike}"
         )
     replace, fed = replacing(features, images, list(layers), replacement, "means of heads")
     cells = {
-        (tap, head): {tap: edits.head(head, replace[tap])}
-        for tap, x in layers.items()
-        for head in range(x.shape[2])
+        (layer, head): {layer: edits.head(head, replace[layer])}
+        for layer, shape in layers.items()
+        for head in range(shape[1])
     }
     result = effects_of_cells(
         features,
@@ -607,14 +607,14 @@ def activation_patching(
         measurements/flow/activation-patching.md.
     """
     layers = require_submodel(features, scores)
-    counts = {tap: x.shape[1] for tap, x in layers.items() if len(x.shape) == 3}
+    counts = {layer: shape[0] for layer, shape in layers.items() if len(shape) == 2}
     if len(set(counts.values())) > 1 or None in counts.values() or len(counts) < len(layers):
         raise ValueError(
             "Expected layers of equally many tokens, of shape (example, token, channel). "
-            f"Received: { {tap: tuple(x.shape) for tap, x in layers.items()} }"
+            f"Received: {layers}"
         )
     other_model: Any = features if source is None else source
-    if missing := [tap for tap in features.taps if tap not in require_taps(other_model)]:
+    if missing := [tap for tap in features.facts.layers if tap not in other_model.facts.layers]:
         raise ValueError(
             f"Expected a source with the same taps. Received: no {format_list(missing)}"
         )
@@ -632,7 +632,7 @@ def activation_patching(
     def step(images: tf.Tensor, others: tf.Tensor) -> dict[str, tf.Tensor]:
         other = other_model(tf.cast(others, tf.float32))
         runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
-        taps, patched = edits.run_interventions(features, runs, scores, images, TOGETHER // size)
+        taps, patched = features.run_interventions(runs, scores, images, TOGETHER // size)
         require_scores(taps, scores, [0])
         plain = tf.cast(taps[scores], tf.float32)
         way = tf.cast(other[scores], tf.float32) - plain
@@ -678,10 +678,3 @@ def activation_patching(
     return evaluate(
         statistic, data, description="activation patching", checked=(features, other_model)
     )
-
-
-def require_taps(source: Any) -> tuple[str, ...]:
-    """The names of the taps of a submodel; a `ValueError` for what is none."""
-    if not hasattr(source, "taps"):
-        raise ValueError(f"Expected source to be a submodel. Received: {type(source).__name__}")
-    return source.taps

@@ -7,10 +7,10 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list
+from vit_tf.features.preprocessed import in_own_units
 
 from ..engine.class_scores import class_gradients
 from ..engine.declaration import measurement
-from ..engine.own_images import in_own_units
 from ..engine.results import array_of, provenance, require_finite
 from ..engine.roles import Classes, Images, Model, Scores, Taps
 from ..engine.stream import collect

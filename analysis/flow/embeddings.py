@@ -14,7 +14,6 @@ import xarray as xr
 import vit_tf
 from vit_tf.features.tokens import as_grid
 
-from ..engine.feature_taps import token_grid_of
 from ..engine.roles import Grid, Model
 
 MOST_COMPONENTS = 28  # in the figure of the paper
@@ -122,7 +121,7 @@ def position_similarity(positions: Model | np.ndarray, grid: Grid = None) -> xr.
         measurements/flow/position-similarity.md.
     """
     model = vit_tf.load(positions) if isinstance(positions, str | os.PathLike) else positions
-    grid = token_grid_of(model) if grid is None else grid
+    grid = getattr(model, "token_grid", None) if grid is None else grid
     positions = _weight_of(model, "position_embedding")
     grid = as_grid(grid, np.shape(positions)[0] if np.ndim(positions) else None)
     if np.ndim(positions) != 2 or len(positions) != grid.num_tokens:

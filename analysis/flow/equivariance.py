@@ -14,7 +14,6 @@ import xarray as xr
 from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
-from ..engine.feature_taps import taps_of
 from ..engine.pooling import as_maps, grid_of
 from ..engine.results import dataset_of, provenance, require_finite, variable
 from ..engine.roles import Grid, Images, Model, Taps
@@ -101,10 +100,9 @@ def equivariance_error(
         size = tuple(images.shape[1:3])
         own_shifts = shifts if shifts is not None else (common_shift(taps, size),)
         names[:] = [FLIP, *(f"shift {down} {right}" for down, right in own_shifts)]
-        moved = [with_positions(taps_of(features, tf.reverse(images, [2])), grid)]
+        moved = [with_positions(features(tf.reverse(images, [2])), grid)]
         moved += [
-            with_positions(taps_of(features, tf.roll(images, shift, [1, 2])), grid)
-            for shift in own_shifts
+            with_positions(features(tf.roll(images, shift, [1, 2])), grid) for shift in own_shifts
         ]
         rows = {}
         for layer, x in taps.items():

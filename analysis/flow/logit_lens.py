@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -14,9 +11,8 @@ from vit_tf.data.labels import require_labels
 
 from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import measurement
-from ..engine.feature_taps import require_features
 from ..engine.results import array_of, expect_array, provenance, require_finite, variable
-from ..engine.roles import AnyImages, Features, Images, Model, Scores, Taps
+from ..engine.roles import AnyImages, Features, Images, Model, Scores
 from ..engine.stream import collect
 from ..engine.traces import reuse
 
@@ -64,8 +60,8 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
     layers = []
 
     def step(batch: tf.Tensor) -> tf.Tensor:
-        require_features(features, batch)
-        taps, head = _split(features, tf.cast(batch, tf.float32), scores)
+        features.require_shape(batch.shape)
+        taps, head = features.split_at_last_layer(tf.cast(batch, tf.float32), scores)
         require_scores(taps, scores, [0])
         held = {tap: x for tap, x in taps.items() if tap != scores}
         last = list(held)[-1]
@@ -106,7 +102,7 @@ def token_lens(features: Features, images: AnyImages, scores: str = "logits") ->
     layers = []
 
     def step(batch: tf.Tensor) -> tf.Tensor:
-        taps, head = _split(features, tf.cast(batch, tf.float32), scores)
+        taps, head = features.split_at_last_layer(tf.cast(batch, tf.float32), scores)
         held = {tap: tf.cast(x, tf.float32) for tap, x in taps.items() if tap != scores}
         layers[:] = held
         shape = held[layers[-1]].shape[1:]
@@ -188,32 +184,3 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
     facts = {"examples": len(labels), "num_classes": lens.sizes["class"]}
     coords = {"layer": lens["layer"].values}
     return xr.Dataset(variables, coords=coords, attrs=lens.attrs | facts)
-
-
-def _split(
-    features: Any, images: tf.Tensor, scores: str
-) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
-    """All taps of images, and the function from the last layer before the scores to these."""
-    if hasattr(features, "after"):
-        taps = features(images)
-        names = [tap for tap in taps if tap != scores]
-        return taps, lambda layer: features.after(names[-1], layer, scores)
-    segments = features.segments() if hasattr(features, "segments") else []
-    taps, ends, x = {}, [], images
-    for segment in segments[:-1]:
-        segment_taps, x = segment(x)
-        taps |= segment_taps
-        ends = [tap for tap, value in segment_taps.items() if value is x]
-    if not ends:
-        raise ValueError(
-            "Expected a submodel whose scores depend on its last layer only. Received: "
-            f"{getattr(features, 'name', 'features')!r}, which cannot be cut there"
-        )
-    last = segments[-1]
-    segment_taps, _ = last(x)
-    if list(segment_taps) != [scores]:
-        raise ValueError(
-            f"Expected {scores!r} to be all that follows the last layer. "
-            f"Received: {format_list(segment_taps)}"
-        )
-    return taps | segment_taps, lambda layer: last(layer)[0][scores]

@@ -14,12 +14,12 @@ from scipy.special import ndtri
 
 from vit_tf import edits, submodel
 from vit_tf.common.names import last_part
+from vit_tf.features.conversion import choose
+from vit_tf.features.noise import content_key, key_factors
+from vit_tf.features.preprocessed import in_own_units
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.declaration import measurement, one_pass_measurement
-from ..engine.feature_taps import choose, taps_of, token_grid_of
-from ..engine.noise import content_key, key_factors
-from ..engine.own_images import in_own_units
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.roles import Features, Grid, Images, LabelledImages, Model, Scores, Taps
@@ -111,7 +111,7 @@ def outlier_tokens(
     """
     if not 0 < level < 1:
         raise ValueError(f"Expected a level in (0, 1). Received: {level}")
-    grid = token_grid_of(features) if grid is None else require_grid(features, grid)
+    grid = features.facts.grid if grid is None else require_grid(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         norms, received = {}, {}
@@ -428,7 +428,7 @@ def probes_of_tokens(
     """By layer, what `probe_both` returns for one outlier and one ordinary token of each image."""
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
-        taps = taps_of(features, tf.cast(images, tf.float32))
+        taps = features(tf.cast(images, tf.float32))
         order = random_order(features, images, grid.num_spatial, seed)
         rows = {}
         for layer, threshold in thresholds.items():

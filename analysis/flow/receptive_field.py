@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.features.features import layers_of_examples
+from vit_tf.features.noise import PRIME, content_key, key_factors
+from vit_tf.features.preprocessed import in_own_units
 from vit_tf.features.tokens import as_grid
 
 from ..engine.class_scores import require_float_input
 from ..engine.declaration import measurement
-from ..engine.feature_taps import example_taps, require_features, taps_of
-from ..engine.noise import PRIME, content_key, key_factors
-from ..engine.own_images import in_own_units
 from ..engine.pooling import as_tokens, grid_of
 from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.roles import Features, Grid, Images, Model, Taps
@@ -73,10 +73,9 @@ def run_pieces(
     Except for the last one, the gradient of a piece can be taken only once in a graph, unless the
     gradients are `separate`.
     """
-    require_features(features, images)
+    features.require_shape(images.shape)
     require_float_input(features)
-    single = [lambda images: (taps_of(features, images), None)]
-    segments = features.segments() if hasattr(features, "segments") else single
+    segments = features.segments()
     pieces, source, before = [], images, {}
     for segment in segments:
         is_last = segment is segments[-1]
@@ -86,7 +85,7 @@ def run_pieces(
         with tf.GradientTape(is_persistent, watch_accessed_variables=False) as tape:
             tape.watch(source)
             taps, end = segment(source)
-            taps = example_taps(taps, images)
+            taps = layers_of_examples(taps, images, features.name)
             targets = {tap: target(tap, value) for tap, value in taps.items()}
         at_end = tuple(tap for tap, value in taps.items() if value is end)
         sums = _find_sums(taps, before)
@@ -416,7 +415,7 @@ def receptive_field(
         own, batch, levels = in_own_units(features, tf.cast(batch, tf.float32))
         pieces = run_pieces(own, batch, centre_of(batch))
         fields = absolute_gradients(pieces, channels, seed, levels)
-        layers[:] = [tap for tap in getattr(features, "taps", fields) if tap in fields]
+        layers[:] = [tap for tap in (features.facts.layers or fields) if tap in fields]
         ordered = tf.stack([fields[tap] for tap in layers])
         return {"field": ordered, "examples": tf.shape(batch)[0], "batches": 1}
 
@@ -493,8 +492,10 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     """
     if not (rows >= 1 and columns >= 1):
         raise ValueError(f"Expected a grid with at least one cell. Received: {rows} x {columns}")
-    for tap, maps in getattr(features, "output", {}).items():
-        _require_map(tap, maps.shape)  # an error within `map_fn` would stay in TensorFlow's state
+    facts = features.facts
+    for layer in facts.layers:  # an error within `map_fn` would stay in TensorFlow's state
+        if layer in facts.shapes:
+            _require_map(layer, tf.TensorShape([None, *facts.shapes[layer]]))
     count = rows * columns
     # The names of the layers, which the step finds in the taps when it is traced.
     layers = []
@@ -514,7 +515,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
             passed = propagated(pieces)
             names = names_of(passed)
             stack = _weighted_gradients(pieces, passed, ones, None, _absolute_of_examples)
-            layers[:] = [tap for tap in getattr(features, "taps", names) if tap in names]
+            layers[:] = [tap for tap in (features.facts.layers or names) if tap in names]
             return tf.gather(stack, [names.index(tap) for tap in layers])
 
         def fields_of_image(image: tf.Tensor) -> tf.Tensor:

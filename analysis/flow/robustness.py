@@ -10,12 +10,11 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.data.labels import batch_labels, require_counted
+from vit_tf.features.noise import content_key, key_factors
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import one_pass_measurement
-from ..engine.feature_taps import taps_of, token_grid_of
-from ..engine.noise import content_key, key_factors
 from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
 from ..engine.roles import LabelledImages, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals
@@ -104,7 +103,7 @@ def robustness(
     if not strengths or not (np.diff((0.0, *strengths)) > 0).all() or strengths[-1] > 1:
         raise ValueError(f"Expected ascending strengths in (0, 1]. Received: {strengths}")
     if patch_size is None:
-        patch_size = getattr(token_grid_of(features), "stride", None)
+        patch_size = features.facts.grid.stride if features.facts.grid else None
     if patch_size is None or patch_size < 1:
         raise ValueError(
             "Expected patch_size, the side of a patch in pixels, for a model without a known grid. "
@@ -127,7 +126,7 @@ def robustness(
 
         # A loop, whose graph has the model once.
         answers = tf.map_fn(
-            lambda batch: is_correct(taps_of(features, batch)[scores]),
+            lambda batch: is_correct(features(batch)[scores]),
             tf.reshape(every, (-1, *tf.unstack(tf.shape(images)))),
         )
         correct = tf.concat([is_correct(taps[scores])[None], answers], axis=0)

@@ -96,7 +96,7 @@ def shape_bias(
         rows = totals["rows"]
         require_finite("the shape bias", [np.where(rows["is_finite"], 0, np.nan)], [scores])
         labels = rows["labels"].astype(np.int64)
-        names = getattr(features, "class_names", None) or ()
+        names = features.facts.class_names
         names = [str(name) for name in names][: num_classes[0]]
         if len(names) != num_classes[0]:
             names = list(map(str, range(num_classes[0])))

@@ -12,7 +12,6 @@ from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
-from ..engine.feature_taps import token_grid_of
 from ..engine.pooling import as_tokens, grid_of, on_grid, raise_contradiction
 from ..engine.results import (
     EACH_IMAGE,
@@ -75,7 +74,7 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
         measurements/flow/skip-ratio.md.
     """
 
-    known_grid, model_grid = grid_of(features, grid), token_grid_of(features)
+    known_grid, model_grid = grid_of(features, grid), features.facts.grid
     if known_grid is None:
         return _statistic(features, None)
     if model_grid is not None and cast(TokenGrid, known_grid).prefix != model_grid.prefix:

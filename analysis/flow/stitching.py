@@ -13,7 +13,6 @@ from vit_tf import edits
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.declaration import measurement
-from ..engine.feature_taps import taps_of, token_grid_of
 from ..engine.pooling import as_maps, require_grid
 from ..engine.results import model_name, require_finite
 from ..engine.roles import Images, LabelledImages, Model, Scores, Taps
@@ -95,13 +94,13 @@ def stitching(
     if l2 < 0:
         raise ValueError(f"Expected an l2 of at least 0. Received: {l2}")
     layers_y = list(require_submodel(features_y, scores))
-    grid_x = token_grid_of(features_x)
+    grid_x = features_x.facts.grid
     grid = require_grid(features_y, None)
 
     def step(batch: tf.Tensor) -> dict[str, Any]:
         batch = tf.cast(batch, tf.float32)
-        x = parts_of(taps_of(features_x, batch), grid_x, grid)
-        taps = taps_of(features_y, batch)
+        x = parts_of(features_x(batch), grid_x, grid)
+        taps = features_y(batch)
         y = parts_of({layer: taps[layer] for layer in layers_y}, grid, grid)
         return moments(x, y)
 
@@ -120,7 +119,7 @@ def stitching(
     cells = dict.fromkeys((layer, other) for layer in names_x for other in layers_y)
 
     def interventions(taps: Taps, images: tf.Tensor) -> list[dict[str, Callable]]:
-        x = parts_of(taps_of(features_x, images), grid_x, grid)
+        x = parts_of(features_x(images), grid_x, grid)
         runs = []
         for layer, other in cells:
             mapped = {

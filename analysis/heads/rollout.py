@@ -254,7 +254,7 @@ def gradient_attention(
     step, grids = reuse(features, key, step, grids)
     rows = collect(step, images, description="gradient-weighted attention", checked=(features,))
     require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, classes))
-    pooled = pooled_tokens(getattr(features, "pooled_tokens", None), grids[0])
+    pooled = pooled_tokens(features.facts.pooled_tokens, grids[0])
     estimator = "sum through the layers of positive attention times gradient"
     facts = {"estimator": estimator, "scores": scores, "pooled_tokens": list(pooled)}
     facts = provenance(features, len(rows), 1, **facts, **vars(grids[0]))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +12,6 @@ import tensorflow as tf
 from vit_tf import TokenGrid
 
 from ..engine.declaration import measurement
-from ..engine.feature_taps import taps_of
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.roles import AnyImages, Features, Grid, Images, Model
 from ..engine.stream import as_dataset, collect
@@ -137,7 +134,7 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
         return {layer: _fill(tf.split(x, len(windows)), windows) for layer, x in maps.items()}
 
     # The values of the images are checked, not their size, which is that of several windows.
-    checked: Any = (SimpleNamespace(features=features),)
+    checked = (features.with_facts(input_shape=None),)
     step, _ = reuse(features, ("dense_features", grid), step)
     return collect(step, as_dataset(images, BATCH_SIZE), description="dense", checked=checked)
 
@@ -159,7 +156,7 @@ def token_maps(features: Features, images: AnyImages, grid: TokenGrid) -> dict[s
 
 def maps_of(features: Features, images: tf.Tensor, grid: TokenGrid) -> dict[str, tf.Tensor]:
     """The `token_map` of each layer of features for a batch of images."""
-    return {layer: token_map(layer, x, grid) for layer, x in taps_of(features, images).items()}
+    return {layer: token_map(layer, x, grid) for layer, x in features(images).items()}
 
 
 def token_map(layer: str, values: tf.Tensor, grid: TokenGrid) -> tf.Tensor:

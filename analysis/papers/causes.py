@@ -56,7 +56,7 @@ def _intervention(
 
     def make(data: Data) -> xr.Dataset:
         test = first_images(data.test, most) if is_users else data.test
-        return measure(model.features(*taps, scores), test, scores=scores)
+        return measure(model.select(*taps, scores), test, scores=scores)
 
     detailed = f", detail={detail!r}".replace("'", '"') if detail else ""
     call = call or f"analysis.{name}({{model}}, @images@{detailed})"

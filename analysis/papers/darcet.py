@@ -33,7 +33,7 @@ def roles_of(model: StudyModel) -> Measurement:
 
     def make(data: Data, outliers: xr.Dataset) -> xr.Dataset:
         test = first_images(data.test, MOST_IMAGES) if is_users else data.test
-        return outlier_roles(model.features(*taps, scores), test, scores, outliers=outliers)
+        return outlier_roles(model.select(*taps, scores), test, scores, outliers=outliers)
 
     images = f"first_images(images, {MOST_IMAGES})" if is_users else "images"
     call = f"analysis.outlier_roles({{model}}, {images})"

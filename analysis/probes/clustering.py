@@ -18,7 +18,6 @@ from vit_tf.data.labels import require_classes, require_labels
 from vit_tf.features.tokens import as_grid
 
 from ..engine.declaration import one_pass_measurement
-from ..engine.feature_taps import token_grid_of
 from ..engine.pooling import Pooled, as_tokens, pooled_statistic
 from ..engine.results import DEFAULT, provenance, require_finite, variable
 from ..engine.roles import Grid, LabelledImages, MaskedImages, Model, Taps
@@ -79,7 +78,7 @@ def clustering(
         measurements/probes/clustering.md.
     """
 
-    rows = pooled_statistic(tokens, token_grid_of(features))
+    rows = pooled_statistic(tokens, features.facts.grid)
 
     def finish(totals: Totals) -> xr.Dataset:
         return cluster_scores(features, rows.finish(totals), num_clusters, seed, starts)

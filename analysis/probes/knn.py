@@ -13,9 +13,9 @@ import xarray as xr
 
 from vit_tf.common.names import format_list
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
+from vit_tf.features.features import pick_taps
 
 from ..engine.declaration import measurement, statistic_of
-from ..engine.feature_taps import select, token_grid_of
 from ..engine.pooling import Pooled, pool, pooled_statistic_of
 from ..engine.results import DEFAULT, array_of, pack_correct, provenance, raise_without_directions
 from ..engine.roles import Features, LabelledImages, Model, NumClasses, Taps
@@ -137,7 +137,7 @@ def knn_statistic(
     _require_numbers(k, temperature)
     require_labels(tested.labels, num_classes, "test")
     most = max(k) + 1  # one more shows whether the last one is tied
-    grid = token_grid_of(features)
+    grid = features.facts.grid
     searched = {
         layer: Searched(
             directions,
@@ -150,7 +150,7 @@ def knn_statistic(
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         labels, outside = batch_labels(labels, num_classes, "training")
         neighbours, without_direction = {}, {}
-        for layer, x in pool(select(taps, searched), tested.tokens, grid).items():
+        for layer, x in pool(pick_taps(taps, searched), tested.tokens, grid).items():
             units, without_direction[layer] = normalize_rows(x)
             # Rows without direction raise in `finish`.
             units = tf.where(tf.math.is_finite(units), units, 0.0)

@@ -16,7 +16,6 @@ from vit_tf.data.batches import without_autotune
 from vit_tf.data.labels import require_labels
 
 from ..engine.declaration import measurement
-from ..engine.feature_taps import token_grid_of
 from ..engine.pooling import Pooled, pooled_statistic
 from ..engine.results import ALL, CLS, SPATIAL, provenance
 from ..engine.roles import AnyImages, Features, LabelledImages, Model, NumClasses
@@ -258,7 +257,7 @@ def linear_probe(
         received = ", ".join(f"{name}={value}" for name, value in wrong.items())
         raise ValueError(f"Expected {', '.join(wrong)} above 0. Received: {received}")
     if tokens is None:
-        grid = token_grid_of(features)
+        grid = features.facts.grid
         tokens = (CLS, SPATIAL) if grid is not None and getattr(grid, "prefix", 0) else ALL
     words: list[str] = np.atleast_1d(tokens).tolist()
     norms: list[bool] = np.atleast_1d(batch_norm).tolist()
@@ -313,7 +312,7 @@ def _pooled(
     features: Features, data: AnyImages, tokens: Sequence[str], num_classes: int, subset: str
 ) -> list[Pooled]:
     """The `Pooled` features of each choice of tokens, from one pass."""
-    grid = token_grid_of(features)
+    grid = features.facts.grid
     requests = {choice: (pooled_statistic(choice, grid), features) for choice in tokens}
     totals = one_pass(requests, data, f"linear probes: {subset} images")
     pooled = [requests[name][0].finish(total) for name, total in totals.items()]

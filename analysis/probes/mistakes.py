@@ -70,7 +70,7 @@ def mistakes(
     # Holds the number of classes, which the step determines from the shape of the scores when it is
     # traced.
     class_count: list[int] = []
-    class_names = getattr(features, "class_names", None) or getattr(images, "class_names", None)
+    class_names = features.facts.class_names or getattr(images, "class_names", None)
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         # With a single class, no prediction is wrong: classes 0 and 1 have to exist.

@@ -9,7 +9,6 @@ import tensorflow as tf
 import xarray as xr
 
 from ..engine.declaration import measurement
-from ..engine.feature_taps import token_grid_of
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
 from ..engine.pooling import pool
 from ..engine.results import (
@@ -69,7 +68,7 @@ def neighbours(
     """
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
-    grid = token_grid_of(features)
+    grid = features.facts.grid
 
     def query_step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         pictures = as_pictures(images, features, THUMBNAIL)

@@ -69,7 +69,7 @@ def projection(
         measurements/probes/projection.md.
     """
     project = lookup("method", method, {PCA: _principal_components, UMAP: _umap})
-    class_names = getattr(images, "class_names", None) or getattr(features, "class_names", None)
+    class_names = getattr(images, "class_names", None) or features.facts.class_names
     pooled = evaluate(
         pooled_statistic_of(features, tokens),
         images,

@@ -10,9 +10,9 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list
+from vit_tf.features.features import pick_taps
 
 from ..engine.declaration import measurement, statistic_of
-from ..engine.feature_taps import select, token_grid_of
 from ..engine.pooling import Pooled, pool, pooled_statistic_of
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
 from ..engine.roles import AnnotatedImages, Features, Model, Taps
@@ -164,7 +164,7 @@ def retrieval_statistic(
         raise ValueError(
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"
         )
-    grid = token_grid_of(features)
+    grid = features.facts.grid
     directions = {
         layer: tf.Variable(normalize_rows(tf.constant(x))[0], trainable=False)
         for layer, x in asked.layers.items()
@@ -173,7 +173,7 @@ def retrieval_statistic(
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         similarity = {
             layer: tf.matmul(normalize_rows(x)[0], directions[layer], transpose_b=True)
-            for layer, x in pool(select(taps, directions), asked.tokens, grid).items()
+            for layer, x in pool(pick_taps(taps, directions), asked.tokens, grid).items()
         }
         return {"rows": similarity, "batches": 1}
 

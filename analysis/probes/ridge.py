@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -17,9 +17,10 @@ from threadpoolctl import threadpool_limits
 from vit_tf import TokenGrid
 from vit_tf.data.any_images import as_images
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
+from vit_tf.features.conversion import choose
+from vit_tf.features.features import pick_taps
 
 from ..engine.declaration import measurement, statistic_of
-from ..engine.feature_taps import choose, select, taps_of, token_grid_of
 from ..engine.pooling import as_tokens, pool, tokens_of
 from ..engine.results import (
     ALL,
@@ -184,9 +185,9 @@ def fit_ridge_probe(
         statistic = probe_statistic(read, train, num_classes, l2, tokens)
         probes.append(evaluate(statistic, train, read, description="ridge probes: train"))
     weights = {layer: fitted for probe in probes for layer, fitted in probe.weights.items()}
-    positions = _positions({len(fitted) for fitted, _ in weights.values()}, token_grid_of(features))
+    positions = _positions({len(fitted) for fitted, _ in weights.values()}, features.facts.grid)
     statistic = score_statistic(features, replace(probes[0], weights=weights, positions=positions))
-    expects = getattr(features, "preprocessing", None)
+    expects = features.facts.preprocessing
     return lambda data: evaluate(
         statistic, as_images(data, expects), features, description="ridge probes: test"
     )
@@ -201,17 +202,17 @@ def _layers_of_passes(
     layer that needs more by itself has a pass of its own; layers of unknown shape share one. A
     single empty group stands for a pass with all layers.
     """
-    outputs = getattr(features, "output", None)
-    if tokens != EACH or not isinstance(outputs, Mapping):
+    layers, shapes = features.facts.layers, features.facts.shapes
+    if tokens != EACH or not all(layer in shapes for layer in layers) or not layers:
         return [()]
-    if any(None in output.shape[1:] for output in outputs.values()):
+    if any(None in shapes[layer] for layer in layers):
         return [()]
     dataset = as_dataset(train)
     cardinality = int(dataset.cardinality())
     examples = cardinality * len(first_batch(dataset)) if cardinality >= 0 else np.inf
     groups, used = [], np.inf  # no layer fits, so that the first one starts a group
-    for layer, output in outputs.items():
-        num_tokens, channels = math.prod(output.shape[1:-1]), output.shape[-1]
+    for layer in layers:
+        num_tokens, channels = math.prod(shapes[layer][:-1]), shapes[layer][-1]
         size = 8 * num_tokens * channels * min(channels, examples)
         if used + size > MAX_SUM_BYTES:
             groups, used = [*groups, ()], 0
@@ -241,7 +242,7 @@ def probe_statistic(
     strengths: list[float] = np.atleast_1d(np.asarray(l2, np.float64)).tolist()
     if not strengths or not all(strength > 0 for strength in strengths):
         raise ValueError(f"Expected every l2 to be above 0. Received: l2={strengths}")
-    cardinality, grid = int(as_dataset(train).cardinality()), token_grid_of(features)
+    cardinality, grid = int(as_dataset(train).cardinality()), features.facts.grid
     # The largest number of examples that the data set can hold.
     limit = cardinality * len(first_batch(train)) if cardinality >= 0 else np.inf
     return _probe_statistic(features, limit, int(num_classes), tuple(strengths), tokens, grid)
@@ -293,13 +294,13 @@ def _probe_statistic(
 def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]:
     """Creates a `Statistic` over images and labels: the accuracy of a fitted `Probe`."""
     num_l2, num_classes = len(probe.l2), probe.num_classes
-    grid = token_grid_of(features)
+    grid = features.facts.grid
     flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         labels, outside = batch_labels(labels, num_classes, "test")
         correct, hits = {}, {}
-        for layer, x in _probed(select(taps, flat), probe.tokens, grid).items():
+        for layer, x in _probed(pick_taps(taps, flat), probe.tokens, grid).items():
             weight, intercept = flat[layer]
             scores = tf.matmul(tf.transpose(x, (1, 0, 2)), weight)
             scores = tf.reshape(scores, (weight.shape[0], -1, num_l2, num_classes))
@@ -533,7 +534,7 @@ def _rows(
     """The features of a data set, dict of arrays of shape (example, channel), and the labels."""
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        taps = {layer: as_tokens(layer, x) for layer, x in taps_of(features, images).items()}
+        taps = {layer: as_tokens(layer, x) for layer, x in features(images).items()}
         return {k: tf.reduce_mean(tf.cast(x, tf.float64), axis=1) for k, x in taps.items()}, labels
 
     how = {"with_labels": True, "description": description, "checked": (features,)}

@@ -11,7 +11,6 @@ import xarray as xr
 from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
-from ..engine.feature_taps import token_grid_of
 from ..engine.pooling import pool
 from ..engine.results import DEFAULT, dataset_of, facts_of, require_finite, variable
 from ..engine.roles import Images, Model, Taps
@@ -83,7 +82,7 @@ def intrinsic_dimension(
         measurements/similarity/intrinsic-dimension.md.
     """
 
-    grid = token_grid_of(features)
+    grid = features.facts.grid
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         rows = pool(taps, tokens, grid)

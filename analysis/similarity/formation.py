@@ -16,10 +16,10 @@ import xarray as xr
 from vit_tf.data.files import write_whole
 from vit_tf.data.labels import require_labels
 from vit_tf.data.preprocessing import check_dtype, check_values
+from vit_tf.features.conversion import as_features
 from vit_tf.features.recorder import infer
 
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.feature_taps import taps_of
 from ..engine.pooling import pool
 from ..engine.results import ALL, model_name, require_finite, variable
 from ..engine.roles import Features, Images
@@ -230,16 +230,16 @@ class FormationRecorder(Recorder):
         features = _features_of(self._features, model, self._images[0][:1])
         self._name = model_name(features)
         for batch in self._images:
-            check_dtype(features, batch.dtype.name)
-        check_values(features, self._images[0])
+            check_dtype(features.facts, batch.dtype.name)
+        check_values(features.facts, self._images[0])
 
         def kernels(images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            taps = taps_of(features, images)
+            taps = features(images)
             self._layers = list(taps)
             return layer_kernels(taps.values())
 
         self._kernels = _compiled(kernels, self._images[0])
-        self._rows = _compiled(lambda images: pool(taps_of(features, images), ALL), self._images[0])
+        self._rows = _compiled(lambda images: pool(features(images), ALL), self._images[0])
         if self._folder is not None and not self._records:
             self._records = load_records(self._folder / "formation-state")
             digests = {record.result.attrs["images"] for record in self._records.values()}
@@ -348,13 +348,13 @@ class FormationRecorder(Recorder):
 
 def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> Features:
     """The callable from images to layers that `features` is, or that it reads from the model."""
-    if isinstance(features, keras.layers.Layer):
+    if isinstance(features, keras.Model):
         variable_ids = {id(variable) for variable in model.variables}
         if not variable_ids.issuperset(map(id, features.variables)):
             raise ValueError(
                 f"{EXPECTED}. Received: {features.name!r}, whose weights are not those of the model"
             )
-        return features
+        return as_features(features)
     attempts = []
     images = tf.convert_to_tensor(images)
     for argument_name, argument in (("the model", model), ("images", images)):
@@ -365,9 +365,9 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
             attempts.append(f"of {argument_name} raises {type(error).__name__}: {reason}")
             continue
         if argument is model and callable(features_or_taps):
-            return cast(Features, features_or_taps)
+            return as_features(features_or_taps)
         if argument is images and isinstance(features_or_taps, Mapping):
-            return features
+            return as_features(features)
         attempts.append(f"of {argument_name} gives a {type(features_or_taps).__name__}")
     name = getattr(features, "__name__", repr(features))
     raise ValueError(f"{EXPECTED}. Received: {name}, which {', and '.join(attempts)}")

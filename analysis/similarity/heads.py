@@ -10,10 +10,10 @@ import xarray as xr
 from scipy.linalg import block_diag
 
 from vit_tf import TokenGrid
+from vit_tf.features.features import pick_taps
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.feature_taps import select
 from ..engine.results import mean_of, require_finite, variable
 from ..engine.roles import Block, Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals
@@ -171,7 +171,7 @@ def similarity_of_subsets(
 def _weights_and_heads(taps: Taps, block: str, grid: TokenGrid) -> tuple[tf.Tensor, tf.Tensor]:
     """The attention weights of a block (example, head, query, key), and its heads' outputs."""
     names = [f"{block}/attention/weights", f"{block}/attention/heads"]
-    weights, heads = select(taps, names).values()
+    weights, heads = pick_taps(taps, names).values()
     weights = attention_weights({names[0]: weights}, grid)[names[0]]
     count = weights.shape[1]
     if heads.shape.rank != 4 or heads.shape[2] != count:

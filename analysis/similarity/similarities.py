@@ -14,7 +14,6 @@ from vit_tf.common.names import format_list
 
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES, ranks
-from ..engine.feature_taps import token_grid_of
 from ..engine.pooling import as_tokens, pool
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
 from ..engine.roles import Images, Model, Taps
@@ -124,7 +123,7 @@ def similarities(
 
     selected = _chosen(measures, tokens)
     models = (features_x,) if features_y is None else (features_x, features_y)
-    grids = [token_grid_of(features) for features in models]
+    grids = [features.facts.grid for features in models]
     # The names of each model's layers, which the step finds in the taps when it is traced.
     layers = []
     names = [measure.name for measure in selected]

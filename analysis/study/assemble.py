@@ -19,11 +19,11 @@ from vit_tf.common.arguments import explain_arguments
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images, is_raw
 from vit_tf.data.preprocessing import Preprocessing, check_values
+from vit_tf.features.conversion import name_models
+from vit_tf.features.preprocessed import in_common_range
 
 from ..engine.estimates import NOT_TESTED, OUTCOMES, REPLICATES, accuracy_of
 from ..engine.failures import explain
-from ..engine.features import name_models
-from ..engine.own_images import in_common_range
 from ..engine.pictures import THUMBNAIL, as_pictures
 from ..engine.results import Results
 from ..engine.roles import AnyImages, Models
@@ -519,7 +519,7 @@ def _shown_images(models: Sequence[StudyModel], data: Data) -> tuple[list[ShownI
         if not model.class_names:
             continue
         try:
-            scores = model.features(model.scores_tap)(images)[model.scores_tap]
+            scores = model.select(model.scores_tap)(images)[model.scores_tap]
         except Exception as error:
             failed.append(("Predictions", [f"{model.name}: {explain(error, 'Predictions')}"]))
             continue

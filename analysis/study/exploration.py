@@ -23,8 +23,8 @@ from vit_tf.data.any_images import as_images
 from vit_tf.data.files import write_whole
 from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.features.class_names import find_class_names
+from vit_tf.features.conversion import name_models, own_name
 
-from ..engine.features import name_models, own_name
 from ..engine.results import layer_names
 from ..engine.roles import Classes
 from ..engine.stream import eager_steps

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import scipy.linalg
@@ -12,6 +12,7 @@ import xarray as xr
 
 from vit_tf import edits
 from vit_tf.common.names import join_words
+from vit_tf.features.features import Features
 from vit_tf.features.layers import KINDS
 from vit_tf.features.structure import spread
 from vit_tf.features.tokens import prefix_names
@@ -90,7 +91,7 @@ class Subject:
     def scores(self) -> xr.DataArray:
         """Scores of the images: DataArray of shape (example, class)."""
         tap = self.scores_tap
-        features = self.model.features(tap)
+        features = self.model.select(tap)
 
         def step(images: tf.Tensor) -> tf.Tensor:
             return tf.cast(features(images)[tap], tf.float32)  # which may be of mixed precision
@@ -154,7 +155,7 @@ class Subject:
         return {tap: x.reshape(len(x), -1, x.shape[-1]) for tap, x in values.items()}
 
     def _values(self, taps: Sequence[str]) -> dict[str, np.ndarray]:
-        features = self.model.features(*taps)
+        features = self.model.select(*taps)
 
         def step(images: tf.Tensor) -> dict[str, tf.Tensor]:
             held = features(images)
@@ -196,7 +197,7 @@ class MeasurementPanel:
         scores = [subject.scores_tap] if KINDS[self.measurement.kind].with_scores else []
         options = self.options(subject) if self.options else {}
         options |= {roles.scores: scores[0]} if roles.scores else {}
-        features = model.features(*subject.layers_of(self.measurement, self.most_layers), *scores)
+        features = model.select(*subject.layers_of(self.measurement, self.most_layers), *scores)
         options |= {roles.grid: model.require_grid()} if roles.grid else {}
         if roles.classes:
             result = subject.explain(
@@ -271,7 +272,7 @@ def patch_lens(subject: Subject) -> xr.DataArray:
     same_shape = [tap for tap in taps if model.shapes[tap] == last]
     numbers = len(subject.images) * int(np.prod(last[:-1])) * model.shapes[scores][0]
     layers = spread(same_shape, max(2, min(MOST_LAYERS, MOST_SCORES // numbers)))
-    lens = token_lens(model.features(*layers, scores), subject.images, scores)
+    lens = token_lens(model.select(*layers, scores), subject.images, scores)
     prefix = 0 if len(last) == 3 else model.require_grid().prefix
     return lens.isel(token=slice(prefix, None))
 
@@ -283,12 +284,12 @@ def removals(subject: Subject) -> xr.DataArray:
     removable = {*heads, *(tap for tap in sites if tap.endswith("/branch"))}
     taps = [tap for tap in model.taps if tap in removable]
     taps = model.require(taps, "heads and branches that are known, to remove them")
-    features = model.features(*taps, scores)
+    features = model.select(*taps, scores)
     cells = _removal_edits(features)
 
     def step(batch: tf.Tensor) -> tf.Tensor:
         edited = list(cells.values())
-        _, changed = edits.run_interventions(features, edited, scores, batch, AT_ONCE)
+        _, changed = features.run_interventions(edited, scores, batch, AT_ONCE)
         return tf.transpose(tf.cast(changed, tf.float32), (1, 0, 2))
 
     rows = collect(step, subject.images, checked=(features,))
@@ -306,14 +307,14 @@ def removals(subject: Subject) -> xr.DataArray:
     )
 
 
-def _removal_edits(features: Any) -> dict[Any, Any]:
+def _removal_edits(features: Features) -> dict[Any, Any]:
     """Dict from (block, "head 0" or "block") to the intervention."""
     cells = {}
-    for tap, x in features.output.items():
+    for tap in features.facts.layers:
         site, _, end = tap.rpartition("/")
         block = site.partition("/")[0] if site.startswith("block") else site
         if end in ("heads", "value"):
-            for head in range(x.shape[2]):
+            for head in range(cast(int, features.facts.shapes[tap][1])):
                 cells[block, f"head {head}"] = {tap: edits.head(head, edits.zero)}
         elif end == "branch":
             cells.setdefault((block, "block"), {})[tap] = edits.zero

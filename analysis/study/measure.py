@@ -17,10 +17,10 @@ from typing import Any, TypeAlias, cast
 import tensorflow as tf
 
 from vit_tf.common.names import join_words
+from vit_tf.features.conversion import choose
 
 from ..engine.estimates import Estimate
 from ..engine.failures import explain, message_of
-from ..engine.feature_taps import choose
 from ..engine.results import name_models
 from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import Statistic, pass_of_copies, this_worker
@@ -614,7 +614,7 @@ def _shared_pass(
     of_models = {}
     for (model, _), names in taps.items():
         of_models.setdefault(model, {}).update(names)
-    features = {model: model.features(*names) for model, names in of_models.items()}
+    features = {model: model.select(*names) for model, names in of_models.items()}
     views = {}
     for (model, view), names in taps.items():
         of_model = features[model]

@@ -5,9 +5,9 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, cast
@@ -23,20 +23,25 @@ from vit_tf.common.names import format_list, is_part, join_words, match
 from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.features import recorder
 from vit_tf.features.attention_weights import attention_taps, by_own_rule, contradictions
-from vit_tf.features.class_names import find_class_names
+from vit_tf.features.conversion import as_features
+from vit_tf.features.features import Features, ScoreKind
 from vit_tf.features.layers import (
     KINDS,
     Detail,
+    Shape,
     attended,
     grid_of_shapes,
     layers_of,
-    sublayers,
+    readable_layers,
+    structure_of_outputs,
     warn_of_missed_blocks,
     with_prefix_first,
 )
-from vit_tf.features.scores import Scores, find_scores
-from vit_tf.features.structure import MAX_LAYERS, ModelGraph, has_tap_grammar, spread
-from vit_tf.features.submodels import ModelTaps, TapModel, describe_taps
+from vit_tf.features.lazy_features import LazyFeatures
+from vit_tf.features.noise import gaussian_like
+from vit_tf.features.preprocessed import PreprocessedFeatures
+from vit_tf.features.structure import ModelGraph, has_tap_grammar
+from vit_tf.features.submodels import TapModel, names_its_layers
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
 from vit_tf.training import checkpointing
@@ -44,10 +49,6 @@ from vit_tf.training.evaluation import correct_answers, describe_class_order, ma
 
 from ..engine.estimates import accuracy_of
 from ..engine.failures import as_reason, explain
-from ..engine.feature_taps import token_grid_of
-from ..engine.features import Selected, features_of
-from ..engine.noise import gaussian_like
-from ..engine.own_images import Normalised
 from ..engine.store import base_code, fingerprint, keep, load
 from ..engine.stream import this_worker
 from .data import Data
@@ -125,9 +126,7 @@ class StudyModel:
     name: str  # as figures and tables show it
     role: str  # of `ROLES`; or "model", one that is in every figure that it has the taps for
     key: str  # `fingerprint` of its weights and of the data
-    taps: tuple[str, ...]  # in depth order
-    grid: TokenGrid | None  # None where it is not known
-    features: Callable[..., Any]  # from tap names or patterns to a callable from images to them
+    features: Features  # the layers that are read, for images with values in [-1, 1]
     detail: str | int | float | None = None  # the block, seed or fraction that sets it apart
     base: "StudyModel | None" = None  # what it is a variant, a further seed or a baseline of
     accuracy: tuple[float, int] | None = None  # test accuracy in [0, 1], number of test images
@@ -136,9 +135,6 @@ class StudyModel:
     # Names of the classes of its scores, where they are known to be scores of classes; those of the
     # labels where its accuracy is known.
     class_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    # The shape of each tap without the example axis; empty where all are as the tap grammar says.
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
-    image_size: tuple[int, int] | None = None  # (height, width) in pixels, where `shapes` are known
     # Functions of nothing to what `patch_filters` and `position_similarity` take.
     patch_kernel: Callable[[], Any] | None = field(default=None, compare=False)
     position_embedding: Callable[[], Any] | None = field(default=None, compare=False)
@@ -149,21 +145,42 @@ class StudyModel:
     given_role: str | None = None  # in the scorecard, of a "model", where the user specifies it
     # JSON facts that models of other seeds share, as a scorecard keeps them.
     configuration: dict[str, Any] = field(default_factory=dict, compare=False)
-    # Attention weights that are no taps but follow from queries and keys; or why there are none.
-    computed: tuple[str, ...] = field(default=(), compare=False)
-    # The tap of its class scores where that is not the last one, and whether the probabilities of
-    # the classes are their sigmoids instead of their softmax.
-    scores: str = ""
-    has_sigmoids: bool = False
-    no_attention: str = field(default="", compare=False)
-    # Which taps are representations, blocks and scores; None where their names show it.
-    graph: ModelGraph | None = field(default=None, compare=False)
     # Patterns of the layers that the user chose, where they did.
     chosen: tuple[str, ...] = field(default=(), compare=False)
     # `key` of the model whose randomly initialized copy it is, and a function of nothing to the
     # Keras model with its weights: the graphs of a model serve its copies.
     original_key: str = field(default="", compare=False)
     keras_model: Callable[[], keras.Model] | None = field(default=None, compare=False)
+
+    def select(self, *layers: str) -> Features:
+        """Features of some of its layers, given by name or shell pattern."""
+        return self.features.select(layers)
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        """Names of the layers that are read, in depth order."""
+        return self.features.facts.layers
+
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        """The shape of each layer without the example axis; empty where names show it."""
+        return self.features.facts.shapes
+
+    @property
+    def grid(self) -> TokenGrid | None:
+        """Where its tokens or positions lie; None where it is not known."""
+        return self.features.facts.grid
+
+    @property
+    def structure(self) -> ModelGraph:
+        """Which layers are representations, blocks and scores."""
+        return self.features.facts.structure
+
+    @property
+    def has_sigmoids(self) -> bool:
+        """Whether the probabilities of classes are sigmoids of their scores, one by one."""
+        scores = self.features.facts.scores
+        return scores is not None and scores.kind is not ScoreKind.SOFTMAX
 
     @property
     def original(self) -> "StudyModel":
@@ -204,27 +221,15 @@ class StudyModel:
 
     def find_layers(self, kind: str, detail: Detail = None, block: str = "block00") -> list[str]:
         """The layers that a measurement of a kind reads, where the model has any."""
-        readable = {*self.taps, *self.computed}
-        # Computed weights have their place among the taps, which `shapes` lists by depth.
-        names = [tap for tap in self.shapes if tap in readable] if self.computed else self.taps
         return layers_of(
-            kind, names, self.shapes, self.structure, self.grid, detail=detail, block=block
+            kind, self.taps, self.shapes, self.structure, self.grid, detail=detail, block=block
         )
-
-    @property
-    def structure(self) -> ModelGraph:
-        """Which taps are representations, blocks and scores."""
-        if self.graph or has_tap_grammar(self.taps):
-            return self.graph or ModelGraph.of_names(self.taps)
-        ranks = {tap: len(shape) for tap, shape in self.shapes.items()}
-        held = [tap for tap in sublayers(self.taps) if ranks.get(tap, 2) in (1, 2, 3)]
-        held = tuple(spread(held, MAX_LAYERS))
-        return ModelGraph(held, held, "logits" if "logits" in self.taps else None)
 
     @property
     def _no_attention(self) -> str:
         weights = {tap: self.shapes[tap] for tap in self.weights if tap in self.shapes}
-        return self.no_attention or attended(weights, self.grid)[1]
+        reason = self.features.facts.reasons.get("attention weights", "")
+        return reason or attended(weights, self.grid)[1]
 
     def require_attention(self) -> list[str]:
         """Its attention weights over a known grid, taps or computed; a `NotApplicable` for none."""
@@ -234,7 +239,8 @@ class StudyModel:
 
     def require_scores(self) -> str:
         """The tap that holds scores of classes; a `NotApplicable` where there is none."""
-        tap = self.scores or self.structure.scores
+        scores = self.features.facts.scores
+        tap = scores.layer if scores else self.structure.scores
         shape = self.shapes.get(tap or "", (2,) if tap == "logits" and not self.shapes else ())
         are_scores = len(shape) == 1 and shape[0] > 1
         return self.require(
@@ -263,7 +269,8 @@ class StudyModel:
     @property
     def scores_tap(self) -> str:
         """The tap of its class scores, if it has any."""
-        return self.scores or self.structure.scores or self.taps[-1]
+        scores = self.features.facts.scores
+        return scores.layer if scores else self.structure.scores or self.taps[-1]
 
     @property
     def slug(self) -> str:
@@ -317,7 +324,7 @@ class StudyModel:
         shape = self.shapes.get(tap, ())
         if len(shape) != 3 or shape[0] * shape[1] == 1:
             return False
-        height, width = cast(tuple[int, int], self.image_size)  # as shapes are known
+        height, width = self.features.image_size or shape[:2]
         return shape[0] * width == shape[1] * height
 
 
@@ -396,13 +403,13 @@ class LoadedModel:
     @property
     def is_keras(self) -> bool:
         """Whether it is a Keras model."""
-        return hasattr(self.model, "count_params")
+        return isinstance(self.model, keras.Model)
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the names of the layers do not follow the tap grammar of this package."""
-        named = not self.is_keras or isinstance(self.model, TapModel)
-        return not named and not hasattr(self.model, "intermediates")
+        """Whether it is a whole Keras model whose layers have names of their own."""
+        is_whole = self.is_keras and not isinstance(self.model, TapModel)
+        return is_whole and not names_its_layers(self.model)
 
     @property
     def is_plain(self) -> bool:
@@ -428,41 +435,21 @@ class LoadedModel:
             total.update(np.ascontiguousarray(weight).tobytes())
         return fingerprint(total.hexdigest(), code)
 
-    @cached_property
-    def _all_taps(self) -> Any:
-        """A submodel of all taps, of which others are parts, or a model of other origin itself."""
-        return self.model if self.is_foreign else vit_tf.submodel(self.model, "*")
-
-    @cached_property
-    def class_scores(self) -> Scores | None:
-        """Where a Keras model of other origin computes its class scores."""
-        return find_scores(self.model) if self.is_keras and self.is_foreign else None
-
-    def submodel(self, *patterns: str) -> Callable:
-        """The taps that fit the patterns, as a callable from images that the model expects."""
-        if hasattr(self.model, "selected"):  # of a PyTorch module
-            return self.model.selected(*patterns)
-        if not self.is_keras:
-            return Selected(self.model, patterns)
-        return vit_tf.submodel(self._all_taps, *patterns)
-
-    def features(self, grid: TokenGrid | None, *patterns: str) -> Callable:
-        """The taps that fit the patterns, as a callable from images in [-1, 1], with its grid."""
-        features = self.submodel(*patterns)
-        features.token_grid = grid
+    def features(self, size: tuple[int, int] | None) -> Features:
+        """All of its layers, for images of a size with values in [-1, 1]."""
+        whole = as_features(self.model, size, self.patch_size, self.prefix)
         if not self.is_plain:
-            return Normalised(features, self.expects)
-        features.preprocessing = self.expects
-        return features
+            return PreprocessedFeatures(whole, self.expects)
+        return whole.with_facts(preprocessing=self.expects)
 
 
 def declared(model: Any) -> Preprocessing | None:
     """The preprocessing that a model declares, or that its layers show; None if neither does."""
     from vit_tf.features.input_range import find_preprocessing
 
-    if hasattr(model, "count_params"):
+    if isinstance(model, keras.Model):
         return find_preprocessing(model)[0]
-    return getattr(model, "preprocessing", None)
+    return as_features(model).facts.preprocessing if callable(model) else None
 
 
 def expected(model: Any) -> Preprocessing:
@@ -471,7 +458,7 @@ def expected(model: Any) -> Preprocessing:
 
     if preprocessing := declared(model):
         return preprocessing
-    if not hasattr(model, "count_params"):
+    if not isinstance(model, keras.Model):
         return Preprocessing(None)
     channels = (recorder.input_spec(model)[0][3:] or (1,))[0] or 3
     return Preprocessing(input_size(model), (0.5,) * channels, (0.5,) * channels)
@@ -500,16 +487,10 @@ def shared_framing(
 
 
 def open_model(model: Any) -> Any:
-    """A model that is loaded, if given by its path or name; the layers of a PyTorch module."""
+    """A model that is loaded, if given by its path or name; features of a PyTorch module."""
     if isinstance(model, str | os.PathLike):
         model = vit_tf.load(model)
-    if not is_torch_module(model):
-        return model
-    from vit_tf.features.module_taps import study_features  # which imports PyTorch
-
-    features = study_features(model)
-    features.token_grid = features_of(model).token_grid
-    return features
+    return as_features(model) if is_torch_module(model) else model
 
 
 def prepare_models(
@@ -551,14 +532,14 @@ def prepare_models(
         chance = 1 / data.num_classes if data.num_classes else 1.0
         if accuracy and not model.supervision and accuracy_of(*accuracy).low > chance:
             model = replace(model, supervision=LABELS)
-        names = class_names if accuracy else find_class_names(source.model) or ()
+        names = class_names if accuracy else model.features.facts.class_names
         names = tuple(names) if model.shapes.get(model.scores_tap) == (len(names),) else ()
         model = replace(model, accuracy=accuracy, correct=correct, class_names=names)
         models.append(model)
         rows.append(describe_model(source, model))
         if accuracy:
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
-            own_names = getattr(source.model, "class_names", None)
+            own_names = model.features.facts.class_names or None
             if class_order := describe_class_order(own_names, class_names):
                 log.info("%s: %s", source.name, class_order)
         if why_not:
@@ -649,11 +630,11 @@ def correct_of(
     """
     tap = model.scores_tap
     is_vector = len(model.shapes.get(tap, ())) == 1
-    is_unclear = loaded.class_scores is not None and not loaded.class_scores.tap
-    has_scores = (loaded.is_keras and not is_unclear) or getattr(loaded.model, "scores", None)
+    facts = model.features.facts
+    has_scores = facts.scores or (loaded.is_keras and facts.structure.scores)
     if not has_scores or not is_vector or not class_names or not data.labelled:
         return None, ""
-    model_classes = getattr(loaded.model, "class_names", None)
+    model_classes = facts.class_names or None
     try:
         (num_classes,) = model.shapes[tap]
         match_classes(model_classes, num_classes, class_names)
@@ -663,7 +644,7 @@ def correct_of(
     key = fingerprint("correct answers", base_code(), model.key, data.facts, list(class_names))
     result = load(path, key)
     if result is None:
-        head = model.features(tap)
+        head = model.features.select([tap])
         correct = correct_answers(cast(Any, lambda images: head(images)[tap]), data.test)
         result = xr.DataArray(correct, dims="example", name="correct")
         result = keep(result, path, key, {"model": model.name})
@@ -671,124 +652,119 @@ def correct_of(
 
 
 def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, list[str], float]:
-    """A loaded model as one under study, from a few of the images, with values in [-1, 1]."""
-    size = images.shape[1:3]
-    described = describe_taps(loaded.model) if loaded.is_foreign else None
-    values, constant = values_of_taps(loaded, images, described)
-    shapes = {tap: value.shape[1:] for tap, value in values.items()}
-    scores = loaded.class_scores
-    graph = graph_of_values(loaded, shapes, described)
-    grid = token_grid_of(loaded.model)
-    if grid is None:
-        known = shapes if described is None else described.shapes | shapes
-        grid = grid_of_shapes(known, known, size, graph, loaded.patch_size, loaded.prefix)
+    """A loaded model as one under study, from a few of the images, with values in [-1, 1].
 
-        def values_of_tap(tap: str) -> np.ndarray:
-            noise = np.random.default_rng(0).uniform(-1, 1, (2, *images.shape[1:]))
-            return np.asarray(loaded.features(None, tap)(noise.astype(np.float32))[tap])
-
-        grid = with_prefix_first(grid, loaded.name, tuple(known), known, values_of_tap)
+    Returns the model, the names of layers that do not vary between the images, and the variation of
+    the last layer that varies.
+    """
+    features, constant, last_variation = _observed_features(loaded, images)
+    facts = features.facts
+    if loaded.is_foreign:
+        warn_of_missed_blocks(loaded.name, facts.structure)
     plain = [] if loaded.is_plain else [loaded.expects.to_config()]
-    names = ("patch_kernel", "position_embedding")
     present: dict[str, Any] = {
         name: partial(getattr, loaded.model, name)
-        for name in names
+        for name in FIRST_LAYER
         if getattr(loaded.model, name, None) is not None
     }
-    computed, why = _attention_of(loaded, images, grid)
     configuration = (
-        checkpointing.describe_model(loaded.model) if loaded.is_keras else {"layers": shapes}
+        checkpointing.describe_model(loaded.model)
+        if loaded.is_keras
+        else {"layers": dict(facts.shapes)}
     )
     model = StudyModel(
         loaded.name,
         "model",
-        fingerprint(loaded.key, list(shapes), grid and vars(grid), *plain, *computed),
-        tuple(shapes),
-        grid,
-        partial(loaded.features, grid),
-        shapes=by_depth(shapes | computed, described),
-        image_size=size,
+        fingerprint(loaded.key, list(facts.layers), facts.grid and vars(facts.grid), *plain),
+        features,
         given_role=loaded.role,
         supervision=loaded.supervision,
-        scores=scores.tap if scores and scores.tap in shapes else "",
-        has_sigmoids=bool(scores) and scores.activation == "sigmoid",
         configuration=configuration,
-        computed=tuple(computed),
-        no_attention=why,
-        graph=graph,
         chosen=loaded.taps if loaded.is_foreign else (),
         keras_model=(lambda: loaded.model) if loaded.is_keras else None,
         **present,
     )
-    variations = map(variation, reversed(values.values()))  # none where a head is still zero
-    return model, constant, next(filter(None, variations), 0.0)
+    return model, constant, last_variation
 
 
-def values_of_taps(
-    loaded: LoadedModel, images: np.ndarray, described: ModelTaps | None
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The values of the taps to read, and the names of layers that do not vary between the images.
+# Attributes of models with what `patch_filters` and `position_similarity` take.
+FIRST_LAYER = ("patch_kernel", "position_embedding")
 
-    Of a model whose layers have no names of ours, those that some measurement reads.
-    """
-    patterns = ["*"] if described is None else readable_taps(described, loaded.taps)
+
+def _observed_features(
+    loaded: LoadedModel, images: np.ndarray
+) -> tuple[Features, list[str], float]:
+    """The layers of a loaded model that measurements read and that vary between a few images."""
+    whole = loaded.features(tuple(images.shape[1:3]))
+    facts = whole.facts
+    computed, reasons = _attention_of(loaded, whole, images)
+    features, graph = whole, facts.structure
+    if facts.layers:  # of a function they are known once it has been called
+        names = readable_layers(facts.layers, facts.shapes, graph, facts.grid)
+        if loaded.is_foreign and loaded.taps:
+            chosen = tuple(match(loaded.taps, facts.layers))
+            graph = replace(graph, representations=chosen, blocks=chosen, num_repeated=0)
+            others = {*facts.structure.representations, *facts.structure.blocks} - {*chosen}
+            names = [name for name in names if name not in others] + list(chosen)
+        elif not loaded.is_foreign and not isinstance(loaded.model, Features):
+            names = list(facts.layers)
+        features = whole.select([name for name in names if name not in computed])
+    if facts.scores and facts.scores.layer not in features.facts.layers:
+        features = features.read_scores(None)
+
+    # Layers of other types, and those without an example axis, are no activations.
     values = {
-        tap: np.asarray(value, np.float32)
-        for tap, value in loaded.features(None, *patterns)(images).items()
+        layer: np.asarray(value, np.float32)
+        for layer, value in features(tf.constant(images)).items()
         if backend.is_float_dtype(backend.standardize_dtype(value.dtype))
         and len(value.shape) > 1
         and len(value) == len(images)
     }
-    constant = [
-        t for t, value in values.items() if loaded.is_foreign and variation(value) <= CONSTANT
-    ]
-    taps = [tap for tap in values if tap not in constant]
-    if not taps:
+    is_own = loaded.is_foreign
+    constant = [x for x, value in values.items() if is_own and variation(value) <= CONSTANT]
+    shapes = {layer: x.shape[1:] for layer, x in values.items() if layer not in constant}
+    if not shapes:
         raise ValueError(
             "Expected layers with floating-point values that vary between images. "
             f"Received: {loaded.source or loaded.name} with none"
         )
-    return {tap: values[tap] for tap in taps}, constant
+    variations = [variation(values[layer]) for layer in reversed(shapes)]
+    last_variation = next(filter(None, variations), 0.0)  # none where a head is still zero
+
+    shapes |= {layer: shape for layer, shape in computed.items() if shape}
+    depth = {layer: number for number, layer in enumerate(facts.layers)}
+    layers = tuple(sorted(shapes, key=lambda layer: depth.get(layer, len(depth))))
+    if not facts.layers:
+        graph = structure_of_outputs(layers, shapes)
+    kept = {
+        side: tuple(layer for layer in getattr(graph, side) if layer in shapes)
+        for side in ("representations", "blocks")
+    }
+    scores = facts.scores if facts.scores and facts.scores.layer in shapes else None
+    selected = whole.select([layer for layer in layers if layer in depth or not depth])
+    if facts.scores and facts.scores.layer in shapes and facts.scores.layer not in depth:
+        selected = selected.read_scores(None)
+    observed = selected.with_facts(
+        layers=layers, shapes=shapes, structure=replace(graph, **kept), scores=scores
+    )
+    grid = facts.grid or _infer_grid_of_function(loaded, observed, images)
+    return observed.with_facts(grid=grid, reasons=reasons), constant, last_variation
 
 
-def readable_taps(described: ModelTaps, patterns: Sequence[str]) -> list[str]:
-    """The taps of a foreign model that measurements read, without computed attention weights."""
-    graph = described.graph
-    representations = match(patterns, described.names) if patterns else graph.representations
-    wanted = {*representations, *(() if patterns else graph.blocks), graph.scores}
-    wanted |= {*layers_of("heads", described.names, described.shapes, graph, None)}
-    taps = recorder.find_taps(described.source)
-    read = [tap for tap in taps if tap in wanted or is_part(tap, "weights")]
-    skips = layers_of("skips", described.names, described.shapes, graph, None)
-    read += [tap for tap in skips if tap not in read]
-    # Scores before a last softmax are no output of a layer.
-    return read if graph.scores in (None, *taps) else [*read, cast(str, graph.scores)]
+def _infer_grid_of_function(
+    loaded: LoadedModel, features: Features, images: np.ndarray
+) -> TokenGrid | None:
+    """Where the tokens of a function or a SavedModel lie, from the shapes of what it returns."""
+    shapes, size = features.facts.shapes, tuple(images.shape[1:3])
+    grid = grid_of_shapes(
+        shapes, shapes, size, features.facts.structure, loaded.patch_size, loaded.prefix
+    )
 
+    def values_of_noise(layer: str) -> np.ndarray:
+        noise = np.random.default_rng(0).uniform(-1, 1, (2, *images.shape[1:]))
+        return np.asarray(features.select([layer])(tf.constant(noise.astype(np.float32)))[layer])
 
-def graph_of_values(
-    loaded: LoadedModel, shapes: dict[str, tuple[int, ...]], described: ModelTaps | None
-) -> ModelGraph | None:
-    """Which of the taps that are read are representations; None where their names show it."""
-    if described is None:
-        return None
-    graph = described.graph
-    if loaded.taps:
-        chosen = tuple(tap for tap in match(loaded.taps, described.names) if tap in shapes)
-        return replace(graph, representations=chosen, blocks=chosen, num_repeated=0)
-    warn_of_missed_blocks(loaded.name, graph)
-    representations = tuple(tap for tap in graph.representations if tap in shapes)
-    blocks = tuple(tap for tap in graph.blocks if tap in shapes)
-    return replace(graph, representations=representations, blocks=blocks)
-
-
-def by_depth(
-    shapes: dict[str, tuple[int, ...]], described: ModelTaps | None
-) -> dict[str, tuple[int, ...]]:
-    """Shapes of taps in the order in which a model computes them, where that is known."""
-    if described is None:
-        return shapes
-    depths = {tap: depth for depth, tap in enumerate(described.names)}
-    return dict(sorted(shapes.items(), key=lambda item: depths.get(item[0], len(depths))))
+    return with_prefix_first(grid, loaded.name, tuple(shapes), shapes, values_of_noise)
 
 
 def variation(values: np.ndarray) -> float:
@@ -798,57 +774,59 @@ def variation(values: np.ndarray) -> float:
 
 
 def _attention_of(
-    loaded: LoadedModel, images: np.ndarray, grid: TokenGrid | None
-) -> tuple[dict[str, tuple[int, ...]], str]:
-    """Shapes of attention weights that a foreign model's layers do not return, by name.
+    loaded: LoadedModel, whole: Features, images: np.ndarray
+) -> tuple[dict[str, Shape], dict[str, str]]:
+    """Attention weights that follow from queries and keys of a Keras model of other origin.
 
-    With words for `StudyModel.require` where there are none, though it has layers of attention.
+    Returns the shape of each, empty for weights that contradict the output of their layer, and the
+    reason why there are none, by "attention weights".
     """
-    foreign = loaded.is_foreign and loaded.is_keras
-    inputs = attention_taps(loaded.model) if foreign else {}
+    inputs = attention_taps(loaded.model) if loaded.is_foreign else {}
     if not inputs:
-        return {}, ""
+        return {}, {}
+    nothing: dict[str, Shape] = dict.fromkeys(inputs, ())
     if wrong := by_own_rule(loaded.model, inputs, ()):
         paths = list(dict.fromkeys(recorder.split_weights(name)[0] for name in wrong))
-        return {}, CONTRADICTION.format(format_list(paths))
+        return nothing, {"attention weights": CONTRADICTION.format(format_list(paths))}
     needed = [*inputs, *(name for names in inputs.values() for name in names)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of masks, which `contradictions` finds too
-        taps = loaded.features(None, *needed)(images)
+        taps = whole.select(list(dict.fromkeys(needed)))(tf.constant(images))
     shapes = {name: tuple(taps[name].shape[1:]) for name in inputs}
-    names, why = attended(shapes, grid)
+    names, why = attended(shapes, whole.facts.grid)
     if wrong := contradictions(loaded.model, taps, names):
-        return {}, CONTRADICTION.format(format_list(wrong))
-    return {name: shapes[name] for name in names}, why
-
-
-@dataclass(frozen=True)
-class UntrainedCopy:
-    """A randomly initialized copy of a model."""
-
-    features: Callable[..., Any]  # as those of a `StudyModel`
-    model: keras.Model
+        return nothing, {"attention weights": CONTRADICTION.format(format_list(wrong))}
+    reasons = {"attention weights": why} if why else {}
+    return nothing | {name: shapes[name] for name in names}, reasons
 
 
 def baselines_of(
     model: StudyModel,
-    fresh: Callable[[], UntrainedCopy] | None = None,
+    fresh: Callable[[], keras.Model] | None = None,
     seed: int = 0,
-    again: Callable[[], UntrainedCopy] | None = None,
+    again: Callable[[], keras.Model] | None = None,
 ) -> list[StudyModel]:
     """The random baselines of a model, to compare its features with.
 
     `fresh` and `again` make copies of the model with random weights, of different seeds.
     """
-    noise = {"features": lambda *taps: gaussian_like(model.features(*taps)), "keras_model": None}
-    baselines = {"noise": noise}
+    noise = {"features": gaussian_like(model.features), "keras_model": None}
+    baselines: dict[str, dict[str, Any]] = {"noise": noise}
     for role, make in zip(UNTRAINED_ROLES, (fresh, again), strict=True):
         if make:
             copy = cache(make)
             baselines[role] = {
-                "features": partial(_features_of_copy, copy),
-                "keras_model": partial(_model_of_copy, copy),
+                "features": LazyFeatures(
+                    model.features.facts, partial(_features_of_copy, model.features, copy)
+                ),
+                "keras_model": copy,
                 "original_key": model.key,
+                # A randomly initialized copy has weights of its own in its first layer, too.
+                **{
+                    name: partial(_weight_of_copy, copy, name)
+                    for name in FIRST_LAYER
+                    if getattr(model, name) is not None
+                },
             }
     order = (*BASELINES, "copy")
     return [
@@ -869,14 +847,14 @@ def baselines_of(
     ]
 
 
-def _features_of_copy(copy: Callable[[], UntrainedCopy], *taps: str) -> Callable:
-    """Features of a copy that is made once, when it is first needed."""
-    return copy().features(*taps)
+def _features_of_copy(features: Features, copy: Callable[[], keras.Model]) -> Features:
+    """The layers of features, of a copy of the model that is made when it is first needed."""
+    return features.with_model(copy())
 
 
-def _model_of_copy(copy: Callable[[], UntrainedCopy]) -> keras.Model:
-    """The Keras model of the same copy."""
-    return copy().model
+def _weight_of_copy(copy: Callable[[], keras.Model], name: str) -> Any:
+    """A weight of the first layer of a copy."""
+    return getattr(copy(), name)
 
 
 def _baselines_of_loaded(
@@ -885,9 +863,8 @@ def _baselines_of_loaded(
     if model.role not in (*ARMS, "model"):  # a variant
         return []
 
-    def fresh(own_seed: int) -> UntrainedCopy:
-        copy = replace(loaded, model=vit_tf.reinitialize(loaded.model, own_seed))
-        return UntrainedCopy(partial(copy.features, model.grid), copy.model)
+    def fresh(own_seed: int) -> keras.Model:
+        return vit_tf.reinitialize(loaded.model, own_seed)
 
     is_able = loaded.is_keras
     return baselines_of(

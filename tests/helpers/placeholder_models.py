@@ -4,6 +4,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
+from study_models import lazy_features, study_model_of
+
 from vit_tf.analysis.study.models import BASELINES, StudyModel
 from vit_tf.features.tokens import TokenGrid
 
@@ -12,7 +14,7 @@ def study_models() -> list[StudyModel]:
     """A placeholder model of each role of a study, of which nothing can be computed."""
     sites = {"attention": ("weights", "heads"), "mlp": ("hidden",)}
     vit = partial(_nominal, taps=_taps("block{:02}", sites), grid=TokenGrid(2, 2, 1, 8))
-    cls, gap = vit("ViT", "vit"), replace(vit("GAP", "gap"), grid=TokenGrid(2, 2, 0, 8))
+    cls, gap = vit("ViT", "vit"), vit("GAP", "gap", grid=TokenGrid(2, 2, 0, 8))
     bit = _nominal("BiT", "resnet", ("root", *_taps("stage{}/unit01", {}), "logits"))
     sites = {"token_mixing": ("hidden",), "channel_mixing": ("hidden",)}
     mixer = _nominal("Mixer", "mixer", _taps("block{:02}", sites))
@@ -44,7 +46,9 @@ def user_models() -> list[StudyModel]:
             if tap.endswith("/heads"):
                 shapes[tap] = (tokens, 2, 4)
         shapes |= dict.fromkeys(("pooled", "logits"), (8,))
-        foreign = replace(model, role="model", shapes=shapes, image_size=(16, 16))
+        size = (16, 16)
+        features = lazy_features(model.name, model.taps, model.grid, None, shapes, size)
+        foreign = replace(model, role="model", features=features)
         models += [foreign, replace(foreign, name=f"{foreign.name} 2")]
     return models
 
@@ -60,7 +64,7 @@ def _nominal(
     layers: dict[str, Any] = dict.fromkeys(
         ("patch_kernel", "position_embedding", "training_flops"), of_layer
     )
-    return StudyModel(name, role, name, taps, grid, of_layer, accuracy=(0.5, 8), **layers)
+    return study_model_of(name, role, name, taps, grid, of_layer, accuracy=(0.5, 8), **layers)
 
 
 def _taps(block: str, sites: dict[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -12,8 +12,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import analysis
-from vit_tf.analysis import plots
-from vit_tf.analysis.engine.features import features_of
+from vit_tf.analysis import features_of, plots
 from vit_tf.analysis.study import data as study_data
 from vit_tf.analysis.study.assemble import HELPERS, example_code
 from vit_tf.analysis.study.data import make_data
@@ -108,10 +107,10 @@ def layers_read(code, models, scores):
         def measure(*args, layers=None, detail=None, **kwargs):
             model = args[0]
             if not isinstance(model, keras.Model):  # the matched maps of one
-                read.append(set(model.features.taps))
+                read.append(set(model.inner.facts.layers))
                 return mock.MagicMock()
             features = features_of(model, function.kind, layers, detail=detail)
-            read.append({tap for tap in features.taps if tap != scores})
+            read.append({tap for tap in features.facts.layers if tap != scores})
             return mock.MagicMock()
 
         return measure

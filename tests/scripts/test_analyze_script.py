@@ -13,12 +13,14 @@ from study_parts import cka_result
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine import own_images, stream
+from vit_tf.analysis.engine import stream
 from vit_tf.analysis.study import assemble, models
 from vit_tf.analysis.study.data import batch_size_of
 from vit_tf.analysis.study.models import distinct, slug
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.features.conversion import as_features
 from vit_tf.features.layers import grid_of_shapes
+from vit_tf.features.preprocessed import PreprocessedFeatures
 from vit_tf.features.submodels import FACTS
 from vit_tf.scripts import analyze, common, report_commands
 from vit_tf.training.evaluation import top_k_accuracy
@@ -279,16 +281,9 @@ def test_digest_depends_on_content_and_not_location(tmp_path):
 def test_models_that_want_other_values_get_them_from_the_shared_images(rng):
     pixels = rng.uniform(0, 1, (2, 4, 4, 3))
     wanted = Preprocessing((4, 4), (0.5, 0.4, 0.3), (0.2, 0.25, 0.5))
-    calls = []
-
-    class Features:
-        name, token_grid = "m", None
-
-        def __call__(self, images):
-            calls.append(images)
-
-    own_images.Normalised(Features(), wanted)(2 * pixels - 1)
-    np.testing.assert_allclose(calls[0], (pixels - wanted.mean) / wanted.std, atol=1e-6)
+    features = PreprocessedFeatures(as_features(lambda images: {"received": images}), wanted)
+    received = features(tf.constant(2 * pixels - 1, tf.float32))["received"]
+    np.testing.assert_allclose(received, (pixels - wanted.mean) / wanted.std, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_distances_are_those_of_the_scores_of_each_layer(low):
     studied = under_study(model, low=low)
     names = studied.require_attention()
     assert names == ["attend0/weights", "attend1/weights"]
-    outputs = analysis.attention_distance(studied.features(*names), images, studied.grid)
+    outputs = analysis.attention_distance(studied.select(*names), images, studied.grid)
     values = images if low else (images + 1) / 2
     inputs = vit_tf.submodel(model, "tokens", "norm0")(values)
     for layer, before, row in zip(("attend0", "attend1"), inputs.values(), outputs, strict=True):

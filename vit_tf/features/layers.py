@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from vit_tf.common.names import format_list, is_part, last_part, unknown_name
-from vit_tf.features.structure import ModelGraph, has_tap_grammar, spread
+from vit_tf.features.structure import MAX_LAYERS, ModelGraph, has_tap_grammar, spread
 from vit_tf.features.tokens import TokenGrid
 
 Shape: TypeAlias = tuple[int | None, ...]  # of a tap, without the example axis
@@ -99,6 +99,26 @@ def sublayers(taps: Iterable[str]) -> list[str]:
     """The taps that hold representations of images, without skips: each is the sum before it."""
     ends = ("weights", "heads", "skip", "logits", "log_odds")
     return [t for t in taps if last_part(t) not in ends]
+
+
+def structure_of_outputs(taps: Sequence[str], shapes: Mapping[str, Shape]) -> ModelGraph:
+    """What names and shapes show about the outputs of a submodel, a SavedModel or a function."""
+    if has_tap_grammar(taps):
+        return ModelGraph.of_names(taps)
+    held = [tap for tap in sublayers(taps) if len(shapes.get(tap, (1, 1))) in (1, 2, 3)]
+    representations = tuple(spread(held, MAX_LAYERS))
+    return ModelGraph(representations, representations, "logits" if "logits" in taps else None)
+
+
+def readable_layers(
+    names: Sequence[str], shapes: Mapping[str, Shape], graph: ModelGraph, grid: TokenGrid | None
+) -> list[str]:
+    """The layers that some measurement reads, in depth order."""
+    found: set[str] = set()
+    for kind, properties in KINDS.items():
+        for detail in (None, *DETAILS) if properties.is_detailed else (None,):
+            found |= {*layers_of(kind, names, shapes, graph, grid, detail=detail)}
+    return [name for name in names if name in found]
 
 
 def _outputs(model: _Model) -> list[str]:

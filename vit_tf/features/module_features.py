@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from vit_tf.common.names import format_list, lookup, match
-from vit_tf.data.preprocessing import Preprocessing
-from vit_tf.features.tokens import TokenGrid
+from vit_tf.data.preprocessing import require_images
+from vit_tf.features.features import Features, ModelFacts, Runs, Taps
 from vit_tf.torch_models.execution import (
     EMBEDDING,
     LOCK,
@@ -34,8 +34,8 @@ MODEL_VALUES = (EMBEDDING, SCORES, OUTPUT)  # names that patterns do not fit by 
 CONTAINERS = ("ModuleList", "ModuleDict")  # which have no forward pass of their own
 
 
-class TorchFeatures:
-    """A function from images (example, height, width, channel) to `{layer: array or tensor}`.
+class TorchFeatures(Features):
+    """Layers of a PyTorch module, for images of shape (example, height, width, channel).
 
     Arrays give arrays. Tensors of TensorFlow give tensors, also inside a graph, with gradients by
     `torch.autograd`: each layer is differentiated with respect to the layers before it and the
@@ -46,40 +46,31 @@ class TorchFeatures:
         self,
         model: TorchModule,
         select: Callable[[Trace], dict[str, str]],
-        name: str | None = None,
-        preprocessing: Preprocessing | None = None,
-        token_grid: TokenGrid | None = None,
-        pooled_tokens: Sequence[int] | None = None,
-        class_names: Sequence[str] | None = None,
+        facts: ModelFacts,
     ):
         # `select` returns the names of the layers, and what they are called in a trace.
-        self.model, self._select = model, select
-        self.name = name or model.name
-        self.preprocessing, self.token_grid = preprocessing, token_grid
-        self.pooled_tokens, self.class_names = pooled_tokens, class_names
-        self.num_classes: int | None = None
-        self.scores: str | None = None  # the layer of the scores of classes, where it is one
-        # From several vectors that the module returns to their layers, as `Trace` has them.
-        self.vectors: dict[str, str] = {}
+        self.model, self._select, self._facts = model, select, facts
         self._graph: tuple[Array, dict, dict] | None = None
+
+    @cached_property
+    def facts(self) -> ModelFacts:
+        """What is known about the module; the layers are those for images of its own size."""
+        image_shape = self.model.image_shape()
+        layouts, layers = self.model.trace(image_shape).layouts, self.layers(image_shape)
+        shapes = {layer: layouts[name].shape for layer, name in layers.items()}
+        return replace(self._facts, layers=tuple(layers), shapes=shapes)
 
     @property
     def taps(self) -> tuple[str, ...]:
         """The names of the layers, for images of the size that the model is made for."""
-        return tuple(self.layers(self.model.image_shape()))
+        return self.facts.layers
 
-    @property
-    def input_shape(self) -> tuple[int | None, ...]:
-        """Shape of a batch of images, with None for sides that may vary."""
-        size = fixed_size(self.model.module)
-        return (None, *(size or (None, None)), num_image_channels(self.model.module))
+    def with_facts(self, **changes: Any) -> TorchFeatures:
+        return TorchFeatures(self.model, self._select, replace(self._facts, **changes))
 
-    def selected(self, *patterns: str) -> TorchFeatures:
-        """The layers that fit patterns."""
-        features = copy(self)
-        features._graph = None
-        features._select = partial(_selected_layers, self._select, patterns)
-        return features
+    def select(self, layers: Iterable[str]) -> TorchFeatures:
+        select = partial(_selected_layers, self._select, tuple(layers))
+        return TorchFeatures(self.model, select, self._facts)
 
     def digest(self) -> str:
         """SHA-256 of the module's structure and weights."""
@@ -94,30 +85,20 @@ class TorchFeatures:
         """The names of the layers for images of a shape, and what they are called in its trace."""
         return self._select(self.model.trace(image_shape))
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the layers without the axis of examples, for images of the model's size."""
-        image_shape = self.model.image_shape()
-        layouts = self.model.trace(image_shape).layouts
-        return {layer: layouts[name].shape for layer, name in self.layers(image_shape).items()}
-
-    @property
-    def output(self) -> dict[str, tf.TensorSpec]:
-        """What a batch of images of the model's size gives, as a submodel's `output` has it."""
-        import tensorflow as tf
-
-        return {
-            layer: tf.TensorSpec((None, *shape), tf.float32, name=layer.replace("/", "_"))
-            for layer, shape in self.shapes.items()
-        }
-
     def gradient(self, images: Array, target: str, source: str, upstream: Array) -> Array:
         """The product of `upstream` with the derivative of one layer by another one."""
         layers = self.layers(images.shape[1:])
         names = list(dict.fromkeys(layers.values()))
         return self._backward(images, layers[target], upstream, [layers[source]], names)[0]
 
-    def after(self, layer: str, values: tf.Tensor, result: str) -> tf.Tensor:
+    def split_at_last_layer(
+        self, images: tf.Tensor, scores: str
+    ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
+        taps = self(images)
+        last = [layer for layer in taps if layer != scores][-1]
+        return taps, lambda values: self._values_after(last, values, scores)
+
+    def _values_after(self, layer: str, values: tf.Tensor, result: str) -> tf.Tensor:
         """Computes the values of one layer from the values of an earlier layer.
 
         Raises a ValueError if the layer also depends on other values.
@@ -137,18 +118,14 @@ class TorchFeatures:
         return self._replaced(blank, {layer: values})[result]
 
     def run_interventions(
-        self, interventions: Sequence[Mapping] | Callable, tap: str, images: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """The taps without edits, and the values at `tap` of each run with some, in a new axis.
-
-        As `run_interventions` of `vit_tf.edits`; each run is one more forward pass, in which hooks
-        put the edited values in the place of those that are computed.
-        """
+        self, runs: Runs, layer: str, images: tf.Tensor, max_runs: int = 128
+    ) -> tuple[Taps, tf.Tensor]:
+        """Each run is one more forward pass, in which hooks replace computed values by edited."""
         import tensorflow as tf
 
         taps = self(images)
-        runs = interventions(taps) if callable(interventions) else interventions
-        values = [self.edited(images, edits, taps)[tap] for edits in runs]
+        edits_of_runs = runs(taps) if callable(runs) else runs
+        values = [self.edited(images, edits, taps)[layer] for edits in edits_of_runs]
         return taps, tf.stack(values)
 
     def edited(
@@ -185,13 +162,22 @@ class TorchFeatures:
         return dict(zip(layers, results, strict=True))
 
     def __call__(self, images: Array | tf.Tensor) -> dict:
+        """The layers of a batch: arrays for an array, tensors for a tensor."""
         if isinstance(images, np.ndarray):
             layers = self.layers(images.shape[1:])
             values = self.model.values(images, list(layers.values()))
             return {layer: values[name] for layer, name in layers.items()}
+        return super().__call__(images)
+
+    def compute(self, images: tf.Tensor) -> Taps:
         import tensorflow as tf
 
         return tf.autograph.experimental.do_not_convert(self._tensors)(images)
+
+    def require_shape(self, shape: Iterable[int | None]) -> None:
+        expected = self._facts.input_shape
+        if expected is not None:
+            require_images(shape, expected)
 
     def _tensors(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """The layers as tensors that TensorFlow can differentiate."""
@@ -332,6 +318,11 @@ class TorchFeatures:
             )
             arrays.append(as_array(moved))
         return arrays
+
+
+def input_shape_of(module: torch.nn.Module) -> tuple[int | None, ...]:
+    """Shape of a batch of images, with None for sides that may vary."""
+    return (None, *(fixed_size(module) or (None, None)), num_image_channels(module))
 
 
 def _numpy_function(

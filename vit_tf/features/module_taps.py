@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from vit_tf.common.names import is_part, match, unknown_name
-from vit_tf.features.module_features import TorchFeatures, select_layers
+from vit_tf.features.features import ClassScores, ModelFacts
+from vit_tf.features.module_features import TorchFeatures, input_shape_of, select_layers
 from vit_tf.features.structure import ModelGraph, spread
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import expectations
@@ -74,21 +75,30 @@ class ModuleTaps:
         self, names: Sequence[str], patterns: Sequence[str], grid: TokenGrid | None
     ) -> TorchFeatures:
         """Features of some taps, by name and by patterns."""
-        select = partial(_select, self.model, tuple(names), tuple(patterns))
-        module = self.model.module
-        features = TorchFeatures(
-            self.model,
-            select,
+        select = partial(select_taps, self.model, tuple(names), tuple(patterns))
+        return TorchFeatures(self.model, select, self.facts(grid))
+
+    def facts(self, grid: TokenGrid | None) -> ModelFacts:
+        """What is known about the module."""
+        module, scores = self.model.module, self.trace.layouts.get(SCORES)
+        return ModelFacts(
+            name=self.model.name,
+            layers=self.names,
+            shapes=self.shapes,
+            structure=self.graph,
+            grid=grid,
             preprocessing=expectations.find_preprocessing(module, self.image_shape),
-            token_grid=grid,
-            class_names=expectations.find_class_names(module),
+            input_shape=input_shape_of(module),
+            num_classes=scores.shape[0] if scores else None,
+            class_names=expectations.find_class_names(module) or (),
+            scores=ClassScores(SCORES) if scores else None,
         )
-        scores = self.trace.layouts.get(SCORES)
-        features.num_classes = scores.shape[0] if scores else None
-        features.scores = SCORES if SCORES in names else None
+
+    @property
+    def vectors(self) -> dict[str, str]:
+        """Several vectors that the module returns, and the taps that hold them, "" for none."""
         taps = {name: tap for tap, name in self.sources.items()}
-        features.vectors = {v: taps.get(name, "") for v, name in self.trace.vectors.items()}
-        return features
+        return {vector: taps.get(name, "") for vector, name in self.trace.vectors.items()}
 
 
 def describe_module(module: torch.nn.Module) -> ModuleTaps:
@@ -115,8 +125,9 @@ class IntervenedModule:
     ):
         self._features = module_features(module, [*edits, *patterns])
         layers = self._features.taps
-        self.name, self.preprocessing = self._features.name, self._features.preprocessing
-        self.token_grid, self.input_shape = None, self._features.input_shape
+        facts = self._features.facts
+        self.name, self.preprocessing = facts.name, facts.preprocessing
+        self.token_grid, self.input_shape = None, facts.input_shape
         self.taps = module_features(module, patterns).taps
         self._edits = {}
         for pattern, edit in edits.items():
@@ -255,7 +266,7 @@ def _graph(trace: Trace, sources: dict[str, str]) -> ModelGraph:
     return ModelGraph((*blocks, *norm), tuple(blocks), scores)
 
 
-def _select(
+def select_taps(
     model: TorchModule, names: tuple[str, ...], patterns: tuple[str, ...], trace: Trace
 ) -> dict[str, str]:
     """Taps by name and by patterns, in the order of computation, and their names in a trace."""
@@ -295,5 +306,5 @@ def pooled_tokens(taps: ModuleTaps, grid: TokenGrid | None) -> tuple[int, ...] |
     features = taps.features([last, SCORES], [], grid)
     images = np.random.default_rng(0).uniform(-1, 1, (1, *taps.image_shape)).astype(np.float32)
     # A gradient of a sum over classes may vanish; that of one class rarely does.
-    gradient = features.gradient(images, SCORES, last, np.eye(1, features.num_classes))
+    gradient = features.gradient(images, SCORES, last, np.eye(1, features.facts.num_classes))
     return tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist()) or None

@@ -25,7 +25,7 @@ from vit_tf.features.attention_weights import (
     computed_weights,
 )
 from vit_tf.features.input_range import find_preprocessing
-from vit_tf.features.scores import LOG_ODDS, LOGITS, find_scores
+from vit_tf.features.scores import LOG_ODDS, LOGITS, Scores, find_scores
 from vit_tf.features.structure import LayerEntry, ModelGraph, graph_of_entries
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
@@ -183,7 +183,7 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
         outputs = _tensors(model)
         taps = match(patterns, list(outputs))
         return _tap_model(model, model.inputs[0], {tap: outputs[tap] for tap in taps}, name)
-    if hasattr(model, "intermediates"):
+    if names_its_layers(model):
         taps = match(patterns, model.taps)
         images = keras.Input(model.image_shape, name="images")
         outputs = model.intermediates(images)
@@ -252,8 +252,8 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     return images, selected
 
 
-def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, str]:
-    """A submodel with class scores before their softmax or sigmoid, and the name of their tap.
+def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, Scores]:
+    """A submodel with class scores before their softmax or sigmoid, and where they are.
 
     It is the submodel itself where the tap holds no probabilities.
     """
@@ -261,14 +261,14 @@ def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, str]:
     tensor = _tensors(features)[tap]
     nodes = [n for n in recorder.graph_nodes(features) if any(x is tensor for x in n.outputs)]
     if not nodes or len(tensor.shape) != 2:
-        return features, tap
+        return features, Scores(tap, tap)
     layer = nodes[0].operation
     is_linear = getattr(layer, "activation", None) in (None, keras.activations.linear)
     if is_linear and getattr(layer, "weights", ()) and not _has_blocks(layer):
-        return features, tap
+        return features, Scores(tap, tap)
     scores = find_scores(features, tap)
     if not scores.activation:
-        return features, tap
+        return features, Scores(tap, tap)
     _warn_of_inverted(features, scores)
     others = {name: ("", 1, name) for name in features.taps if name != tap}
     if isinstance(scores.source, str):
@@ -279,7 +279,7 @@ def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, str]:
     source = outputs[scores.source if taps else scores.tap]
     outputs = {name: outputs[name] for name in others} | {scores.tap: scores.compute(source)}
     model = _tap_model(features, images, outputs, features.name)
-    return model, scores.tap
+    return model, scores
 
 
 def _warn_of_inverted(model: keras.Model, scores: Any) -> None:
@@ -318,6 +318,11 @@ def _tap_model(
     return TapModel(images, outputs, name=name, **facts)
 
 
+def names_its_layers(model: Any) -> bool:
+    """Whether a whole model computes its taps by itself, as models of this package do."""
+    return hasattr(model, "intermediates")
+
+
 @dataclass(frozen=True)
 class ModelTaps:
     """The taps of a model in depth order, and what its structure shows about them.
@@ -330,15 +335,16 @@ class ModelTaps:
     shapes: dict[str, tuple[int | None, ...]]
     graph: ModelGraph
     source: keras.Model
+    scores: Scores
 
 
 def describe_taps(model: keras.Model) -> ModelTaps:
     """The taps of a built Keras model, computed attention weights and residual terms included."""
-    if hasattr(model, "intermediates"):
+    if names_its_layers(model):
         source = submodel(model, "*")
         shapes = {tap: tuple(x.shape[1:]) for tap, x in source.output.items()}
         graph = replace(ModelGraph.of_names(source.taps), scores=source.taps[-1])
-        return ModelTaps(source.taps, shapes, graph, source)
+        return ModelTaps(source.taps, shapes, graph, source, find_scores(model))
     traced = recorder.trace_taps(model)
     traced_shapes = {tap: shape[1:] for tap, (_, _, shape) in traced.items()}
     computed = computed_weights(model, list(traced))
@@ -352,10 +358,9 @@ def describe_taps(model: keras.Model) -> ModelTaps:
             shapes[weights] = (traced_shapes[query][1], traced_shapes[query][0], shape[0])
     for term, source in residual_terms(model, traced).items():
         shapes[term] = shapes[source]
-    graph = replace(
-        graph_of_entries(_entries(model, traced)), scores=find_scores(model).tap or None
-    )
-    return ModelTaps(tuple(shapes), shapes, graph, model)
+    scores = find_scores(model)
+    graph = replace(graph_of_entries(_entries(model, traced)), scores=scores.tap or None)
+    return ModelTaps(tuple(shapes), shapes, graph, model, scores)
 
 
 def graph_of(model: keras.Model) -> ModelGraph:
@@ -367,7 +372,7 @@ def graph_of(model: keras.Model) -> ModelGraph:
     functional models, such as a sum, count as layers. Among these, `find_representations_among`
     finds the representations. Of more than 40, 40 are chosen, evenly spread.
     """
-    if hasattr(model, "intermediates"):
+    if names_its_layers(model):
         return ModelGraph.of_names(model.taps)
     return graph_of_entries(_entries(model, recorder.trace_taps(model)))
 

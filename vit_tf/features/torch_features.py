@@ -62,7 +62,13 @@ def torch_features(
         similarity = vit_tf.analysis.cka(features, images)
     """
     # PyTorch is imported only where there is a module of it.
-    from vit_tf.features.module_features import MODEL_VALUES, TorchFeatures, select_layers
+    from vit_tf.features.features import ModelFacts
+    from vit_tf.features.module_features import (
+        MODEL_VALUES,
+        TorchFeatures,
+        input_shape_of,
+        select_layers,
+    )
     from vit_tf.torch_models.traced import as_model
 
     patterns, model = as_patterns(patterns), as_model(module)
@@ -79,4 +85,10 @@ def torch_features(
     if of_submodules:
         match(of_submodules, [path for path, _ in model.module.named_modules() if path])
     select = partial(select_layers, model, patterns=patterns)
-    return TorchFeatures(model, select, name, preprocessing, token_grid)
+    facts = ModelFacts(
+        name=name or model.name,
+        grid=token_grid,
+        preprocessing=preprocessing,
+        input_shape=input_shape_of(model.module),
+    )
+    return TorchFeatures(model, select, facts)

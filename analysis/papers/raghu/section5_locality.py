@@ -263,7 +263,7 @@ def fields_of(model: StudyModel) -> Measurement:
     taps = dict.fromkeys([*model.layers("representations", "sums"), *branches(model)])
 
     def make(data: Data) -> xr.DataArray:
-        features = model.features(*taps)
+        features = model.select(*taps)
         return receptive_field(features, data.few, channels=CHANNELS, grid=model.grid)
 
     return task("receptive_fields", model, make, reads="few", inputs=(DATA,), saved=False)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.features.noise import gaussian_like
 from vit_tf.features.tokens import TokenGrid
 
 from ...engine.estimates import (
@@ -22,8 +23,6 @@ from ...engine.estimates import (
     minus,
     upper,
 )
-from ...engine.feature_taps import token_grid_of
-from ...engine.noise import gaussian_like
 from ...engine.pooling import Pooled, pooled_statistic
 from ...engine.results import KEPT, POOLED, Results, expect_variable, layer_names
 from ...engine.roles import Features
@@ -61,14 +60,14 @@ def pooled_of(model: StudyModel, tokens: str, reads: str = "test") -> SharedPass
     taps, is_noise = summarised(model, tokens), model.role == "noise"
 
     def vectors(noise: StudyModel, features: Features, data: Data) -> Features:
-        original = noise.original.features(*taps)
+        original = noise.original.select(*taps)
         return gaussian_like(original, seed=POOLED.index(tokens), vectors=True)
 
     return statistic(
         f"pooled_{tokens}_{reads}",
         model,
         taps,
-        lambda features: pooled_statistic("all" if is_noise else tokens, token_grid_of(features)),
+        lambda features: pooled_statistic("all" if is_noise else tokens, features.facts.grid),
         reads=reads,
         saved=False,
         labelled=True,

@@ -89,7 +89,7 @@ def retrieval_of(model: StudyModel) -> Measurement:
     tokens = summary(model)
 
     def make(data: Data) -> xr.Dataset:
-        features = model.features(*summarised(model, tokens))
+        features = model.select(*summarised(model, tokens))
         return retrieval(features, *data.read("landmarks"), tokens=tokens)
 
     return task("retrieval", model, make, reads="landmarks", inputs=(DATA,))
@@ -275,7 +275,7 @@ def _task_on_square_grid(
     model.require(grid.rows == grid.columns, "square grid")
 
     def make(data: Data) -> xr.Dataset:
-        return measure(model.features(*taps), data.read(reads), model.grid)
+        return measure(model.select(*taps), data.read(reads), model.grid)
 
     return task(analysis, model, make, reads=reads, inputs=(DATA,))
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine.noise import PRIME, content_key
+from vit_tf.features.noise import PRIME, content_key
 
 
 class Features:
@@ -42,7 +42,7 @@ def test_it_has_the_shapes_of_the_features_and_normal_values(images, noise):
         "tokens": [64, 5, 64],
         "map": [64, 8, 8, 21],
     }
-    assert noise.token_grid == Features.token_grid and noise.name == "model as noise"
+    assert noise.facts.grid == Features.token_grid and noise.name == "model as noise"
     values = taps["map"].numpy().ravel()  # 86,016 of them: a standard error of 0.0034
     assert abs(values.mean()) < 0.015 and abs(values.std() - 1) < 0.01
     assert abs((values**4).mean() - 3) < 0.15

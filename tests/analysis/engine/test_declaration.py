@@ -67,7 +67,7 @@ def test_arguments_are_prepared_by_their_types(vit):
     np.testing.assert_allclose(pictures, IMAGES, atol=0.005)
     np.testing.assert_allclose(fitted_on, IMAGES[:4], atol=0.005)
     np.testing.assert_array_equal(labels, LABELS[:4])
-    assert given["head"] in given["net"].taps and given["how_many"] == 3
+    assert given["head"] in given["net"].facts.layers and given["how_many"] == 3
     scores = np.asarray(given["net"](pictures)[given["head"]])
     assert set(given["names"]) == set(scores.argmax(axis=1))
     named = arguments(vit, pictures=pixels, fitted_on=(pixels, LABELS), names=2, how_many=5)
@@ -80,13 +80,14 @@ def test_arguments_are_prepared_by_their_types(vit):
 
 def test_every_model_reads_its_own_kind_and_block(vit):
     heads, sums = two_models(vit, IMAGES, vit)
-    assert [tap for tap in heads.taps if "heads" in tap] == ["block01/attention/heads"]
-    assert {tap.rpartition("/")[2] for tap in sums.taps} == {"skip", "branch"}
+    assert [tap for tap in heads.facts.layers if "heads" in tap] == ["block01/attention/heads"]
+    assert {tap.rpartition("/")[2] for tap in sums.facts.layers} == {"skip", "branch"}
     heads, _ = two_models(vit, IMAGES, where="block00")
-    assert [tap for tap in heads.taps if "heads" in tap] == ["block00/attention/heads"]
+    assert [tap for tap in heads.facts.layers if "heads" in tap] == ["block00/attention/heads"]
     named = of_each({"first": vit, "second": vit}, IMAGES)
     assert list(named) == ["first", "second"]
-    assert named["second"].taps == ("block00/attention/weights", "block01/attention/weights")
+    weights = tuple(f"block0{number}/attention/weights" for number in range(2))
+    assert named["second"].facts.layers == weights
 
 
 @pytest.mark.slow

@@ -161,9 +161,9 @@ def test_features_are_called_once_for_all_that_is_chosen_and_derived(images):
 def test_a_choice_stands_for_its_features(images):
     chosen = choose(Counted(), ["b", "a"])
     assert list(chosen(images)) == ["b", "a"]
-    assert chosen.name == "model" and chosen.token_grid == Counted.token_grid
-    assert choose(lambda images: {"a": images}, ["a"]).token_grid is None
-    with pytest.raises(ValueError, match=r"Expected a tap 'c'\. Received: map, a, b$"):
+    assert chosen.name == "model" and chosen.facts.grid == Counted.token_grid
+    assert choose(lambda images: {"a": images}, ["a"]).facts.grid is None
+    with pytest.raises(ValueError, match=r"Expected a layer 'c'\. Received: map, a, b$"):
         choose(Counted(), ["a", "c"])(images)
 
 

@@ -15,7 +15,8 @@ from tiny_models import tiny_vit
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.engine import features as engine_features, stream, traces
+from vit_tf.analysis.engine import stream, traces
+from vit_tf.features import keras_features
 from vit_tf.features.submodels import ModelTaps, describe_taps
 
 SLOW = pytest.mark.slow
@@ -277,13 +278,14 @@ def test_features_of_other_layers_are_made_of_one_trace_until_the_model_changes(
         described.append(model)
         return describe_taps(model)
 
-    monkeypatch.setattr(engine_features, "describe_taps", note)
-    for layers_read in ("conv", "last", "conv"):
-        assert analysis.features_of(model, layers=layers_read).taps == (layers_read,)
+    monkeypatch.setattr(keras_features, "describe_taps", note)
+    for layer in ("conv", "last", "conv"):
+        assert analysis.cka(model, IMAGES, layers=layer).layer_x.values == [layer]
     assert len(described) == 1
     change_setting(model)
-    taps = analysis.features_of(model, layers="last")(IMAGES)
-    assert len(described) == 2 and taps["last"].shape == (8, 10, 10, 4)
+    analysis.cka(model, IMAGES, layers="last")
+    assert len(described) == 2
+    assert analysis.features_of(model, layers="last")(IMAGES)["last"].shape == (8, 10, 10, 4)
 
 
 def test_what_is_kept_is_neither_saved_nor_copied(vit, tmp_path):

@@ -69,16 +69,16 @@ class TorchViT(nn.Module):
 
 @pytest.mark.parametrize("make", [keras_vit, TorchViT])
 def test_a_class_token_behind_the_patches_is_no_patch(make):
-    assert analysis.features_of(make(True), "attention").token_grid.prefix == 1
+    assert analysis.features_of(make(True), "attention").facts.grid.prefix == 1
     with pytest.warns(UserWarning, match="tokens 4 of 5"):
         features = analysis.features_of(make(False), "attention")
-    assert features.token_grid is None
+    assert features.facts.grid is None
     with pytest.warns(UserWarning, match="tokens 4"), pytest.raises(ValueError, match="grid"):
         analysis.attention_distance(make(False), IMAGES)
 
 
 def chosen_grid(model):
-    return analysis.features_of(model, layers="*/weights").token_grid
+    return analysis.features_of(model, layers="*/weights").facts.grid
 
 
 def grid_of_report(model):
@@ -97,7 +97,7 @@ def test_chosen_layers_and_reports_check_the_class_token(find_grid):
 def test_patches_that_do_not_depend_on_the_images_of_the_check_have_a_grid():
     """The images of the check exceed the range that the model clips to."""
     model = keras_vit(True, lambda x: ops.clip(x, -1e-3, 0))
-    grid = analysis.features_of(model, "attention").token_grid
+    grid = analysis.features_of(model, "attention").facts.grid
     assert (grid.rows, grid.columns, grid.prefix) == (2, 2, 1)
 
 
@@ -106,7 +106,7 @@ def test_layers_that_are_called_as_parts_of_others_lie_on_the_grid():
     x = layers.Reshape((16, 8))(layers.Conv2D(8, 8, 8)(images))
     x = layers.Dense(8, name="weights")(x)
     model = keras.Model(images, layers.Dense(3)(ops.mean(x, axis=1)))
-    assert analysis.features_of(model, layers="weights").token_grid.num_tokens == 16
+    assert analysis.features_of(model, layers="weights").facts.grid.num_tokens == 16
 
 
 def test_forms_of_pytorch_images_are_the_same_images():

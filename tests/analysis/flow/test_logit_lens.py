@@ -46,9 +46,9 @@ def test_units_of_the_last_stage_of_a_resnet(rng):
 
 def test_models_that_cannot_be_cut_are_told():
     vit, images = small_vit(), np.zeros((1, 8, 8, 3), "float32")
-    with pytest.raises(ValueError, match="'vit_taps', which cannot be cut there"):
+    with pytest.raises(ValueError, match="'vit', which cannot be cut there"):
         analysis.logit_lens(vit_tf.submodel(vit, "logits"), images)
-    with pytest.raises(ValueError, match="'features', which cannot be cut there"):
+    with pytest.raises(ValueError, match="'<lambda>', which cannot be cut there"):
         analysis.logit_lens(lambda images: {"logits": images[:, 0, 0]}, images)
     x = inputs = keras.Input((8, 8, 3))
     two = keras.layers.Conv2D(4, 3, padding="same", name="a")(x)

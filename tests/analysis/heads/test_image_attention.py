@@ -10,6 +10,7 @@ from tiny_models import tiny_vit
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine.pictures import as_pictures
+from vit_tf.features.conversion import as_features
 
 pytestmark = pytest.mark.usefixtures("without_graphs")
 
@@ -74,7 +75,7 @@ def test_pictures_undo_the_preprocessing(order):
     prepared = (prepared - preprocessing.mean) / preprocessing.std
     model = features_of({"x": np.zeros((2, 1))})
     model.preprocessing = preprocessing
-    np.testing.assert_array_equal(as_pictures(tf.constant(prepared), model), photos)
+    np.testing.assert_array_equal(as_pictures(tf.constant(prepared), as_features(model)), photos)
 
 
 def test_pictures_of_unknown_values_span_their_own_range_and_shrink_by_means():
@@ -83,8 +84,8 @@ def test_pictures_of_unknown_values_span_their_own_range_and_shrink_by_means():
     means = images.reshape(2, 4, 2, 2, 2).mean(axis=(2, 4))
     low, high = (f(means, axis=(1, 2), keepdims=True) for f in (np.min, np.max))
     expected = np.rint(255 * (means - low) / (high - low))
-    pictures = as_pictures(tf.constant(images), features, 4).numpy()
+    pictures = as_pictures(tf.constant(images), as_features(features), 4).numpy()
     assert pictures.shape == (2, 4, 2, 3) and np.ptp(pictures, axis=-1).max() == 0
     np.testing.assert_allclose(pictures[..., 0], expected, atol=1)
     usual = tf.constant([[[[-1.0, 0.0, 1.0]]]])
-    np.testing.assert_array_equal(as_pictures(usual, features)[0, 0, 0], [0, 128, 255])
+    np.testing.assert_array_equal(as_pictures(usual, as_features(features))[0, 0, 0], [0, 128, 255])

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import xarray as xr
+from study_models import study_model_of
 
 import vit_tf
 from vit_tf.analysis.engine.stream import as_dataset, evaluate
@@ -15,7 +16,6 @@ from vit_tf.analysis.study.claims import claim_outcome
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import Picture
 from vit_tf.analysis.study.measure import DATA, with_inputs
-from vit_tf.analysis.study.models import StudyModel
 
 EXPECTED = {1: "replicates", -1: "does not replicate", 0: "inconclusive"}
 
@@ -136,7 +136,7 @@ def models():
         for weight in model.trainable_weights:
             weight.assign(np.asarray(weight) + rng.normal(0, 0.3, weight.shape))
         features = partial(vit_tf.submodel, model)
-        return StudyModel(name, role, name, model.taps, model.token_grid, features, **facts)
+        return study_model_of(name, role, name, model.taps, model.token_grid, features, **facts)
 
     def tiny(**more):
         return vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3, **more)
@@ -166,7 +166,7 @@ def made(measurement, data, results):
         if name not in results:
             fed = [data if x is DATA else results[x.name] for x in item.inputs]
             if hasattr(item, "taps"):
-                features = item.models[0].features(*item.taps[0])
+                features = item.models[0].select(*item.taps[0])
                 results[name] = evaluate(item.make(features, *fed), data.test, features)
             else:
                 results[name] = item.make(*fed)
@@ -216,7 +216,7 @@ def test_a_quick_study_has_none_of_them(models):
 def user_models(models):
     """The ViT and the BiT as models of the user."""
     choice = [models[0], models[3]]
-    return [dataclasses.replace(m, role="model", shapes={}, accuracy=(0.5, 10)) for m in choice]
+    return [dataclasses.replace(m, role="model", accuracy=(0.5, 10)) for m in choice]
 
 
 def test_models_of_the_user_are_shown_those_they_have_the_parts_for(user_models):

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import xarray as xr
+from study_models import study_model_of
 
 import vit_tf
 from vit_tf.analysis.engine.stream import as_dataset
@@ -13,7 +14,6 @@ from vit_tf.analysis.papers import darcet
 from vit_tf.analysis.study.claims import claim_outcome
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.measure import measure_all
-from vit_tf.analysis.study.models import StudyModel
 
 DIMS = ("layer", "content")
 
@@ -61,7 +61,7 @@ def test_figures_are_measured_drawn_and_evaluated(tmp_path):
     keras.utils.set_random_seed(0)
     model = vit_tf.ViT((16, 16, 3), 4, 1, 2, 8, 16, 3)
     features = partial(vit_tf.submodel, model)
-    vit = StudyModel("ViT", "vit", "ViT", model.taps, model.token_grid, features)
+    vit = study_model_of("ViT", "vit", "ViT", model.taps, model.token_grid, features)
     measurements = darcet.outliers_of(vit), darcet.roles_of(vit)
     data = Data(as_dataset((images, labels)), None, num_classes=3)
     results, problems = measure_all(measurements, data, tmp_path)

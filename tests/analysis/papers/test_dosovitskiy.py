@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from study_models import study_model_of
 
 from vit_tf.analysis.flow.embeddings import position_similarity
 from vit_tf.analysis.papers.dosovitskiy import (
@@ -11,7 +12,6 @@ from vit_tf.analysis.papers.dosovitskiy import (
     positions_have_rows_and_columns,
 )
 from vit_tf.analysis.study.claims import evaluate, scorecard
-from vit_tf.analysis.study.models import StudyModel
 
 OTHERS = {"fraction": "vit-3", "resnet_fraction": "bit-3", "hybrid": "stem", "tuned": "tuned"}
 
@@ -50,13 +50,13 @@ def test_both_models_are_compared_on_the_same_fraction(of_vit, of_resnet, gap):
     }
     models = []
     for name, role, fractions in (("vit", "vit", of_vit), ("bit", "resnet", of_resnet)):
-        base = StudyModel(name, role, name, (), None, None, accuracy=(0.8, 2000))
+        base = study_model_of(name, role, name, (), None, None, accuracy=(0.8, 2000))
         models.append(base)
         for fraction in fractions:
             facts = {"detail": fraction, "base": base}
             facts["accuracy"] = (accuracies[name][fraction], 2000)
             own_name = f"{name} {fraction}"
-            models.append(StudyModel(own_name, "fraction", own_name, (), None, None, **facts))
+            models.append(study_model_of(own_name, "fraction", own_name, (), None, None, **facts))
     rows = {row.name: row for row in evaluate([FIGURE_3], models, {})}
     claim = rows["resnet-better-on-little-data"]
     if gap is None:

@@ -3,6 +3,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from study_models import study_model_of
 
 import vit_tf
 from vit_tf.analysis.engine.stream import evaluate
@@ -18,14 +19,14 @@ from vit_tf.analysis.papers.raghu.section7_tokens import (
     ridge_probe_of,
 )
 from vit_tf.analysis.papers.raghu.section8_scale import data_scale_of
-from vit_tf.analysis.study.models import StudyModel, slug
+from vit_tf.analysis.study.models import slug
 from vit_tf.features.layers import sublayers
 from vit_tf.features.structure import block_outputs
 
 
 def subject(name, role, model):
     features = partial(vit_tf.submodel, model)
-    return StudyModel(name, role, name, model.taps, model.token_grid, features)
+    return study_model_of(name, role, name, model.taps, model.token_grid, features)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_models_with_and_without_stages(vit, bit):
 
 def test_places_of_an_early_stage_lie_at_the_quarters_of_its_map(bit):
     early = localization_of_stages(bit)["stage1"]
-    features = bit.features(*early.taps[0])
+    features = bit.select(*early.taps[0])
     rng = np.random.default_rng(0)
     images = rng.normal(size=(8, 16, 16, 3)).astype("float32")
     totals = localization_of_stages(bit)["stage1"].make(features)

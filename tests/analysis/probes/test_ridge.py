@@ -14,6 +14,7 @@ from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import one_pass
 from vit_tf.analysis.engine.results import PROBED, unpack_correct
 from vit_tf.analysis.probes import ridge
+from vit_tf.features.conversion import as_features
 
 pytestmark = pytest.mark.usefixtures("without_graphs")
 
@@ -121,10 +122,11 @@ def test_all_tokens_in_one_pass_equal_their_own(rng, count):
 def test_probes_of_each_token_are_fitted_in_passes_of_bounded_sums(rng, count, monkeypatch):
     train, test = make(rng, count), make(rng, 20)
 
-    def features(images):
+    def powers(images):
         return {f"layer {power}": images[..., 0] ** power for power in (1, 2, 3, 4)}
 
-    features.output = features(train[0])
+    shapes = {layer: x.shape[1:] for layer, x in powers(train[0]).items()}
+    features = as_features(powers).with_facts(layers=tuple(shapes), shapes=shapes)
     at_once = analysis.ridge_probe(features, train, test, 4, l2=L2, tokens="each")
     sums, evaluate = [], ridge.evaluate
 

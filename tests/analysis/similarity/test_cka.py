@@ -225,7 +225,7 @@ def test_taps_without_an_example_axis_are_left_out_and_named(rng):
         with pytest.warns(UserWarning, match=r"example axis are left out: position, table, scale$"):
             xr.testing.assert_allclose(analysis.cka(features, data), expected, atol=1e-6)
     with (
-        pytest.raises(ValueError, match=r"taps with an example axis\. Received: table$"),
+        pytest.raises(ValueError, match=r"layers with an example axis\. Received: table$"),
         pytest.warns(UserWarning, match="left out: table$"),
     ):
         analysis.cka(lambda images: {"table": tf.ones((7, 3))}, numbers(32, 16))

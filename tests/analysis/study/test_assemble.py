@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from module_files import forget, replace_modules
+from study_models import study_model_of
 from study_parts import EVERYTHING, model_like
 
 from vit_tf import TokenGrid
@@ -17,7 +18,6 @@ from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_18
 from vit_tf.analysis.plots.attention_plots import KIND_COLOURS, KINDS, one_kind
 from vit_tf.analysis.report import drawing
 from vit_tf.analysis.study.figure import Figure, Picture, Selection, each, lookup_figures, plan
-from vit_tf.analysis.study.models import StudyModel
 
 DRAWN = []  # no part of a function, with whose values pictures are keyed
 MODULE = "vit_tf.analysis.plots.made_up"
@@ -122,7 +122,7 @@ def test_captions_speak_of_cls_only_where_a_model_has_it():
     def model(name, prefix):
         taps = ("embedding", "block00/attention/weights", "block00/mlp/sum", "norm")
         role = "vit" if prefix else "gap"
-        return StudyModel(name, role, name, taps, TokenGrid(4, 4, prefix, 8), None)
+        return study_model_of(name, role, name, taps, TokenGrid(4, 4, prefix, 8), None)
 
     with_cls, without = model("CLS", 1), model("GAP", 0)
     names = {"ridge-probe-tokens", "ridge-probe-variants", "knn-top-1", "saliency", "retrieval"}

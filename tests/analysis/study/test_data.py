@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_folders import write
+from study_models import study_model_of
 from study_parts import EVERYTHING
 
 import vit_tf
@@ -20,7 +21,7 @@ from vit_tf.analysis.study.data import (
 )
 from vit_tf.analysis.study.figure import all_figures, plan
 from vit_tf.analysis.study.measure import with_inputs
-from vit_tf.analysis.study.models import StudyModel, baselines_of
+from vit_tf.analysis.study.models import baselines_of
 from vit_tf.data.any_images import as_images
 from vit_tf.features.submodels import describe_taps
 
@@ -96,7 +97,7 @@ def test_nothing_that_needs_labels_is_planned_without_them():
             }
     taps |= {"norm": (17, 4), "pooled": (4,), "logits": (10,)}
     grid = TokenGrid(4, 4, 1, 2)
-    vit = StudyModel(
+    vit = study_model_of(
         "ViT", "model", "ViT", tuple(taps), grid, None, None, None, (0.5, 8), shapes=taps
     )
     labelled, _ = plan(all_figures(), [vit], EVERYTHING)
@@ -116,7 +117,7 @@ def test_a_result_of_an_untrained_copy_has_one_definition():
     """Figures select copies as baselines, and claims in the role of the trained model."""
     model = vit_tf.ViT((8, 8, 3), 2, 2, 2, 8, 8, 10)
     taps = describe_taps(model).shapes
-    vit = StudyModel(
+    vit = study_model_of(
         "ViT", "vit", "ViT", tuple(taps), model.token_grid, None, None, None, (0.5, 8), shapes=taps
     )
     models = [vit, *baselines_of(vit, fresh=lambda: None, again=lambda: None)]

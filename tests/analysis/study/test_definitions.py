@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from placeholder_models import study_models, user_models
+from study_models import study_model_of
 
 from vit_tf.analysis.engine.estimates import student
 from vit_tf.analysis.papers.raghu import RAGHU
@@ -13,7 +14,6 @@ from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, cka_of, ha
 from vit_tf.analysis.study.claims import claim, evaluate
 from vit_tf.analysis.study.figure import all_figures, check_figures, each, lookup_figures, together
 from vit_tf.analysis.study.measure import statistic, with_inputs
-from vit_tf.analysis.study.models import StudyModel
 
 PLAIN = replace(FIGURE_1, claims=(), quantities=())
 
@@ -141,7 +141,7 @@ def test_a_claim_without_a_threshold_is_an_error_that_names_it():
 @pytest.mark.parametrize("returned", [0.5, np.float64(1), (1, 2), "above"])
 def test_a_claim_that_returns_no_estimate_is_not_tested_and_named(returned):
     figure = replace(PLAIN, claims=[made(returned=returned)])
-    model = StudyModel("ViT", "vit", "key", ("embedding", "block00/mlp/sum"), None, None)
+    model = study_model_of("ViT", "vit", "key", ("embedding", "block00/mlp/sum"), None, None)
     (row,) = evaluate([figure], [model], {"cka.vit": 1})
     assert row.outcome == "not tested" and repr(returned) in row.explanation
     assert re.search("own-claim.* to return an Estimate", row.explanation)

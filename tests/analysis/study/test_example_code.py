@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from placeholder_models import study_models, user_models
+from study_models import study_model_of
 from study_parts import EVERYTHING
 
 import vit_tf
@@ -17,7 +18,6 @@ from vit_tf.analysis.study.figure import (
     lookup_figures,
     plan,
 )
-from vit_tf.analysis.study.models import StudyModel
 
 
 def groups_of(models, numbers=()):
@@ -62,7 +62,7 @@ def test_the_code_runs_and_draws(number):
     images = np.random.default_rng(0).uniform(-1, 1, (16, 16, 16, 3)).astype("float32")
     taps = tuple(models["one"].taps)
     studied = [
-        StudyModel(name, "vit", name, taps, model.token_grid, None)
+        study_model_of(name, "vit", name, taps, model.token_grid, None)
         for name, model in models.items()
     ]
     pictures = groups_of(studied, [number])[0]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from study_models import study_model_of
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine.estimates import Estimate
@@ -24,10 +25,9 @@ from vit_tf.analysis.study.claims import claim
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import Figure, Overview, Picture, Selection, each
 from vit_tf.analysis.study.measure import quantity, task
-from vit_tf.analysis.study.models import StudyModel
 
 TAPS = ("embedding", "block00/attention/weights", "block00/mlp/sum", "logits")
-MODEL = StudyModel("ViT", "vit", "key", TAPS, TokenGrid(2, 2, 1, 4), None)
+MODEL = study_model_of("ViT", "vit", "key", TAPS, TokenGrid(2, 2, 1, 4), None)
 IMAGES = tf.data.Dataset.from_tensor_slices(np.zeros((4, 8, 8, 3), np.float32)).batch(4)
 DATA = Data(IMAGES, IMAGES)
 NO_GRADIENT = LookupError("No gradient defined for operation 'a/b' (op type: Bincount)")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from study_models import study_model_of
 
 import vit_tf
 from vit_tf import TokenGrid
@@ -17,7 +18,7 @@ from vit_tf.analysis import branch_norms, make_report
 from vit_tf.analysis.study import assemble
 from vit_tf.analysis.study.claims import evaluate
 from vit_tf.analysis.study.figure import all_figures, lookup_figures
-from vit_tf.analysis.study.models import StudyModel, slug
+from vit_tf.analysis.study.models import slug
 
 SHAPE = (16, 16, 3)
 SLOW = pytest.mark.slow
@@ -100,7 +101,9 @@ def as_study_model(name):
     }[kind]
     shapes = {"conv": (2, 2, 4), "pool": (4,)} if kind == "CNN" else {}
     size = (16, 16) if shapes else None
-    return StudyModel(name, "model", name, tuple(taps), grid, None, shapes=shapes, image_size=size)
+    return study_model_of(
+        name, "model", name, tuple(taps), grid, None, shapes=shapes, image_size=size
+    )
 
 
 @pytest.mark.parametrize("mix", MIXES, ids="-".join)
@@ -245,7 +248,7 @@ def test_a_report_and_a_call_take_images_by_one_rule(low, high, form, monkeypatc
     make_report(model, images, folder=tmp_path, untrained=0)
     (study, *_), data = made
     expected = branch_norms(model, images)
-    found = branch_norms(study.features(*study.layers("skips")), data.test)
+    found = branch_norms(study.select(*study.layers("skips")), data.test)
     xr.testing.assert_allclose(found, expected, rtol=1e-5)
     shown = np.concatenate(list(data.test.as_numpy_iterator()))
     np.testing.assert_allclose(shown, levels / 127.5 - 1, atol=1e-6)
@@ -267,10 +270,10 @@ def test_the_first_images_are_shown_with_what_each_model_predicts():
     labels, scores = rng.integers(3, size=20), rng.normal(size=(20, 3))
 
     def model(name, columns, **changes):
-        def features(tap):
+        def select(tap):
             return lambda batch: {tap: scores[: len(batch)][:, columns]}
 
-        fields = {"features": features, "scores_tap": "logits", "has_sigmoids": False}
+        fields = {"select": select, "scores_tap": "logits", "has_sigmoids": False}
         fields |= {"class_names": ("a", "b", "c"), "accuracy": (0.5, 6), "role": "model"}
         return SimpleNamespace(name=name, base=None, **fields | changes)
 
@@ -278,7 +281,7 @@ def test_the_first_images_are_shown_with_what_each_model_predicts():
         model("first", [0, 1, 2]),
         model("turned", [2, 1, 0], accuracy=None),  # of whose classes no label is known
         model("nameless", [0, 1, 2], class_names=()),
-        model("broken", [0, 1, 2], features=lambda tap: lambda batch: {}[tap]),
+        model("broken", [0, 1, 2], select=lambda tap: lambda batch: {}[tap]),
     ]
     few = tf.data.Dataset.from_tensor_slices((images, labels)).batch(20)
     shown, failed = assemble._shown_images(models, SimpleNamespace(few=few, labelled=True))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from study_models import study_model_of
 
 import vit_tf
 from vit_tf import analysis
@@ -28,7 +29,7 @@ from vit_tf.analysis.study.measure import (
     name_of,
     with_inputs,
 )
-from vit_tf.analysis.study.models import StudyModel, UntrainedCopy, baselines_of
+from vit_tf.analysis.study.models import baselines_of
 from vit_tf.features.structure import block_outputs
 
 
@@ -114,7 +115,7 @@ def subjects():
         origin = next((m for m in actual if m.name == base_name), None)
         facts = (detail, origin, (0.9, 48))
         actual.append(
-            StudyModel(name, role, name, taps, grid, features, *facts, **first_layer(model))
+            study_model_of(name, role, name, taps, grid, features, *facts, **first_layer(model))
         )
     return actual
 
@@ -200,7 +201,7 @@ def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
 ):
     results, vit = measured[2], named(subjects, "ViT-CLS")
     blocks = [tap for tap in block_outputs(vit.taps) if "/" in tap]
-    features = vit.features(*blocks)
+    features = vit.select(*blocks)
     direct = analysis.knn_accuracy(features, data.read("gallery"), data.test, 3)
     xr.testing.assert_equal(results["knn_accuracy.vit-cls"], direct)
     spatial = analysis.clustering(features, data.test, 3, tokens="spatial")
@@ -208,15 +209,15 @@ def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
         results["clustering_rest.vit-cls"].sel(layer=blocks).purity, spatial.purity
     )
 
-    features = vit.features("embedding", *blocks)
+    features = vit.select("embedding", *blocks)
     purity = analysis.object_clustering(features, data.read("parts"), 6)
     xr.testing.assert_allclose(results["parts.vit-cls"], purity)
     masks = data.read("objects").map(lambda images, masks, _: (images, masks[:, 0]))
-    iou = analysis.attention_saliency(vit.features("*/weights"), masks)
+    iou = analysis.attention_saliency(vit.select("*/weights"), masks)
     xr.testing.assert_allclose(results["saliency.vit-cls"], iou)
     followed = analysis.label_propagation(features, data.read("videos"))
     xr.testing.assert_allclose(results["propagation.vit-cls"], followed)
-    retrieved = analysis.retrieval(vit.features(*blocks), *data.read("landmarks"))
+    retrieved = analysis.retrieval(vit.select(*blocks), *data.read("landmarks"))
     xr.testing.assert_allclose(results["retrieval.vit-cls"], retrieved)
     assert list(results["linear_probe.vit-gap"].tokens.values) == ["all"]
     actual = analysis.keypoint_correspondence(features, data.read("pairs"))
@@ -227,15 +228,15 @@ def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
 def test_measurements_are_those_of_the_analyses(measured, subjects, data):
     results = measured[2]
     vit, bit = named(subjects, "ViT-CLS"), named(subjects, "BiT")
-    direct = analysis.skip_ratio(vit.features("*/skip", "*/branch"), data.test)
+    direct = analysis.skip_ratio(vit.select("*/skip", "*/branch"), data.test)
     actual = results["skip_ratio.vit-cls"]
     np.testing.assert_allclose(actual.norm_ratio, direct.norm_ratio, rtol=1e-5)
     assert actual.attrs["prefix"] == 1
 
     cross = analysis.cka(
-        vit.features(*block_outputs(vit.taps)),
+        vit.select(*block_outputs(vit.taps)),
         data.test,
-        named(subjects, "Few").features(*block_outputs(vit.taps)),
+        named(subjects, "Few").select(*block_outputs(vit.taps)),
     )
     scale = results["data_scale.vit-cls"]
     assert list(scale.fraction.values) == [0.1, 0.3, 1.0]
@@ -245,7 +246,7 @@ def test_measurements_are_those_of_the_analyses(measured, subjects, data):
     xr.testing.assert_allclose(results["fine_tuning.before.after"].cka, tuned.cka)
 
     branch = analysis.receptive_field(
-        vit.features("*/branch"),
+        vit.select("*/branch"),
         data.few,
         channels=section5_locality.CHANNELS,
         grid=vit.grid,
@@ -261,7 +262,7 @@ def test_measurements_are_those_of_the_analyses(measured, subjects, data):
 @pytest.mark.parametrize("name", ["ViT-CLS", "BiT"])
 def test_probes_choose_their_penalty_on_held_out_images(measured, subjects, data, name):
     results, subject = measured[2], named(subjects, name)
-    features = subject.features(*block_outputs(subject.taps))
+    features = subject.select(*block_outputs(subject.taps))
     if subject.stages:
         last = features(tf.zeros((1, 16, 16, 3)))[block_outputs(subject.taps)[-1]]
         features = analysis.engine.match_maps(features, last.shape[-1], subject.grid)
@@ -290,11 +291,10 @@ def test_nothing_is_measured_twice(measured, data, monkeypatch):
 
 def copies_of(subject):
     """A model with its two untrained copies, of which all graphs are those of the model."""
-    model = subject.features.args[0]
+    model = subject.features.inner.source
 
     def copy(seed):
-        untrained = vit_tf.reinitialize(model, seed)
-        return UntrainedCopy(partial(vit_tf.submodel, untrained), untrained)
+        return vit_tf.reinitialize(model, seed)
 
     original = dataclasses.replace(subject, keras_model=lambda: model)
     _, first, second = sorted(
@@ -335,25 +335,25 @@ def test_untrained_copies_are_measured_with_the_graphs_of_their_model(
     vit, bit = vits[2], bits[2]
     actual = results[name_of("cka", vit, bit)]
     taps = actual.layer_x.values, actual.layer_y.values
-    features = vit.features(*taps[0]), bit.features(*taps[1])
+    features = vit.select(*taps[0]), bit.select(*taps[1])
     direct = analysis.cka(features[0], data.test, features[1])
     np.testing.assert_allclose(actual.cka, direct.cka, atol=1e-6)
     assert (actual.attrs["model_x"], actual.attrs["model_y"]) == (vit.name, bit.name)
-    skips = analysis.skip_ratio(vit.features("*/skip", "*/branch"), data.test)
+    skips = analysis.skip_ratio(vit.select("*/skip", "*/branch"), data.test)
     np.testing.assert_allclose(results[name_of("skip_ratio", vit)].cosine, skips.cosine, 1e-5)
     knn = results[name_of("knn_accuracy", vit)]
-    features = vit.features(*knn.layer.values)
+    features = vit.select(*knn.layer.values)
     direct = analysis.knn_accuracy(features, data.read("gallery"), data.test, 3)
     np.testing.assert_array_equal(knn, direct)
     probe = results[name_of("ridge_probe", vit)]
-    features = vit.features(*probe.layer.values)
+    features = vit.select(*probe.layer.values)
     held_out, tested = (
         analysis.ridge_probe(features, data.train, each, 3) for each in (data.validation, data.test)
     )
     np.testing.assert_allclose(probe, analysis.select_l2(held_out, tested), atol=1e-6)
     field = results[name_of("receptive_field", vit)]
     direct = analysis.receptive_field(
-        vit.features(*field.layer.values),
+        vit.select(*field.layer.values),
         data.few,
         channels=section5_locality.CHANNELS,
         grid=vit.grid,
@@ -383,7 +383,7 @@ def vit():
     """The first of the subjects, for what needs no other."""
     model = vit_tf.ViT(**VIT)
     features = partial(vit_tf.submodel, model)
-    return StudyModel("ViT-CLS", "vit", "ViT-CLS", model.taps, model.token_grid, features)
+    return study_model_of("ViT-CLS", "vit", "ViT-CLS", model.taps, model.token_grid, features)
 
 
 def test_one_failure_does_not_lose_the_others(vit, data, tmp_path):

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from study_models import study_model_of
 
 import vit_tf
 from vit_tf import Preprocessing, analysis
@@ -12,7 +13,6 @@ from vit_tf.analysis.study import models as study_models
 from vit_tf.analysis.study.data import make_data
 from vit_tf.analysis.study.models import (
     LoadedModel,
-    StudyModel,
     expected,
     prepare_models,
     shared_framing,
@@ -150,7 +150,7 @@ def layers_of_vit(width, prefix=1):
 def given(name, role=None, width=8, prefix=1):
     shapes = layers_of_vit(width, prefix)
     grid = vit_tf.TokenGrid(2, 2, prefix, 8)
-    return StudyModel(
+    return study_model_of(
         name, "model", name, tuple(shapes), grid, None, shapes=shapes, given_role=role
     )
 

@@ -4,13 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from study_models import study_model_of
 from study_parts import EVERYTHING
 
 from vit_tf import TokenGrid
 from vit_tf.analysis.papers.raghu.section7_tokens import localization_of, ridge_probe_of
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, lookup_figures, plan, without_failures
-from vit_tf.analysis.study.models import NotApplicable, StudyModel
+from vit_tf.analysis.study.models import NotApplicable
 from vit_tf.features.structure import spread
 
 IMAGES_ONLY = Data(*["there"] * 4, 10)
@@ -18,7 +19,7 @@ IMAGES_ONLY = Data(*["there"] * 4, 10)
 
 def model(name, shapes, grid=None, size=(32, 32)):
     """A model of the user; nothing is measured on it."""
-    return StudyModel(
+    return study_model_of(
         name, "model", name, tuple(shapes), grid, None, shapes=shapes, image_size=size
     )
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xarray as xr
+from study_models import study_model_of
 
 from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_4
 from vit_tf.analysis.papers.walmer.section5_clusters import supervised_most_semantic
 from vit_tf.analysis.study.claims import evaluate
-from vit_tf.analysis.study.models import StudyModel
 from vit_tf.analysis.study.supervision import SUPERVISIONS, require_supervisions, supervision_of
 from vit_tf.checkpoints import released
 
@@ -75,7 +75,7 @@ DISTANCE = xr.DataArray(np.repeat([[0.2], [0.1], [0.4], [0.5]], 2, axis=1), dims
     "kind", ["labels", "image-text", "reconstruction", "self-distillation", ""]
 )
 def test_claims_about_supervised_vits_are_tested_on_those_only(kind):
-    model = StudyModel("ViT", "vit", "key", (), None, None)
+    model = study_model_of("ViT", "vit", "key", (), None, None)
     model = replace(model, supervision=kind)
     claims = evaluate([FIGURE_4], [model], {"unit_distance.vit": DISTANCE})
     dips, rises = (
@@ -107,7 +107,7 @@ OF_SUPERVISED = ("supervision-orders-attention", "supervision-orders-more-than-s
     ],
 )
 def test_both_sides_of_a_comparison_have_the_supervision_that_it_is_about(vit, masked, reason):
-    model = replace(StudyModel("vit", "vit", "key", (), None, None), supervision=vit)
+    model = replace(study_model_of("vit", "vit", "key", (), None, None), supervision=vit)
     other = replace(model, name="masked", role="masked", base=model, supervision=masked)
     variants = [
         replace(model, name=name, role=name, detail=1, base=model) for name in ("seed", "larger")

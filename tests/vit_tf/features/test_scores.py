@@ -185,7 +185,8 @@ def test_scores_of_a_submodel(name):
     right = vit_tf.submodel(model, right)(IMAGES)[right]
     path = {"activation": "activation", "nested": "inside/head"}.get(name, "head")
     features = vit_tf.submodel(model, "*conv", path)
-    features, tap = with_class_scores(features, path)
+    features, scores = with_class_scores(features, path)
+    tap = scores.tap
     if name != "subclassed":  # whose head is the scores
         assert tap != path
     np.testing.assert_allclose(features(IMAGES)[tap], right, rtol=1e-5)

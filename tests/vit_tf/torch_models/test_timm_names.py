@@ -22,8 +22,8 @@ def test_a_name_of_timm_opens_a_module(monkeypatch):
         module = vit_tf.load("timm:vit_tiny_patch16_224")
     features = analysis.features_of(module, "attention")
     assert features.taps == ("block00/attention/weights", "block01/attention/weights")
-    assert features.token_grid == vit_tf.TokenGrid(4, 4, 1, 8)
-    assert features.preprocessing.mean == (0.5, 0.5, 0.5)
-    assert features.preprocessing.size == (32, 32)
+    assert features.facts.grid == vit_tf.TokenGrid(4, 4, 1, 8)
+    assert features.facts.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert features.facts.preprocessing.size == (32, 32)
     with pytest.raises(ValueError, match="vit_tiny_patch16_224"):
         vit_tf.load("timm:vit_tiny_patch16_225")

@@ -1,22 +1,20 @@
 """Gaussian noise with the shapes of features, a baseline of measurements."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import format_list
-from vit_tf.data.preprocessing import require_images_of
-
-from .feature_taps import taps_of, token_grid_of
-from .results import model_name
-from .roles import Features, Taps
+from vit_tf.features.conversion import ModelLike, as_features
+from vit_tf.features.features import Features, Taps
 
 PRIME = 2**31 - 1
 
 
-def gaussian_like(features: Features, seed: int = 0, vectors: bool = False) -> Features:
+def gaussian_like(features: ModelLike, seed: int = 0, vectors: bool = False) -> Features:
     """Returns features of Gaussian noise with the shapes of the given features.
 
     Every value is drawn from a normal distribution with mean 0 and variance 1, independently across
@@ -26,32 +24,35 @@ def gaussian_like(features: Features, seed: int = 0, vectors: bool = False) -> F
     a randomly initialized model instead.
 
     Args:
-        features: callable from images to `{tap: tensor}`. It is traced for the shapes, but not run.
+        features: features of a model, a submodel or a function. They are traced for the shapes,
+            but not run.
         seed: seed of the noise.
         vectors: whether the noise of each tap is a single vector, of shape (example, channel). The
             mean over tokens of noise has the same distribution except for its scale, and a single
             vector takes much less time.
 
     Returns:
-        Callable from images to a dict from tap to float32 tensor, with the `token_grid` of the
-        features.
+        Features of float32 tensors, with the facts of the given features.
 
     Raises:
         ValueError: when the callable is called, if the shape of a tap is not static (apart from the
             example axis).
     """
-    return _Noise(features, seed, vectors)
+    return NoiseFeatures(as_features(features), seed, vectors)
 
 
-class _Noise:
-    """The callable of `gaussian_like`."""
+class NoiseFeatures(Features):
+    """The features of `gaussian_like`."""
 
-    def __init__(self, features: Features, seed: int, vectors: bool) -> None:
-        self.name = f"{model_name(features)} as noise"
-        self.token_grid = token_grid_of(features)
+    def __init__(self, features: Features, seed: int = 0, vectors: bool = False) -> None:
+        facts = features.facts
+        super().__init__(replace(facts, name=f"{facts.name} as noise"))
         self.features, self._seed, self._vectors = features, seed, vectors
 
-    def __call__(self, images: tf.Tensor) -> Taps:
+    def select(self, layers: Iterable[str]) -> Features:
+        return NoiseFeatures(self.features.select(layers), self._seed, self._vectors)
+
+    def compute(self, images: tf.Tensor) -> Taps:
         images = tf.convert_to_tensor(images)
         shapes = _shapes(self.features, images)
         if self._vectors:
@@ -93,16 +94,12 @@ def content_key(image: tf.Tensor, factors: np.ndarray) -> tf.Tensor:
 
 def _shapes(features: Features, images: tf.Tensor) -> dict[str, tuple[int, ...]]:
     """Shapes of the taps without their example axis: dict from tap to tuple."""
-    symbolic = getattr(features, "output", None)
-    if isinstance(symbolic, Mapping) and all(len(x.shape) > 1 for x in symbolic.values()):
-        shapes = {tap: tuple(x.shape) for tap, x in symbolic.items()}
-        if all(shape[0] is None and None not in shape[1:] for shape in shapes.values()):
-            require_images_of(features, images)
-            return {tap: shape[1:] for tap, shape in shapes.items()}  # without tracing anything
+    layers, known = features.facts.layers, features.facts.shapes
+    if layers and all(layer in known and None not in known[layer] for layer in layers):
+        features.require_shape(images.shape)
+        return {layer: known[layer] for layer in layers}  # without tracing anything
     spec = tf.TensorSpec([None, *images.shape[1:]], images.dtype)
-    traced = tf.function(
-        lambda images: taps_of(features, images), input_signature=[spec], autograph=False
-    )
+    traced = tf.function(features, input_signature=[spec], autograph=False)
     taps = traced.get_concrete_function().structured_outputs
     shapes = {tap: tuple(x.shape[1:]) for tap, x in taps.items()}
     unknown = [tap for tap, shape in shapes.items() if None in shape]

@@ -1,0 +1,190 @@
+"""The border: any model becomes `Features`, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import keras
+
+from vit_tf.common.names import as_patterns
+from vit_tf.features.features import DerivedFeatures, Features, pick_taps
+from vit_tf.features.function_features import FunctionFeatures
+from vit_tf.features.keras_features import keras_features
+from vit_tf.features.layers import KINDS, Detail
+from vit_tf.torch_models import is_torch_module
+
+# A model, its path or name, a PyTorch module, a function from images to layers, or activations.
+ModelLike: TypeAlias = Any
+LayerSelection: TypeAlias = str | Sequence[str] | None
+
+
+def as_features(
+    model: ModelLike,
+    size: tuple[int, int] | None = None,
+    patch_size: int | None = None,
+    prefix: int | None = None,
+) -> Features:
+    """All layers of a model as `Features`; features as they are.
+
+    Args:
+        model: a built Keras model with one input; a submodel or a SavedModel; a PyTorch module; a
+            path or the name of a pretrained model; or a function from images to a dict from layer
+            to tensor or array.
+        size: (height, width) of the images, for a model that takes images of any size.
+        patch_size, prefix: pixels of a patch and number of prefix tokens, for a model that does not
+            declare its grid.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if isinstance(model, Features):
+        return model
+    if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
+        import vit_tf
+
+        model = vit_tf.load(model)
+    if is_torch_module(model):
+        from vit_tf.features.torch_modules import module_features_of  # which imports PyTorch
+
+        return module_features_of(model, patch_size, prefix)
+    if isinstance(model, keras.Model):
+        return keras_features(model, size, patch_size, prefix)
+    require_model(model)
+    return FunctionFeatures(model)
+
+
+def select_features(
+    features: Features, kind: str, layers: LayerSelection, block: str, detail: Detail
+) -> Features:
+    """Features of the layers that a measurement reads: those that its user chose, or of a kind.
+
+    Raises:
+        ValueError: for `layers` together with `detail`, for a pattern that matches no layer, and
+            for a model without layers of the kind.
+    """
+    if layers is None:
+        return features.select_kind(kind, block, detail)
+    if detail is not None:
+        raise ValueError(
+            "Expected layers, which selects them by name, or detail, which selects a subset. "
+            f"Received: layers={layers!r} and detail={detail!r}"
+        )
+    return features.select(as_patterns([layers])).with_grid_of_layers()
+
+
+def features_of(
+    model: ModelLike,
+    kind: str = "representations",
+    layers: LayerSelection = None,
+    block: str = "block00",
+    detail: Detail = None,
+) -> Features:
+    """Returns the features of a model for a measurement.
+
+    Features are a callable from images to `{layer: tensor}`. The features of a whole model are the
+    layers of the given `kind`. The features of a submodel, a SavedModel or a function are all of
+    its outputs, unless `layers` selects some of them.
+
+    Args:
+        model: a built Keras model with one input; a submodel or a SavedModel; a PyTorch module; a
+            path or the name of a pretrained model, which `vit_tf.load` opens; or a function from
+            images to a dict from layer to tensor. A function that returns NumPy arrays is run
+            eagerly.
+        kind: the layers of a whole model that are returned, as a key of
+            `vit_tf.features.layers.KINDS` such as `"attention"`, `"skips"` or `"scores"`. The kind
+            `"representations"` selects the layers of `vit_tf.submodel(model)`.
+        layers: a name or shell pattern of layers, or a list of names and patterns. It is used
+            instead of `kind`.
+        block: name of the block, for the kind `"block_heads"` only.
+        detail: selects some of the layers of a whole model. A string is a key of
+            `vit_tf.features.layers.DETAILS`, such as `"blocks"` or `"sublayers"`. A number n
+            selects n evenly spaced layers.
+
+    Returns:
+        `Features`: `features(images)` returns the layers, and `features.facts` says what is known
+        about the model, such as its `layers`, `grid` and `preprocessing`.
+
+    Raises:
+        ValueError: if the `model` is not supported or has no layers of this kind, or if `detail` is
+            unknown.
+        ValueError: if a pattern matches no layer; the message lists similar names.
+
+    Examples:
+        features = analysis.features_of("vit-cls-cifar10", layers="block*/mlp/sum")
+    """
+    features = select_features(as_features(model), kind, layers, block, detail)
+    return features.read_scores(None) if KINDS[kind].with_scores else features
+
+
+def choose(features: ModelLike, names: Iterable[str]) -> Features:
+    """Selects layers of features by name, in the order of the names.
+
+    Statistics that use different layers of one model can thus share the forward pass of the model.
+
+    Args:
+        features: features of a model, a submodel or a function.
+        names: names of layers.
+
+    Returns:
+        Features of these layers, with the facts of the given features.
+
+    Raises:
+        ValueError: when the features are called, if they do not have one of the names.
+    """
+    features, names = as_features(features), tuple(names)
+    facts = replace(features.facts, layers=names)
+    return DerivedFeatures(features, lambda taps: pick_taps(taps, names), facts)
+
+
+def name_models(models: Any) -> dict[str, Any]:
+    """Converts one model, a list of models or a dict to a dict from name to model."""
+    if isinstance(models, Mapping):
+        named = dict(models)
+    else:
+        models = list(models) if isinstance(models, list | tuple) else [models]
+        named = {}
+        for model in models:
+            name, number = own_name(model), 2
+            while name in named:
+                name, number = f"{own_name(model)} ({number})", number + 1
+            named[name] = model
+    if not named:
+        raise ValueError("Expected at least one model. Received: none")
+    return named
+
+
+def own_name(model: ModelLike) -> str:
+    """The name of a model; for a path, the file name without the ending."""
+    if isinstance(model, str | os.PathLike):
+        base = os.path.basename(os.path.normpath(model))
+        return base.removesuffix(".keras")
+    return getattr(model, "name", None) or getattr(model, "__name__", type(model).__name__)
+
+
+def require_model(model: Any) -> None:
+    """Raises a `ValueError` for what no measurement can be made of."""
+    if not callable(model):
+        raise ValueError(
+            "Expected features to be a callable from images to {tap: tensor}, such as "
+            f"vit_tf.submodel(model, 'block*'). Received: {_describe(model)}"
+        )
+
+
+def _describe(model: Any) -> str:
+    """What was received in place of a model, in words."""
+    if isinstance(model, Mapping):
+        return "a dict; activations at hand are compared by cka({name: array})"
+    if hasattr(model, "shape"):
+        return (
+            f"an array of shape {tuple(model.shape)}; activations at hand are compared by "
+            "cka({name: array})"
+        )
+    if isinstance(model, list | tuple) and any(map(callable, model)):
+        return (
+            f"{len(model)} models; a measurement takes one, and cka(model, images, other) and "
+            "last_layer_cka({name: model}, images) compare several"
+        )
+    return repr(model)

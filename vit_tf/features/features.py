@@ -1,0 +1,313 @@
+"""Features: a model as it is measured, whatever it was made with."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from vit_tf.common.backend import require_tensorflow
+from vit_tf.common.names import format_list, match
+from vit_tf.data.preprocessing import Preprocessing, require_images
+from vit_tf.features.layers import KINDS, Detail, Shape, layers_of
+from vit_tf.features.structure import ModelGraph
+from vit_tf.features.tokens import TokenGrid
+
+# The tensors of layers by their names, of one batch, each of shape (example, ...).
+Taps: TypeAlias = Mapping[str, tf.Tensor]
+# From the value of a layer to a value of its shape and dtype, which takes its place.
+Edit: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+# Edits by layer for each run, or a function from the layers without edits to these.
+Runs: TypeAlias = Sequence[Mapping[str, Edit]] | Callable[[Taps], Sequence[Mapping[str, Edit]]]
+
+
+class ScoreKind(StrEnum):
+    """What turns class scores into probabilities."""
+
+    SOFTMAX = "softmax"  # the classes exclude each other
+    SIGMOIDS = "sigmoids"  # each class by itself: several labels for an image
+    SIGMOID = "sigmoid"  # two classes, by the log-odds -z and z of one output
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """The layer that holds the class scores of a model, and their kind."""
+
+    layer: str
+    kind: ScoreKind = ScoreKind.SOFTMAX
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFacts:
+    """What is known about a model as it is measured.
+
+    What could not be inferred is None or empty, and `reasons` may say why.
+
+    Attributes:
+        name: as results and plots show it.
+        layers: names of the layers that the features return, in depth order; empty for a function
+            that has not been called.
+        shapes: shape of each layer without the example axis; None for a size that varies.
+        structure: which of all layers are representations, blocks and scores.
+        grid: where the tokens or positions of the last layers lie.
+        preprocessing: what turns 8-bit images into the model's input.
+        input_shape: of a batch of images, (example, height, width, channel); None for what varies.
+        input_dtype: of the images that a Keras model was built for.
+        integer_images: whether images may be integers.
+        scores: the layer that holds the class scores.
+        num_classes: number of classes.
+        class_names: names of the classes, in the order of the scores.
+        pooled_tokens: positions of the tokens that the classification head reads.
+        prefix_names: names of the prefix tokens, where the model names them.
+        reasons: from the name of a fact that is missing to the reason, a sentence.
+    """
+
+    name: str
+    layers: tuple[str, ...] = ()
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    structure: ModelGraph = field(default_factory=lambda: ModelGraph((), ()))
+    grid: TokenGrid | None = None
+    preprocessing: Preprocessing | None = None
+    input_shape: tuple[int | None, ...] | None = None
+    input_dtype: str | None = None
+    integer_images: bool = False
+    scores: ClassScores | None = None
+    num_classes: int | None = None
+    class_names: tuple[str, ...] = ()
+    pooled_tokens: tuple[int, ...] | None = None
+    prefix_names: tuple[str, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+class Features(abc.ABC):
+    """A model as it is measured: named layers, what is known about them, and how to compute them.
+
+    Called on a batch of images, features return a dict from layer to tensor of shape (example,
+    ...), as inference. `vit_tf.features.conversion.features_of` makes features of any model.
+    """
+
+    def __init__(self, facts: ModelFacts) -> None:
+        self.facts = facts
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.facts.name
+
+    @property
+    def identity(self) -> int:
+        """Equal for features that compute the same, which a pass calls once."""
+        return id(self)
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """(height, width) of the images, where the model takes images of one size."""
+        shape = self.facts.input_shape or ()
+        return shape[1:3] if len(shape) == 4 and None not in shape[1:3] else None
+
+    @property
+    def weights(self) -> Sequence[keras.Variable]:
+        """The variables in which a model differs from its untrained copies."""
+        return ()
+
+    @abc.abstractmethod
+    def compute(self, images: tf.Tensor) -> Taps:
+        """The layers of a batch of images that the model accepts, without checks."""
+
+    def __call__(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The layers of a batch of images; layers without an example axis are left out.
+
+        Raises:
+            ValueError: for images of another shape than the model accepts.
+        """
+        require_tensorflow("measurements")
+        self.require_shape(images.shape)
+        return layers_of_examples(self.compute(images), images, self.name)
+
+    def require_shape(self, shape: Iterable[int | None]) -> None:
+        """Raises a `ValueError` for images of another shape than the model accepts."""
+        if self.facts.input_shape is not None:
+            require_images(shape, self.facts.input_shape)
+
+    def select(self, layers: Iterable[str]) -> Features:
+        """Features of some of the layers, given by name or shell pattern."""
+        return SelectedFeatures(self, tuple(layers))
+
+    def select_kind(self, kind: str, block: str = "block00", detail: Detail = None) -> Features:
+        """Features of the layers of a kind; a submodel or a function returns what its user chose.
+
+        Args:
+            kind: a key of `vit_tf.features.layers.KINDS`.
+            block: the block of the kind `"block_heads"`.
+            detail: a subset of the layers, as for `layers_of`.
+        """
+        return self
+
+    def read_scores(
+        self, layer: str | None, images: Callable[[], tf.Tensor] | None = None
+    ) -> Features:
+        """Features that also return class scores before a softmax or sigmoid, as `facts.scores`.
+
+        Args:
+            layer: name of the layer or output that holds the scores; None for the model's own.
+            images: returns a batch of images, on which a function shows its scores.
+        """
+        if layer is None:
+            return self
+        return self.with_facts(scores=ClassScores(layer))
+
+    def with_grid_of_layers(self) -> Features:
+        """The features with the grid of their own layers, where it is inferred from layers."""
+        return self
+
+    def with_model(self, model: keras.Model) -> Features:
+        """The same layers of another Keras model of the same structure, such as an untrained copy.
+
+        Raises:
+            ValueError: for features that are not those of a Keras model.
+        """
+        raise ValueError(f"Expected features of a Keras model. Received: {type(self).__name__}")
+
+    def segments(self) -> Sequence[Callable[[tf.Tensor], tuple[Taps, tf.Tensor | None]]]:
+        """The model as a chain of pieces, called one after another, for gradients of many layers.
+
+        Each piece maps the output of the piece before, or the images, to its layers and its output,
+        which is None for the last piece.
+        """
+        return [lambda images: (self(images), None)]
+
+    def run_interventions(
+        self, runs: Runs, layer: str, images: tf.Tensor, max_runs: int = 128
+    ) -> tuple[Taps, tf.Tensor]:
+        """The layers without edits, and `layer` for each run with edits: (run, example, ...).
+
+        Raises:
+            ValueError: for features that cannot be run with edits.
+        """
+        raise ValueError(
+            "Expected a model or a submodel, such as vit_tf.submodel(vit, '*/heads', 'logits'), "
+            f"which can be run with interventions. Received: {self.name!r}, "
+            f"{type(self).__name__}"
+        )
+
+    @property
+    def can_intervene(self) -> bool:
+        """Whether `run_interventions` works."""
+        return type(self).run_interventions is not Features.run_interventions
+
+    def split_at_last_layer(
+        self, images: tf.Tensor, scores: str
+    ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
+        """All layers of images, and the function from the last layer before the scores to these.
+
+        Raises:
+            ValueError: if the scores depend on more than one layer.
+        """
+        segments = self.segments()
+        taps: dict[str, tf.Tensor] = {}
+        value, is_at_layer = images, False
+        for segment in segments[:-1]:
+            segment_taps, value = segment(value)
+            taps |= segment_taps
+            is_at_layer = any(tap is value for tap in segment_taps.values())
+        if not is_at_layer:
+            raise ValueError(
+                "Expected a submodel whose scores depend on its last layer only. Received: "
+                f"{self.name!r}, which cannot be cut there"
+            )
+        head = segments[-1]
+        scores_taps, _ = head(value)
+        if list(scores_taps) != [scores]:
+            raise ValueError(
+                f"Expected {scores!r} to be all that follows the last layer. "
+                f"Received: {format_list(list(scores_taps))}"
+            )
+        return {**taps, **scores_taps}, lambda layer: head(layer)[0][scores]
+
+    def with_facts(self, **changes: Any) -> Features:
+        """The same features with some facts changed."""
+        features = copy.copy(self)
+        features.facts = replace(self.facts, **changes)
+        return features
+
+
+class DerivedFeatures(Features):
+    """Features computed from the layers of others, which one pass computes once for all.
+
+    `inner` are the other features, and `derive` maps their layers to those of these features.
+    """
+
+    def __init__(
+        self, inner: Features, derive: Callable[[Taps], Taps], facts: ModelFacts | None = None
+    ) -> None:
+        super().__init__(inner.facts if facts is None else facts)
+        self.inner, self.derive = inner, derive
+
+    @property
+    def weights(self) -> Sequence[keras.Variable]:
+        return self.inner.weights
+
+    def compute(self, images: tf.Tensor) -> Taps:
+        return self.derive(self.inner(images))
+
+
+class SelectedFeatures(DerivedFeatures):
+    """Some of the layers of other features, given by name or shell pattern."""
+
+    def __init__(self, inner: Features, patterns: tuple[str, ...]) -> None:
+        known = inner.facts.layers
+        layers = tuple(match(patterns, known)) if known else ()
+        super().__init__(inner, self._pick, replace(inner.facts, layers=layers))
+        self._patterns = patterns
+
+    def _pick(self, taps: Taps) -> Taps:
+        return {name: taps[name] for name in match(self._patterns, tuple(taps))}
+
+
+def pick_taps(taps: Taps, names: Iterable[str]) -> dict[str, tf.Tensor]:
+    """The entries of a dict of layers that are named, in the order of the names."""
+    for name in names:
+        if name not in taps:
+            raise ValueError(f"Expected a layer {name!r}. Received: {format_list(list(taps))}")
+    return {name: taps[name] for name in names}
+
+
+def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Detail) -> list[str]:
+    """The layers of a whole model that a measurement of a kind reads; a `ValueError` for none."""
+    layers = layers_of(
+        kind, facts.layers, facts.shapes, facts.structure, facts.grid, detail=detail, block=block
+    )
+    if not layers and kind != "scores":
+        raise ValueError(
+            f"Expected a model with {KINDS[kind].lacks}. Received: {facts.name!r}, in which they "
+            "are not found; specify them with layers="
+        )
+    return layers
+
+
+def layers_of_examples(taps: Any, images: tf.Tensor, name: str) -> dict[str, tf.Tensor]:
+    """The layers that have an example axis; a warning names others, such as position tables."""
+    if not isinstance(taps, Mapping) or not taps:
+        kind = "a tensor" if tf.is_tensor(taps) else f"{type(taps).__name__}"
+        raise ValueError(
+            "Expected features to be a callable from images to {layer: tensor}, such as "
+            f"vit_tf.submodel(model, 'block*'). Received: {name!r}, which returns {kind}"
+        )
+    shapes = {layer: tf.TensorShape(x.shape) for layer, x in taps.items()}
+    counts = (None, images.shape[0])  # the number of examples may not be known yet
+    ranks = {layer: shape.rank for layer, shape in shapes.items() if shape.rank is not None}
+    without = [layer for layer, rank in ranks.items() if not rank or shapes[layer][0] not in counts]
+    if without:
+        warnings.warn(
+            f"Layers without an example axis are left out: {format_list(without)}", stacklevel=3
+        )
+    if len(without) == len(taps):
+        raise ValueError(f"Expected layers with an example axis. Received: {format_list(without)}")
+    return {layer: x for layer, x in taps.items() if layer not in without}

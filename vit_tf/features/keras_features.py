@@ -1,0 +1,254 @@
+"""Features of Keras models: those of this package, of other packages and submodels."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, cast
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.common.names import are_named, match
+from vit_tf.features import edits, recorder
+from vit_tf.features.class_names import find_class_names
+from vit_tf.features.features import (
+    ClassScores,
+    Features,
+    ModelFacts,
+    Runs,
+    ScoreKind,
+    Taps,
+    require_layers_of_kind,
+)
+from vit_tf.features.input_range import find_preprocessing
+from vit_tf.features.layers import (
+    Detail,
+    grid_of_shapes,
+    structure_of_outputs,
+    warn_of_missed_blocks,
+    with_prefix_first,
+)
+from vit_tf.features.scores import Scores
+from vit_tf.features.structure import ModelGraph
+from vit_tf.features.submodels import (
+    TapModel,
+    describe_taps,
+    names_its_layers,
+    submodel,
+    with_class_scores,
+)
+from vit_tf.features.tokens import TokenGrid
+
+
+class KerasFeatures(Features):
+    """Layers of a Keras model; submodels of them are made from `source`.
+
+    `scores` is where a whole model computes its class scores; None for a submodel. `infer_grid`
+    infers the grid of some layers, where the model declares none. `is_whole` is whether these are
+    all layers, from which those of a kind can be selected.
+    """
+
+    def __init__(
+        self,
+        source: keras.Model,
+        facts: ModelFacts,
+        scores: Scores | None = None,
+        infer_grid: Callable[[Sequence[str]], TokenGrid | None] | None = None,
+        *,
+        is_whole: bool = False,
+    ) -> None:
+        super().__init__(facts)
+        self.source, self._scores, self._infer_grid = source, scores, infer_grid
+        self._is_whole = is_whole
+
+    @cached_property
+    def model(self) -> TapModel:
+        """The submodel that returns the layers."""
+        layers = self.facts.layers
+        if isinstance(self.source, TapModel) and self.source.taps == layers:
+            return self.source
+        with tf.init_scope():  # not inside of the graph of a step that calls it first
+            model = submodel(self.source, *layers)
+        model.token_grid = self.facts.grid
+        return model
+
+    @property
+    def weights(self) -> Sequence[keras.Variable]:
+        return self.source.variables
+
+    def compute(self, images: tf.Tensor) -> Taps:
+        return recorder.infer(self.model, images)
+
+    def with_facts(self, **changes: Any) -> KerasFeatures:
+        facts = replace(self.facts, **changes)
+        return KerasFeatures(
+            self.source, facts, self._scores, self._infer_grid, is_whole=self._is_whole
+        )
+
+    def with_model(self, model: keras.Model) -> KerasFeatures:
+        source = submodel(model, "*") if names_its_layers(model) else model
+        return KerasFeatures(source, self.facts, self._scores, is_whole=self._is_whole)
+
+    def segments(self) -> Sequence[Any]:
+        return self.model.segments()
+
+    def run_interventions(
+        self, runs: Runs, layer: str, images: tf.Tensor, max_runs: int = 128
+    ) -> tuple[Taps, tf.Tensor]:
+        return edits.run_interventions(self.model, runs, layer, images, max_runs)
+
+    def select(self, layers: Iterable[str]) -> KerasFeatures:
+        return self._with_layers(tuple(match(tuple(layers), self.facts.layers)))
+
+    def with_grid_of_layers(self) -> Features:
+        if self._infer_grid is None:
+            return self
+        return self.with_facts(grid=self._infer_grid(self.facts.layers))
+
+    def select_kind(
+        self, kind: str, block: str = "block00", detail: Detail = None
+    ) -> KerasFeatures:
+        if not self._is_whole:
+            return self
+        names = require_layers_of_kind(self.facts, kind, block, detail)
+        if kind != "scores":
+            warn_of_missed_blocks(self.name, self.facts.structure)
+        return self._with_layers(tuple(names))
+
+    def read_scores(
+        self, layer: str | None, images: Callable[[], tf.Tensor] | None = None
+    ) -> Features:
+        if self._scores is None:
+            return self._read_scores_of_submodel(layer or self.facts.layers[-1])
+        vectors = self._scores.vectors
+        name = vectors.get(layer or "") or layer
+        if name is None and vectors:
+            require_scores_named(self.name, vectors)
+        name = name or self._scores.tap
+        if name == self._scores.tap:
+            layers = (*(x for x in self.facts.layers if x != name), name)
+            scores = ClassScores(name, kind_of_scores(self._scores))
+            return self._with_layers(layers, scores)
+        layers = (*(x for x in self.facts.layers if x != name), name)
+        return self._with_layers(layers)._read_scores_of_submodel(name)
+
+    def _read_scores_of_submodel(self, layer: str) -> Features:
+        """The features with the scores of a layer before its softmax or sigmoid, if it has any."""
+        if layer not in self.facts.layers:
+            return self.with_facts(scores=ClassScores(layer))  # refused where they are read
+        model, found = with_class_scores(self.model, layer)
+        scores = ClassScores(found.tap, kind_of_scores(found))
+        facts = replace(self.facts, layers=model.taps, scores=scores)
+        facts = replace(facts, shapes={**facts.shapes, **shapes_of_submodel(model)})
+        return KerasFeatures(model, facts)
+
+    def _with_layers(
+        self, layers: tuple[str, ...], scores: ClassScores | None = None
+    ) -> KerasFeatures:
+        """Some of the model's layers, and the scores that are among them."""
+        facts = replace(self.facts, layers=layers, scores=scores or self.facts.scores)
+        return KerasFeatures(self.source, facts, self._scores, self._infer_grid)
+
+
+def keras_features(
+    model: keras.Model,
+    size: tuple[int, int] | None = None,
+    patch_size: int | None = None,
+    prefix: int | None = None,
+) -> KerasFeatures:
+    """All layers of a built Keras model of this package or any other, or of a submodel.
+
+    `size` is the (height, width) of the images, for a model that takes images of any size;
+    `patch_size` and `prefix` are those of a model that does not declare its grid.
+    """
+    if isinstance(model, TapModel):
+        return _features_of_submodel(model)
+    described = describe_taps(model)
+    shape, dtype = recorder.input_spec(model)
+    sizes = shape[1:3] if len(shape) == 4 and None not in shape[1:3] else size
+
+    def values_of_noise(tap: str) -> np.ndarray:
+        images = np.random.default_rng(0).uniform(0, 256, (2, *sizes, *shape[3:]))
+        return np.asarray(submodel(described.source, tap)(images.astype(dtype))[tap])
+
+    def infer_grid(layers: Sequence[str], graph: ModelGraph | None = None) -> TokenGrid | None:
+        if sizes is None:
+            return None
+        inferred = grid_of_shapes(layers, described.shapes, sizes, graph, patch_size, prefix)
+        every_name, shapes = described.names, described.shapes
+        return with_prefix_first(inferred, model.name, every_name, shapes, values_of_noise)
+
+    declared_grid = getattr(model, "token_grid", None)
+    facts = ModelFacts(
+        name=model.name,
+        layers=described.names,
+        shapes=described.shapes,
+        structure=described.graph,
+        grid=declared_grid or infer_grid(described.names, described.graph),
+        preprocessing=find_preprocessing(model)[0],
+        input_shape=tuple(shape),
+        input_dtype=dtype,
+        integer_images="int" in dtype,
+        num_classes=getattr(model, "num_classes", None),
+        class_names=find_class_names(model) or (),
+        pooled_tokens=getattr(model, "pooled_tokens", None),
+        prefix_names=tuple(getattr(model, "prefix_names", None) or ()),
+    )
+    if described.scores.tap:
+        scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
+        facts = replace(facts, scores=scores)
+    inferring = None if declared_grid else infer_grid
+    return KerasFeatures(described.source, facts, described.scores, inferring, is_whole=True)
+
+
+def _features_of_submodel(model: TapModel) -> KerasFeatures:
+    """The outputs of a submodel, which its user chose."""
+    shape, dtype = recorder.input_spec(model)
+    facts = ModelFacts(
+        name=model.name.removesuffix("_taps"),
+        layers=model.taps,
+        shapes=shapes_of_submodel(model),
+        structure=structure_of_outputs(model.taps, shapes_of_submodel(model)),
+        grid=model.token_grid,
+        preprocessing=model.preprocessing,
+        input_shape=tuple(shape),
+        input_dtype=dtype,
+        integer_images="int" in dtype,
+        class_names=find_class_names(model) or (),
+        pooled_tokens=model.pooled_tokens,
+    )
+    return KerasFeatures(model, facts)
+
+
+def shapes_of_submodel(model: TapModel) -> dict[str, tuple[int | None, ...]]:
+    """The shapes of a submodel's outputs without the example axis."""
+    outputs = cast(dict[str, Any], model.output)
+    return {tap: tuple(x.shape[1:]) for tap, x in outputs.items()}
+
+
+def kind_of_scores(scores: Scores) -> ScoreKind:
+    """What turns the class scores of a Keras model into probabilities."""
+    if scores.is_binary:
+        return ScoreKind.SIGMOID
+    return ScoreKind.SIGMOIDS if scores.activation == "sigmoid" else ScoreKind.SOFTMAX
+
+
+def require_scores_named(name: str, vectors: Mapping[str, str]) -> None:
+    """Warns that the first of several vectors counts as scores; raises if they have names."""
+    described = [f"{v!r} (layer {tap!r})" if tap else repr(v) for v, tap in vectors.items()]
+    if are_named(vectors):
+        example = next((v for v, tap in vectors.items() if tap), "the name of a layer")
+        raise ValueError(
+            "Expected scores=, the name of the output or layer that holds the class scores, as no "
+            f"output is called 'logits': for example, scores={example!r}. Received: {name!r}, "
+            f"which returns the vectors {', '.join(described)}"
+        )
+    warnings.warn(
+        f"{name!r} returns {len(vectors)} vectors: the first counts as class scores. Name another "
+        f"one with scores= among {', '.join(described)}",
+        stacklevel=5,
+    )

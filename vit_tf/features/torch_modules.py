@@ -1,0 +1,109 @@
+"""Features of a whole PyTorch module: the layers that a measurement of a kind reads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vit_tf.common.names import format_list
+from vit_tf.features.features import ClassScores, Features, ModelFacts, require_layers_of_kind
+from vit_tf.features.keras_features import require_scores_named
+from vit_tf.features.layers import Detail, grid_of_shapes, with_prefix_first
+from vit_tf.features.module_features import TorchFeatures
+from vit_tf.features.module_taps import ModuleTaps, describe_module, pooled_tokens, select_taps
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import torch
+
+
+class ModuleFeatures(TorchFeatures):
+    """All layers of a PyTorch module, or some of them, given by name and by shell pattern."""
+
+    def __init__(
+        self,
+        described: ModuleTaps,
+        facts: ModelFacts,
+        names: tuple[str, ...] | None = None,
+        patterns: tuple[str, ...] = (),
+    ) -> None:
+        chosen = described.names if names is None and not patterns else names or ()
+        select = partial(select_taps, described.model, chosen, patterns)
+        super().__init__(described.model, select, facts)
+        self._described, self._names, self._patterns = described, names, patterns
+
+    def with_facts(self, **changes: Any) -> ModuleFeatures:
+        facts = replace(self._facts, **changes)
+        return ModuleFeatures(self._described, facts, self._names, self._patterns)
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._names is None and not self._patterns
+
+    def select(self, layers: Iterable[str]) -> TorchFeatures:
+        if self._is_whole:
+            return ModuleFeatures(self._described, self._facts, None, tuple(layers))
+        return super().select(layers)
+
+    def select_kind(
+        self, kind: str, block: str = "block00", detail: Detail = None
+    ) -> ModuleFeatures:
+        if not self._is_whole:
+            return self
+        names = require_layers_of_kind(self._facts, kind, block, detail)
+        reads_attention = kind in ("attention", "class_attention", "rollout")
+        in_windows = format_list(self._described.windows) if reads_attention else ""
+        if in_windows and kind == "rollout":
+            raise ValueError(
+                f"Expected attention over all tokens. Received: {self.name}, which attends within "
+                f"windows in {in_windows}"
+            )
+        if in_windows:
+            warnings.warn(f"Attention within windows is left out: {in_windows}", stacklevel=6)
+        features = ModuleFeatures(self._described, self._facts, tuple(names))
+        if kind == "class_attention":
+            pooled = pooled_tokens(self._described, self._facts.grid)
+            return features.with_facts(pooled_tokens=pooled)
+        return features
+
+    def read_scores(
+        self, layer: str | None, images: Callable[[], tf.Tensor] | None = None
+    ) -> Features:
+        vectors = self._described.vectors
+        name = vectors.get(layer or "") or layer
+        if name is None and vectors:
+            require_scores_named(self.name, vectors)
+        name = name or self._described.graph.scores
+        if name is None:
+            return self.with_facts(scores=None)
+        names = tuple(dict.fromkeys([*(self._names or ()), name]))
+        features = ModuleFeatures(self._described, self._facts, names, self._patterns)
+        shape = self._described.shapes.get(name, ())
+        num_classes = shape[0] if len(shape) == 1 else None
+        return features.with_facts(scores=ClassScores(name), num_classes=num_classes)
+
+
+def module_features_of(
+    module: torch.nn.Module, patch_size: int | None = None, prefix: int | None = None
+) -> ModuleFeatures:
+    """All layers of a PyTorch module; `patch_size` and `prefix` where its user knows them."""
+    described = describe_module(module)
+    shapes, size = described.shapes, described.image_shape[:2]
+    # The patch size is that of all tokens, not of those that a model merges.
+    patch_size = patch_size or described.patch_size
+    grid = grid_of_shapes(
+        described.graph.representations, shapes, size, patch_size=patch_size, prefix=prefix
+    )
+
+    def values_of_noise(tap: str) -> np.ndarray:
+        images = np.random.default_rng(0).uniform(-1, 1, (2, *described.image_shape))
+        return described.features([tap], [], None)(images.astype(np.float32))[tap]
+
+    names = described.names
+    grid = with_prefix_first(grid, described.model.name, names, shapes, values_of_noise)
+    return ModuleFeatures(described, described.facts(grid))
