@@ -18,6 +18,7 @@ from vit_tf.common.arguments import argument_error
 from vit_tf.common.names import format_list
 from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.batches import explained_batches
+from vit_tf.data.equal_batches import IN_ORDER, RANDOM, BatchRule, batch_arrays
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
 from vit_tf.data.preprocessing import innermost_features
 from vit_tf.features.layers import KINDS, Detail
@@ -50,6 +51,7 @@ class Declaration:
         kinds: pairs (parameter, kind) for the models whose layers are of a kind other than `kind`.
         roles: which of its parameters are models, images, scores and classes.
         any_size: whether images keep their size, which is not that of the model.
+        keep_order: whether the result has a row for each image, in the order of the caller.
     """
 
     name: str
@@ -57,6 +59,12 @@ class Declaration:
     kinds: tuple[tuple[str, str], ...]
     roles: Roles
     any_size: bool
+    keep_order: bool
+
+    @property
+    def batch_rule(self) -> BatchRule:
+        """How images that are not batches yet are cut into batches."""
+        return IN_ORDER if self.keep_order else RANDOM
 
     def expression(self, num_models: int, images: str = "images", **options: Any) -> str:
         """The call that a user types, with the models in braces: {model}, {other} or {models}.
@@ -77,7 +85,10 @@ class Declaration:
 
 
 def measurement(
-    kind: str = "representations", any_size: bool = False, **kinds: str
+    kind: str = "representations",
+    any_size: bool = False,
+    keep_order: bool = False,
+    **kinds: str,
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Returns a decorator that turns a function into a measurement.
 
@@ -90,6 +101,8 @@ def measurement(
     Args:
         kind: the layers that the measurement uses, as for `features_of`.
         any_size: whether images keep their own size instead of being resized to the model's size.
+        keep_order: whether images keep the order in which they are given, for results with a row
+            for each image. Others read folders, lists and arrays in a random order with a seed.
         **kinds: for parameters that are models with another kind of layers: the name of the
             parameter, with this kind as the value.
 
@@ -107,7 +120,7 @@ def measurement(
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        declaration = _declare(function, kind, any_size, kinds)
+        declaration = _declare(function, kind, any_size, keep_order, kinds)
         return _prepared(function, declaration, function)
 
     return decorate
@@ -118,6 +131,7 @@ def one_pass_measurement(
     *,
     description: str | None = None,
     num_tokens: Callable[..., int] | None = None,
+    keep_order: bool = False,
     **kinds: str,
 ) -> Callable[[Callable[Parameters, Statistic[Result]]], Callable[Parameters, Result]]:
     """Returns a decorator for a measurement that is one pass of one statistic over images.
@@ -128,7 +142,7 @@ def one_pass_measurement(
     taps of the models, in the order of the models.
 
     Args:
-        kind, **kinds: as for `measurement`.
+        kind, keep_order, **kinds: as for `measurement`.
         description: text of the progress bar; by default, the name of the measurement.
         num_tokens: function that takes the arguments of a step except the images, and returns the
             number of tokens. If it is given, the function always gets a complete `TokenGrid` for
@@ -151,7 +165,7 @@ def one_pass_measurement(
     """
 
     def decorate(make: Callable[Parameters, Statistic[Result]]) -> Callable[Parameters, Result]:
-        declaration = _declare(make, kind, False, kinds)
+        declaration = _declare(make, kind, False, keep_order, kinds)
         roles = declaration.roles
         if len(roles.images) != 1:
             raise ValueError(
@@ -181,7 +195,7 @@ def one_pass_measurement(
 
 
 def _declare(
-    function: Callable, kind: str, any_size: bool, kinds: Mapping[str, str]
+    function: Callable, kind: str, any_size: bool, keep_order: bool, kinds: Mapping[str, str]
 ) -> Declaration:
     """The declaration of a measurement, checked."""
     roles = roles_of(function)
@@ -190,7 +204,8 @@ def _declare(
             f"Expected kinds of the models of {function.__name__}, {', '.join(roles.models)}. "
             f"Received: {', '.join(sorted(unknown))}"
         )
-    return Declaration(function.__name__, kind, tuple(kinds.items()), roles, any_size)
+    pairs = tuple(kinds.items())
+    return Declaration(function.__name__, kind, pairs, roles, any_size, keep_order)
 
 
 def _prepared(
@@ -328,6 +343,9 @@ def _prepare(
             label: features for (_, label), features in models.items() if label is not None
         }
     _complete(given, scored[0] if scored else None, next(iter(models.values()), None), roles)
+    for name in roles.images:
+        if given.get(name) is not None and not isinstance(given[name], tf.data.Dataset):
+            given[name] = batch_arrays(given[name], declaration.batch_rule)
 
 
 def _scored_models(models: FeaturesByArgument, declaration: Declaration) -> list[str]:
@@ -383,7 +401,8 @@ def _prepare_images(
             images = with_channel_axis(images, shape[1:])
         # Images with masks are not cropped, so that the masks still apply.
         is_masked = preprocessing and name in roles.masked
-        given[name] = as_images(images, preprocessing.squeezed() if is_masked else preprocessing)
+        expected = preprocessing.squeezed() if is_masked else preprocessing
+        given[name] = as_images(images, expected, declaration.batch_rule)
         if name in roles.labelled:
             num_classes = given.get(roles.num_classes) if roles.num_classes else None
             require_labelled(name, given[name], num_classes)
