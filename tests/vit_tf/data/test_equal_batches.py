@@ -7,6 +7,7 @@ import tensorflow as tf
 from image_folders import write
 from keras import layers
 
+import vit_tf
 from vit_tf import Preprocessing, ViT, analysis
 from vit_tf.data.any_images import batch_images
 from vit_tf.data.equal_batches import IN_ORDER, RANDOM, BatchRule, batch_arrays, split_batches
@@ -86,6 +87,27 @@ def test_a_folder_and_a_list_of_files_are_read_in_the_order_of_arrays(tmp_path):
     np.testing.assert_array_equal(kept, levels)
     batched = batch_images(tf.data.Dataset.from_tensor_slices(levels[:, None]).batch(128))
     assert sizes_of(batched) == [128, 22]
+
+
+def test_a_split_is_shuffled_once_into_equal_batches(tmp_path):
+    for level in range(60):
+        write(tmp_path / "ab"[level // 30] / f"{level:03d}.png", np.full((4, 4, 3), level))
+    settings = {"splits": ("all",), "preprocessing": Preprocessing.from_range((4, 4), 0, 255)}
+    (data,) = vit_tf.data.load(tmp_path, batch_size=25, shuffle_once=True, **settings)
+    assert sizes_of(data) == [20, 20, 20]
+    levels, labels = (np.concatenate(x) for x in zip(*data.as_numpy_iterator(), strict=True))
+    levels = levels[:, 0, 0, 0]
+    np.testing.assert_array_equal(levels // 30, labels)
+    np.testing.assert_array_equal(np.sort(levels), np.arange(60))
+    assert all(0 < part.sum() < 20 for part in np.split(labels, 3))
+    again = np.concatenate([images[:, 0, 0, 0] for images, _ in data])
+    np.testing.assert_array_equal(again, levels)
+    (test,) = vit_tf.data.load("digits", splits=("test",), batch_size=50, shuffle_once=True)
+    (in_order,) = vit_tf.data.load("digits", splits=("test",))
+    count = test.cardinality().numpy()
+    rows = [np.concatenate([x.numpy() for x, _ in part]) for part in (test, in_order)]
+    np.testing.assert_array_equal(rows[0], rows[1][RANDOM.order(len(rows[1]))])
+    assert count == -(-len(rows[1]) // 50) and np.ptp(sizes_of(test)) <= 1
 
 
 def unbiased_hsic(x, y):
