@@ -26,6 +26,7 @@ from vit_tf.torch_models import is_torch_module
 from .feature_taps import Derived, call_features, taps_of, token_grid_of
 from .results import model_name
 from .roles import Classes, Features, Images, Taps
+from .stream import first_batch
 from .traces import keep
 
 MAX_CLASSES = 5  # that are explained where none are given
@@ -207,6 +208,12 @@ def scores_of_function(features: Features, images: Images, scores: str) -> tuple
     if hasattr(features, "class_names"):
         vars(derived)["class_names"] = features.class_names
     return derived, tap
+
+
+def num_scored_classes(features: Features, images: tf.data.Dataset, scores: str) -> int:
+    """The number of classes that a tap of features scores, for a few of the images."""
+    taps = taps_of(features, tf.cast(first_batch(images)[:FEW], tf.float32))
+    return require_scores(taps, scores, [0])
 
 
 def class_positions(features: Features, images: Images, classes: Classes, scores: str) -> list[int]:

@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.arguments import argument_error
-from vit_tf.common.names import format_list
 from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.equal_batches import IN_ORDER, RANDOM, BatchRule, batch_arrays
@@ -23,8 +22,9 @@ from vit_tf.data.labels import count_classes, require_classes, require_label_typ
 from vit_tf.data.preprocessing import innermost_features
 from vit_tf.features.layers import KINDS, Detail
 from vit_tf.features.tokens import TokenGrid
+from vit_tf.training.evaluation import require_classes_of
 
-from .class_scores import class_positions, scores_of_function, with_scores
+from .class_scores import class_positions, num_scored_classes, scores_of_function, with_scores
 from .feature_taps import require_model
 from .features import features_for_measurement, features_from_arrays, name_models
 from .own_images import with_own_images
@@ -416,29 +416,21 @@ def _complete(given: Arguments, scored: str | None, first: Features | None, role
     images = next((given[name] for name in roles.images if name in given), None)
     # The features of the model whose scores are read.
     features: Any = first if scored is None else given[scored]
-    if roles.scores:
-        for name in roles.labelled:
-            _require_class_order(features, given.get(name))
     if roles.scores and hasattr(features, "run_interventions"):  # of a PyTorch module
         given[roles.scores] = given.get(roles.scores) or features.scores
     elif roles.scores and images is not None and not hasattr(features, "segments"):
         features, scores = scores_of_function(features, images, roles.value(roles.scores, given))
         given |= {scored or roles.models[0]: features, roles.scores: scores}
+    if roles.scores:
+        scores = roles.value(roles.scores, given) or "logits"
+        for name in roles.labelled:
+            if getattr(given.get(name), "class_names", None):
+                own = getattr(innermost_features(features), "class_names", None)
+                num_classes = num_scored_classes(features, given[name], scores)
+                require_classes_of(own, num_classes, given[name])
     if roles.classes and images is not None:
         scores = roles.value(roles.scores, given) or "logits"
         given[roles.classes] = class_positions(features, images, given.get(roles.classes), scores)
-
-
-def _require_class_order(features: Features, images: Any) -> None:
-    """Raises a `ValueError` for labels that number the classes of a model in another order."""
-    own = getattr(innermost_features(features), "class_names", None) or ()
-    names = tuple(getattr(images, "class_names", None) or ())
-    if names and set(names) <= set(own) and tuple(own[: len(names)]) != names:
-        raise ValueError(
-            f"Expected labels that number the classes as the model does, {format_list(own)}. "
-            f"Received: data of the classes {format_list(names)}; classes= of vit_tf.data.load "
-            "sets their order"
-        )
 
 
 def require_labelled(name: str, images: LabelledImages, num_classes: int | None = None) -> None:

@@ -186,6 +186,47 @@ def random_vit():
     return model
 
 
+def grey_model(num_classes, class_names=None):
+    """A classifier whose class k is the grey level 20 k."""
+    images = keras.Input((4, 4, 3))
+    grey = layers.GlobalAveragePooling2D()(layers.Rescaling(1 / 255)(images))
+    model = keras.Model(images, layers.Dense(num_classes)(grey))
+    k = np.arange(num_classes)
+    kernel = np.repeat(2 * k[None] * 255 / 60, 3, axis=0)
+    model.layers[-1].set_weights([kernel, -(k**2.0)])
+    if class_names:
+        model.class_names = tuple(class_names)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("own", "names", "accuracy"),
+    [
+        (list("abcd"), {"a": 0, "b": 1, "c": 2, "d": 3}, 1),
+        (None, {"a": 0, "b": 1, "c": 2, "d": 3}, 1),
+        (None, {"a": 0, "b": 1, "c": 2}, None),
+        (list("abcd"), {"b": 1, "c": 2}, None),
+        (list("abcd"), {"a": 0, "b": 1, "e": 3}, None),
+        (list("abcd"), {"w": 0, "x": 1, "y": 2, "z": 3}, None),
+    ],
+)
+def test_classes_of_a_folder_are_those_of_the_model_or_refused(tmp_path, own, names, accuracy):
+    for name, level in names.items():
+        for number in range(3):
+            write(tmp_path / name / f"{number}.png", np.full((4, 4, 3), 20 * level + number))
+    model = grey_model(4, own)
+
+    def measured():
+        return analysis.robustness(model, tmp_path, patch_size=2, strengths=(0.5,))
+
+    if accuracy is not None:
+        assert measured().intact_accuracy == accuracy
+        return
+    for measure in (measured, lambda: analysis.mistakes(model, tmp_path)):
+        with pytest.raises(ValueError, match=r"classes of the model.*Received: data of"):
+            measure()
+
+
 def test_rows_of_results_are_in_the_order_of_the_caller():
     model, (images, labels) = flat_model(), sorted_classes()
     lens = np.asarray(model(images))
