@@ -216,6 +216,8 @@ class _WithAll(_Derived):
         return next(iter(sizes.values()))
 
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        if split != ALL:
+            return self._source.read(split, indices)
         parts = [self._source.read(*part) for part in self._by_split(split, indices)]
         # Each part has its examples in order: the split of each example says which comes next.
         owners = np.searchsorted(self._ends, indices, side="right")
