@@ -176,14 +176,14 @@ def subset_sizes(options: Options, description: Description) -> dict[str, int]:
 
 def measured_sizes(options: Options, description: Description, split: str) -> dict[str, int]:
     """Number of images of a split to measure, as a dict; one batch where its size is unknown."""
-    from vit_tf.analysis.study.data import MOST_IN_BATCH
+    from vit_tf.data.equal_batches import BATCH_SIZE
 
     counts = description.num_examples
     available = sum(counts.values()) if split == "all" else counts.get(split)
     tested = options.take_test or available
     if tested and not options.take_test and options.data != "digits":
         tested = min(tested, LARGEST["test"])
-    return {"test": tested or MOST_IN_BATCH}
+    return {"test": tested or BATCH_SIZE}
 
 
 def read_data(
@@ -191,22 +191,22 @@ def read_data(
 ) -> Data:
     """The `Data` that is measured, `options.sizes` of it; `images` are arguments of `data.load`."""
     from vit_tf.analysis.study.data import (
-        MOST_IN_BATCH,
         Data,
         batch_size_of,
         field_batch_size,
         num_field_images,
     )
+    from vit_tf.data.equal_batches import BATCH_SIZE
 
     classes = common.chosen_classes(options)
     source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
     load = partial(vit_tf.data.load, options.data, **source)
     tested = options.sizes["test"]
     size = batch_size_of(tested)
-    (test,) = load(splits=(split,), batch_size=size, take=tested)
+    (test,) = load(splits=(split,), batch_size=size, take=tested, shuffle_once=True)
     at_once = min(field_batch_size(test), tested)
     fields = min(num_field_images(at_once), tested)
-    (few,) = load(splits=(split,), batch_size=at_once, take=fields)
+    (few,) = load(splits=(split,), batch_size=at_once, take=fields, shuffle_once=True)
     pixels = tuple(few.element_spec[0].shape[1:3])
     annotated, annotation_facts = read_annotations(options, pixels, images.get("preprocessing"))
     facts = {
@@ -221,7 +221,7 @@ def read_data(
     if not can_fit(description, split):
         described = {"facts": facts, "optional": annotated, "optional_facts": annotation_facts}
         return Data(test, few, labelled=labelled, **described)
-    few_shot = {"batch_size": MOST_IN_BATCH, "held_out": options.shots, **source}
+    few_shot = {"batch_size": BATCH_SIZE, "held_out": options.shots, **source}
     from vit_tf.data.pipeline import TooFewImages  # with TensorFlow
 
     reasons: dict[str, str] = {}
@@ -233,7 +233,7 @@ def read_data(
         log.warning("%s", reasons["train"])
     fewest, most = GALLERY
     count = min(description.num_examples["train"], max(fewest, min(tested, most)))
-    (gallery,) = load(splits=("train",), batch_size=MOST_IN_BATCH, take=count)
+    (gallery,) = load(splits=("train",), batch_size=BATCH_SIZE, take=count)
     if train is not None and held_out is not None:
         facts |= {"train": train.identify(), "validation": held_out.identify()}
     annotated = {"gallery": lambda: gallery, **annotated}
@@ -259,13 +259,16 @@ def can_fit(description: Description, split: str) -> bool:
 
 def example_setup(options: Options, split: str, size: tuple[int, int], fitted: bool) -> str:
     """Python code that loads the images of a report, for the code of its figures."""
+    from vit_tf.analysis.study.data import batch_size_of
+
     data = without_password(str(options.data))
     shared = [f"image_size={tuple(size)}"]
     if options.data_dir:
         shared.append(f"data_dir={str(options.data_dir)!r}")
     shared = ", ".join(shared)
-    load = f"data.load({data!r}, splits=({split!r},), take={options.sizes['test']}, {shared})"
-    lines = [f"(images,) = {load}"]
+    tested = options.sizes["test"]
+    batches = f"take={tested}, batch_size={batch_size_of(tested)}, shuffle_once=True"
+    lines = [f"(images,) = data.load({data!r}, splits=({split!r},), {batches}, {shared})"]
     if fitted:
         lines.append(f"train, _ = data.few_shot({data!r}, {options.shots}, {shared})")
     return "\n".join(lines)

@@ -10,7 +10,9 @@ from vit_tf.data.batches import explained_batches
 from vit_tf.features.features import Features, Taps
 
 from .roles import Classes, Images
+from .stream import first_batch
 
+NUM_SHOWN = 8  # images on which a model shows how many classes it scores
 MAX_CLASSES = 5  # that are explained where none are given
 ONE_SCORE = (
     "Expected scores of two classes or more, or a model that ends in one sigmoid, the probability "
@@ -83,6 +85,12 @@ def require_scores(taps: Taps, scores: str, classes: Iterable[int]) -> int:
             f"Expected classes to be integers from 0 to {shape[1] - 1}. Received: {classes}"
         )
     return shape[1]
+
+
+def num_scored_classes(features: Features, images: tf.data.Dataset, scores: str) -> int:
+    """The number of classes that a tap of features scores, for a few of the images."""
+    taps = features(tf.cast(first_batch(images)[:NUM_SHOWN], tf.float32))
+    return require_scores(taps, scores, [0])
 
 
 def class_positions(features: Features, images: Images, classes: Classes, scores: str) -> list[int]:

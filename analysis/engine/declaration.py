@@ -18,9 +18,10 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf.common.arguments import argument_error
-from vit_tf.common.names import as_patterns, format_list
+from vit_tf.common.names import as_patterns
 from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.batches import explained_batches
+from vit_tf.data.equal_batches import IN_ORDER, RANDOM, BatchRule, batch_arrays
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
 from vit_tf.features.conversion import (
     LayerSelection,
@@ -35,8 +36,9 @@ from vit_tf.features.function_features import features_from_arrays
 from vit_tf.features.layers import KINDS, Detail
 from vit_tf.features.preprocessed import with_own_preprocessing
 from vit_tf.features.tokens import TokenGrid
+from vit_tf.training.evaluation import require_classes_of
 
-from .class_scores import class_positions
+from .class_scores import class_positions, num_scored_classes
 from .pooling import on_grid
 from .roles import LabelledImages, Roles, roles_of
 from .stream import Statistic, evaluate, first_batch
@@ -60,6 +62,7 @@ class Declaration:
         kinds: pairs (parameter, kind) for the models whose layers are of a kind other than `kind`.
         roles: which of its parameters are models, images, scores and classes.
         any_size: whether images keep their size, which is not that of the model.
+        keep_order: whether the result has a row for each image, in the order of the caller.
     """
 
     name: str
@@ -67,6 +70,12 @@ class Declaration:
     kinds: tuple[tuple[str, str], ...]
     roles: Roles
     any_size: bool
+    keep_order: bool
+
+    @property
+    def batch_rule(self) -> BatchRule:
+        """How images that are not batches yet are cut into batches."""
+        return IN_ORDER if self.keep_order else RANDOM
 
     def expression(self, num_models: int, images: str = "images", **options: Any) -> str:
         """The call that a user types, with the models in braces: {model}, {other} or {models}.
@@ -87,7 +96,10 @@ class Declaration:
 
 
 def measurement(
-    kind: str = "representations", any_size: bool = False, **kinds: str
+    kind: str = "representations",
+    any_size: bool = False,
+    keep_order: bool = False,
+    **kinds: str,
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Returns a decorator that turns a function into a measurement.
 
@@ -100,6 +112,8 @@ def measurement(
     Args:
         kind: the layers that the measurement uses, as for `features_of`.
         any_size: whether images keep their own size instead of being resized to the model's size.
+        keep_order: whether images keep the order in which they are given, for results with a row
+            for each image. Others read folders, lists and arrays in a random order with a seed.
         **kinds: for parameters that are models with another kind of layers: the name of the
             parameter, with this kind as the value.
 
@@ -117,7 +131,7 @@ def measurement(
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        declaration = _declare(function, kind, any_size, kinds)
+        declaration = _declare(function, kind, any_size, keep_order, kinds)
         return _prepared(function, declaration, function)
 
     return decorate
@@ -128,6 +142,7 @@ def one_pass_measurement(
     *,
     description: str | None = None,
     num_tokens: Callable[..., int] | None = None,
+    keep_order: bool = False,
     **kinds: str,
 ) -> Callable[[Callable[Parameters, Statistic[Result]]], Callable[Parameters, Result]]:
     """Returns a decorator for a measurement that is one pass of one statistic over images.
@@ -138,7 +153,7 @@ def one_pass_measurement(
     taps of the models, in the order of the models.
 
     Args:
-        kind, **kinds: as for `measurement`.
+        kind, keep_order, **kinds: as for `measurement`.
         description: text of the progress bar; by default, the name of the measurement.
         num_tokens: function that takes the arguments of a step except the images, and returns the
             number of tokens. If it is given, the function always gets a complete `TokenGrid` for
@@ -161,7 +176,7 @@ def one_pass_measurement(
     """
 
     def decorate(make: Callable[Parameters, Statistic[Result]]) -> Callable[Parameters, Result]:
-        declaration = _declare(make, kind, False, kinds)
+        declaration = _declare(make, kind, False, keep_order, kinds)
         roles = declaration.roles
         if len(roles.images) != 1:
             raise ValueError(
@@ -191,7 +206,7 @@ def one_pass_measurement(
 
 
 def _declare(
-    function: Callable, kind: str, any_size: bool, kinds: Mapping[str, str]
+    function: Callable, kind: str, any_size: bool, keep_order: bool, kinds: Mapping[str, str]
 ) -> Declaration:
     """The declaration of a measurement, checked."""
     roles = roles_of(function)
@@ -200,7 +215,8 @@ def _declare(
             f"Expected kinds of the models of {function.__name__}, {', '.join(roles.models)}. "
             f"Received: {', '.join(sorted(unknown))}"
         )
-    return Declaration(function.__name__, kind, tuple(kinds.items()), roles, any_size)
+    pairs = tuple(kinds.items())
+    return Declaration(function.__name__, kind, pairs, roles, any_size, keep_order)
 
 
 def _prepared(
@@ -332,6 +348,9 @@ def _prepare(
             label: features for (_, label), features in models.items() if label is not None
         }
     _complete(given, scored[0] if scored else None, next(iter(models.values()), None), roles)
+    for name in roles.images:
+        if given.get(name) is not None and not isinstance(given[name], tf.data.Dataset):
+            given[name] = batch_arrays(given[name], declaration.batch_rule)
 
 
 def _read_scores(
@@ -420,7 +439,8 @@ def _prepare_images(
             images = with_channel_axis(images, shape[1:])
         # Images with masks are not cropped, so that the masks still apply.
         is_masked = preprocessing and name in roles.masked
-        given[name] = as_images(images, preprocessing.squeezed() if is_masked else preprocessing)
+        expected = preprocessing.squeezed() if is_masked else preprocessing
+        given[name] = as_images(images, expected, declaration.batch_rule)
         if name in roles.labelled:
             num_classes = given.get(roles.num_classes) if roles.num_classes else None
             require_labelled(name, given[name], num_classes)
@@ -435,23 +455,15 @@ def _complete(given: Arguments, scored: str | None, first: Features | None, role
     # The features of the model whose scores are read.
     features: Any = first if scored is None else given[scored]
     if roles.scores:
+        scores = roles.value(roles.scores, given) or "logits"
         for name in roles.labelled:
-            _require_class_order(features, given.get(name))
+            if getattr(given.get(name), "class_names", None):
+                own = features.facts.class_names or None
+                num_classes = num_scored_classes(features, given[name], scores)
+                require_classes_of(own, num_classes, given[name])
     if roles.classes and images is not None:
         scores = roles.value(roles.scores, given) or "logits"
         given[roles.classes] = class_positions(features, images, given.get(roles.classes), scores)
-
-
-def _require_class_order(features: Features, images: Any) -> None:
-    """Raises a `ValueError` for labels that number the classes of a model in another order."""
-    own = features.facts.class_names
-    names = tuple(getattr(images, "class_names", None) or ())
-    if names and set(names) <= set(own) and tuple(own[: len(names)]) != names:
-        raise ValueError(
-            f"Expected labels that number the classes as the model does, {format_list(own)}. "
-            f"Received: data of the classes {format_list(names)}; classes= of vit_tf.data.load "
-            "sets their order"
-        )
 
 
 def require_labelled(name: str, images: LabelledImages, num_classes: int | None = None) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.data.batches import explained_batches, require_finite_length, without_autotune
+from vit_tf.data.batches import explained_batches, require_finite_length
+from vit_tf.data.equal_batches import IN_ORDER, batch_arrays
 from vit_tf.data.preprocessing import (
     check_dtype,
     check_values,
@@ -100,7 +101,6 @@ Result = TypeVar("Result")
 # What the steps of all batches add up to, with the structure of what a step returns.
 Totals: TypeAlias = dict[str, Any]
 
-BATCH_SIZE = 128
 SECONDS_BETWEEN_LINES = 10  # of the log, where no progress bar is shown
 # Number of the batch that a worker without batches computes for the structure of the totals only.
 NOT_MINE = -1
@@ -417,8 +417,8 @@ def _merge(
     }
 
 
-def as_dataset(data: Any, batch_size: int = BATCH_SIZE) -> tf.data.Dataset:
-    """`data` as a batched, finite `tf.data.Dataset`; arrays become batches of `batch_size`."""
+def as_dataset(data: Any) -> tf.data.Dataset:
+    """`data` as a batched, finite `tf.data.Dataset`; arrays become equal batches in order."""
     if not isinstance(data, tf.data.Dataset):
         leaves = data if isinstance(data, tuple) else (data,)
         if not all(hasattr(leaf, "shape") for leaf in leaves):
@@ -426,16 +426,7 @@ def as_dataset(data: Any, batch_size: int = BATCH_SIZE) -> tf.data.Dataset:
                 "Expected images to be an array, a pair of arrays (images, labels) or a "
                 f"tf.data.Dataset. Received: {type(data).__name__}"
             )
-        if len({leaf.shape[0] for leaf in leaves}) > 1:
-            lengths = ", ".join(str(leaf.shape[0]) for leaf in leaves)
-            raise ValueError(
-                f"Expected as many labels as images. Received: arrays of {lengths} examples"
-            )
-        count = leaves[0].shape[0]
-        size = min(batch_size, count) or 1
-        # A batch size that is known makes a graph of static shapes, which runs faster.
-        data = tf.data.Dataset.from_tensor_slices(data)
-        data = without_autotune(data.batch(size, drop_remainder=count % size == 0))
+        data = batch_arrays(data, IN_ORDER)
     require_finite_length(data)
     spec = data.element_spec
     images = spec[0] if isinstance(spec, tuple) else spec

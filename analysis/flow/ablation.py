@@ -13,6 +13,7 @@ import xarray as xr
 
 from vit_tf import TokenGrid, edits
 from vit_tf.common.names import format_list
+from vit_tf.data.equal_batches import split_batches
 from vit_tf.data.labels import batch_labels, require_counted
 from vit_tf.features.layers import Shape
 from vit_tf.features.scores import log_probabilities
@@ -118,9 +119,9 @@ def effects(
         return _result(totals, features, scores, facts | more)
 
     statistic = Statistic(step, finish, min_batch=least, with_labels=True)
-    return evaluate(
-        statistic, in_batches(images, size), description=description, checked=(features,)
-    )
+    # Many runs of each example make batches larger.
+    batches = split_batches(as_dataset(images), size, least)
+    return evaluate(statistic, batches, description=description, checked=(features,))
 
 
 def effects_of_cells(
@@ -197,15 +198,6 @@ def require_submodel(features: Features, scores: str) -> dict[str, Shape]:
 def least_batch(replacement: str) -> int:
     """Number of examples that a batch must have: 2 where values come from another image."""
     return 2 if replacement == RESAMPLE else 1
-
-
-def in_batches(images: AnyImages, size: int) -> tf.data.Dataset:
-    """A data set of batches of at most so many examples, which many runs of each make larger."""
-    if not isinstance(images, tf.data.Dataset):
-        return as_dataset(images, batch_size=size)
-    dataset = as_dataset(images)
-    spec = tf.nest.flatten(dataset.element_spec)[0]
-    return dataset if spec.shape[0] is not None and spec.shape[0] <= size else dataset.rebatch(size)
 
 
 def _changes(
@@ -674,7 +666,9 @@ def activation_patching(
         others=() if other_model is features else [other_model],
     )
     statistic = Statistic(step, finish, with_labels=True)
-    data = in_batches(pairs, size)
     return evaluate(
-        statistic, data, description="activation patching", checked=(features, other_model)
+        statistic,
+        split_batches(data, size),
+        description="activation patching",
+        checked=(features, other_model),
     )

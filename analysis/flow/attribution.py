@@ -19,7 +19,7 @@ from ..engine.traces import reuse
 PIXELS_AT_ONCE = 2**18  # of noisy images that share a batch
 
 
-@measurement("scores")
+@measurement("scores", keep_order=True)
 def input_gradients(
     features: Model,
     images: Images,
@@ -126,7 +126,7 @@ def require_samples(samples: int, noise: float) -> None:
         )
 
 
-@measurement("class_maps")
+@measurement("class_maps", keep_order=True)
 def grad_cam(
     features: Model, images: Images, classes: Classes = None, scores: Scores = "logits"
 ) -> xr.DataArray:

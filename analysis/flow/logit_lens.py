@@ -17,7 +17,7 @@ from ..engine.stream import collect
 from ..engine.traces import reuse
 
 
-@measurement("lens")
+@measurement("lens", keep_order=True)
 def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr.DataArray:
     """Logit lens: the final norm and head of a model applied to the output of every layer.
 

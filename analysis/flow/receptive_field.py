@@ -456,7 +456,7 @@ def _centre(
     return tokens[:, 0]
 
 
-@measurement("maps")
+@measurement("maps", keep_order=True)
 def position_attribution(features: Model, images: Images, rows: int, columns: int) -> xr.DataArray:
     """Absolute gradient of each position of every map with respect to the pixels of each image.
 

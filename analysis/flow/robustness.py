@@ -27,7 +27,7 @@ PERTURBATIONS = (DROP, SHUFFLE, SALIENT, OTHERS, LOW, HIGH)
 STRENGTHS = (0.25, 0.5, 0.75, 0.9)
 
 
-@one_pass_measurement("scores", description="robustness")
+@one_pass_measurement("scores", description="robustness", keep_order=True)
 def robustness(
     features: Model,
     images: LabelledImages,

@@ -82,7 +82,7 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
     return on_grid(features, grid, lambda grid: _statistic(features, grid), _num_tokens)
 
 
-@one_pass_measurement("skips", description="norms")
+@one_pass_measurement("skips", description="norms", keep_order=True)
 def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
     """Norms of the skip and the branch of every residual sum, for each token of each image.
 

@@ -159,7 +159,7 @@ def spatial_shares(weights: tf.Tensor, grid: TokenGrid) -> tuple[tf.Tensor, tf.T
 MASS = ("prefix", "itself", "others")  # the parts that the attention of a query divides into
 
 
-@one_pass_measurement("attention", num_tokens=num_attended)
+@one_pass_measurement("attention", num_tokens=num_attended, keep_order=True)
 def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
     """Attention, attention distance and attention by kind of key, for every query of every image.
 

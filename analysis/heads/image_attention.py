@@ -25,7 +25,7 @@ from ..engine.stream import Statistic, Totals
 from .attention_distance import attention_weights, num_attended
 
 
-@one_pass_measurement("attention", num_tokens=num_attended)
+@one_pass_measurement("attention", num_tokens=num_attended, keep_order=True)
 def attention(
     features: Model, images: Images, query: str | int | None = None, grid: Grid = None
 ) -> Statistic[xr.Dataset]:

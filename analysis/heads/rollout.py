@@ -91,7 +91,7 @@ def attention_rollout(
     return Statistic(step, finish)
 
 
-@one_pass_measurement("rollout", num_tokens=num_attended)
+@one_pass_measurement("rollout", num_tokens=num_attended, keep_order=True)
 def rollout_of_images(
     features: Model, images: Images, grid: Grid = None
 ) -> Statistic[xr.DataArray]:
@@ -184,7 +184,7 @@ def _require_unchanged(changes: dict[str, float], examples: int) -> None:
         )
 
 
-@measurement("class_attention")
+@measurement("class_attention", keep_order=True)
 def gradient_attention(
     features: Model,
     images: Images,

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf import TokenGrid
+from vit_tf.data.equal_batches import split_batches
 
 from ..engine.declaration import measurement
 from ..engine.pooling import as_tokens, require_grid
@@ -88,7 +89,7 @@ def _along(length: int, size: int, patch: int) -> list[tuple[int, int]]:
     return [*places, (length - size, (size - rest) // patch)] if rest else places
 
 
-@measurement("tokens", any_size=True)
+@measurement("tokens", any_size=True, keep_order=True)
 def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[str, np.ndarray]:
     """Tokens of images at twice the input size of the model, computed in windows.
 
@@ -136,7 +137,8 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
     # The values of the images are checked, not their size, which is that of several windows.
     checked = (features.with_facts(input_shape=None),)
     step, _ = reuse(features, ("dense_features", grid), step)
-    return collect(step, as_dataset(images, BATCH_SIZE), description="dense", checked=checked)
+    batches = split_batches(as_dataset(images), BATCH_SIZE)
+    return collect(step, batches, description="dense", checked=checked)
 
 
 def require_square(features: Features, grid: Grid) -> TokenGrid:
@@ -149,7 +151,7 @@ def require_square(features: Features, grid: Grid) -> TokenGrid:
 
 def token_maps(features: Features, images: AnyImages, grid: TokenGrid) -> dict[str, np.ndarray]:
     """As `dense_features`, of images at the size that the model takes."""
-    data = as_dataset(images, BATCH_SIZE)
+    data = split_batches(as_dataset(images), BATCH_SIZE)
     step, _ = reuse(features, ("token_maps", grid), lambda batch: maps_of(features, batch, grid))
     return collect(step, data, checked=(features,))
 

@@ -344,7 +344,7 @@ def _labelled(
     return dataset_of(variables, notes, **coords, threshold=list(thresholds))
 
 
-@measurement("tokens")
+@measurement("tokens", keep_order=True)
 def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.DataArray:
     """Cosine similarity between all spatial tokens, within and between images.
 

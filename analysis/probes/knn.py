@@ -29,7 +29,7 @@ ROUNDING = 1e-12
 ROWS = 4096
 
 
-@measurement("outputs")
+@measurement("outputs", keep_order=True)
 def knn_accuracy(
     features: Model,
     train: LabelledImages,

@@ -19,7 +19,7 @@ from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reuse
 
 
-@measurement("scores")
+@measurement("scores", keep_order=True)
 def mistakes(
     features: Model, images: LabelledImages, k: int = 12, scores: Scores = "logits"
 ) -> xr.Dataset:

@@ -25,7 +25,7 @@ from ..engine.traces import reuse
 from .knn import fed_directions, normalize_rows
 
 
-@measurement("outputs")
+@measurement("outputs", keep_order=True)
 def neighbours(
     features: Model, images: Images, query: Images, k: int = 6, tokens: str | None = None
 ) -> xr.Dataset:

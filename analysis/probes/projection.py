@@ -19,7 +19,7 @@ PCA, UMAP = "pca", "umap"
 MIN_SPREAD = 1e-6
 
 
-@measurement("outputs")
+@measurement("outputs", keep_order=True)
 def projection(
     features: Model,
     images: LabelledImages,

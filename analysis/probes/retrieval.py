@@ -81,7 +81,7 @@ def precision_at(ranks: Sequence[int] | np.ndarray, k: int) -> float:
     return float((np.asarray(ranks) < first).sum() / first)
 
 
-@measurement("outputs")
+@measurement("outputs", keep_order=True)
 def retrieval(
     features: Model,
     queries: AnnotatedImages,

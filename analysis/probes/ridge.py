@@ -101,7 +101,7 @@ class Probe:
     positions: dict[str, int]  # attributes of the result: where tokens lie
 
 
-@measurement()
+@measurement(keep_order=True)
 def ridge_probe(
     features: Model,
     train: LabelledImages,

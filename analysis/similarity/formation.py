@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.data.any_images import batch_images
 from vit_tf.data.files import write_whole
 from vit_tf.data.labels import require_labels
 from vit_tf.data.preprocessing import check_dtype, check_values
@@ -196,7 +197,7 @@ class FormationRecorder(Recorder):
         if not callable(features):
             raise ValueError(f"{EXPECTED}. Received: {features!r}")
         measure = {"formation": self._formation}
-        batches = as_dataset(images).as_numpy_iterator()
+        batches = as_dataset(batch_images(images)).as_numpy_iterator()
         arrays = [batch[0] if isinstance(batch, tuple) else batch for batch in batches]
         super().__init__(measure, arrays, every, folder, log_dir)
         self._features, self._l2 = features, l2

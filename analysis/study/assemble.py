@@ -18,6 +18,7 @@ import xarray as xr
 from vit_tf.common.arguments import explain_arguments
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images, is_raw
+from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.preprocessing import Preprocessing, check_values
 from vit_tf.features.conversion import name_models
 from vit_tf.features.preprocessed import in_common_range
@@ -58,7 +59,7 @@ from .claims import (
     scorecard_of_trainings,
     untrained_measurements,
 )
-from .data import Data, make_data
+from .data import TEST_RULE, TRAIN_RULE, Data, make_data
 from .exploration import probabilities
 from .figure import (
     Figure,
@@ -329,9 +330,12 @@ def make_report(
     framing = shared_framing(list(expectations.values()))
     if any(given is not None and not is_raw(given) for given in (images, train)):
         expectations |= _one_range(models, expectations)
+    setup = SETUP
+    if isinstance(images, np.ndarray | tuple):
+        setup += "\nimages = batch_test(images)"
     images, train = (
-        given if given is None else _in_common_range(given, framing, expectations)
-        for given in (images, train)
+        given if given is None else _in_common_range(given, framing, expectations, rule)
+        for given, rule in ((images, TEST_RULE), (train, TRAIN_RULE))
     )
     data = make_data(images, train, num_classes, optional or {})
     if class_names and not data.labelled:
@@ -366,7 +370,7 @@ def make_report(
         introduction=introduction,
         models_table=rows,
         sources=sources,
-        setup=SETUP,
+        setup=setup,
     )
 
 
@@ -399,13 +403,16 @@ def _one_range(
 
 
 def _in_common_range(
-    images: Any, framing: Preprocessing, expectations: dict[str, Preprocessing]
+    images: Any,
+    framing: Preprocessing,
+    expectations: dict[str, Preprocessing],
+    rule: BatchRule,
 ) -> Any:
     """Images with values in [-1, 1], which figures show and `LoadedModel.features` brings back.
 
     By the rule of calls, files and 8-bit images are prepared and floats are what models expect.
     """
-    made: Any = as_images(images, framing)
+    made: Any = as_images(images, framing, rule)
     name, expects = next(iter(expectations.items()))
     if is_raw(images) or expects == expects.framing():
         return made
@@ -632,7 +639,7 @@ def undefined(results: Results) -> LeftOut:
 
 
 # Functions of the study that the code of a figure calls: what it imports them from.
-HELPERS = ("split_train", "few_images", "first_images", "labels_of")
+HELPERS = ("batch_test", "split_train", "few_images", "first_images", "labels_of")
 
 
 def _drawn(pictures: list[Picture]) -> Sequence[Sequence[DrawnPicture]]:

@@ -4,18 +4,18 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from secrets import token_hex
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.data.equal_batches import BATCH_SIZE, BatchRule, batch_arrays
 from vit_tf.data.files import digest_files
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
 
 from ..engine.declaration import require_labelled
-from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.stream import as_dataset
 
 LABELS = "labels"  # of the test images, as something that a measurement may need
@@ -101,20 +101,23 @@ FIELD_IMAGES = 64  # in one batch, at most
 FIELD_PIXELS = 2**18  # of a batch, which holds five images of 224 px
 FEWEST_FIELDS = 4  # in a batch, as this batch also shows which axes hold examples
 FEWEST_FIELD_IMAGES = 16  # in several batches, where one holds fewer
-MOST_IN_BATCH = 120
 FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
-SMALLEST_BATCH = 8  # where there would be fewer otherwise: similarities of small ones are noisy
+# The largest `min_batch` of a statistic of a report: a shared pass of smaller batches fails for it,
+# and is traced anew without it.
+SMALLEST_BATCH = 12
 
 
 def batch_size_of(
     examples: int, fewest: int = FEWEST_BATCHES, smallest: int = SMALLEST_BATCH
 ) -> int:
-    """The size of nearly equal batches, at most 120; `fewest` where they have `smallest` each."""
-    asked = min(fewest, max(1, examples // smallest))
-    batches = max(asked, math.ceil(examples / MOST_IN_BATCH))
-    size = math.ceil(examples / batches)
-    large = examples // size + (examples % size >= LEAST_EXAMPLES)
-    return size if large >= batches else examples // batches
+    """The largest batch of a report: as in calls, or less for `fewest` batches of `smallest`."""
+    batches = max(1, min(fewest, examples // smallest))
+    return min(BATCH_SIZE, max(1, math.ceil(examples / batches)))
+
+
+# How images to measure, and to fit probes on, are cut into batches.
+TEST_RULE = BatchRule(batch_size_of)
+TRAIN_RULE = BatchRule(partial(batch_size_of, fewest=2, smallest=1))
 
 
 def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) -> Data:
@@ -122,7 +125,7 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
 
     Probes are fitted on every other batch of the labelled images, their penalty on the rest.
     """
-    test = _batched(images)
+    test = batch_test(images)
     few = few_images(test)
     optional_facts = {name: {name: _digest(made)} for name, made in optional.items()}
     optional = {
@@ -166,11 +169,16 @@ def _has_classes(images: Any, spec: Any) -> bool:
 
 def batch_train(train: Any) -> tf.data.Dataset:
     """Labelled images in at least two batches: those that probes are fitted on."""
-    labelled = _batched(train, fewest=2, smallest=1)
+    labelled = _batched(train, TRAIN_RULE)
     if labelled.cardinality() == 1:  # of a small folder, half of which is one batch
         (labels,) = (labels for _, labels in labelled.as_numpy_iterator())
         labelled = labelled.unbatch().batch(-(-len(labels) // 2))
     return labelled
+
+
+def batch_test(images: Any) -> tf.data.Dataset:
+    """Arrays in the batches that a report measures; batches of a data set as they are."""
+    return _batched(images, TEST_RULE)
 
 
 def split_train(train: Any) -> tuple[tf.data.Dataset, tf.data.Dataset]:
@@ -209,12 +217,11 @@ def num_field_images(batch_size: int) -> int:
     return -(-max(batch_size, FEWEST_FIELD_IMAGES) // batch_size) * batch_size
 
 
-def _batched(images: Any, **sizes: int) -> tf.data.Dataset:
-    """Batches of a data set as they are, of arrays as `batch_size_of` has them."""
+def _batched(images: Any, rule: BatchRule) -> tf.data.Dataset:
+    """Batches of a data set as they are, of arrays by a rule; a `ValueError` for no images."""
     leaves = images if isinstance(images, tuple) else (images,)
-    if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
-        return as_dataset(images)
-    return as_dataset(images, batch_size=batch_size_of(len(leaves[0]), **sizes))
+    are_arrays = all(isinstance(leaf, np.ndarray) for leaf in leaves)
+    return as_dataset(batch_arrays(images, rule) if are_arrays else images)
 
 
 UNKNOWN = "unknown"

@@ -15,8 +15,9 @@ import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import stream
 from vit_tf.analysis.study import assemble, models
-from vit_tf.analysis.study.data import batch_size_of
+from vit_tf.analysis.study.data import TEST_RULE, batch_size_of
 from vit_tf.analysis.study.models import distinct, slug
+from vit_tf.data.equal_batches import RANDOM
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.conversion import as_features
 from vit_tf.features.layers import grid_of_shapes
@@ -53,7 +54,9 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def images():
     size = batch_size_of(60)
-    (test,) = vit_tf.data.load("digits", image_size=16, splits=("test",), take=60, batch_size=size)
+    (test,) = vit_tf.data.load(
+        "digits", image_size=16, splits=("test",), take=60, batch_size=size, shuffle_once=True
+    )
     return test
 
 
@@ -170,7 +173,8 @@ def test_a_folder_of_images_without_labels_is_analysed_whole(files, tmp_path, rn
     line = [files / "vit.keras", "--data", photos, "--figures", "1,13"]
     _, page = analyzed(tmp_path / "out", *line)
     actual = xr.load_dataset(tmp_path / "out" / "results" / "cka.vit.nc")
-    (every,) = vit_tf.data.load(photos, splits=("all",), batch_size=batch_size_of(60))
+    size = batch_size_of(60)
+    (every,) = vit_tf.data.load(photos, splits=("all",), batch_size=size, shuffle_once=True)
     model = vit_tf.submodel(vit_tf.load_model(files / "vit.keras"), *actual.layer_x.values)
     np.testing.assert_allclose(actual.cka, analysis.cka(model, every).cka, atol=1e-5)
     assert "It needs labels of the images, of two classes or more" in page
@@ -198,14 +202,13 @@ def test_the_grid_of_tokens_is_found_before_what_pools_them():
 
 def test_there_are_at_least_eight_batches_where_the_images_allow():
     for examples in range(1, 3000):
-        size = batch_size_of(examples)
-        complete = [size] * (examples // size) + [examples % size] * (examples % size > 0)
-        large = [count for count in complete if count >= 4]  # as a smaller one has no CKA
-        assert 1 <= size <= 120
-        assert len(large) >= min(8, max(examples // 8, 1)) or examples < 4, examples
-    # Large data keep the batches, and so the results, that they had.
-    assert [batch_size_of(n) for n in (2000, 1000, 960)] == [118, 112, 120]
-    assert [batch_size_of(n) for n in (360, 100, 64, 32, 4)] == [45, 13, 8, 8, 4]
+        sizes = TEST_RULE.sizes(examples)
+        assert sum(sizes) == examples and max(sizes) <= 128 and max(sizes) - min(sizes) <= 1
+        assert len(sizes) >= min(8, max(examples // 12, 1))
+        assert min(sizes) >= min(12, examples)  # as many as mutual k-NN needs
+        if examples > 7 * 128:  # calls and reports have the same batches
+            assert sizes == RANDOM.sizes(examples)
+    assert [len(TEST_RULE.sizes(n)) for n in (2000, 360, 100, 64, 32, 4)] == [16, 8, 8, 5, 2, 1]
 
 
 @pytest.mark.slow

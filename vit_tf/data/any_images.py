@@ -1,45 +1,87 @@
-"""Converts images in any form (arrays, PIL images, paths, folders) to arrays or batches."""
+"""Converts images in any form (arrays, PIL images, paths, folders, data sets) to batches."""
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
-from vit_tf.data.batches import explained_batches, require_finite_length, without_autotune
+from vit_tf.data.batches import explained_batches, require_finite_length
+from vit_tf.data.equal_batches import (
+    BATCH_SIZE,
+    IN_ORDER,
+    RANDOM,
+    BatchRule,
+    batch_arrays,
+    cut_examples,
+)
 from vit_tf.data.files import is_remote, require_file, require_utf8
-from vit_tf.data.folder import ImageFiles, decode_file
+from vit_tf.data.folder import ImageFiles, decode_file, scan
 from vit_tf.data.imaging import framing_of, pixels_of
-from vit_tf.data.pipeline import load
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing, require_levels
-from vit_tf.data.reading import read_shardable
-from vit_tf.data.source import CHANNELS
+from vit_tf.data.reading import read_batches
+from vit_tf.data.source import ALL, CHANNELS, SPLITS, identify, identify_names
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-BATCH_SIZE = 128
 # What makes a model's input of 8-bit images, or those of several models.
 Prepares = Preprocessing | JointPreprocessing
 IMAGE_KEYS = ("image", "images", "pixel_values", "x")
 LABEL_KEYS = ("label", "labels", "y")
 
 
+def batch_images(
+    images: Any, preprocessing: Prepares | None = None, rule: BatchRule = RANDOM
+) -> tf.data.Dataset:
+    """Batches for a measurement of images in any form, with labels or without.
+
+    Folders, lists and arrays are read in a random order and cut into batches of equal size, as
+    `BatchRule` explains. A `tf.data.Dataset` keeps the batches that its caller made; one of single
+    images keeps its order.
+
+    Args:
+        images: array, PIL image, path, folder, list of these, `keras.utils.PyDataset` or
+            `tf.data.Dataset`; or a tuple of one of these and of labels or annotations.
+        preprocessing: what 8-bit images and files are prepared by; floats stay as they are. None
+            leaves integers as they are.
+        rule: the order and the size of the batches.
+
+    Returns:
+        `tf.data.Dataset` of batches of images, or of tuples that begin with images. It has the
+        attribute `class_names` of a folder or of the given data set.
+
+    Raises:
+        ValueError: for images in another form, files that do not exist or cannot be decoded, and
+            for tuples of different lengths.
+
+    Examples:
+        >>> batches = batch_images(np.zeros((133, 8, 8, 3), np.float32))
+        >>> [len(batch) for batch in batches]
+        [67, 66]
+    """
+    made = as_images(images, preprocessing, rule)
+    return made if isinstance(made, tf.data.Dataset) else batch_arrays(made, rule)
+
+
 def in_known_form(images: Any) -> Any:
-    """Tensors of PyTorch, nested lists, dicts and patterns of paths as arrays or lists of paths.
+    """Tensors of PyTorch, lists, dicts, patterns of paths and PyDatasets in forms known here.
 
     Arrays whose channels come first, as processors of other libraries return them, are transposed.
     """
     if isinstance(images, tuple) and images and not isinstance(images[0], int | float):
         return (in_known_form(images[0]), *map(_from_torch, images[1:]))
-    if isinstance(images, Mapping) and (image := _first_key(images, IMAGE_KEYS)):
-        label = _first_key(images, LABEL_KEYS)
-        pair = (images[image], images[label]) if label else images[image]
-        return in_known_form(pair)
+    if isinstance(images, keras.utils.PyDataset):
+        return _from_py_dataset(images)
+    if isinstance(images, Mapping):
+        image, label = _keys_of(images)
+        return in_known_form((images[image], images[label]) if label else images[image])
     if isinstance(images, list) and images and isinstance(images[0], list | int | float):
         images = np.asarray(images)
         is_8_bit = images.dtype.kind == "i" and images.min() >= 0 and images.max() <= 255
@@ -99,8 +141,35 @@ def _from_torch(values: Any) -> Any:
     return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
 
 
-def _first_key(mapping: Mapping, keys: Sequence[str]) -> str | None:
-    return next((key for key in keys if key in mapping), None)
+def _keys_of(example: Mapping) -> tuple[str, str | None]:
+    """The keys of the images and of the labels, if any, of a dict."""
+    label = next((key for key in LABEL_KEYS if key in example), None)
+    return _key_of(example, IMAGE_KEYS), label
+
+
+def _key_of(values: Mapping, usual: Sequence[str]) -> str:
+    """The key of images or of labels in a dict: a usual name, or that of its only entry."""
+    keys = [key for key in usual if key in values] or list(values)
+    if len(keys) > 1 and keys[0] not in usual:
+        raise ValueError(f"Expected elements with {usual[0]!r}. Received: {sorted(values)}")
+    return keys[0]
+
+
+def _from_py_dataset(data: keras.utils.PyDataset) -> tf.data.Dataset:
+    """The batches of a `keras.utils.PyDataset` of known length."""
+    if data.num_batches is None:
+        raise ValueError("Expected a PyDataset of finite length. Received: one without __len__")
+
+    def spec_of(values: Any) -> tf.TensorSpec:
+        values = np.asarray(values)
+        return tf.TensorSpec((None, *values.shape[1:]), values.dtype)
+
+    def read() -> Iterator[Any]:
+        return (data[number] for number in range(data.num_batches))
+
+    signature = tf.nest.map_structure(spec_of, data[0])
+    batches = tf.data.Dataset.from_generator(read, output_signature=signature)
+    return batches.apply(tf.data.experimental.assert_cardinality(data.num_batches))
 
 
 def is_raw(images: Any) -> bool:
@@ -119,27 +188,30 @@ def is_raw(images: Any) -> bool:
 
 
 def as_images(
-    images: Any, preprocessing: Prepares | None = None, batch_size: int = BATCH_SIZE
+    images: Any, preprocessing: Prepares | None = None, rule: BatchRule = IN_ORDER
 ) -> np.ndarray | tuple | tf.data.Dataset:
-    """Images in any form as an array, a pair of arrays or a batched `tf.data.Dataset`."""
+    """`batch_images`, with images that are in memory as an array or a tuple of arrays."""
     # 8-bit and PIL images and files get the preprocessing; None leaves integers as they are.
     leave_gpus_to_jax()
     images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
-        return _from_dataset(images, preprocessing, batch_size)
+        return _from_dataset(images, preprocessing, rule)
     if isinstance(images, tuple):
         first, *rest = images
-        converted = as_images(first, preprocessing, batch_size)
+        # The order of all parts is decided once, when they are cut into batches.
+        converted = as_images(first, preprocessing, IN_ORDER)
         if isinstance(converted, tf.data.Dataset):
             converted = np.concatenate(
                 [x[0] if isinstance(x, tuple) else x for x in explained_batches(converted)]
             )
         rest = [values if hasattr(values, "shape") else np.asarray(values) for values in rest]
+        if rest and _is_label_column(rest[0]):  # as `keras.datasets` has labels
+            rest[0] = rest[0][:, 0]
         return (converted, *rest[: len(rest) - _ends_in_weights(rest)])
     if isinstance(images, str | os.PathLike):
-        return _from_path(images, preprocessing, batch_size)
+        return _from_path(images, preprocessing, rule)
     if isinstance(images, list):
-        return _from_list(images, preprocessing, batch_size)
+        return _from_list(images, preprocessing, rule)
     if _is_pillow(images):
         pixels = pixels_of(images, channels=_num_decoded(preprocessing))
         return _prepared(pixels, preprocessing)[None]
@@ -158,25 +230,45 @@ def as_images(
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
         return images
     require_levels(images)
-    size = min(batch_size, len(images)) or 1
-    batches = tf.data.Dataset.from_tensor_slices(images).batch(
-        size, drop_remainder=len(images) % size == 0
-    )
-    return _from_dataset(without_autotune(batches), preprocessing, size)
+    return _from_dataset(batch_arrays(images, rule), preprocessing, rule)
 
 
 def _from_path(
-    path: str | os.PathLike, preprocessing: Prepares | None, batch_size: int
+    path: str | os.PathLike, preprocessing: Prepares | None, rule: BatchRule
 ) -> np.ndarray | tf.data.Dataset:
     text = os.path.expanduser(os.fspath(path))
     require_utf8(text)
     if not _is_there(text):
         raise ValueError(f"Image file or folder not found: {without_password(text)!r}.")
     if not (tf.io.gfile.isdir(text) if is_remote(text) else os.path.isdir(text)):
-        return _from_list([text], preprocessing, batch_size)
-    _require_preprocessing(preprocessing)
-    (dataset,) = load(text, splits=("all",), preprocessing=preprocessing, batch_size=batch_size)
-    return dataset
+        return _from_list([text], preprocessing, rule)
+    layout = scan(text)
+    splits = (layout.splits[split] for split in SPLITS if split in layout.splits)
+    paths, labels = map(np.concatenate, zip(*splits, strict=True))
+    return _read_files(
+        paths, labels, layout.class_names, _require_preprocessing(preprocessing), rule
+    )
+
+
+def _read_files(
+    paths: np.ndarray,
+    labels: np.ndarray,
+    class_names: tuple[str, ...],
+    preprocessing: Prepares,
+    rule: BatchRule,
+) -> tf.data.Dataset:
+    """Batches of (images, labels) of files by a rule; a label is -1 where it is not known."""
+    count = len(paths)
+    order, sizes = rule.order(count), rule.sizes(count)
+    source = ImageFiles(class_names, {ALL: (paths[order], labels[order])})
+    positions = np.arange(count)
+    batches = read_batches(
+        source, ALL, positions, preprocessing.size, sizes, preprocessing=preprocessing
+    )
+    batches.class_names = class_names
+    batches.identify = partial(identify, source, ALL, positions)
+    batches.identify_names = partial(identify_names, source, ALL, positions)
+    return batches
 
 
 def _is_there(path: str) -> bool:
@@ -190,7 +282,7 @@ def _is_there(path: str) -> bool:
 
 
 def _from_list(
-    images: list, preprocessing: Prepares | None, batch_size: int
+    images: list, preprocessing: Prepares | None, rule: BatchRule
 ) -> np.ndarray | tf.data.Dataset:
     if not images:
         raise ValueError("Expected at least one image. Received: none")
@@ -203,11 +295,8 @@ def _from_list(
             if not _is_there(path):
                 raise ValueError(f"Image file not found: {without_password(path)!r}.")
         labels = np.full(len(paths), -1, np.int32)
-        source = ImageFiles((), {"all": (np.array(paths), labels)})
-        batch_size, order = min(batch_size, len(paths)), np.arange(len(paths))
-        size = preprocessing.size
-        read = read_shardable(source, "all", order, size, batch_size, preprocessing=preprocessing)
-        return read.map(lambda images, _: images)
+        batches = _read_files(np.array(paths), labels, (), preprocessing, rule)
+        return batches.map(lambda images, _: images)
     arrays, channels = [], _num_decoded(preprocessing)
     for image in images:
         if isinstance(image, str | os.PathLike):
@@ -249,30 +338,41 @@ def _require_preprocessing(preprocessing: Prepares | None) -> Prepares:
 
 
 def _from_dataset(
-    dataset: tf.data.Dataset, preprocessing: Prepares | None, batch_size: int
+    dataset: tf.data.Dataset, preprocessing: Prepares | None, rule: BatchRule
 ) -> tf.data.Dataset:
     """A data set as batches of images, or of tuples that begin with them."""
     require_finite_length(dataset)  # here, as some measurements read all labels or scores first
     names, dataset = getattr(dataset, "class_names", None), _as_pair(dataset)
     changed = _with_known_rank(dataset)
-    if _image_spec(changed).shape.rank == 3 and _image_spec(changed).shape[2] in (1, 3, 4, None):
-        changed = changed.batch(batch_size)
+    shape = _image_spec(changed).shape
+    is_single = shape.rank == 3 and shape[2] in (*CHANNELS, None)
+    # Single images are prepared before they are batched, as they may differ in size.
+    is_raw = _image_spec(changed).dtype.is_integer and (is_single or shape.rank == 4)
+    if preprocessing is not None and is_raw:
+        size = tuple(shape[0:2] if is_single else shape[1:3])
+        changed = _map_images(changed, framing_of(preprocessing, size).fit)
+    if is_single:
+        count = int(changed.cardinality())
+        sizes = rule.sizes(count) if count >= 0 else None
+        changed = cut_examples(changed, sizes) if sizes else changed.batch(BATCH_SIZE)
     spec = changed.element_spec
     if isinstance(spec, tuple) and _ends_in_weights(spec[1:]):
         changed = changed.map(lambda *batch: batch[:-1])
-    images = _image_spec(changed)
-    if preprocessing is not None and images.dtype.is_integer and images.shape.rank == 4:
-        framing = framing_of(preprocessing, tuple(images.shape[1:3]))
-
-        def prepare(*batch: tf.Tensor) -> Any:
-            images = framing.fit(batch[0])
-            return (images, *batch[1:]) if isinstance(spec, tuple) else images
-
-        spec = changed.element_spec
-        changed = changed.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
+    spec = changed.element_spec
+    if isinstance(spec, tuple) and len(spec) > 1 and _is_label_column(spec[1]):
+        changed = changed.map(lambda images, labels, *rest: (images, labels[:, 0], *rest))
     if names is not None and changed is not dataset:
         changed.class_names = names
     return changed
+
+
+def _map_images(dataset: tf.data.Dataset, prepare: Callable) -> tf.data.Dataset:
+    """A data set with a function applied to its images, single ones or batches."""
+    if not isinstance(dataset.element_spec, tuple):
+        return dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.map(
+        lambda images, *others: (prepare(images), *others), num_parallel_calls=tf.data.AUTOTUNE
+    )
 
 
 def _with_known_rank(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -305,14 +405,23 @@ def _with_known_rank(dataset: tf.data.Dataset) -> tf.data.Dataset:
 def _as_pair(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """A data set of dicts as one of (images, labels), or of images; another as it is."""
     spec = dataset.element_spec
-    if not isinstance(spec, dict):
-        return dataset
-    image, label = _first_key(spec, IMAGE_KEYS), _first_key(spec, LABEL_KEYS)
-    if image is None:
-        raise ValueError(f"Expected elements with 'image'. Received: {sorted(spec)}")
-    if label is None:
-        return dataset.map(lambda example: example[image])
-    return dataset.map(lambda example: (example[image], example[label]))
+    if isinstance(spec, dict):
+        image, label = _keys_of(spec)
+        if label is None:
+            return dataset.map(lambda example: example[image])
+        return dataset.map(lambda example: (example[image], example[label]))
+    # The inputs and targets of a model by name, as `fit` takes them.
+    if isinstance(spec, tuple) and any(isinstance(part, dict) for part in spec[:2]):
+
+        def without_names(*parts: Any) -> Any:
+            values = [
+                part[_key_of(part, keys)] if isinstance(part, dict) else part
+                for part, keys in zip(parts, (IMAGE_KEYS, LABEL_KEYS), strict=False)
+            ]
+            return (*values, *parts[2:]) if len(values) > 1 else values[0]
+
+        return dataset.map(without_names)
+    return dataset
 
 
 def _image_spec(dataset: tf.data.Dataset) -> tf.TensorSpec:
@@ -331,6 +440,12 @@ def _ends_in_weights(others: Sequence) -> bool:
     return is_row and (
         dtype.is_floating or (follows_labels and (dtype.is_integer or dtype.is_bool))
     )
+
+
+def _is_label_column(values: Any) -> bool:
+    """Whether an array or its spec holds integers of shape (example, 1)."""
+    shape = tf.TensorShape(values.shape)
+    return shape.rank == 2 and shape[1] == 1 and tf.as_dtype(values.dtype).is_integer
 
 
 def _is_pillow(image: object) -> "TypeGuard[Image]":

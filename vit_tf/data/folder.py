@@ -8,6 +8,7 @@ The classes of images that lie side by side are those of a text file, as release
 * `ILSVRC2012_validation_ground_truth.txt`: the number of a class on each line, in the order of the
   images' names. These are the development kit's own numbers, which its `meta.mat` explains.
 * A class on each line, in the order of the images' names.
+* A table with a header: the column `class` or `label`, or a column of 0 and 1 for each class.
 """
 
 import csv
@@ -18,7 +19,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -243,15 +244,26 @@ def scan(root: str | os.PathLike) -> Layout:
         warn_once(f"{without_password(root)}: unknown classes of {join_words(names)}, left out.")
     parts = labelled or parts
     defining = [parts["train"]] if "train" in parts else parts.values()
-    class_names = tuple(
-        sorted({name for image_folder in defining for name in image_folder.class_names})
-    )
-    if all(name.isdecimal() for name in class_names):
-        class_names = tuple(sorted(class_names, key=int))
+    class_names = sort_names({name for part in defining for name in part.class_names})
     members = {
         split: partial(image_folder.members, class_names) for split, image_folder in parts.items()
     }
     return Layout(class_names, LazyDict(members))
+
+
+def sort_names(names: Collection[str]) -> tuple[str, ...]:
+    """Names of classes in the order of their labels: by their letters, numbers by their value."""
+    in_text_order = tuple(sorted(names))
+    if not all(name.isdecimal() for name in names):
+        return in_text_order
+    by_value = tuple(sorted(names, key=int))
+    if by_value != in_text_order:
+        warn_once(
+            f"Class folders that are numbers are sorted by value: {format_list(by_value)}. Keras "
+            f"and torchvision sort them as text: {format_list(in_text_order)}. The argument "
+            "classes= of vit_tf.data.load sets another order."
+        )
+    return by_value
 
 
 def _without_splits(root: str) -> Layout:
@@ -332,7 +344,7 @@ def _part(folder: str) -> ImageFolder:
     below = (file for name in subfolders for file in files_below(os.path.join(folder, name)))
     if images and not any(map(is_image, below)):
         return ImageFolder((), lambda _: (np.array(images), np.full(len(images), -1, np.int32)))
-    return ImageFolder(tuple(subfolders), partial(_in_class_folders, folder, subfolders))
+    return ImageFolder(sort_names(subfolders), partial(_in_class_folders, folder, subfolders))
 
 
 def _in_class_folders(
@@ -377,7 +389,7 @@ ILSVRC = "ILSVRC2012_validation_ground_truth.txt"
 ILSVRC_PLACES = (ILSVRC, f"ILSVRC2012_devkit_t12/data/{ILSVRC}")
 MOST_OF_KIT = 2**24  # bytes of `meta.mat`, inflated; the released one has less than one million
 # A class that boxes follow, as in Kaggle's files.
-BOXES = re.compile(r"^(\S+)( -?\d+){4}.*")
+BOXES = re.compile(r"^(\S+)(\s+-?\d+){4}.*")
 
 
 def find_classes(
@@ -413,11 +425,30 @@ def _classes(path: str, names: Sequence[str]) -> list[str] | None:
     rows = _rows(path)
     place = {name: index for index, name in enumerate(names)}
     place |= {os.path.splitext(name)[0]: index for index, name in enumerate(names)}
-    keys = [place.get(os.path.basename(row[0])) if len(row) > 1 else None for row in rows]
-    if all(key is None for key in keys):
-        alone = all(len(row) == 1 and not is_image(row[0]) for row in rows)
-        return [row[0] for row in rows] if alone and len(rows) == len(names) else None
-    class_by_index = {key: row[1] for key, row in zip(keys, rows, strict=True) if key is not None}
+    column = _image_column(rows, place, len(names))
+    if column is None:
+        is_list = all(len(row) == 1 and not is_image(row[0]) for row in rows)
+        if not is_list or len(rows) != len(names):
+            return None
+        _require_one_order(path, names)
+        return [row[0] for row in rows]
+    first = os.path.basename(rows[0][column]) if len(rows[0]) > column else ""
+    header = None if first in place or is_image(first) else rows[0]
+    listed = [
+        (place[os.path.basename(row[column])], row)
+        for row in rows
+        if len(row) > max(column, 1) and os.path.basename(row[column]) in place
+    ]
+    if not listed:
+        return None
+    classes = _classes_of_rows(path, header, [row for _, row in listed], column)
+    class_by_index: dict[int, str] = {}
+    for (index, _), name in zip(listed, classes, strict=True):
+        if class_by_index.setdefault(index, name) != name:
+            raise ValueError(
+                f"Expected one class for each image. Received: {path!r}, with {names[index]} in "
+                f"{format_list([class_by_index[index], name])}"
+            )
     missing = [name for index, name in enumerate(names) if index not in class_by_index]
     if missing:
         raise ValueError(
@@ -428,14 +459,108 @@ def _classes(path: str, names: Sequence[str]) -> list[str] | None:
 
 
 def _rows(path: str) -> list[list[str]]:
-    """The fields of each line that holds any: commas part those of a CSV file, else blanks."""
+    """The fields of each line that holds any: of a table, or what comes before the first blank."""
     # Bytes that are not UTF-8 are replaced, not refused: a file in another encoding, such as a
     # readme, must not stop the folder from being read, and its words show that it lists no images.
     lines = as_path(path).read_bytes().decode("utf-8-sig", "replace").splitlines()
-    if path.lower().endswith(".csv"):
-        rows = [[BOXES.sub(r"\1", cell.strip()) for cell in row] for row in csv.reader(lines)]
-        return [row for row in rows if row]
-    return [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
+    lines = [line for line in lines if line.strip()]
+    separators = ",;" if path.lower().endswith(".csv") else "\t,;"
+    separator = next((mark for mark in separators if all(mark in line for line in lines)), None)
+    if separator is None and path.lower().endswith(".csv"):
+        separator = ","
+    if separator is None:
+        return [line.split(maxsplit=1) for line in lines]
+    rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator)]
+    return [row for row in rows if any(row)]
+
+
+def _image_column(rows: list[list[str]], place: Mapping[str, int], count: int) -> int | None:
+    """The first column that names all of `count` images, or else some; None if none does."""
+    found: dict[int, set[int]] = {}
+    for row in rows:
+        for column, cell in enumerate(row if len(row) > 1 else ()):
+            if (index := place.get(os.path.basename(cell))) is not None:
+                found.setdefault(column, set()).add(index)
+    columns = sorted(found, key=lambda column: (len(found[column]) < count, column))
+    return columns[0] if columns else None
+
+
+def _require_one_order(path: str, names: Sequence[str]) -> None:
+    """Raises a `ValueError` for names whose order is another one by their numbers."""
+
+    def by_number(name: str) -> list:
+        parts = re.split(r"(\d+)", name)
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+    if sorted(names, key=by_number) != sorted(names):
+        raise ValueError(
+            "Expected the name of an image and its class on each line, as the images have no "
+            "single order: by their letters, 10 comes before 2. "
+            f"Received: {path!r}, with a class alone on each line"
+        )
+
+
+# Headers of the column of classes, in lower case and without blanks.
+CLASS_HEADERS = (
+    *("class", "label", "category", "target", "classname", "labelname", "categoryname"),
+    *("species", "breed", "diagnosis", "dx", "predictionstring"),
+)
+
+
+def _classes_of_rows(
+    path: str, header: list[str] | None, rows: list[list[str]], image_column: int
+) -> list[str]:
+    """The class in each row of a file, which the header names if there are several columns."""
+    width = max(map(len, rows))
+    columns = {
+        column: [row[column] if column < len(row) else "" for row in rows]
+        for column in range(width)
+        if column != image_column
+    }
+    titles = dict(enumerate(header or ()))
+    named = [
+        column
+        for column in columns
+        if re.sub(r"[\s_-]", "", titles.get(column, "").lower()) in CLASS_HEADERS
+    ]
+    class_column = next(iter(columns))
+    if len(columns) > 1 and header is not None:
+        if not named and set(columns) <= set(titles) and _are_one_hot(list(columns.values())):
+            ones = np.argmax(np.array(list(columns.values()), float), axis=0)
+            return [[titles[column] for column in columns][index] for index in ones]
+        class_column = named[0] if len(named) == 1 else None
+    elif len(columns) > 1:
+        # Boxes may follow a class, and a column of one value tells no images apart.
+        varying = [column for column, cells in columns.items() if len(set(cells)) > 1]
+        are_text = [not _are_numbers(columns[column]) for column in varying]
+        class_column = varying[0] if are_text[:1] == [True] and sum(are_text) == 1 else None
+    classes = [] if class_column is None else columns[class_column]
+    classes = [BOXES.sub(r"\1", name) for name in classes]
+    # A number in front of other words is a size or a position, as in "1.png 640 480 cat".
+    if not classes or any(re.match(r"-?\d+(\.\d+)?\s", name) for name in classes):
+        received = f"the columns {', '.join(header)}" if header else f"lines as {rows[0]}"
+        raise ValueError(
+            "Expected an image and its class on each line, or a header that names one column "
+            "'class' or 'label', or that has a column of 0 and 1 for each class. "
+            f"Received: {path!r}, with {received}"
+        )
+    return classes
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    try:
+        [float(cell) for cell in cells]
+    except ValueError:
+        return False
+    return True
+
+
+def _are_one_hot(columns: list[list[str]]) -> bool:
+    """Whether columns of text hold a single 1 in each row and 0 elsewhere."""
+    if not all(map(_are_numbers, columns)):
+        return False
+    values = np.array(columns, float)
+    return bool(np.isin(values, (0, 1)).all() and (values.sum(axis=0) == 1).all())
 
 
 def named_classes(path: str, classes: list[str]) -> list[str]:

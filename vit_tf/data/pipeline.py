@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import unknown_name
 from vit_tf.data.batches import Shard, as_shard
+from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.files import is_remote
 from vit_tf.data.folder import open_folder
 from vit_tf.data.imaging import AREA
@@ -58,6 +59,7 @@ def load(
     random_resized_crop: bool | Sequence[float] | None = None,
     shard: tuple[int, int] | None = None,
     repeats: int = 1,
+    shuffle_once: bool = False,
 ) -> tuple[tf.data.Dataset, ...]:
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
 
@@ -119,6 +121,9 @@ def load(
             augmentations. The number of images in an epoch stays the same. This is the repeated
             augmentation of Hoffer et al. 2020 (https://arxiv.org/abs/1901.09335). DeiT repeats each
             image 3 times.
+        shuffle_once: whether every split is read in one random order, the same in each pass, and in
+            the fewest batches of equal size (133 images are 67 and 66), as measurements read a
+            folder. Data from TFDS keep the order in which TFDS stores them.
 
     Returns:
         Tuple with one `tf.data.Dataset` of (images, labels) per split. Images are float32 of shape
@@ -161,14 +166,19 @@ def load(
     worker = None if shard is None else Shard(*shard)
     # What is a shard already is not shared out again.
     read = read_shardable if worker is None else partial(read_batches, worker=worker)
-    loaded = []
+    loaded, sizes = [], batch_size
+    if shuffle_once:
+        drawn, read = {}, partial(read_batches, worker=worker)
     for split, (name, indices) in selection.items():
+        if shuffle_once:
+            rule = BatchRule(batch_size, keep_order=not source.in_any_order, seed=seed)
+            indices, sizes = indices[rule.order(len(indices))], rule.sizes(len(indices))
         dataset = read(
             source,
             name,
             indices,
             size,
-            batch_size,
+            sizes,
             drop_remainder=drop_remainder,
             preprocessing=preprocessing,
             **drawn.get(split, {}),

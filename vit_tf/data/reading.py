@@ -7,7 +7,7 @@ holds no Python function, so that TensorFlow can copy it to other hosts, as thos
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -23,8 +23,10 @@ from vit_tf.data.batches import (
     empty_batch,
     map_examples,
     seeds_of_batches,
+    select,
     without_autotune,
 )
+from vit_tf.data.equal_batches import cut_examples
 from vit_tf.data.imaging import Framing, JointFraming, cut, framing_of
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 from vit_tf.data.source import Decoder, FastDecoder, Indices, Item, Source, is_contiguous
@@ -46,7 +48,7 @@ def read_batches(
     split: str,
     indices: Indices,
     size: tuple[int, int] | None,
-    batch_size: int,
+    batch_size: int | Sequence[int],
     *,
     seed: int | None = None,
     drop_remainder: bool = False,
@@ -59,8 +61,9 @@ def read_batches(
 ) -> ResumableDataset:
     """Batches of (images, labels) of some examples of a split, as `load` returns them.
 
-    A `worker` makes random draws of its own. The examples are its own, unless `cut_batches`: then
-    they are all workers', and its shard is cut out of each batch.
+    `batch_size` may list the size of each batch, the largest first. A `worker` makes random draws
+    of its own. The examples are its own, unless `cut_batches`: then they are all workers', and its
+    shard is cut out of each batch.
     """
     # A problem with an image travels as words and is raised last, since a cache whose input fails
     # drops that example for good.
@@ -97,7 +100,10 @@ def read_batches(
         return batches.map(batch_shard.slice_batch) if batch_shard else batches
 
     # Items that a resumed run skips are not decoded: their order is that of the shuffle.
-    batches = ResumableDataset.from_examples(gather, examples, batch_size)
+    if isinstance(batch_size, Sequence):
+        batches = ResumableDataset(partial(select, cut_examples(examples, batch_size)))
+    else:
+        batches = ResumableDataset.from_examples(gather, examples, batch_size)
     batches = batches if worker is None else as_shard(batches, worker)
 
     def build(image_map: ImageMap | None) -> ResumableDataset:
@@ -115,7 +121,8 @@ def read_batches(
 
         def make(batches: tf.data.Dataset, *seeds: tf.data.Dataset) -> tf.data.Dataset:
             drawn = tf.data.Dataset.zip((batches, *seeds))
-            tried = _tried(drawn, [partial(finish, decoder) for decoder in decoders], batch_size)
+            largest = max(batch_size) if isinstance(batch_size, Sequence) else batch_size
+            tried = _tried(drawn, [partial(finish, decoder) for decoder in decoders], largest)
             finished = tried.map(_raise_problems)
             return divided_by_batch(without_autotune(finished)).prefetch(tf.data.AUTOTUNE)
 
@@ -159,8 +166,8 @@ def read_shardable(
             # It is another shard in each epoch: none of it is kept.
             of_worker = read(indices, batch_size, worker=shard, cut_batches=True, keep=False)
         else:
-            select = shard.batch_indices if seed is None else shard.contiguous_indices
-            worker_indices, shard_size = select(used, batch_size), shard.size(batch_size)
+            cut_indices = shard.batch_indices if seed is None else shard.contiguous_indices
+            worker_indices, shard_size = cut_indices(used, batch_size), shard.size(batch_size)
             of_worker = read(worker_indices, shard_size, worker=shard, keep=image_map is None)
         of_worker = of_worker.map_images(image_map) if image_map else of_worker
         if not rest or shard.size(rest):

@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial, reduce
+from functools import cache, cached_property, partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -104,6 +104,8 @@ class Source(ABC):
     shuffle_buffer: int = 2**24
     # Whether an item is the path of a file.
     in_files: bool = False
+    # Whether `read` takes indices in any order, not only sorted ones.
+    in_any_order: bool = True
     # Whether `read_shuffled` can read several files at once.
     shuffles_files: bool = False
 
@@ -162,6 +164,7 @@ class _Derived(Source):
         self._source = source
         self.class_names, self.num_examples = source.class_names, source.num_examples
         self.shuffle_buffer, self.in_files = source.shuffle_buffer, source.in_files
+        self.in_any_order = source.in_any_order
 
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
         return self._source.decoder(examples, num_channels)
@@ -213,9 +216,15 @@ class _WithAll(_Derived):
         return next(iter(sizes.values()))
 
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:
-        parts = self._by_split(split, indices)
-        first, *others = (self._source.read(name, inner) for name, inner in parts)
-        return reduce(lambda joined, other: joined.concatenate(other), others, first)
+        if split != ALL:
+            return self._source.read(split, indices)
+        parts = [self._source.read(*part) for part in self._by_split(split, indices)]
+        # Each part has its examples in order: the split of each example says which comes next.
+        owners = np.searchsorted(self._ends, indices, side="right")
+        _, choices = np.unique(owners, return_inverse=True)
+        numbers = tf.data.Dataset.from_tensor_slices(choices.astype(np.int64))
+        chosen = tf.data.Dataset.choose_from_datasets(parts, numbers)
+        return chosen.apply(tf.data.experimental.assert_cardinality(len(indices)))
 
     def read_shuffled(self, split: str, indices: Indices, seed: int) -> tf.data.Dataset:
         return self._source.read_shuffled(split, indices, seed)

@@ -59,6 +59,7 @@ class TfdsSource(Source):
 
     shuffle_buffer = SHUFFLE_BUFFER
     shuffles_files = True
+    in_any_order = False
 
     def __init__(self, builder: Any, name: str):
         import tensorflow_datasets as tfds

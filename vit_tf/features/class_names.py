@@ -39,13 +39,26 @@ def _is_application(model: keras.Model) -> bool:
     return any(name.startswith(function.lower()) for function in functions)
 
 
-@cache
 def imagenet_names() -> tuple[str, ...] | None:
     """The 1,000 class names of ImageNet in their usual order; None if no local file has them."""
+    classes = _imagenet_classes()
+    return classes and tuple(classes.values())
+
+
+def imagenet_synsets() -> tuple[str, ...] | None:
+    """The WordNet numbers of the classes of `imagenet_names`, which ImageNet's folders have."""
+    classes = _imagenet_classes()
+    return classes and tuple(classes)
+
+
+@cache
+def _imagenet_classes() -> dict[str, str] | None:
+    """Names by WordNet number, in their usual order; None if no local file has them."""
     home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
     if (home / KERAS_INDEX).is_file():
         index = json.loads((home / KERAS_INDEX).read_text("utf-8"))
-        return tuple(index[str(number)][1].replace("_", " ") for number in range(NUM_IMAGENET))
+        pairs = (index[str(number)] for number in range(NUM_IMAGENET))
+        return {synset: name.replace("_", " ") for synset, name in pairs}
     timm = importlib.util.find_spec("timm")
     for location in timm.submodule_search_locations or () if timm else ():
         folder = Path(location) / TIMM_FOLDER
@@ -53,5 +66,5 @@ def imagenet_names() -> tuple[str, ...] | None:
         if synsets.is_file() and lemmas.is_file():
             lines = (line.split("\t") for line in lemmas.read_text("utf-8").splitlines())
             words = {synset: names.split(",")[0] for synset, names in lines}
-            return tuple(words[synset] for synset in synsets.read_text("utf-8").split())
+            return {synset: words[synset] for synset in synsets.read_text("utf-8").split()}
     return None

@@ -20,6 +20,7 @@ from vit_tf.distribute.strategies import (
     shard_of_worker,
     sum_of_workers,
 )
+from vit_tf.features.class_names import imagenet_names, imagenet_synsets
 from vit_tf.features.recorder import infer
 from vit_tf.features.scores import find_scores
 
@@ -130,9 +131,12 @@ def match_classes(
     """The model's class of each class of the data: int32 array (class of the data,).
 
     With `allow_others`, data of other classes or another order are matched by name if the model has
-    all of the names, otherwise by position.
+    all of the names, otherwise by position. WordNet numbers stand for the names of ImageNet.
     """
     names = tuple(names)
+    if own is not None and tuple(own) == imagenet_names():
+        synsets = imagenet_synsets() or ()
+        own = synsets if set(names) <= set(synsets) else own
     same = len(names) == num_classes if own is None else tuple(own) == names
     if own is not None and not same and allow_others and set(names) <= set(own):
         return np.array([tuple(own).index(name) for name in names], np.int32)
@@ -151,6 +155,21 @@ def match_classes(
         f"Expected data of the {len(own)} classes of the model, {format_list(own)}. "
         f"Received: data of {len(names)} classes, {format_list(names)}, {difference}"
     )
+
+
+def require_classes_of(
+    own: Sequence[str] | None, num_classes: int, dataset: tf.data.Dataset
+) -> None:
+    """Raises a `ValueError` for data with names of other classes than a model's, as `evaluate`."""
+    names = getattr(dataset, "class_names", None)
+    if not names:
+        return
+    try:
+        match_classes(own, num_classes, names)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; labels that number the model's classes can be passed as (images, labels)"
+        ) from error
 
 
 def describe_class_order(own: Sequence[str] | None, names: Sequence[str]) -> str:

@@ -36,7 +36,6 @@ MEASURES = {
 SHAPES = {
     "one-hot": (np.eye(3, dtype="float32")[LABELS], ", 3"),
     "integers, one-hot": (np.eye(3, dtype="int64")[LABELS], ", 3"),
-    "column": (LABELS[:, None], ", 1"),
     "real": (LABELS.astype("float32"), "float32"),
     "bool": (LABELS > 0, "bool"),
     "text": (np.array(["a", "b", "c"])[LABELS], "text"),
@@ -101,6 +100,16 @@ def of_scores(classifier):
         "ablation": lambda labels: float(analysis.skip_ablation(vit, (images, labels)).accuracy),
         "evaluation": evaluate,
     }
+
+
+@pytest.mark.parametrize("name", ["k-NN", "ridge", "linear"])
+def test_a_column_of_labels_is_labels(name, classifier):
+    """`keras.datasets` has labels of shape (example, 1)."""
+    measure, column = MEASURES[name], (IMAGES, LABELS[:, None])
+    expected = measure((IMAGES, LABELS), (IMAGES, LABELS))
+    np.testing.assert_array_equal(measure(column, column), expected)
+    ablation = of_scores(classifier)["ablation"]
+    assert ablation(LABELS[:, None]) == ablation(LABELS)
 
 
 OUTSIDE = {

@@ -17,6 +17,7 @@ from vit_tf.analysis.engine.stream import eager_steps
 from vit_tf.analysis.similarity.cka import best_matching_layer, layer_match_accuracy
 from vit_tf.analysis.similarity.heads import head_similarity
 from vit_tf.analysis.similarity.localization import localization
+from vit_tf.data.equal_batches import RANDOM
 from vit_tf.distribute import strategy
 
 pytestmark = pytest.mark.usefixtures("without_graphs")
@@ -190,13 +191,16 @@ def test_129_images_in_batches_of_128_work_in_a_pass_with_others(rng):
     def features(images):
         return {"tanh": tf.tanh(images), "square": images**2}
 
-    result = analysis.cka(features, images)
+    batches = tf.data.Dataset.from_tensor_slices((images, np.arange(129))).batch(128)
+    result = analysis.cka(features, batches)
     assert result.attrs["remainder"] == 1 and result.attrs["examples"] == 128
+    of_array = analysis.cka(features, images)  # in batches of 65 and 64
+    assert of_array.attrs["remainder"] == 0 and of_array.attrs["examples"] == 129
     requests = {
         "cka": (analysis.cka.statistic(features), features),
         "labels": (analysis.engine.pooled_statistic("all"), features),
     }
-    totals = analysis.engine.one_pass(requests, (images, np.arange(129)))
+    totals = analysis.engine.one_pass(requests, batches)
     pooled = requests["labels"][0].finish(totals["labels"])
     np.testing.assert_array_equal(pooled.labels, np.arange(129))  # others have all images
     np.testing.assert_array_equal(requests["cka"][0].finish(totals["cka"]).cka, result.cka)
@@ -236,7 +240,8 @@ def test_taps_without_an_example_axis_are_left_out_and_named(rng):
 
 def test_activations_at_hand_are_compared_as_features_are(rng):
     x, y = correlated(rng, 256)
-    expected = minibatch_cka(x, y, 128)
+    order = RANDOM.order(256)
+    expected = minibatch_cka(x[order], y[order], 128)
     within = analysis.cka({"x": x, "y": y})
     between = analysis.cka({"x": x.astype("float64")}, features_y={"y": y, "x": x})
     np.testing.assert_allclose(within["cka"], [[1, expected], [expected, 1]], atol=1e-5)

@@ -5,15 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+import xarray as xr
 from image_folders import write
 from study_models import study_model_of
 from study_parts import EVERYTHING
 
 import vit_tf
-from vit_tf import Preprocessing, TokenGrid
+from vit_tf import Preprocessing, TokenGrid, analysis
 from vit_tf.analysis.engine.stream import as_dataset
+from vit_tf.analysis.study.assemble import make_report
 from vit_tf.analysis.study.claims import untrained_measurements
 from vit_tf.analysis.study.data import (
+    batch_test,
     few_images,
     field_batch_size,
     make_data,
@@ -38,8 +41,8 @@ def test_gradients_are_taken_of_fewer_large_images_at_once(size, at_once, count)
 
 def test_fields_are_of_whole_batches_where_there_are_enough_images():
     images = np.zeros((70, 224, 224, 1), np.float32)
-    assert [len(batch) for batch in few_images(as_dataset(images, 35))] == [5, 5, 5, 5]
-    assert [len(batch) for batch in few_images(as_dataset(images[:7], 7))] == [5, 2]
+    assert [len(batch) for batch in few_images(as_dataset(images))] == [5, 5, 5, 5]
+    assert [len(batch) for batch in few_images(as_dataset(images[:7]))] == [5, 2]
 
 
 def folder(root, *names):
@@ -85,6 +88,26 @@ def test_training_images_of_one_batch_are_halved(tmp_path):
     fitted, held_out = ([y for _, y in part] for part in (data.train, data.validation))
     assert data.num_classes == 2
     assert sum(map(len, fitted)) == sum(map(len, held_out)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [133, 1000])
+def test_a_figure_and_its_call_have_the_same_batches(tmp_path, count):
+    """Arrays sorted by brightness: a figure shows the numbers that its printed code gives."""
+    rng = np.random.default_rng(0)
+    levels = np.linspace(-0.8, 0.8, count)[:, None, None, None]
+    images = (levels + rng.uniform(-0.2, 0.2, (count, 8, 8, 3))).astype(np.float32)
+    model = vit_tf.ViT((8, 8, 3), 4, 2, 2, 8, 8, 3, name="vit")
+    make_report(model, images, folder=tmp_path, figures="1", untrained=0)
+    figure = xr.load_dataset(tmp_path / "results" / "cka.vit.nc")
+    assert "images = batch_test(images)" in (tmp_path / "report.html").read_text()
+    layers = figure.layer_x.values.tolist()
+    printed = analysis.cka(model, batch_test(images), layers=layers)
+    np.testing.assert_allclose(printed.cka, figure.cka, atol=1e-6)
+    np.testing.assert_allclose(printed.stderr, figure.stderr, atol=1e-6)
+    if count > 7 * 128:  # a call alone has batches as large
+        call = analysis.cka(model, images, layers=layers)
+        np.testing.assert_allclose(call.cka, figure.cka, atol=1e-6)
 
 
 def test_nothing_that_needs_labels_is_planned_without_them():

@@ -162,6 +162,65 @@ def test_files_of_labels_that_cannot_be_used(tmp_path, files, message):
     assert str(error.value).count(str(tmp_path)) == 1
 
 
+CLASSES = ["great white shark", "cat", "dog"]
+LINES = {
+    "one-hot with a header": ("a.csv", "image,{c[0]},{c[1]},{c[2]}", "{n},{hot}", ".0"),
+    "class in the last column": ("a.csv", "filename,width,height,class", "{n}.png,8,8,{c}", ""),
+    "label in the middle": ("a.csv", ",path,label,source", "{k},train/{n}.png,{c},web", ""),
+    "semicolons": ("a.csv", "Image;Class Name;note", "{n};{c};0,5", ""),
+    "one column of any name": ("a.csv", "file,what", "{n}.png,{c}", ""),
+    "words after a blank": ("a.txt", "", "{n}.png {c}", ""),
+    "commas in a text file": ("a.txt", "", "{n}.png,{c}", ""),
+    "tabs with boxes": ("a.txt", "", "{n}.png\t{c}\t{k}\t0\t62\t62", ""),
+    "an image listed twice": ("a.csv", "name,class", "{n}.png,{c}\n{n}.png,{c}", ""),
+    "quoted": ("a.csv", "name,class,note", '{n}.png,"{c}","a, b"', ""),
+}
+
+
+@pytest.mark.parametrize(("name", "head", "line", "end"), LINES.values(), ids=LINES)
+def test_classes_are_those_of_the_column_that_a_file_states(tmp_path, name, head, line, end):
+    expected, lines = [], []
+    for number in range(12):
+        picture(tmp_path / f"{number}.png", 20 * number)
+        label = CLASSES[number * 5 % 3]
+        hot = ",".join(f"{int(label == other)}{end}" for other in CLASSES)
+        lines.append(line.format(n=number, k=number, c=label, hot=hot))
+        expected.append((20 * number, 0, sorted(CLASSES).index(label)))
+    lines = [head.format(c=CLASSES)] * bool(head) + lines[::-1]
+    (tmp_path / name).write_text("\n".join(lines))
+    assert data.describe(tmp_path).class_names == tuple(sorted(CLASSES))
+    assert scanned(tmp_path) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "line", "message"),
+    [
+        ("a.txt", "", "{c}", "image and its class on each line.*10 comes before 2"),
+        ("a.csv", "filename,width,height,kind", "{n}.png,{n},8,{c}", "columns filename, width"),
+        ("a.csv", "", "{n}.png,{n},8,{c}", r"lines as \['0.png', '0', '8', 'x'\]"),
+        ("a.txt", "", "{n}.png {n} 8 {c}", "image and its class on each line"),
+        ("a.csv", "image,cat,dog", "{n},1,1", "a column of 0 and 1 for each class"),
+        ("a.csv", "image,class", "{n},{c}\n{n},z", r"one class for each image.*0.png in x, z"),
+        ("a.csv", "image,label,category", "{n},{c},{c}", "columns image, label, category"),
+    ],
+)
+def test_files_whose_classes_are_not_clear_are_refused(tmp_path, name, head, line, message):
+    for number in range(12):
+        picture(tmp_path / f"{number}.png", 0)
+    lines = [head] * bool(head) + [line.format(n=k, c="xy"[k % 2]) for k in range(12)]
+    (tmp_path / name).write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=message):
+        data.describe(tmp_path)
+
+
+def test_class_folders_that_are_numbers_are_sorted_by_value_in_words(tmp_path, caplog):
+    for number in range(12):
+        picture(tmp_path / str(number) / "a.png", 20 * number)
+    assert data.describe(tmp_path).class_names == tuple(map(str, range(12)))
+    assert "sort them as text: 0, 1, 10, 11, 2" in caplog.text
+    assert scanned(tmp_path) == [(20 * number, 0, number) for number in range(12)]
+
+
 def test_classes_that_the_train_split_lacks_are_named_with_their_file(tmp_path):
     picture(tmp_path / "train" / "ape" / "1.png", 0)
     for line, unknown in (("dog", "dog"), ("1", "1")):
