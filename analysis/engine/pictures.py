@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from vit_tf.data.preprocessing import innermost_features
 
+from .accessors import PICTURE_DIMS
 from .own_images import in_common_range
 from .results import variable
 from .roles import Features
 
 THUMBNAIL = 112  # pixels of the longer side of a picture of a ranking
-PICTURE_DIMS = ("pixel_row", "pixel_column", "colour")
 
 
 def as_pictures(

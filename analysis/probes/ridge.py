@@ -18,6 +18,7 @@ from vit_tf import TokenGrid
 from vit_tf.data.any_images import as_images
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
 
+from ..engine.accessors import ResultDataset
 from ..engine.declaration import measurement, statistic_of
 from ..engine.feature_taps import choose, select, taps_of, token_grid_of
 from ..engine.pooling import as_tokens, pool, tokens_of
@@ -564,7 +565,7 @@ def _score(
                 hits[name][i, j] = (classify(taps[layer], *classifier) == labels).mean(axis=1)
     dims = ("layer", "shots", "l2")
     coords = {"shots": list(shots), "l2": list(l2)}
-    return xr.Dataset({name: (dims, values) for name, values in hits.items()}, coords)
+    return ResultDataset({name: (dims, values) for name, values in hits.items()}, coords)
 
 
 def _first_of_each(labels: np.ndarray, count: int, num_classes: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from vit_tf.data.labels import require_labels
 from vit_tf.data.preprocessing import check_dtype, check_values
 from vit_tf.features.recorder import infer
 
+from ..engine.accessors import ResultDataset
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.feature_taps import taps_of
 from ..engine.pooling import pool
@@ -89,7 +90,9 @@ def row(
     if accuracy is not None:
         values["accuracy"] = (accuracy, "test accuracy of a ridge classifier")
     dims, coords = ("epoch", "layer"), {"epoch": [epoch], "layer": layers}
-    return xr.Dataset({n: variable(dims, x[None], long) for n, (x, long) in values.items()}, coords)
+    return ResultDataset(
+        {n: variable(dims, x[None], long) for n, (x, long) in values.items()}, coords
+    )
 
 
 def save_record(record: Record, folder: Path, epochs: Collection[int]) -> None:
