@@ -58,6 +58,7 @@ def load(
     random_resized_crop: bool | Sequence[float] | None = None,
     shard: tuple[int, int] | None = None,
     repeats: int = 1,
+    skip_errors: float = 0.0,
 ) -> tuple[tf.data.Dataset, ...]:
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
 
@@ -119,6 +120,9 @@ def load(
             augmentations. The number of images in an epoch stays the same. This is the repeated
             augmentation of Hoffer et al. 2020 (https://arxiv.org/abs/1901.09335). DeiT repeats each
             image 3 times.
+        skip_errors: largest share of the images of a split that are left out of their batches
+            because they cannot be decoded, such as 0.001. A line on the standard error names each
+            of them and their number so far. With 0, the first one raises an error.
 
     Returns:
         Tuple with one `tf.data.Dataset` of (images, labels) per split. Images are float32 of shape
@@ -142,6 +146,8 @@ def load(
         raise ValueError(
             f"Expected validation to be in [0, 1). Received: validation={validation!r}"
         )
+    if not 0 <= skip_errors < 1:
+        raise ValueError(f"Expected skip_errors to be in [0, 1). Received: {skip_errors=}")
     area = _checked_area(random_resized_crop)
     source = with_all(select_classes(open_source(name, data_dir), classes))
     selection = partition(source, splits, validation, take, seed)
@@ -171,6 +177,7 @@ def load(
             batch_size,
             drop_remainder=drop_remainder,
             preprocessing=preprocessing,
+            skip_errors=skip_errors,
             **drawn.get(split, {}),
         )
         dataset = dataset if worker is None else as_shard(dataset, worker)
