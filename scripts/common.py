@@ -677,8 +677,9 @@ def add_recipe(
     texts = field_texts(recipe)
     for field in dataclasses.fields(recipe):
         if field.name in names if names else field.name not in ("seed", "augment"):
-            text = texts[field.name].partition(";")[0]  # what follows is detail
-            default_words = texts[field.name].partition("None for ")[2]
+            description = texts.get(field.name, "")  # `python -OO` has no docstrings
+            text = description.partition(";")[0]  # what follows is detail
+            default_words = description.partition("None for ")[2]
             default_words = default_words if field.default is None else field.default
             shown = default or ("off" if default_words in (False, 0) else default_words)
             add(_flag(field.name), help=f"{text} (default: {shown})", **_reading(field))

@@ -63,6 +63,12 @@ def class_gradients(
     gradients = dict(zip(tensors, tape.gradient(target, list(tensors.values())), strict=True))
     if missing := [name for name, gradient in gradients.items() if gradient is None]:
         require_float_input(features)
+        if hasattr(innermost_features(features), "run_interventions"):  # of a PyTorch module
+            raise ValueError(
+                "Expected a PyTorch module whose forward records gradients. "
+                f"Received: {model_name(features)!r}, whose scores have none, as under "
+                "torch.no_grad or after detach"
+            )
         raise ValueError(
             f"Expected features that compute {scores!r} from the taps whose gradients are taken, "
             f"such as a submodel; a SavedModel does not provide these gradients. Received: "
@@ -91,11 +97,15 @@ def require_scores(taps: Taps, scores: str, classes: Iterable[int]) -> int:
     """The number of classes of a tap of scores; a `ValueError` if one of `classes` is not there."""
     shape = tuple(taps[scores].shape) if scores in taps else ()
     if len(shape) != 2:
+        shapes = [f"{tap} of shape {tuple(value.shape)}" for tap, value in taps.items()]
+        received = f"scores={scores!r} of shape {shape}" if shape else f"scores={scores!r}"
         raise ValueError(
             "Expected scores to be a tap of shape (example, class). "
-            f"Received: scores={scores!r} of shape {shape}, taps {format_list(list(taps))}"
+            f"Received: {received}; taps are {format_list(shapes)}"
         )
     classes = list(classes)
+    if shape[1] == 1 and classes != [0]:
+        raise ValueError(ONE_SCORE.format(f"{scores!r} of shape (example, 1)"))
     if not classes or not all(
         isinstance(position, int | np.integer) and 0 <= position < shape[1] for position in classes
     ):

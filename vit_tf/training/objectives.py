@@ -7,7 +7,7 @@ from keras import ops
 
 from vit_tf.common.backend import Tensor, on_jax, require_tensorflow_or_jax
 from vit_tf.distribute import is_tpu, strategy_of
-from vit_tf.taps.scores import before_activation, find_scores, operation_of
+from vit_tf.features.scores import before_activation, find_scores, operation_of
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
