@@ -677,8 +677,9 @@ def add_recipe(
     texts = field_texts(recipe)
     for field in dataclasses.fields(recipe):
         if field.name in names if names else field.name not in ("seed", "augment"):
-            text = texts[field.name].partition(";")[0]  # what follows is detail
-            default_words = texts[field.name].partition("None for ")[2]
+            description = texts.get(field.name, "")  # `python -OO` has no docstrings
+            text = description.partition(";")[0]  # what follows is detail
+            default_words = description.partition("None for ")[2]
             default_words = default_words if field.default is None else field.default
             shown = default or ("off" if default_words in (False, 0) else default_words)
             add(_flag(field.name), help=f"{text} (default: {shown})", **_reading(field))
@@ -726,6 +727,8 @@ def add_training(parser: Parser, image_size: dict[str, Any]) -> None:
     data("--random-resized-crop", type=float, metavar="LEAST", help=text)
     text = "how often each training image is repeated in an epoch, differently augmented"
     data("--repeats", type=int, default=1, help=f"{text}; 3 in DeiT")
+    text = "largest share of images to leave out because they cannot be decoded, such as 0.001"
+    data("--skip-errors", type=float, default=0.0, metavar="SHARE", help=f"{text} (default: none)")
     data("--batch-size", type=int, default=128, help="examples per step, over all devices")
     how = {"reading": as_path, "required": True}
     add_out(run, "output folder; created if missing", **how)
@@ -756,6 +759,8 @@ def data_arguments(options: Options) -> dict[str, Any]:
         arguments["random_resized_crop"] = (options.random_resized_crop, 1.0)
     if options.repeats != 1:
         arguments["repeats"] = options.repeats
+    if options.skip_errors:
+        arguments["skip_errors"] = options.skip_errors
     return arguments | {"take": take} | chosen_classes(options)
 
 

@@ -252,7 +252,7 @@ def test_a_natural_call(number, model, data, tmp_path):
             # netCDF has no lists of one.
             lists = {k: v for k, v in result.attrs.items() if isinstance(v, list) and len(v) == 1}
             alone = {name: values[0] for name, values in lists.items()}
-            xr.testing.assert_identical(load(tmp_path / "result.nc"), result.assign_attrs(alone))
+            assert load(tmp_path / "result.nc").identical(result.assign_attrs(alone))
         if hasattr(result, "data_vars"):
             numbers = [x for x in result.values() if x.dtype.kind == "f"]
             assert any(np.isfinite(x).any() for x in numbers)
@@ -310,12 +310,17 @@ def test_a_result_is_saved_and_drawn_as_people_guess(model, data, tmp_path):
     result = analysis.cka(model("vit"), batches, layers="block*/mlp/sum")
     result.save(tmp_path / "cka.nc")
     result["cka"].save(tmp_path / "array.nc")
-    xr.testing.assert_identical(xr.load_dataset(tmp_path / "cka.nc"), result)
+    saved = xr.load_dataset(tmp_path / "cka.nc")
+    assert saved.identical(result)
     xr.testing.assert_identical(xr.load_dataarray(tmp_path / "array.nc"), result["cka"])
-    drawn, expected = result.plot(), analysis.plot(result)
-    assert drawn.get_title() == expected.get_title()
-    np.testing.assert_array_equal(drawn.images[0].get_array(), expected.images[0].get_array())
+    expected = analysis.plot(result)
+    for drawn in (result.plot(), result.vit.plot(), saved.vit.plot(), result["cka"].vit.plot()):
+        np.testing.assert_array_equal(drawn.images[0].get_array(), expected.images[0].get_array())
+        assert drawn.get_title().split(":")[0] == expected.get_title().split(":")[0]
     # xarray's own plots of a Dataset are left as they are.
+    assert xr.Dataset.plot.__module__ == "xarray.plot.accessor"
+    with pytest.raises(ValueError, match="cannot be called directly"):
+        xr.Dataset({"cka": ("layer", [1.0])}).plot()
     assert len(result.isel(layer_y=0).plot.scatter(x="cka", y="stderr").get_offsets()) == 6
 
 

@@ -1,15 +1,22 @@
-"""`result.save(path)` and `dataset.plot()`: what people call on a result first."""
+"""What is called on a result: `result.plot()`, `result.vit.plot()` and `result.save(path)`.
+
+xarray's own classes and plots stay as they are. Results are of two subclasses of them, and a result
+that was read from a file, or that is part of another, is drawn by its accessor `vit`.
+"""
 
 import os
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
-from xarray.plot.accessor import DatasetPlotAccessor
+from xarray.plot.accessor import DataArrayPlotAccessor, DatasetPlotAccessor
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
+# The dims of the pictures in a result.
+PICTURE_DIMS = ("pixel_row", "pixel_column", "colour")
+_ArrayPlots: Any = DataArrayPlotAccessor
 _DatasetPlots: Any = DatasetPlotAccessor
 
 
@@ -30,24 +37,86 @@ class Save:
         self._result.to_netcdf(path)
 
 
-class Plots(_DatasetPlots):
-    """xarray's plots of a Dataset; called itself, which xarray refuses, the plot of a result."""
+class ResultAccessor:
+    """The accessor `vit` of DataArrays and Datasets, for results that were read from files."""
 
-    def __init__(self, dataset: xr.Dataset) -> None:
-        super().__init__(dataset)
-        self._result = dataset
+    def __init__(self, result: xr.DataArray | xr.Dataset) -> None:
+        self._result = result
 
-    def __call__(self, *args: Any, **options: Any) -> "Axes":
-        """`analysis.plot(result)`."""
+    def plot(self, *args: Any, **options: Any) -> "Axes":
+        """Draws the result: `analysis.plot(result)`."""
         from vit_tf import analysis
 
         return analysis.plot(self._result, *args, **options)
 
+    def to_dataframe(self) -> "pd.DataFrame":
+        """The result as a table without its pictures, of which each pixel would be a row."""
+        result = self._result
+        if isinstance(result, xr.DataArray):
+            return result.to_dataframe()
+        pictures = [name for name, v in result.variables.items() if {*PICTURE_DIMS} & {*v.dims}]
+        return xr.Dataset.to_dataframe(result.drop_vars(pictures))
 
-with warnings.catch_warnings():
-    # xarray warns that Datasets have `plot` already, of which only the call is another; and of
-    # `save` where a notebook loads this module anew.
-    warnings.simplefilter("ignore")
-    xr.register_dataarray_accessor("save")(Save)
-    xr.register_dataset_accessor("save")(Save)
-    xr.register_dataset_accessor("plot")(Plots)
+
+class ArrayPlots(_ArrayPlots):
+    """xarray's plots of a DataArray; called itself, the plot of the measurement."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """`analysis.plot(result)`; xarray's lines or image for a part that has no plot of ours."""
+        from ..plots.rule import has_plot
+
+        if self._da.ndim <= 2 and not has_plot(self._da):
+            return super().__call__(*args, **options)
+        return ResultAccessor(self._da).plot(*args, **options)
+
+
+class DatasetPlots(_DatasetPlots):
+    """xarray's plots of a Dataset; called itself, which xarray refuses, the plot of the result."""
+
+    def __call__(self, *args: Any, **options: Any) -> "Axes":
+        """`analysis.plot(result)`."""
+        return ResultAccessor(self._ds).plot(*args, **options)
+
+
+class ResultArray(xr.DataArray):
+    """A DataArray that a measurement returns: `result.plot()` draws it as `analysis.plot` does."""
+
+    __slots__ = ()
+
+    @property
+    def plot(self) -> ArrayPlots:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The plots of the result; `plot()` is that of its measurement."""
+        return ArrayPlots(self)
+
+
+class ResultDataset(xr.Dataset):
+    """A Dataset that a measurement returns: `result.plot()` draws it as `analysis.plot` does."""
+
+    __slots__ = ()
+
+    @property
+    def plot(self) -> DatasetPlots:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The plots of the result; `plot()` is that of its measurement."""
+        return DatasetPlots(self)
+
+    def to_dataframe(self, dim_order: Any = None) -> "pd.DataFrame":
+        """The result as a table without its pictures, of which each pixel would be a row."""
+        if dim_order is not None:
+            return super().to_dataframe(dim_order)
+        return ResultAccessor(self).to_dataframe()
+
+
+def as_result(dataset: xr.Dataset) -> ResultArray | ResultDataset:
+    """A result from the Dataset that its file holds; a DataArray is the only variable of its file.
+
+    netCDF stores the attributes of a DataArray with its variable, those of a Dataset by themselves.
+    """
+    if len(dataset.data_vars) == 1 and not dataset.attrs:
+        (array,) = dataset.data_vars.values()
+        return ResultArray(array)
+    return ResultDataset(dataset.data_vars, dataset.coords, dataset.attrs)
+
+
+for register in (xr.register_dataarray_accessor, xr.register_dataset_accessor):
+    register("save")(Save)
+    register("vit")(ResultAccessor)

@@ -48,9 +48,8 @@ def class_gradients(
     if missing := [name for name, gradient in gradients.items() if gradient is None]:
         require_float_input(features)
         raise ValueError(
-            f"Expected features that compute {scores!r} from the taps whose gradients are taken, "
-            f"such as a submodel; a SavedModel does not provide these gradients. Received: "
-            f"{format_list(missing)}"
+            f"Expected {features.gradient_requirement}. Received: {features.name!r}, where "
+            f"{scores!r} has no gradients with respect to {format_list(missing)}"
         )
 
     def apart(x: tf.Tensor) -> tf.Tensor:
@@ -73,11 +72,15 @@ def require_scores(taps: Taps, scores: str, classes: Iterable[int]) -> int:
     """The number of classes of a tap of scores; a `ValueError` if one of `classes` is not there."""
     shape = tuple(taps[scores].shape) if scores in taps else ()
     if len(shape) != 2:
+        shapes = [f"{tap} of shape {tuple(value.shape)}" for tap, value in taps.items()]
+        received = f"scores={scores!r} of shape {shape}" if shape else f"scores={scores!r}"
         raise ValueError(
             "Expected scores to be a tap of shape (example, class). "
-            f"Received: scores={scores!r} of shape {shape}, taps {format_list(list(taps))}"
+            f"Received: {received}; taps are {format_list(shapes)}"
         )
     classes = list(classes)
+    if shape[1] == 1 and classes != [0]:
+        raise ValueError(ONE_SCORE.format(f"{scores!r} of shape (example, 1)"))
     if not classes or not all(
         isinstance(position, int | np.integer) and 0 <= position < shape[1] for position in classes
     ):

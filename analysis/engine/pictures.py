@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from vit_tf.features.preprocessed import in_common_range
 
+from .accessors import PICTURE_DIMS
 from .results import variable
 from .roles import Features
 
 THUMBNAIL = 112  # pixels of the longer side of a picture of a ranking
-PICTURE_DIMS = ("pixel_row", "pixel_column", "colour")
 
 
 def as_pictures(
@@ -24,6 +24,11 @@ def as_pictures(
     The model's preprocessing is inverted. For a model that declares none, black and white are -1
     and 1, or the smallest and the largest value of an image that exceeds this range.
     """
+    if images.shape.rank not in (4, None):
+        raise ValueError(
+            "Expected images of shape (example, height, width, channel), to show them. Received: "
+            f"shape {tuple(images.shape)}"
+        )
     images = tf.cast(images, tf.float32)
     if longest_side is not None:
         size = tf.cast(tf.shape(images)[1:3], tf.float32)

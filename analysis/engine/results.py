@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from vit_tf.common.names import format_list, near_names
 from vit_tf.features.tokens import prefix_names
 
-from . import accessors  # noqa: F401
+from .accessors import ResultArray, ResultDataset
 
 Result: TypeAlias = xr.DataArray | xr.Dataset
 Dims: TypeAlias = str | tuple[Hashable, ...]
@@ -51,12 +51,12 @@ def array_of(
 ) -> xr.DataArray:
     """A DataArray with its `long_name` and `units`; a dim without a coordinate is numbered."""
     attrs = facts | dict(zip(("long_name", "units"), words, strict=True))
-    return _numbered(xr.DataArray(values, coords, dims, name, attrs))
+    return _numbered(ResultArray(values, coords, dims, name, attrs))
 
 
 def dataset_of(variables: dict, facts: dict, **coords: Any) -> xr.Dataset:
     """A Dataset with `facts` as attributes; a dim without a coordinate is numbered from 0."""
-    return _numbered(xr.Dataset(variables, coords, facts))
+    return _numbered(ResultDataset(variables, coords, facts))
 
 
 def _numbered(result: Labelled) -> Labelled:

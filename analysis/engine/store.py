@@ -20,6 +20,7 @@ import xarray as xr
 import vit_tf
 from vit_tf.data.files import write_whole
 
+from .accessors import as_result
 from .stream import this_worker
 
 log = logging.getLogger(__name__)
@@ -196,12 +197,9 @@ def load(path: Path, key: str) -> Labelled | None:
     A file that was truncated or changed is logged, and None is returned: the result is then
     computed again.
     """
-    result = load_unchanged(path)
-    if result is None:
-        return None
-    if "key" not in result.attrs and len(result.data_vars) == 1:
-        (result,) = result.data_vars.values()  # a DataArray's attributes are its variable's
-    return result if result.attrs.get("key") == key else None
+    dataset = load_unchanged(path)
+    result = None if dataset is None else as_result(dataset)
+    return result if result is not None and result.attrs.get("key") == key else None
 
 
 # What follows the netCDF in its file, which readers ignore, before the digest of all before it.

@@ -4,17 +4,21 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.common.names import unknown_name
+from vit_tf.common.names import format_list, lookup, unknown_name
 from vit_tf.data.files import write_whole
 
-from .stream import this_worker
+from .accessors import as_result
+from .stream import as_dataset, this_worker
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # From a model and images to a labelled result.
 Measure: TypeAlias = Callable[..., xr.DataArray | xr.Dataset]
@@ -25,9 +29,13 @@ class Recorder(keras.callbacks.Callback):
     """Measures a model before training and after every few epochs of training.
 
     `Recorder` is a callback for `fit`. It works with any Keras model, including subclassed models,
-    and with any measurement that can be called as `measure(model, images)`. It does not change the
-    weights, the optimizer or the random numbers of the training. If there are several workers, only
-    the first worker writes files.
+    and with any measurement that can be called as `measure(model, images)`. A model that is not
+    built yet is built from the first of the images. It does not change the weights, the optimizer
+    or the random numbers of the training. If there are several workers, only the first worker
+    writes files.
+
+    If `folder` is given, a training that was stopped can go on with a new `Recorder`: `fit(...,
+    initial_epoch=n)` keeps the records of the epochs before `n` that the folder holds.
 
     Args:
         measurements: a list of measurements, as names such as `"cka"` or as functions. To pass
@@ -47,7 +55,8 @@ class Recorder(keras.callbacks.Callback):
 
     Raises:
         ValueError: if a measurement is unknown, or if `every` is below 1. During `fit`, the errors
-            of the measurements are raised.
+            of the measurements are raised. It is also raised if `folder` holds later epochs than
+            the one that a training starts from, or the records of other layers.
 
     Examples:
         >>> recorder = analysis.Recorder(["cka", "attention_distance"], images, every=2)
@@ -55,6 +64,7 @@ class Recorder(keras.callbacks.Callback):
         >>> history = vit.fit(images, labels, epochs=2, verbose=0, callbacks=[recorder])
         >>> recorder.results["attention_distance"].epoch.values.tolist()
         [0, 2]
+        >>> ax = recorder.plot("attention_distance")
 
     See also:
         `FormationRecorder`, which compares every epoch with the one before; page
@@ -77,6 +87,7 @@ class Recorder(keras.callbacks.Callback):
         self._folder = None if folder is None else Path(folder)
         self._log_dir = None if log_dir is None else os.fspath(log_dir)
         self._recorded: dict[str, dict[int, xr.DataArray | xr.Dataset]] = {}
+        self._is_loaded = False  # whether what is recorded is of a training before this object
         self._last: int | None = None
         self._writer: Any = None  # a `tf.summary.SummaryWriter` from the first writing on
 
@@ -84,17 +95,52 @@ class Recorder(keras.callbacks.Callback):
     def results(self) -> dict[str, xr.DataArray | xr.Dataset]:
         """The results over the epochs: dict from the name of a measurement to its result."""
         return {
-            name: xr.concat(
-                cast(list[xr.Dataset], list(of_epochs.values())),
-                xr.DataArray(list(of_epochs), dims="epoch", name="epoch"),
-                combine_attrs="override",
-            )
-            for name, of_epochs in self._recorded.items()
+            name: _over_epochs(result_by_epoch)
+            for name, result_by_epoch in self._recorded.items()
+            if result_by_epoch
         }
+
+    def plot(self, name: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draws a measurement over the epochs.
+
+        Args:
+            name: name of the measurement. None draws all measurements, each in a panel.
+            ax: Matplotlib axes to draw in. None creates a figure.
+
+        Returns:
+            The Matplotlib axes, as from `analysis.plot(recorder.results[name])`. If there are
+            several measurements, the axes of their panels are `ax.panels`.
+
+        Raises:
+            ValueError: if nothing is recorded yet, or if `name` is not a recorded measurement.
+
+        Examples:
+            >>> ax = recorder.plot("attention_distance")
+        """
+        from ..plots.dispatch import plot
+        from ..plots.primitives import panels
+
+        results = self.results
+        if not results:
+            raise ValueError("Expected a recorder that was passed to `fit`. Received: a new one")
+        if name is not None or len(results) == 1:
+            return plot(lookup("measurement", name or next(iter(results)), results), ax)
+        ax, flat = panels(ax, (len(results), 1), "", inches=(7.2, 3.4))
+        for panel, result in zip(flat, results.values(), strict=True):
+            plot(result, panel)
+        return ax
 
     def on_train_begin(self, logs: Mapping | None = None) -> None:
         """Marks the start of a `fit`, whose first epoch decides whether the records continue."""
         self._last = None
+        model = cast(keras.Model, self.model)
+        if not model.built:
+            batch = next(iter(as_dataset(self._images)))
+            images = batch[0] if isinstance(batch, tuple) else batch
+            with model.distribute_strategy.scope():
+                model(tf.cast(images[:1], "float32"), training=False)
+        if self._folder is not None and not self._recorded:
+            self._recorded = self._load(self._folder)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping | None = None) -> None:
         """Measures the model before its first epoch."""
@@ -123,8 +169,28 @@ class Recorder(keras.callbacks.Callback):
             self._writer.close()
             self._writer = None
 
+    def _load(self, folder: Path) -> dict[str, dict[int, xr.DataArray | xr.Dataset]]:
+        """What an earlier training recorded in the folder, by measurement and epoch."""
+        recorded = {}
+        for name in self._measures:
+            path = folder / f"{name}.nc"
+            if path.exists():
+                result = as_result(xr.load_dataset(path))
+                epochs = result["epoch"].values.tolist()
+                recorded[name] = {epoch: result.sel(epoch=epoch, drop=True) for epoch in epochs}
+        self._is_loaded = bool(recorded)
+        return recorded
+
     def _begin(self, epoch: int) -> bool:
         """Keeps what was recorded up to an epoch; whether the model is measured before it."""
+        last = max((done for results in self._recorded.values() for done in results), default=0)
+        if self._is_loaded and epoch == 0 and last > 0:
+            raise ValueError(
+                f"Expected a new folder for a training from its start. Received: {self._folder}, "
+                f"with the records of epochs up to {last}; go on after them with "
+                f"fit(..., initial_epoch={last})"
+            )
+        self._is_loaded = False
         earlier = {
             name: {done: result for done, result in of_epochs.items() if done <= epoch and epoch}
             for name, of_epochs in self._recorded.items()
@@ -135,7 +201,9 @@ class Recorder(keras.callbacks.Callback):
     def _record(self, epoch: int) -> None:
         """Measures the model as it is after so many epochs, and writes what is recorded."""
         for name, measure in self._measures.items():
-            self._recorded[name][epoch] = measure(self.model, self._images)
+            result = measure(self.model, self._images)
+            _require_same_layers(name, result, self._recorded[name])
+            self._recorded[name][epoch] = result
         if not self._is_writer():
             return
         if self._folder is not None:
@@ -159,6 +227,32 @@ class Recorder(keras.callbacks.Callback):
     def _is_writer(self) -> bool:
         """Whether this process writes: the first of several workers does."""
         return this_worker(cast(keras.Model, self.model).distribute_strategy)[0] == 0
+
+
+def _over_epochs(result_by_epoch: dict[int, xr.DataArray | xr.Dataset]) -> Any:
+    """The results of all epochs as one, with the dim `epoch`."""
+    epochs = sorted(result_by_epoch)
+    return xr.concat(
+        cast(list[xr.Dataset], [result_by_epoch[epoch] for epoch in epochs]),
+        xr.DataArray(epochs, dims="epoch", name="epoch"),
+        combine_attrs="override",
+    )
+
+
+def _require_same_layers(
+    name: str, result: xr.DataArray | xr.Dataset, earlier: Mapping[int, xr.DataArray | xr.Dataset]
+) -> None:
+    """Raises a `ValueError` if a result is of other layers than the records of earlier epochs."""
+    for record in list(earlier.values())[-1:]:
+        for dim in LAYER_DIMS:
+            before, now = (
+                list(each[dim].values) if dim in each.dims else [] for each in (record, result)
+            )
+            if before != now:
+                raise ValueError(
+                    f"Expected the layers of the records of {name}, {format_list(before)}. "
+                    f"Received: {format_list(now)}"
+                )
 
 
 def _measures_by_name(measurements: Any) -> dict[str, Measure]:

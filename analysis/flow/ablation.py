@@ -19,6 +19,7 @@ from vit_tf.features.layers import Shape
 from vit_tf.features.scores import log_probabilities
 from vit_tf.features.tokens import as_grid
 
+from ..engine.accessors import ResultDataset
 from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import measurement
 from ..engine.pooling import grid_of
@@ -238,7 +239,7 @@ def _result(totals: Totals, features: Features, scores: str, facts: dict[str, An
     variables["accuracy"] = variable((), intact["accuracy"], "accuracy")
     variables["loss"] = variable((), intact["loss"], "cross-entropy", "nat")
     estimator = "mean of paired differences between runs with and without an intervention"
-    return xr.Dataset(
+    return ResultDataset(
         variables, attrs=facts_of(features, totals, estimator, scores=scores, **facts)
     )
 
@@ -657,7 +658,7 @@ def activation_patching(
         }
         estimator = "ratio of sums over pairs, standard error by linearization"
         facts = facts_of(features, totals, estimator, scores=scores)
-        return in_table(xr.Dataset(variables, attrs=facts), cells, ("layer", "token"))
+        return in_table(ResultDataset(variables, attrs=facts), cells, ("layer", "token"))
 
     step, _ = reuse(
         features,

@@ -14,6 +14,7 @@ import xarray as xr
 import vit_tf
 from vit_tf.features.tokens import as_grid
 
+from ..engine.accessors import ResultArray
 from ..engine.roles import Grid, Model
 
 MOST_COMPONENTS = 28  # in the figure of the paper
@@ -81,7 +82,7 @@ def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.Da
     components = components[:count]
     largest = np.abs(components).argmax(axis=1)[:, None]
     components = components * np.sign(np.take_along_axis(components, largest, axis=1))
-    return xr.DataArray(
+    return ResultArray(
         components.reshape(count, *kernel.shape[:3]),
         dims=("component", "row", "column", "channel"),
         coords={
@@ -139,7 +140,7 @@ def position_similarity(positions: Model | np.ndarray, grid: Grid = None) -> xr.
             f"Received: length {lengths[bad[0], 0]:g} at spatial token {bad[0]}"
         )
     directions = positions / lengths
-    return xr.DataArray(
+    return ResultArray(
         (directions @ directions.T).reshape(2 * (grid.rows, grid.columns)),
         dims=("row", "column", "other_row", "other_column"),
         name="position_similarity",

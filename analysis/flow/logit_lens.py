@@ -9,6 +9,7 @@ import xarray as xr
 from vit_tf.common.names import format_list
 from vit_tf.data.labels import require_labels
 
+from ..engine.accessors import ResultArray, ResultDataset
 from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import measurement
 from ..engine.results import array_of, expect_array, provenance, require_finite, variable
@@ -126,7 +127,7 @@ def token_lens(features: Features, images: AnyImages, scores: str = "logits") ->
     step, layers = reuse(features, ("token_lens", scores), step, layers)
     rows = collect(step, images, description="logit lens of tokens", checked=(features,))
     require_finite("the logit lens of tokens", np.moveaxis(rows, 1, 0), layers)
-    return xr.DataArray(
+    return ResultArray(
         rows,
         {"layer": list(layers)},
         ("example", "layer", "token", "class"),
@@ -183,4 +184,4 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
         variables[f"{name}_stderr"] = variable("layer", error, f"standard error of {name}")
     facts = {"examples": len(labels), "num_classes": lens.sizes["class"]}
     coords = {"layer": lens["layer"].values}
-    return xr.Dataset(variables, coords=coords, attrs=lens.attrs | facts)
+    return ResultDataset(variables, coords=coords, attrs=lens.attrs | facts)

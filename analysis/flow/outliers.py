@@ -19,6 +19,7 @@ from vit_tf.features.noise import content_key, key_factors
 from vit_tf.features.preprocessed import in_own_units
 from vit_tf.features.tokens import TokenGrid
 
+from ..engine.accessors import ResultDataset
 from ..engine.declaration import measurement, one_pass_measurement
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.results import dataset_of, facts_of, require_finite, variable
@@ -526,7 +527,7 @@ def probe_variables(layers: list[str], probes: dict[str, dict[str, np.ndarray]])
                 values[number] = probes[layer][name]
         variables[name] = variable(own_dims, values, words)
     coords = {"layer": layers, "content": [CLASS, POSITION], "tokens": [OUTLIER, ORDINARY]}
-    return xr.Dataset(variables, coords)
+    return ResultDataset(variables, coords)
 
 
 def without_effects(layers: list[str], facts: dict[str, Any]) -> xr.Dataset:
@@ -538,4 +539,4 @@ def without_effects(layers: list[str], facts: dict[str, Any]) -> xr.Dataset:
         variables[name] = variable(dims, nothing, words, units)
         variables[f"{name}_stderr"] = variable(dims, nothing, f"standard error of {name}", units)
     coords = {"layer": layers, "tokens": [OUTLIER, ORDINARY], "replacement": list(REPLACEMENTS)}
-    return xr.Dataset(variables, coords, facts)
+    return ResultDataset(variables, coords, facts)

@@ -10,6 +10,7 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 
+from ..engine.accessors import ResultDataset
 from ..engine.declaration import one_pass_measurement
 from ..engine.results import (
     CLS,
@@ -229,7 +230,7 @@ def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
     }
     attrs = {name: aligned.attrs[name] for name in aligned.attrs if name not in WORDS}
     labels = {name: coordinate for name, coordinate in aligned.coords.items() if name not in dims}
-    return xr.Dataset(variables, labels, attrs)
+    return ResultDataset(variables, labels, attrs)
 
 
 def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
@@ -477,7 +478,7 @@ def head_classes(
         name: (DIMS, values, {"units": "1" if name in shares else "tokens"})
         for name, values in numbers.items()
     }
-    return xr.Dataset(
+    return ResultDataset(
         {"kind": (DIMS, kind), "direction": (DIMS, direction)} | shown,
         coords={name: aligned[name] for name in ("layer", "head", "left_out")},
         attrs=mean.attrs | bounds,

@@ -12,6 +12,7 @@ import xarray as xr
 
 from vit_tf.data.files import write_whole
 
+from ..engine.accessors import ResultDataset
 from ..engine.declaration import measurement
 from ..engine.pooling import require_grid
 from ..engine.results import provenance, require_finite, variable
@@ -467,7 +468,7 @@ def label_propagation(
         "region_in_place": variable("object", in_place[0], "J of a copy of the first mask"),
         "boundary_in_place": variable("object", in_place[1], "F of a copy of the first mask"),
     }
-    return xr.Dataset(variables, {"layer": list(scores), "video": ("object", video_of)}, facts)
+    return ResultDataset(variables, {"layer": list(scores), "video": ("object", video_of)}, facts)
 
 
 def _checked_masks(frames: np.ndarray, masks: np.ndarray) -> np.ndarray:

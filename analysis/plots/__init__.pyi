@@ -17,6 +17,7 @@ from .attention_plots import (
     plot_rollout_of_images as plot_rollout_of_images,
 )
 from .dispatch import plot as plot
+from .epoch_plots import plot_epochs as plot_epochs
 from .flow_plots import (
     plot_activation_patching as plot_activation_patching,
     plot_branch_norms as plot_branch_norms,

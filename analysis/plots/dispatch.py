@@ -2,12 +2,14 @@
 
 import inspect
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
 from vit_tf.common.arguments import argument_error
 
+from ..engine.accessors import as_result
 from ..engine.results import expect_results
 
 # These modules say which results they draw.
@@ -19,7 +21,8 @@ from . import (  # noqa: F401
     property_plots,
     similarity_plots,
 )
-from .rule import find_plot
+from .epoch_plots import plot_epochs
+from .rule import find_plot, has_plot, is_measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,8 +62,12 @@ def plot(
             f"Expected ax to be Matplotlib axes. Received: {str(ax)!r}; a plot is saved by "
             "analysis.plot(result).figure.savefig(path)"
         )
-    results = expect_results(result).values() if isinstance(result, dict) else [result]
-    plots = {draw.__name__: draw for draw in map(find_plot, results)}
+    if isinstance(result, dict):
+        result = {label: _as_measured(each) for label, each in expect_results(result).items()}
+    else:
+        result = _as_measured(result)
+    results = result.values() if isinstance(result, dict) else [result]
+    plots = {draw.__name__: draw for draw in map(_plot_of, results)}
     if len(plots) > 1:
         names = sorted(name.removeprefix("plot_") for name in plots)
         raise ValueError(f"Expected results of one measurement. Received: {names}")
@@ -71,3 +78,17 @@ def plot(
             raise error
         raise TypeError(f"Expected options of {name} among {known}. Received: {unknown}")
     return draw(result, ax, **options)
+
+
+def _as_measured(result: Any) -> Any:
+    """A result as its measurement returned it, also where `xr.open_dataset` read it from a file."""
+    if isinstance(result, xr.Dataset) and not has_plot(result):
+        return as_result(result)
+    return result
+
+
+def _plot_of(result: Any) -> Callable[..., Any]:
+    """The plot of a result; `plot_epochs` for one that a `Recorder` repeated over epochs."""
+    if "epoch" in getattr(result, "dims", ()) and is_measured(result) and not has_plot(result):
+        return plot_epochs
+    return find_plot(result)

@@ -5,7 +5,10 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+
+import xarray as xr
 
 from ..engine.results import Result, describe, expect_array, expect_results, expect_variable
 from .primitives import entitle
@@ -34,8 +37,27 @@ class PlotFunction(Protocol[R, P]):
     ) -> "Axes": ...
 
 
-# The plots that `plot(result)` may choose, and what they draw, by the name of the measurement.
-PLOTS: dict[str, tuple[Callable[..., Any], tuple[Shape, ...]]] = {}
+@dataclass(frozen=True)
+class Plot:
+    """A plot that `plot(result)` may choose.
+
+    Attributes:
+        draw: the function.
+        shapes: dims of the results that it draws.
+        measurements: names of the measurements whose results these are.
+        names_model: whether such results name their model; tables of several runs do not.
+    """
+
+    draw: Callable[..., Any]
+    shapes: tuple[Shape, ...]
+    measurements: tuple[str, ...]
+    names_model: bool
+
+
+# The plots that `plot(result)` may choose, by the name of the measurement.
+PLOTS: dict[str, Plot] = {}
+# Attributes of every result that a measurement of a model makes.
+MODEL_NAMES = ("model", "model_x")
 # Arguments that mean the same in all plots; others are documented where they stand.
 SHARED = {
     "ax": "Matplotlib axes to draw in. None creates a figure.",
@@ -59,6 +81,7 @@ def draws(
     example: str = "",
     see: str = "",
     by_name_only: bool = False,
+    names_model: bool = True,
 ) -> Callable[[Callable[Concatenate[R, "Axes | None", P], "Axes"]], "PlotFunction[R, P]"]:
     """Returns a decorator for a plot, a function `plot_<measurement>(result, ax, *, ...)`.
 
@@ -76,6 +99,7 @@ def draws(
             images.
         see: names of other plots, for the section "See also".
         by_name_only: whether `plot(result)` uses another plot for such results.
+        names_model: whether the results have the attribute `model`; `plot(result)` refuses others.
     """
 
     def decorate(
@@ -108,7 +132,8 @@ def draws(
         call = example or f"analysis.{measurements[0]}(model, images)"
         draw.__doc__ = _documentation(function, shapes, measurements, several, panels, call, see)
         if not by_name_only:
-            PLOTS[name.removeprefix("plot_")] = draw, shapes
+            own = name.removeprefix("plot_")
+            PLOTS[own] = Plot(draw, shapes, (own, *measurements), names_model)
         return cast("PlotFunction[R, P]", draw)
 
     return decorate
@@ -148,19 +173,43 @@ def _with_dims(result: Result, shape: Shape) -> Result:
 
 
 def find_plot(result: Result) -> Callable[..., Any]:
-    """The plot of a result: of those that fit, the one of its name, or of most variables."""
+    """The plot of a result: of those that fit, the one of its name, or of most variables.
+
+    Only results of measurements have one: DataArrays with the name of a measurement, which only its
+    plots draw, and results that name their model.
+    """
+    name = result.name if isinstance(result, xr.DataArray) else None
+    named = [plot for plot in PLOTS.values() if name in plot.measurements]
     fitting = {}
-    for name, (draw, shapes) in PLOTS.items():
-        for shape in shapes:
+    for own_name, plot in PLOTS.items():
+        if (named and plot not in named) or (plot.names_model and not is_measured(result)):
+            continue
+        for shape in plot.shapes:
             try:
                 _with_dims(result, shape)
             except ValueError:
                 continue
             num_variables = len(shape) if isinstance(shape, dict) else 0
-            fitting[draw] = (name == getattr(result, "name", None), num_variables)
+            fitting[plot.draw] = (name == own_name, num_variables)
     if not fitting:
         raise ValueError(f"Expected a result of a measurement. Received: {describe(result)}")
     return max(fitting, key=lambda draw: fitting[draw])
+
+
+def is_measured(result: Result) -> bool:
+    """Whether a measurement made a result: it names the model, or is named like a measurement."""
+    names = {name for plot in PLOTS.values() for name in plot.measurements}
+    is_named = isinstance(result, xr.DataArray) and result.name in names
+    return is_named or any(key in getattr(result, "attrs", {}) for key in MODEL_NAMES)
+
+
+def has_plot(result: Result) -> bool:
+    """Whether `plot(result)` draws a result."""
+    try:
+        find_plot(result)
+    except ValueError:
+        return False
+    return True
 
 
 def _documentation(

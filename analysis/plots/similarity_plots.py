@@ -593,6 +593,7 @@ PLACES = (
     dict.fromkeys(("training_flops", "test_accuracy"), "run"),
     of="vit-tf compute",
     example="table",
+    names_model=False,
 )
 def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Test accuracy versus training compute (Figure 5 of the ViT paper).
@@ -659,6 +660,7 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
     of="scorecard_of_trainings",
     example="analysis.scorecard_of_trainings(folders)",
     see="report_trainings",
+    names_model=False,
 )
 def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Claims of papers, measured in several runs and shown relative to their thresholds.

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from vit_tf.data.labels import require_classes, require_labels
 from vit_tf.features.tokens import as_grid
 
+from ..engine.accessors import ResultDataset
 from ..engine.declaration import one_pass_measurement
 from ..engine.pooling import Pooled, as_tokens, pooled_statistic
 from ..engine.results import DEFAULT, provenance, require_finite, variable
@@ -274,7 +275,7 @@ def cluster_scores(
     facts |= {"estimator": "k-means, the tightest of several starts"}
     facts |= {"tokens": pooled.tokens or DEFAULT}
     facts = provenance(features, len(pooled.labels), pooled.batches, **facts)
-    return xr.Dataset(variables, {"layer": list(pooled.layers)}, facts)
+    return ResultDataset(variables, {"layer": list(pooled.layers)}, facts)
 
 
 def purity(labels: np.ndarray, clusters: np.ndarray) -> float:

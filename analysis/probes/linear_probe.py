@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from vit_tf.data.batches import without_autotune
 from vit_tf.data.labels import require_labels
 
+from ..engine.accessors import ResultArray
 from ..engine.declaration import measurement
 from ..engine.pooling import Pooled, pooled_statistic
 from ..engine.results import ALL, CLS, SPATIAL, provenance
@@ -292,7 +293,7 @@ def fit_linear_probe(
     _, loss = score(model, x, labels)
     accuracy, _ = score(model, x_test, test_labels)
     coords = {"layer": layers, "tokens": tokens, "batch_norm": list(batch_norm)}
-    result = xr.DataArray(np.nan, coords, tuple(coords), name="accuracy")
+    result = ResultArray(np.nan, coords, tuple(coords), name="accuracy")
     losses = result.copy()
     for ((layer, word), norm), right, wrong in zip(
         probe_keys(x, batch_norm), accuracy, loss, strict=True

@@ -12,6 +12,7 @@ import xarray as xr
 from vit_tf.common.names import format_list
 from vit_tf.features.features import pick_taps
 
+from ..engine.accessors import ResultDataset
 from ..engine.declaration import measurement, statistic_of
 from ..engine.pooling import Pooled, pool, pooled_statistic_of
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
@@ -204,7 +205,7 @@ def retrieval_statistic(
             "average_precision": variable((*dims, "query"), each, "average precision of a query"),
         }
         coords = {"layer": list(similarity), "difficulty": list(DIFFICULTIES), "k": list(k)}
-        return xr.Dataset(variables, coords | {"asked": ("difficulty", asked_counts)}, facts)
+        return ResultDataset(variables, coords | {"asked": ("difficulty", asked_counts)}, facts)
 
     fed = tuple(directions.values())
     step, _ = reuse(features, ("retrieval", asked.tokens, grid, *directions), step, fed=fed)

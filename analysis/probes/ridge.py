@@ -20,6 +20,7 @@ from vit_tf.data.labels import batch_labels, require_counted, require_labels
 from vit_tf.features.conversion import choose
 from vit_tf.features.features import pick_taps
 
+from ..engine.accessors import ResultDataset
 from ..engine.declaration import measurement, statistic_of
 from ..engine.pooling import as_tokens, pool, tokens_of
 from ..engine.results import (
@@ -565,7 +566,7 @@ def _score(
                 hits[name][i, j] = (classify(taps[layer], *classifier) == labels).mean(axis=1)
     dims = ("layer", "shots", "l2")
     coords = {"shots": list(shots), "l2": list(l2)}
-    return xr.Dataset({name: (dims, values) for name, values in hits.items()}, coords)
+    return ResultDataset({name: (dims, values) for name, values in hits.items()}, coords)
 
 
 def _first_of_each(labels: np.ndarray, count: int, num_classes: int) -> np.ndarray:

@@ -15,6 +15,7 @@ import xarray as xr
 from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
 
+from ..engine.accessors import ResultDataset
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.pooling import as_tokens, require_grid
@@ -323,7 +324,7 @@ def with_errors(value: np.ndarray, stderr: np.ndarray, coords: Coordinates) -> x
         "cka": variable(dims, value, "CKA"),
         "stderr": variable(dims, stderr, "standard error of CKA"),
     }
-    return xr.Dataset(variables, coords)
+    return ResultDataset(variables, coords)
 
 
 def varying_layers(

@@ -20,6 +20,7 @@ from vit_tf.data.preprocessing import check_dtype, check_values
 from vit_tf.features.conversion import as_features
 from vit_tf.features.recorder import infer
 
+from ..engine.accessors import ResultDataset
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.pooling import pool
 from ..engine.results import ALL, model_name, require_finite, variable
@@ -90,7 +91,9 @@ def row(
     if accuracy is not None:
         values["accuracy"] = (accuracy, "test accuracy of a ridge classifier")
     dims, coords = ("epoch", "layer"), {"epoch": [epoch], "layer": layers}
-    return xr.Dataset({n: variable(dims, x[None], long) for n, (x, long) in values.items()}, coords)
+    return ResultDataset(
+        {n: variable(dims, x[None], long) for n, (x, long) in values.items()}, coords
+    )
 
 
 def save_record(record: Record, folder: Path, epochs: Collection[int]) -> None:

@@ -12,6 +12,7 @@ import xarray as xr
 
 from vit_tf.common.names import format_list
 
+from ..engine.accessors import ResultDataset
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES, ranks
 from ..engine.pooling import as_tokens, pool
@@ -188,7 +189,7 @@ def similarities(
         facts |= {"remainder": int(totals["remainder"]), "constant_layers": constant}
         facts["tokens"] = tokens or "flattened"
         facts = provenance(models[0], totals["examples"], len(rows["hsic"]), **facts)
-        return xr.Dataset(variables, coords, facts)
+        return ResultDataset(variables, coords, facts)
 
     least = max(LEAST_EXAMPLES, *(measure.min_batch for measure in selected))
     return Statistic(step, finish, min_batch=least)

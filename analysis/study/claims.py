@@ -18,6 +18,7 @@ import xarray as xr
 from vit_tf.common.names import format_list
 from vit_tf.training.checkpointing import flatten
 
+from ..engine.accessors import ResultDataset
 from ..engine.estimates import (
     DESCRIPTIVE,
     INCONCLUSIVE,
@@ -499,7 +500,7 @@ def scorecard_dataset(
     attributes = {"interval": "95 %"}
     if images is not None:
         attributes |= {"models": json.dumps(of_models), "data": json.dumps(_brief(images.facts))}
-    return xr.Dataset(data, coords={"claim": names}, attrs=attributes)
+    return ResultDataset(data, coords={"claim": names}, attrs=attributes)
 
 
 MOST_LETTERS = 100  # of a value that is kept as it is, as attributes of a file are not long
@@ -784,7 +785,7 @@ def scorecard_of_trainings(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
         for name in rows[0]
     }
     coords = {"claim": claims, "training": list(scorecards)}
-    return xr.Dataset(data, coords, {"interval": "95 %, over seeds"})
+    return ResultDataset(data, coords, {"interval": "95 %, over seeds"})
 
 
 def _with_added_fields(card: xr.Dataset) -> xr.Dataset:

@@ -249,3 +249,12 @@ def test_a_lack_of_memory_is_one_line(capsys):
 
     assert common.run_command(lambda arguments: argparse.Namespace(), fail) == 2
     assert capsys.readouterr().err == "error: not enough memory\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "finetune", "pretrain", "analyze"])
+def test_help_without_docstrings(command):
+    """`python -OO` removes docstrings and assertions."""
+    call = [sys.executable, "-OO", "-m", "vit_tf", command, "--help"]
+    done = subprocess.run(call, capture_output=True, text=True)
+    assert done.returncode == 0 and f"usage: vit-tf {command}" in done.stdout, done.stderr

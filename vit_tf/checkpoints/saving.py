@@ -18,6 +18,7 @@ from tensorflow.python.saved_model import loader_impl
 
 from vit_tf.checkpoints.archives import require_small_members
 from vit_tf.checkpoints.released import bundled_models, refuse_other_formats
+from vit_tf.common.backend import require_tensorflow_or_jax
 from vit_tf.common.names import as_patterns, format_list, match, near_names, without_password
 from vit_tf.data.files import as_path, is_remote, local_copy, partial_path
 from vit_tf.data.preprocessing import Preprocessing, check_dtype
@@ -45,6 +46,7 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     Raises:
         ValueError: if the file is missing, truncated or not a Keras model.
     """
+    require_tensorflow_or_jax("models")
     refuse_other_formats(path)
     if is_remote(path):
         if not as_path(path).is_file():

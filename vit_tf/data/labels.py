@@ -21,6 +21,8 @@ def require_label_type(
     hint = ": labels.astype(int) makes integers of whole numbers"
     if kind == "text":
         hint = ": np.unique(labels, return_inverse=True)[1] numbers them"
+    elif rank is not None and rank > 2:
+        hint = ": segmentation masks have no one label for each image"
     elif rank == 2:
         column = labels.shape[1] == 1
         hint = ": np.argmax(labels, axis=1) are the classes of one-hot rows"

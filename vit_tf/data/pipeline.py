@@ -60,6 +60,7 @@ def load(
     shard: tuple[int, int] | None = None,
     repeats: int = 1,
     shuffle_once: bool = False,
+    skip_errors: float = 0.0,
 ) -> tuple[tf.data.Dataset, ...]:
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
 
@@ -124,6 +125,9 @@ def load(
         shuffle_once: whether every split is read in one random order, the same in each pass, and in
             the fewest batches of equal size (133 images are 67 and 66), as measurements read a
             folder. Data from TFDS keep the order in which TFDS stores them.
+        skip_errors: largest share of the images of a split that are left out of their batches
+            because they cannot be decoded, such as 0.001. A line on the standard error names each
+            of them and their number so far. With 0, the first one raises an error.
 
     Returns:
         Tuple with one `tf.data.Dataset` of (images, labels) per split. Images are float32 of shape
@@ -147,6 +151,8 @@ def load(
         raise ValueError(
             f"Expected validation to be in [0, 1). Received: validation={validation!r}"
         )
+    if not 0 <= skip_errors < 1:
+        raise ValueError(f"Expected skip_errors to be in [0, 1). Received: {skip_errors=}")
     area = _checked_area(random_resized_crop)
     source = with_all(select_classes(open_source(name, data_dir), classes))
     selection = partition(source, splits, validation, take, seed)
@@ -181,6 +187,7 @@ def load(
             sizes,
             drop_remainder=drop_remainder,
             preprocessing=preprocessing,
+            skip_errors=skip_errors,
             **drawn.get(split, {}),
         )
         dataset = dataset if worker is None else as_shard(dataset, worker)

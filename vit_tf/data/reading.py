@@ -58,6 +58,7 @@ def read_batches(
     cut_batches: bool = False,
     keep: bool = True,
     repeats: int = 1,
+    skip_errors: float = 0.0,
 ) -> ResumableDataset:
     """Batches of (images, labels) of some examples of a split, as `load` returns them.
 
@@ -123,7 +124,10 @@ def read_batches(
             drawn = tf.data.Dataset.zip((batches, *seeds))
             largest = max(batch_size) if isinstance(batch_size, Sequence) else batch_size
             tried = _tried(drawn, [partial(finish, decoder) for decoder in decoders], largest)
-            finished = tried.map(_raise_problems)
+            if skip_errors:
+                finished = _without_problems(tried, skip_errors, len(indices))
+            else:
+                finished = tried.map(_raise_problems)
             return divided_by_batch(without_autotune(finished)).prefetch(tf.data.AUTOTUNE)
 
         return ResumableDataset.from_sources(
@@ -412,6 +416,41 @@ def _framed(
 def _of_batch(images: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Images of whose number as much is known as of another tensor's."""
     return tf.ensure_shape(images, (other.shape[0], *images.shape[1:]))
+
+
+def _without_problems(batches: tf.data.Dataset, most: float, count: int) -> tf.data.Dataset:
+    """Batches without the images that cannot be decoded, at most a share `most` of `count`.
+
+    A line on the standard error names the problem of each and how many there were.
+    """
+
+    def leave_out(
+        skipped: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
+        images, labels, problems = batch
+        is_right = problems == ""
+        wrong = tf.boolean_mask(problems, ~is_right)
+        skipped += tf.size(wrong)
+        words = tf.strings.reduce_join(wrong, separator=" ")
+        refused = [
+            f"Expected at most {most:g} of {count} images to be left out, as skip_errors says, and "
+            "an image in each batch that can be decoded. Received: ",
+            tf.strings.as_string(skipped),
+            " that cannot be decoded. ",
+            words,
+        ]
+        may_skip = (skipped <= int(most * count)) & tf.reduce_any(is_right)
+        checks = [tf.debugging.Assert(may_skip | (tf.size(wrong) == 0), [tf.strings.join(refused)])]
+        with tf.control_dependencies(checks):
+            report = tf.cond(
+                tf.size(wrong) > 0,
+                lambda: tf.print(skipped, f"of {count} images left out so far:", words),
+                tf.no_op,
+            )
+        with tf.control_dependencies([report]):
+            return skipped, (tf.boolean_mask(images, is_right), tf.boolean_mask(labels, is_right))
+
+    return batches.scan(tf.constant(0), leave_out)
 
 
 def _raise_problems(

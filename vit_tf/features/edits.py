@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from vit_tf.common.backend import Tensor
+from vit_tf.common.backend import Tensor, require_tensorflow
 from vit_tf.common.names import as_patterns, lookup, match
 from vit_tf.features.recorder import find_taps
 from vit_tf.features.submodels import TapModel, submodel
@@ -242,6 +242,7 @@ def run_interventions(
     """
     if hasattr(features, "run_interventions"):  # of a PyTorch module
         return features.run_interventions(interventions, tap, images)
+    require_tensorflow("interventions")
     segments = features.segments()
     starts, taps, x = [], {}, ops.cast(images, "float32")
     for segment in segments:

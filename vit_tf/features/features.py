@@ -117,6 +117,14 @@ class Features(abc.ABC):
         """The variables in which a model differs from its untrained copies."""
         return ()
 
+    @property
+    def gradient_requirement(self) -> str:
+        """What gradients need, in words, for the error where there are none."""
+        return (
+            "features that compute the scores from the layers whose gradients are taken, such as a "
+            "submodel; a SavedModel does not provide these gradients"
+        )
+
     @abc.abstractmethod
     def compute(self, images: tf.Tensor) -> Taps:
         """The layers of a batch of images that the model accepts, without checks."""

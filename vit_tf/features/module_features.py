@@ -169,6 +169,10 @@ class TorchFeatures(Features):
             return {layer: values[name] for layer, name in layers.items()}
         return super().__call__(images)
 
+    @property
+    def gradient_requirement(self) -> str:
+        return "a PyTorch module whose forward records gradients, without torch.no_grad or detach"
+
     def compute(self, images: tf.Tensor) -> Taps:
         import tensorflow as tf
 

@@ -135,7 +135,7 @@ def _trace_back(records: dict, paths: list[str], output: str | None) -> tuple[Sc
     scores = Scores(source if isinstance(source, str) else "output", source, vectors=candidates)
     activation, argument = before_activation(returned[name])
     if not activation or name not in vectors:
-        operation = _operation(returned[name])
+        operation = operation_of(returned[name])
         is_linear = operation is not None and operation.type in LINEAR
         return scores, name, name in vectors and not is_linear
     is_binary = activation == "sigmoid" and returned[name].shape[-1] == 1
@@ -171,13 +171,13 @@ def before_activation(tensor: Tensor) -> tuple[str, Any]:
 
     `""` and None for a tensor of another operation, and outside of a graph.
     """
-    operation = _operation(tensor)
+    operation = operation_of(tensor)
     if operation is None or operation.type not in ACTIVATIONS:
         return "", None
     return ACTIVATIONS[operation.type], operation.inputs[0]
 
 
-def _operation(tensor: Tensor) -> Any:
+def operation_of(tensor: Tensor) -> Any:
     """The operation of TensorFlow's graph that computes a tensor, None on other backends."""
     operation = getattr(tensor, "op", None)
     while operation is not None and operation.type in PASSED:

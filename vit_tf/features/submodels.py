@@ -161,6 +161,10 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
             of each block or stage, and the final norm. The guide `ten-lines.md` lists the rules for
             models of other packages.
 
+    Returns:
+        A `keras.Model` that returns a dict from taps to tensors, also for one tap: a layer on top
+        takes one of them, as in `keras.layers.Dense(5)(features(images)["pooled"])`.
+
     Raises:
         ValueError: if a pattern matches no tap (the message lists near matches), or if the model is
             not built or has channels-first layers.

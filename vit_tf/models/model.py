@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import keras
 import numpy as np
 
-from vit_tf.common.backend import Tensor
+from vit_tf.common.backend import Tensor, require_tensorflow_or_jax
 from vit_tf.common.names import lookup
 from vit_tf.data.preprocessing import Preprocessing, explained_images, fix_image_shape, watch_images
 from vit_tf.features.tokens import TokenGrid, prefix_names
@@ -41,6 +41,7 @@ class VisionModel(keras.Model):
         class_names: Sequence[str] | None = None,
         **kwargs: Any,
     ):
+        require_tensorflow_or_jax("the models of vit_tf")
         super().__init__(**kwargs)
         if config["num_classes"] is not None and config["num_classes"] < 1:
             raise ValueError(

@@ -25,7 +25,11 @@ from vit_tf.torch_models.execution import (
     main_tensor,
     returned_tensor,
 )
-from vit_tf.torch_models.expectations import find_image_shape
+from vit_tf.torch_models.expectations import (
+    find_image_shape,
+    image_encoder_hint,
+    num_image_channels,
+)
 from vit_tf.torch_models.structure import Call, find_blocks, find_final_norm, same_values
 
 Array = np.ndarray
@@ -225,7 +229,10 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
     module = model.module
     images = [np.zeros((size, *image_shape), np.float32) for size in BATCH_SIZES]
     with LOCK, torch.no_grad(), as_inference(module):
-        calls = _calls(module, model.as_tensor(images[0]))
+        try:
+            calls = _calls(module, model.as_tensor(images[0]))
+        except Exception as error:  # a module may raise anything for images of another form
+            raise ValueError(_refusal(model, image_shape, error)) from error
         shapes = {call.path: call.output.shape for call in calls if call.output is not None}
         blocks = find_blocks(calls)
         sources = {call.path: call.source for call in calls}
@@ -256,6 +263,21 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
     }
     sites = execution.attention_sites
     return Trace(layouts, classes, tuple(blocks), norm, sites, returned)
+
+
+def _refusal(model: TorchModule, image_shape: tuple[int, ...], error: Exception) -> str:
+    """Why a module does not take images of a shape, and what would be right if it is likely."""
+    channels = num_image_channels(model.module)
+    hint = ""
+    if image_shape[0] == channels != image_shape[-1]:
+        hint = "; images of PyTorch's (example, channel, height, width) are np.moveaxis(x, 1, -1)"
+    shape = ", ".join(map(str, image_shape))
+    reason = (str(error).strip() or type(error).__name__).split("\n")[0]
+    return (
+        f"Expected images of shape (example, height, width, channel) that {model.name} takes. "
+        f"Received: shape (example, {shape}), for which it raises {reason!r}{hint}"
+        f"{image_encoder_hint(model.module)}"
+    )
 
 
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:

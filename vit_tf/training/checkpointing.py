@@ -49,12 +49,14 @@ History: TypeAlias = dict[str, list[float]]
 @dataclasses.dataclass
 class Progress:
     """How far a run has come: `history`, dict of lists with an entry for each epoch done; `step`,
-    how many steps of the next one; `metrics`, arrays of the totals of these steps.
+    how many steps of the next one; `metrics`, arrays of the totals of these steps; `is_stopped`,
+    whether a callback has ended the run before its last epoch.
     """
 
     history: dict = dataclasses.field(default_factory=dict)
     step: int = 0
     metrics: Sequence[np.ndarray] = ()
+    is_stopped: bool = False
 
 
 class BackgroundWriter:
@@ -223,6 +225,7 @@ def save_state(
     metrics: Sequence[np.ndarray] = (),
     keep: int = 2,
     writer: BackgroundWriter | None = None,
+    is_stopped: bool = False,
 ) -> None:
     """Write what is needed to resume a run, then remove all but the last `keep` states."""
     # Typed as Any: a type checker would match arrays with `allow_pickle` of `numpy.savez`.
@@ -231,6 +234,7 @@ def save_state(
     }
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
+    meta |= {"is_stopped": True} if is_stopped else {}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     path = state_path(directory, history, step)
 
@@ -292,7 +296,8 @@ def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
     for variable, array in zip(variables, arrays, strict=True):
         # NumPy reads back bfloat16 as two raw bytes.
         variable.assign(array.view(variable.dtype) if array.dtype.kind == "V" else array)
-    return Progress(history, _position(path.name) % _MAX_STEPS, metrics)
+    step = _position(path.name) % _MAX_STEPS
+    return Progress(history, step, metrics, meta.get("is_stopped", False))
 
 
 def _read_state(
@@ -307,7 +312,9 @@ def _read_state(
             meta = json.loads(file["meta"].tobytes())
             metrics = [file[name] for name in file.files if name.startswith("metric")]
             arrays = [file[f"v{i:05d}"] for i in range(len(file.files) - len(metrics) - 1)]
-        return {name: meta[name] for name in ("history", "names")}, arrays, metrics
+        if missing := {"history", "names"} - set(meta):
+            raise KeyError(*missing)
+        return meta, arrays, metrics
     except (
         *(OSError, EOFError, KeyError, ValueError, MemoryError, TypeError, RuntimeError),
         *(zipfile.BadZipFile, zlib.error),
@@ -517,12 +524,18 @@ class Checkpoint(keras.callbacks.Callback):
             with self._holding(averages=True):
                 self._save_best()
         row = {name: float(value) for name, value in logs.items()}
-        row["learning_rate"] = float(self.model.optimizer.learning_rate)
+        # A callback that has lowered the rate after this epoch has logged the one of the epoch.
+        row.setdefault("learning_rate", float(self.model.optimizer.learning_rate))
         for name, value in row.items():
             self.history.setdefault(name, []).append(value)
         self._before = self._done = 0
         self._save_state()
         write_log(self.history, self.directory)
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Writes the state of a run that a callback has stopped, which is not trained further."""
+        if self.model.stop_training:
+            self._save_state(is_stopped=True)
 
     def save(self) -> None:
         """Write the state in the middle of an epoch."""
@@ -530,11 +543,21 @@ class Checkpoint(keras.callbacks.Callback):
         metrics = self._metrics if ended else self._totals()
         self._save_state(self._done, metrics)
 
-    def _save_state(self, *within: Any) -> None:
+    def _save_state(
+        self, step: int = 0, metrics: Sequence[np.ndarray] = (), is_stopped: bool = False
+    ) -> None:
         self._still_alone()
         attach_variables(self.model)
-        how = {"keep": self._keep, "writer": self.writer}
-        save_state(self.model, self.history, self.directory, *within, **how)
+        save_state(
+            self.model,
+            self.history,
+            self.directory,
+            step,
+            metrics,
+            keep=self._keep,
+            writer=self.writer,
+            is_stopped=is_stopped,
+        )
 
     def save_if_validating(self) -> None:
         """Write the state of a run whose validation, not a training step, has failed."""

@@ -7,6 +7,7 @@ from keras import ops
 
 from vit_tf.common.backend import Tensor, on_jax, require_tensorflow_or_jax
 from vit_tf.distribute import is_tpu, strategy_of
+from vit_tf.features.scores import before_activation, find_scores, operation_of
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -38,9 +39,13 @@ class SoftmaxCrossEntropy(StepLoss):
 
     Args:
         label_smoothing: the share `s` that is spread over all classes, in [0, 1).
+        from_softmax: whether the model ends in a softmax. The loss is then computed from the
+            scores before it, which the graph of the training step holds. Rounded probabilities of
+            mixed precision would be too coarse for their logarithms.
 
     Raises:
-        ValueError: for a smoothing outside [0, 1) or labels that do not fit the logits.
+        ValueError: for a smoothing outside [0, 1) or labels that do not fit the logits, or if no
+            softmax is found that computes the predictions.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class SoftmaxCrossEntropy(StepLoss):
         label_smoothing: float = 0.0,
         name: str = "loss",
         reduction: str | None = "sum_over_batch_size",
+        from_softmax: bool = False,
     ):
         super().__init__(name, reduction)
         if not 0 <= label_smoothing < 1:
@@ -55,9 +61,11 @@ class SoftmaxCrossEntropy(StepLoss):
                 "Expected label_smoothing to be in [0, 1). "
                 f"Received: label_smoothing={label_smoothing}"
             )
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.from_softmax = label_smoothing, from_softmax
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        if self.from_softmax:
+            y_pred = _scores_before_softmax(y_pred)
         if _labels_are_soft(y_true, y_pred):
             loss = ops.categorical_crossentropy(y_true, y_pred, from_logits=True)
         else:
@@ -69,7 +77,43 @@ class SoftmaxCrossEntropy(StepLoss):
         return (1 - self.label_smoothing) * loss + self.label_smoothing * uniform
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"label_smoothing": self.label_smoothing}
+        config = super().get_config() | {"label_smoothing": self.label_smoothing}
+        return config | ({"from_softmax": True} if self.from_softmax else {})
+
+
+def ends_in_softmax(model: keras.Model) -> bool:
+    """Whether a built classifier returns the probabilities of a softmax, not its scores.
+
+    Raises:
+        ValueError: for a model whose scores cannot be read before its softmax, or that ends in
+            sigmoids, of which this is not the loss.
+    """
+    scores = find_scores(model)
+    if scores.activation == "softmax" and not scores.is_inverted:
+        return True
+    if scores.activation:
+        raise ValueError(
+            "Expected a model that returns class scores (logits) or their softmax: leave out the "
+            f"activation of the last layer, as in Dense(classes) or classifier_activation=None. "
+            f"Received: {model.name!r}, which returns the {scores.activation} of scores"
+            + (" that are not found" if scores.activation == "softmax" else "")
+        )
+    return False
+
+
+def _scores_before_softmax(probabilities: Tensor) -> Tensor:
+    """The scores, in float32, whose softmax a tensor of the training step's graph is."""
+    activation, scores = before_activation(probabilities)
+    operation = operation_of(probabilities)
+    if operation is not None and operation.type == "Placeholder":
+        return probabilities  # Keras infers the shapes of losses without the model
+    if activation != "softmax":
+        raise ValueError(
+            "Expected the softmax of the model in the graph of the training step, from which its "
+            "scores are read. Received: none; leave out the activation of the last layer, or do "
+            "not train eagerly"
+        )
+    return ops.cast(scores, "float32")
 
 
 class ExampleMean(keras.metrics.MeanMetricWrapper):

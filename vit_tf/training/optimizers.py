@@ -28,6 +28,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     * `"cosine"`: `(1 + cos(pi p)) / 2`, and 0 after step `n`.
     * `"linear"`: `1 - p`, and 0 after step `n`.
+    * `"constant"`: 1.
     * `"staircase"`: 1 at first, then 1/10, 1/100 and 1/1000 from steps `0.3 n`, `0.6 n` and `0.9 n`
       on (Kolesnikov et al. 2019, section 3.3).
     * `"upstream_staircase"`: the same with steps `n / 3`, `2 n / 3` and `8 n / 9`, that is, epochs
@@ -39,7 +40,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         peak: the largest learning rate.
         warmup_steps: number of steps until the peak.
         total_steps: number of steps in all.
-        decay: `"cosine"`, `"linear"`, `"staircase"`, `"short_staircase"` or `"upstream_staircase"`.
+        decay: `"cosine"`, `"linear"`, `"staircase"`, `"short_staircase"`, `"upstream_staircase"` or
+            `"constant"`.
     """
 
     def __init__(self, peak: float, warmup_steps: int, total_steps: int, decay: str = "cosine"):
@@ -72,6 +74,7 @@ def _staircase(
 DECAYS = {
     "cosine": lambda *steps: (1 + ops.cos(math.pi * _progress(*steps))) / 2,
     "linear": lambda *steps: 1 - _progress(*steps),
+    "constant": lambda *steps: 1.0,
     "staircase": _staircase,
     "short_staircase": lambda *steps: _staircase(*steps, shares=(0.4, 0.6, 0.8)),
     "upstream_staircase": lambda *steps: _staircase(*steps, shares=(1 / 3, 2 / 3, 8 / 9)),

@@ -41,7 +41,9 @@ class Recipe:
         learning_rate: peak learning rate.
         warmup_epochs: number of epochs of warm-up, such as 5 or 0.5; None for a tenth of the run.
         schedule: decay of the learning rate, `"cosine"` or `"linear"` to 0, `"staircase"`,
-            `"short_staircase"` or `"upstream_staircase"`; `WarmupDecay` describes them.
+            `"short_staircase"` or `"upstream_staircase"`; `WarmupDecay` describes them. With
+            `"constant"`, there is no warm-up, and `LearningRateScheduler` and `ReduceLROnPlateau`
+            of Keras can set the learning rate.
         weight_decay: weight decay; each step multiplies kernels by `1 - learning_rate *
             weight_decay`.
         label_smoothing: share of the target probability that is spread evenly over all classes.
@@ -123,7 +125,8 @@ class Recipe:
         """
         from vit_tf.training.optimizers import WarmupDecay
 
-        warmup = self.epochs / 10 if self.warmup_epochs is None else self.warmup_epochs
+        share = 0 if self.schedule == CONSTANT else self.epochs / 10
+        warmup = share if self.warmup_epochs is None else self.warmup_epochs
         total = self.epochs * steps_per_epoch // self.gradient_accumulation_steps
         steps = round(warmup * steps_per_epoch / self.gradient_accumulation_steps)
         steps = steps if self.warmup_steps is None else self.warmup_steps
@@ -140,7 +143,7 @@ class Recipe:
         from vit_tf.training import optimizers
 
         settings = {
-            "learning_rate": self.learning_rates(steps_per_epoch),
+            "learning_rate": _settable(self.learning_rates(steps_per_epoch)),
             "weight_decay": self.weight_decay,
             "global_clipnorm": self.clip_norm,
             "use_ema": self.ema is not None,
@@ -211,9 +214,15 @@ def compile_classifier(
     model: "keras.Model", optimizer: "keras.optimizers.Optimizer", label_smoothing: float = 0.0
 ) -> None:
     """Compile a model for cross-entropy and top-1 accuracy, under its own strategy."""
-    from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy, compile_model
+    from vit_tf.training.objectives import (
+        SoftmaxCrossEntropy,
+        Top1Accuracy,
+        compile_model,
+        ends_in_softmax,
+    )
 
-    compile_model(model, optimizer, SoftmaxCrossEntropy(label_smoothing), Top1Accuracy())
+    loss = SoftmaxCrossEntropy(label_smoothing, from_softmax=ends_in_softmax(model))
+    compile_model(model, optimizer, loss, Top1Accuracy())
 
 
 # What a field has to be, unless it may be None.
@@ -238,12 +247,21 @@ EXPECTED = {
 
 
 # Decays of the learning rate, which `vit_tf.training.optimizers` defines; Keras is not needed here.
-SCHEDULES = ("cosine", "linear", "staircase", "short_staircase", "upstream_staircase")
+CONSTANT = "constant"
+SCHEDULES = ("cosine", "linear", "staircase", "short_staircase", "upstream_staircase", CONSTANT)
+
+
+def _settable(schedule: "WarmupDecay") -> "WarmupDecay | float":
+    """The schedule of an optimizer; for a constant one its number, which callbacks can change."""
+    return schedule.peak if schedule.decay == CONSTANT else schedule
 
 
 def check_fields(recipe: "Recipe | FineTuning") -> None:
     """Raises a `ValueError` for a field of a recipe that is out of its range."""
     lookup("schedule", recipe.schedule, dict.fromkeys(SCHEDULES))  # an unknown one raises
+    if recipe.schedule == CONSTANT:
+        for name in ("warmup_epochs", "warmup_steps"):
+            expect(not getattr(recipe, name, None), name, "0 for schedule='constant'", recipe)
     for field in dataclasses.fields(recipe):
         value, expected = getattr(recipe, field.name), EXPECTED.get(field.name)
         optional = type(None) in typing.get_args(field.type)
@@ -275,7 +293,7 @@ class FineTuning:
         warmup_steps: steps until the peak learning rate; None for a fifth of all steps, 500 at
             most.
         schedule: decay of the learning rate, `"cosine"` or `"linear"` to 0, `"staircase"` or
-            `"short_staircase"`; `WarmupDecay` describes them.
+            `"short_staircase"`; `WarmupDecay` describes them; `"constant"` as for `Recipe`.
         clip_norm: largest global norm of the gradients; None for no limit.
         ema: momentum of a moving average of the weights, such as 0.9999 for 20,000 steps; the
             averaged weights are validated, saved and returned; None for no averaging.
@@ -365,9 +383,10 @@ class FineTuning:
         """The optimizer of a run."""
         from vit_tf.training.optimizers import SGD, WarmupDecay
 
-        warmup = min(500, self.steps // 5) if self.warmup_steps is None else self.warmup_steps
+        share = 0 if self.schedule == CONSTANT else min(500, self.steps // 5)
+        warmup = share if self.warmup_steps is None else self.warmup_steps
         return SGD(
-            WarmupDecay(self.learning_rate, warmup, self.steps, self.schedule),
+            _settable(WarmupDecay(self.learning_rate, warmup, self.steps, self.schedule)),
             momentum=self.momentum,
             global_clipnorm=self.clip_norm,
             use_ema=self.ema is not None,

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from vit_tf import distribute
 from vit_tf.common.backend import on_jax, require_tensorflow_or_jax
-from vit_tf.common.names import without_password
+from vit_tf.common.names import format_list, without_password
 from vit_tf.data.batches import (
     ResumableDataset,
     as_shard,
@@ -39,7 +39,7 @@ from vit_tf.models.model import VisionModel
 from vit_tf.training import checkpointing
 from vit_tf.training.checkpointing import AverageValidation, Checkpoint, Preemption, tensorboard
 from vit_tf.training.evaluation import require_scores
-from vit_tf.training.recipes import FineTuning, Recipe
+from vit_tf.training.recipes import CONSTANT, FineTuning, Recipe
 
 BATCH_SIZE = 32  # of arrays, as in Keras
 
@@ -74,8 +74,9 @@ def train(
     are decoded again, because the memory of the killed process is lost.) On one device, a resumed
     run ends with exactly the weights of an uninterrupted run, if every shuffle of `train` has a
     seed and `keras.utils.set_random_seed` was called before. On SIGTERM, the current step is
-    finished and the state is saved. Then the previous signal handler runs. A finished run is loaded
-    instead of trained again, with a log message.
+    finished and the state is saved. Then the previous signal handler runs. A finished run, also one
+    that a callback such as `EarlyStopping` has ended, is loaded instead of trained again, with a
+    log message.
 
     Images and labels are checked while they are read, not before the first step. Several workers
     must share the directory, and only the chief writes to it. Several replicas train and validate
@@ -115,6 +116,9 @@ def train(
         validation.
 
     Raises:
+        ValueError: if the model ends in sigmoids, or in a softmax in front of which no scores are
+            found (the loss is computed from the scores before a softmax), or if a callback sets the
+            learning rate and `recipe.schedule` is not `"constant"`.
         ValueError: if images do not have the model's shape, are integers, are not finite, or lie
             far outside the range of the model's `preprocessing`, or if a label is outside the
             model's classes. (An invalid label stops the run when it is read. The last saved state
@@ -138,6 +142,7 @@ def train(
         raise ValueError(f"Expected save_every to be at least 1. Received: {save_every=}")
     if keep_states < 1:
         raise ValueError(f"Expected keep_states to be at least 1. Received: {keep_states=}")
+    _require_settable_rate(recipe, callbacks)
     splits = {"training": _as_batches(train, "training", recipe.seed)}
     if validation is not None:
         splits["validation"] = _as_batches(validation, "validation")
@@ -184,6 +189,19 @@ def train(
         callbacks = [*callbacks, checkpoint, *([average] if average else [])]
         _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, verbose)
         return progress.history
+
+
+def _require_settable_rate(
+    recipe: Recipe | FineTuning, callbacks: Sequence[keras.callbacks.Callback]
+) -> None:
+    """Raises a `ValueError` if callbacks set the learning rate and the recipe has a schedule."""
+    setters = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+    names = [type(callback).__name__ for callback in callbacks if isinstance(callback, setters)]
+    if names and recipe.schedule != CONSTANT:
+        raise ValueError(
+            f"Expected a recipe of schedule={CONSTANT!r}, so that {format_list(names)} can set the "
+            f"learning rate. Received: schedule={recipe.schedule!r}"
+        )
 
 
 def _as_batches(data: Any, split: str, seed: int | None = None) -> Any:
@@ -263,6 +281,7 @@ def _fit(
     """Go on with a run to its end."""
     rounds, steps = recipe.rounds(num_batches)
     done = checkpointing.num_epochs(progress.history)
+    rounds = done if progress.is_stopped else rounds
     if done >= rounds and is_chief():
         # The callbacks still see a training begin and end, and may write what a kill cost them.
         folder = without_password(os.fspath(checkpoint.directory))
@@ -299,6 +318,9 @@ def _fit(
     finally:
         checkpoint.writer.finish()
     wait_for_workers()
+    if progress.is_stopped:
+        # The end of `fit` has put averaged weights in the place of those that a callback restored.
+        checkpointing.restore_state(model, checkpoint.directory)
 
 
 @contextlib.contextmanager

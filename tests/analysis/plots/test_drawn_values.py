@@ -313,7 +313,7 @@ def test_heads_are_points_of_their_distance_and_effect():
 def ablation(values, tokens=("cls", "random")):
     variables = {"accuracy_change": values, "accuracy_change_stderr": np.full((2, 2), 0.1)}
     variables = {name: (("tokens", "share"), array) for name, array in variables.items()}
-    return xr.Dataset(variables, {"tokens": list(tokens), "share": [0.5, 1.0]})
+    return xr.Dataset(variables, {"tokens": list(tokens), "share": [0.5, 1.0]}, {"model": "vit"})
 
 
 def test_orders_of_tokens_are_lines_without_missing_shares_on_one_scale():

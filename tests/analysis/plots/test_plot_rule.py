@@ -21,6 +21,7 @@ from plot_results import results
 
 from vit_tf import analysis
 from vit_tf.analysis import plots
+from vit_tf.analysis.engine.accessors import ResultArray, as_result
 from vit_tf.analysis.plots.rule import find_plot
 
 RESULTS = results()
@@ -178,6 +179,11 @@ def test_results_that_plot_cannot_draw_are_described():
     cka, skips, field = (RESULTS[name] for name in ("cka", "skip_ratio", "receptive_field"))
     for result, words in (
         (xr.DataArray([1.0], dims="color"), r"result of a measurement.*\(color\)"),
+        # Dims alone do not make a result.
+        (xr.DataArray([1.0], dims="layer", name="temperature"), "result of a measurement"),
+        (xr.DataArray(np.eye(2), dims=("layer", "head")), "result of a measurement"),
+        (xr.DataArray([1.0], dims="layer", name="attention_distance"), "result of a measurement"),
+        (xr.Dataset({"score": ("layer", [1.0])}), "result of a measurement"),
         ([1], "result of a measurement.*list"),
         ({}, "at least one result"),
         ({"a": cka, "b": skips}, r"one measurement.*\['cka', 'skip_ratio'\]"),
@@ -187,6 +193,32 @@ def test_results_that_plot_cannot_draw_are_described():
             analysis.plot(result)
     with pytest.raises(TypeError, match=r"plot_cka.*query"):
         analysis.plot(RESULTS["cka"], query="cls")
+
+
+def test_results_read_from_files_are_drawn_as_they_were(tmp_path):
+    for name in ("attention_distance", "skip_ratio"):
+        RESULTS[name].to_netcdf(tmp_path / "result.nc")
+        with xr.open_dataset(tmp_path / "result.nc") as opened:
+            drawn, expected = analysis.plot(opened), analysis.plot(RESULTS[name])
+            assert drawn.get_title() == expected.get_title()
+            for ours, theirs in zip(drawn.lines, expected.lines, strict=True):
+                np.testing.assert_array_equal(ours.get_xydata(), theirs.get_xydata())
+
+
+def test_tables_of_results_have_no_rows_of_pixels(tmp_path):
+    mistakes = as_result(RESULTS["mistakes"])
+    mistakes.to_netcdf(tmp_path / "mistakes.nc")
+    with xr.open_dataset(tmp_path / "mistakes.nc") as opened:
+        for table in (mistakes.to_dataframe(), opened.vit.to_dataframe()):
+            assert len(table) == 4 and list(table.columns) == ["probability", "predicted", "label"]
+            np.testing.assert_array_equal(table["predicted"], RESULTS["mistakes"].predicted)
+
+
+def test_a_part_of_a_result_without_a_plot_of_its_own_is_drawn_by_xarray():
+    distance = ResultArray(RESULTS["attention_distance"].rename("attention_distance"))
+    (line,) = distance.mean("head").plot()
+    np.testing.assert_allclose(line.get_ydata(), distance.mean("head"))
+    assert distance.plot().get_title() == analysis.plot(distance).get_title()
 
 
 def test_panels_in_axes_without_a_grid():
@@ -318,7 +350,9 @@ def _run_example(text, name):
     placeholders = "model other_model images other_images labels masks train test videos pairs"
     placeholders += " aligned lens kernel embedding grid queries gallery truth folders"
     space = dict.fromkeys(placeholders.split())
-    space |= {"recorder": SimpleNamespace(result=RESULTS["formation"]), "table": RESULTS["compute"]}
+    recorded = {"attention_distance": xr.concat([RESULTS["attention_distance"]] * 2, "epoch")}
+    recorder = SimpleNamespace(result=RESULTS["formation"], results=recorded)
+    space |= {"recorder": recorder, "table": RESULTS["compute"]}
     space["analysis"] = SimpleNamespace(plots=plots, **measured)
     example = doctest.DocTestParser().get_doctest(text, space, name, None, None)
     assert len(example.examples) == 2

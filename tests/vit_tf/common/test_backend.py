@@ -44,6 +44,7 @@ for name, call in {
     "receptive fields": lambda: analysis.receptive_field(features, images),
     "probes": lambda: analysis.ridge_probe(features, data, data, 3),
     "operations": lambda: vit_tf.count_flops(model),
+    "interventions": lambda: analysis.head_ablation(model, data),
     "scope": lambda: vit_tf.train(divided, vit_tf.Recipe(), data, data, f"{folder}/run"),
 }.items():
     try:
@@ -88,6 +89,23 @@ def test_models_work_and_the_rest_names_the_backend(tmp_path, rng):
         assert "\n" not in line
     logits = keras.ops.convert_to_numpy(model(images))
     assert found["top"] == pytest.approx(np.mean(logits.argmax(1) == np.arange(6) % 3))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed")
+@pytest.mark.parametrize(
+    "call", ["vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 3)", "vit_tf.load('vit-cls-cifar10')"]
+)
+def test_another_backend_is_named_in_one_error(call):
+    done = subprocess.run(
+        [sys.executable, "-c", f"import vit_tf; {call}"],
+        env=environment("torch"),
+        capture_output=True,
+        text=True,
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ValueError: Expected the TensorFlow or the JAX backend of Keras")
+    assert last.endswith("set KERAS_BACKEND=tensorflow or jax. Received: 'torch'")
 
 
 @pytest.mark.parametrize("name", ["none", "mirrored"])

@@ -194,6 +194,46 @@ def test_a_corrupt_image_does_not_change_the_others(photos, cache):
     assert [image.tobytes() for image in arrays(train(photos, image_size=16))[0]] == whole
 
 
+def test_corrupt_images_are_left_out_up_to_a_share(photos, cache, capfd):
+    files = sorted(photos.rglob("*.jpg"))
+    images, labels = arrays(data.load(photos, image_size=16, splits=("all",))[0])
+    wrong = [0, 3]
+    for number in wrong:
+        files[number].write_bytes(files[number].read_bytes()[:100])
+    share = len(wrong) / len(files)
+
+    def read(most, batch_size=4):
+        how = {"image_size": 16, "splits": ("all",), "batch_size": batch_size}
+        return data.load(photos, skip_errors=most, **how)[0]
+
+    dataset = read(share)
+    for _ in range(2):
+        found, found_labels = arrays(dataset)
+        np.testing.assert_array_equal(found, np.delete(images, wrong, axis=0))
+        np.testing.assert_array_equal(found_labels, np.delete(labels, wrong))
+    said = capfd.readouterr().err
+    assert f"1 of {len(files)} images left out so far" in said or f"2 of {len(files)}" in said
+    assert str(files[0]) in said and str(files[3]) in said
+    message = rf"at most .* of {len(files)} images.*Received: 2 that cannot be decoded.*undecodable"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        arrays(read(share * 0.9))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="image in each batch"):
+        arrays(read(share, batch_size=1))
+    with pytest.raises(ValueError, match=r"skip_errors to be in \[0, 1\)"):
+        read(1.0)
+
+
+def test_a_run_goes_on_after_a_corrupt_image(photos, tmp_path):
+    victim = sorted(photos.rglob("*.jpg"))[0]
+    victim.write_bytes(victim.read_bytes()[:100])
+    how = {"image_size": 16, "batch_size": 4, "skip_errors": 0.3, "validation": 0.3}
+    splits = data.load(photos, splits=("train", "validation"), **how)
+    model = vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 16, num_classes=2)
+    recipe = vit_tf.Recipe(epochs=2, flip=True)
+    history = vit_tf.train(model, recipe, *splits, tmp_path / "run", verbose=0)
+    assert np.isfinite(history["loss"]).all() and len(history["loss"]) == 2
+
+
 @pytest.fixture
 def streamed(monkeypatch):
     monkeypatch.setattr(reading, "CACHE_BYTES", 0)

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy
+from vit_tf.training.recipes import Recipe
+from vit_tf.training.runs import train
 
 
 def cross_entropy(probabilities, logits, smoothing):
@@ -83,3 +85,55 @@ def test_errors(batch):
     for thing in (SoftmaxCrossEntropy(), Top1Accuracy()):
         with pytest.raises(ValueError, match="labels of shape"):
             thing(labels[:, None], logits)
+
+
+def trained(activation, policy, smoothing, folder):
+    """A classifier that `train` has trained, its images and labels, and its last `val_loss`."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 64)
+    images = rng.uniform(-0.2, 0.2, (64, 8, 8, 3)) + np.eye(4, 3)[labels][:, None, None, :]
+    images = images.astype("float32")
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 3))
+    x = keras.layers.Conv2D(8, 3, activation="relu", dtype=policy)(inputs)
+    x = keras.layers.GlobalAveragePooling2D(dtype=policy)(x)
+    model = keras.Model(inputs, keras.layers.Dense(4, activation, dtype=policy)(x))
+    recipe = Recipe(epochs=3, learning_rate=0.02, label_smoothing=smoothing, weight_decay=0.0)
+    data = images, labels
+    history = train(model, recipe, data, data, folder, verbose=0)
+    return model, images, labels, history["val_loss"][-1]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_a_model_that_ends_in_a_softmax_is_trained_by_its_scores(policy, smoothing, tmp_path):
+    twins = {}
+    for activation in (None, "softmax"):
+        model, images, labels, loss = trained(
+            activation, policy, smoothing, tmp_path / f"{activation}"
+        )
+        outputs = model.predict(images, verbose=0).astype(np.float64)
+        scores = np.log(np.maximum(outputs, 1e-7)) if activation else outputs
+        expected = cross_entropy(np.eye(4)[labels], scores, smoothing).mean()
+        np.testing.assert_allclose(loss, expected, rtol=1e-5 if policy == "float32" else 2e-3)
+        twins[activation] = loss
+    np.testing.assert_allclose(twins["softmax"], twins[None], rtol=1e-4)
+
+
+class OwnSoftmax(keras.layers.Layer):
+    """Probabilities of a formula in which no scores are found."""
+
+    def call(self, x):
+        powers = keras.ops.exp(x)
+        return powers / keras.ops.sum(powers, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "last, words", [("sigmoid", "the sigmoid of"), (OwnSoftmax(), "not found")]
+)
+def test_probabilities_without_known_scores_are_refused(last, words, tmp_path):
+    model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()])
+    model.add(keras.layers.Dense(4, last))
+    data = np.zeros((4, 8, 8, 3), "float32"), np.arange(4)
+    with pytest.raises(ValueError, match=words):
+        train(model, Recipe(), data, None, tmp_path / "run")
