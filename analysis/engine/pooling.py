@@ -14,7 +14,7 @@ from vit_tf.features.tokens import as_grid, as_pair
 
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
 from .roles import Features, Grid, Taps
-from .stream import Statistic, Totals
+from .stream import Statistic, Totals, per_batch
 from .traces import once_per_graph, reusable
 
 _NOT_TOKENS = ("weights", "heads")
@@ -148,16 +148,19 @@ def on_grid(
     given = grid_of(features, grid)
     if given is None or isinstance(given, TokenGrid):
         return make(require_grid(features, grid))
-    # Holds the statistic, which the step makes when it is traced with the tokens of a first batch.
-    statistics = []
 
     def step(images: tf.Tensor, *rest: Any) -> dict[str, Any]:
         size = features.image_size or images.shape[1:3]
-        statistics[:] = [make(as_grid(given, num_tokens(*rest), size))]
-        return statistics[0].step(images, *rest)
+        complete = as_grid(given, num_tokens(*rest), size)
+        result = make(complete).step(images, *rest)
+        return result | {"complete_grid": dict(vars(complete)), "batches": 1}
 
-    like = make(as_grid(given))
-    return replace(like, step=step, finish=lambda totals: statistics[0].finish(totals))
+    def finish(totals: Totals) -> Any:
+        complete = TokenGrid(**per_batch(totals, "complete_grid"))
+        parts = {name: part for name, part in totals.items() if name != "complete_grid"}
+        return make(complete).finish(parts)
+
+    return replace(make(as_grid(given)), step=step, finish=finish)
 
 
 def shared_grid(

@@ -5,10 +5,11 @@ import contextvars
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
@@ -26,7 +27,7 @@ from vit_tf.features.conversion import as_features
 from vit_tf.features.features import DerivedFeatures, Features, Taps
 
 from .roles import AnyImages
-from .traces import MAX_COMPILED, Kept, Reusable, Substitutes, composed, with_substitutes
+from .traces import MAX_COMPILED, Kept, KeptStep
 
 
 def this_worker(strategy: tf.distribute.Strategy) -> tuple[int, int]:
@@ -156,13 +157,13 @@ class Statistic(Generic[Result]):
         merge: function that combines two structures of arrays under `"merged"` into one structure
             with the same shapes. The first argument belongs to the earlier batches. If there are
             several workers, each of them merges its own batches first.
-        fed: variables that the step reads, with results of earlier passes. Two statistics that
-            differ only in the values of these variables and in the weights of their models can
-            share a graph.
-        feedback: function of what `merge` has made of the batches so far, or of None before the
-            first batch. It yields variables of `fed`, each with a value for the next batches, so
-            that their steps can omit what cannot change the result. Every worker feeds back what
-            its own batches have merged to.
+        state: structure of arrays that the step reads, such as results of earlier passes. If it is
+            not None, the step gets it as tensors, as its first argument: `step(state, images,
+            ...)`. Two statistics that differ only in the values of their states and in the weights
+            of their models can share a graph.
+        update: function of what `merge` has made of the batches so far and of the state. It returns
+            the state of the next batch, so that steps can omit what cannot change the result.
+            Every worker updates the state from its own batches.
     """
 
     step: Callable[..., dict[str, Any]]
@@ -170,8 +171,21 @@ class Statistic(Generic[Result]):
     min_batch: int = 1
     with_labels: bool = False
     merge: Callable[..., Any] | None = None
-    fed: tuple[tf.Variable, ...] = ()
-    feedback: Callable[[Any | None], Iterable[tuple[tf.Variable, np.ndarray]]] | None = None
+    state: Any = None
+    update: Callable[[Any, Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What a copy of the models of a pass has in place of them.
+
+    Attributes:
+        weights: pairs of a variable of the models and the variable of the copy.
+        states: the states of the statistics of the copy, by request.
+    """
+
+    weights: Sequence[tuple[keras.Variable, keras.Variable]] = ()
+    states: Mapping[str, Any] = field(default_factory=dict)
 
 
 def one_pass(
@@ -210,68 +224,130 @@ def one_pass(
             message names this image.
         Exception: any error that a step raises.
     """
-    (totals,) = pass_of_copies(requests, images, [{}], description, checked)
+    (totals,) = pass_of_copies(requests, images, [Copy()], description, checked)
     return totals
 
 
 def pass_of_copies(
     requests: dict[str, tuple],
     images: Any,
-    copies: Sequence[Substitutes],
+    copies: Sequence[Copy],
     description: str | None = None,
     checked: Sequence[Features] = (),
 ) -> list[dict[str, Any]]:
     """The totals of `one_pass` for copies of its models, which differ from them in weights alone.
 
-    Each batch is read once and goes through one graph with the variables of each copy, given as
-    what replaces those of the models. Several copies are not spread over replicas.
+    Each batch is read once. One graph takes the weights and the states of each copy in turn, as
+    arguments. Several copies are not spread over replicas.
     """
     requests = {
         name: (statistic, *map(as_features, features))
         for name, (statistic, *features) in requests.items()
     }
-    checked = [as_features(features) for features in checked]
-    statistics = [statistic for statistic, *_ in requests.values()]
-    with_labels = any(statistic.with_labels for statistic in statistics)
-    min_batch = max((statistic.min_batch for statistic in statistics), default=1)
-
+    checked = [*map(as_features, checked), *(f for _, *own in requests.values() for f in own)]
+    statistics = {name: statistic for name, (statistic, *_) in requests.items()}
+    with_labels = any(statistic.with_labels for statistic in statistics.values())
+    only_step = next(iter(statistics.values())).step if len(statistics) == 1 else None
     # The graph of several statistics is of use in this pass only.
-    is_reusable = len(statistics) == 1 and isinstance(statistics[0].step, Reusable)
+    kept = only_step if isinstance(only_step, KeptStep) else None
+    variables = _variables_of([*checked, *(kept.models if kept else ())], copies)
+    states = {name: s.state for name, s in statistics.items() if s.state is not None}
 
-    def step(images: tf.Tensor, *labels: tf.Tensor, is_traced: bool = False) -> dict[str, Totals]:
-        taps = LayersOfBatch(images)
-        return {
-            name: (statistic.step.traced if is_traced and is_reusable else statistic.step)(
-                images, *(labels if statistic.with_labels else ()), *map(taps, features)
-            )
-            for name, (statistic, *features) in requests.items()
-        }
+    def step(weights: Sequence[tf.Tensor], leaves: Sequence[Any], images: tf.Tensor, *labels: Any):
+        """The results of a batch by request: a function of tensors alone."""
+        state_of_request = tf.nest.pack_sequence_as(states, leaves)
+        pairs = list(zip(variables, weights, strict=True)) if weights else []
+        with keras.StatelessScope(state_mapping=pairs) if pairs else contextlib.nullcontext():
+            taps, results = LayersOfBatch(images), {}
+            for name, (statistic, *features) in requests.items():
+                state = [state_of_request[name]] if name in states else ()
+                own_labels = labels if statistic.with_labels else ()
+                results[name] = statistic.step(*state, images, *own_labels, *map(taps, features))
+            return results
 
-    checked = [*checked, *(features for _, *every in requests.values() for features in every)]
-    totals = [_Totals(requests, substitutes) for substitutes in copies]
-    graphs = statistics[0].step.graphs if is_reusable else Kept(MAX_COMPILED)
-    if is_reusable:
-        copies = [composed(statistics[0].step.substitutes, substitutes) for substitutes in copies]
-    key = with_labels, *requests
-    results = _results(
-        step, images, with_labels, description, min_batch, checked, graphs, key, copies
+    totals = [_Totals(requests, states | copy.states) for copy in copies]
+    weights = [_values_of(variables, copy) for copy in copies]
+    dataset = _batches_of(images, with_labels)
+    signature = _signature_of(dataset, checked)
+    strategy = tf.distribute.get_strategy()
+    graphs = kept.graphs if kept else Kept(MAX_COMPILED)
+    specs = [list(map(tf.TensorSpec.from_tensor, x)) for x in (weights[0], totals[0].leaves)]
+    structure = repr(tf.nest.map_structure(type, states))
+    key = strategy, with_labels, *requests, structure, len(variables)
+    key = *key, *tf.nest.flatten([*specs, *signature])
+    compute = step
+    if not _run_eagerly.get():
+        graph = tf.function(step, input_signature=[*specs, *signature], autograph=False)
+        compute = graphs.get(("batch", *key), graph.get_concrete_function)
+    # Replicas read the variables themselves, of which each of them has its own.
+    every_replica = graphs.get(
+        ("replicas", *key),
+        lambda: tf.function(
+            lambda leaves, batches: strategy.run(as_tensors(step), ([], leaves, *batches)),
+            reduce_retracing=True,
+            autograph=False,
+        ),
     )
-    for number, size, results_of_copies in results:
-        for total, result in zip(totals, results_of_copies, strict=True):
+
+    def compute_copies(batch: tuple[tf.Tensor, ...]) -> list[Any]:
+        return [
+            tf.nest.map_structure(np.asarray, compute(own_weights, total.leaves, *batch))
+            for own_weights, total in zip(weights, totals, strict=True)
+        ]
+
+    def compute_group(group: list[tuple[tf.Tensor, ...]]) -> Iterator[list[Any]]:
+        of_group = every_replica(totals[0].leaves, spread(strategy, group))
+        return ([result] for result in of_replicas(strategy, of_group))
+
+    min_batch = max((statistic.min_batch for statistic in statistics.values()), default=1)
+    groups = _groups(dataset, strategy.num_replicas_in_sync, min_batch, description)
+    for number, size, results in _results(groups, compute_copies, compute_group, checked, dataset):
+        for total, result in zip(totals, results, strict=True):
             total.add(number, size, result)
     return [total.of_all_workers() for total in totals]
+
+
+def _variables_of(
+    models: Sequence[Features | keras.Model], copies: Sequence[Copy]
+) -> list[keras.Variable]:
+    """The weights of models or features, and those that copies replace, each once."""
+    weights = [variable for model in models for variable in model.weights]
+    weights += [variable for copy in copies for variable, _ in copy.weights]
+    unique = {id(v): v for v in weights if isinstance(v, keras.Variable)}
+    return list(unique.values())
+
+
+def _values_of(variables: Sequence[keras.Variable], copy: Copy) -> list[tf.Tensor]:
+    """The values of variables, or of those of a copy that take their places."""
+    replaced = {id(variable): other for variable, other in copy.weights}
+    return [tf.convert_to_tensor(replaced.get(id(v), v).value) for v in variables]
+
+
+def _signature_of(dataset: tf.data.Dataset, checked: Sequence[Features]) -> list[tf.TensorSpec]:
+    """The specs of a batch, with the sizes of images that the checked features take."""
+    images, *labels = dataset.element_spec
+    for features in checked:
+        check_dtype(features.facts, images.dtype.name)
+    for features in checked:
+        images = spec_of_images(features.facts, images)
+    return [images, *labels]
 
 
 class _Totals:
     """What the results of the batches of a pass add up to, by request."""
 
-    def __init__(self, requests: dict[str, tuple], substitutes: Substitutes) -> None:
-        self._requests, self._substitutes = requests, substitutes
+    def __init__(self, requests: dict[str, tuple], states: dict[str, Any]) -> None:
+        self._requests = requests
+        self._states = tf.nest.map_structure(tf.convert_to_tensor, states)
         self._sums: Any = None  # of no batch yet
         self._rows: list[dict[str, Any]] = []
         self._merged: dict[str, Any] = {}
         self._numbers: list[int] = []
-        self._feed_back()
+
+    @property
+    def leaves(self) -> list[tf.Tensor]:
+        """The tensors of the states that the steps of the next batch get."""
+        return tf.nest.flatten(self._states)
 
     def add(self, number: int, size: int, result: dict[str, Any]) -> None:
         """Adds the result of a batch, its number and size given."""
@@ -281,7 +357,7 @@ class _Totals:
         }
         self._rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
         self._merged = _merge(self._requests, self._merged, result)
-        self._feed_back()
+        self._update_states()
         self._numbers.append(number)
         added = {
             name: {key: value for key, value in part.items() if key not in ("rows", "merged")}
@@ -294,16 +370,12 @@ class _Totals:
         else:  # in place, as sums over all pairs of layers may be large
             tf.nest.map_structure(lambda total, x: np.add(total, x, out=total), self._sums, added)
 
-    def _feed_back(self) -> None:
-        """Sets the variables that the steps of the next batches read."""
-        for name, (statistic, *_) in self._requests.items():
-            feedback = statistic.feedback
-            for variable, value in feedback(self._merged.get(name)) if feedback else ():
-                if not self._substitutes:
-                    variable.assign(value)
-                # A measurement that a copy does not take part in has the variables of the first.
-                elif (resource := self._substitutes.get(id(variable.handle))) is not None:
-                    tf.raw_ops.AssignVariableOp(resource=resource, value=value)
+    def _update_states(self) -> None:
+        """Sets the states that the steps of the next batch get."""
+        for name, merged in self._merged.items():
+            if update := self._requests[name][0].update:
+                state = update(merged, self._states[name])
+                self._states[name] = tf.nest.map_structure(tf.convert_to_tensor, state)
 
     def of_all_workers(self) -> dict[str, Any]:
         """The totals over the batches of all workers, by request."""
@@ -337,6 +409,25 @@ def evaluate(
     return statistic.finish(totals)
 
 
+def sum_statistic(step: Callable[..., Any], *, with_labels: bool = False) -> Statistic[Any]:
+    """The `Statistic` that sums the structures of tensors that a step returns."""
+    return Statistic(
+        lambda *batch: {"sum": step(*batch)}, lambda totals: totals["sum"], with_labels=with_labels
+    )
+
+
+def row_statistic(
+    step: Callable[..., Any], *, with_labels: bool = False, min_batch: int = 1
+) -> Statistic[Any]:
+    """The `Statistic` that concatenates the structures of tensors that a step returns."""
+    return Statistic(
+        lambda *batch: {"rows": step(*batch)},
+        lambda totals: totals["rows"],
+        min_batch=min_batch,
+        with_labels=with_labels,
+    )
+
+
 def accumulate(
     step: Callable[..., Any],
     images: AnyImages,
@@ -352,9 +443,7 @@ def accumulate(
             returns a structure of tensors. It is compiled like the step of a `Statistic`.
         images, description, checked: as for `one_pass`. The errors of `one_pass` are raised.
     """
-    statistic = Statistic(
-        _under("sum", step), lambda totals: totals["sum"], with_labels=with_labels
-    )
+    statistic = sum_statistic(step, with_labels=with_labels)
     return evaluate(statistic, images, description=description, checked=checked)
 
 
@@ -372,26 +461,13 @@ def collect(
     It is meant for analyses that need the values of every example. The arguments and errors are the
     same as for `accumulate`. In addition, `min_batch` is the minimum number of examples in a batch.
     """
-    statistic = Statistic(
-        _under("rows", step),
-        lambda totals: totals["rows"],
-        min_batch=min_batch,
-        with_labels=with_labels,
-    )
+    statistic = row_statistic(step, with_labels=with_labels, min_batch=min_batch)
     return evaluate(statistic, images, description=description, checked=checked)
 
 
-def _under(name: str, step: Callable) -> Callable:
-    """The step whose result stands under a name; it shares its graphs."""
-
-    def named(*batch: Any) -> dict[str, Any]:
-        return {name: step(*batch)}
-
-    if not isinstance(step, Reusable):
-        return named
-    return Reusable(
-        named, step.graphs, step.substitutes, lambda *batch: {name: step.traced(*batch)}
-    )
+def per_batch(totals: Totals, name: str) -> Any:
+    """Integers that all steps return alike, such as the number of classes, from their sums."""
+    return tf.nest.map_structure(lambda total: int(total / totals["batches"]), totals[name])
 
 
 def _without_remainder(part: Totals, size: int, min_batch: int) -> Totals:
@@ -447,53 +523,24 @@ def first_batch(data: Any) -> tf.Tensor:
 
 
 def _results(
-    step: Callable[..., Any],
-    data: Any,
-    with_labels: bool,
-    description: str | None,
-    min_batch: int,
+    groups: Iterator[tuple[int, list[tuple[tf.Tensor, ...]]]],
+    compute: Callable[[tuple[tf.Tensor, ...]], list[Any]],
+    compute_group: Callable[[list[tuple[tf.Tensor, ...]]], Iterable[list[Any]]],
     checked: Sequence[Features],
-    graphs: Kept,
-    key: tuple,
-    copies: Sequence[Substitutes],
+    dataset: tf.data.Dataset,
 ) -> Iterator[tuple[int, int, list[Any]]]:
-    """Yields number, size and results of all copies, as arrays, of each batch of this worker."""
-    dataset = _batches_of(data, with_labels)
+    """Yields number, size and results of all copies, as arrays, of each batch of this worker.
 
-    def traced_step(*batch: tf.Tensor) -> Any:
-        return step(*batch, is_traced=True)
-
-    for features in checked:
-        check_dtype(features.facts, dataset.element_spec[0].dtype.name)
+    `compute` returns the results of one batch, `compute_group` those of one batch for each replica.
+    """
+    spec = dataset.element_spec[0]
+    is_open = None in (spec.shape[1:] if spec.shape.rank else (None,))
     strategy = tf.distribute.get_strategy()
-    signature = list(dataset.element_spec)
-    is_open = None in (signature[0].shape[1:] if signature[0].shape.rank else (None,))
-    for features in checked:
-        signature[0] = spec_of_images(features.facts, signature[0])
-    steps = [step]
-    key = strategy, *key, *tf.nest.flatten(signature)
-    if not _run_eagerly.get():
-        graph = tf.function(traced_step, input_signature=signature, autograph=False)
-        compiled = graphs.get(("batch", *key), graph.get_concrete_function)
-        steps = [with_substitutes(compiled, substitutes) for substitutes in copies]
-
-    def results_of_copies(batch: tuple[tf.Tensor, ...]) -> list[Any]:
-        return [tf.nest.map_structure(np.asarray, compute(*batch)) for compute in steps]
-
-    every_replica = graphs.get(
-        ("replicas", *key),
-        lambda: tf.function(
-            lambda batches: strategy.run(as_tensors(step), batches),
-            reduce_retracing=True,
-            autograph=False,
-        ),
-    )
-
     place, workers = this_worker(strategy)
     replicas = strategy.num_replicas_in_sync
     local = slice(place * replicas // workers, (place + 1) * replicas // workers)
     first, taken = None, 0
-    for start, group in _groups(dataset, replicas, min_batch, description):
+    for start, group in groups:
         for images, *_ in group if is_open else group[:1] if first is None else ():
             for features in checked:
                 if len(images.shape) == 4:  # of pairs and videos a step makes the images
@@ -502,11 +549,8 @@ def _results(
             first = group[0]
             for features in checked:
                 check_values(features.facts, first[0])
-        if len(group) == replicas > 1:
-            of_group = of_replicas(strategy, every_replica(spread(strategy, group)))
-            results = ([result] for result in of_group)
-        else:
-            results = map(results_of_copies, group[local])
+        whole_group = len(group) == replicas > 1
+        results = compute_group(group) if whole_group else map(compute, group[local])
         mine = enumerate(group[local], start + local.start)
         for (number, (batch, *_)), result in zip(mine, results, strict=True):
             taken += 1
@@ -514,7 +558,7 @@ def _results(
     if first is None:
         raise ValueError("Expected at least one batch of images. Received none")
     if not taken:
-        yield NOT_MINE, first[0].shape[0], results_of_copies(first)
+        yield NOT_MINE, first[0].shape[0], compute(first)
 
 
 def _batches_of(data: Any, with_labels: bool) -> tf.data.Dataset:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -34,8 +35,8 @@ from ..engine.roles import (
     Scores,
     Taps,
 )
-from ..engine.stream import Statistic, Totals, accumulate, as_dataset, evaluate
-from ..engine.traces import reuse
+from ..engine.stream import Statistic, Totals, as_dataset, evaluate, per_batch
+from ..engine.traces import reusable
 
 TOGETHER = 256  # images, those of all runs of a batch, whose activations are in memory at once
 ZERO, MEAN, RESAMPLE = "zero", "mean", "resample"
@@ -48,49 +49,32 @@ CHANGES = {
 }
 
 
-# Edits by tap for each run, or a function of the taps and the images that makes them.
+# Edits by tap for each run, or a function that makes them of the taps, the images and the state of
+# the statistic.
 Interventions: TypeAlias = Sequence[Any] | Callable[..., list[dict[str, Any]]]
 
 
-def effects(
-    features: Features,
-    interventions: Interventions,
-    images: AnyImages,
-    scores: str,
-    count: int,
-    *,
-    description: str,
-    least: int = 1,
-    key: tuple | None = None,
-    fed: Sequence[tf.Variable] = (),
-    others: Sequence[Features] = (),
-    **facts: Any,
-) -> xr.Dataset:
-    """The mean effects of some interventions on the predictions for images with labels.
+def effects_statistic(
+    features: Features, interventions: Interventions, scores: str, count: int, least: int = 1
+) -> Statistic[Totals]:
+    """`Statistic` over images and labels with the sums from which `effects` follow.
 
-        accuracy_change = mean over examples of [argmax s' = y] - [argmax s = y]
-        loss_change     = mean over examples of log p(y) - log p'(y)
-        output_change   = mean over examples of sum_c p(c) log(p(c) / p'(c))
-
-    of scores `s` and `s'` without and with an intervention and of `p = softmax(s)`, for a binary
-    classifier of one output `p = sigmoid(s)` of the log-odds of its two classes. Standard errors
-    are those of the means of these paired differences. The Dataset is of shape (intervention,),
-    with `accuracy` and `loss` of the model as it is; the attribute `remainder` counts the images of
-    a last batch of fewer than `least`, which are left out with a warning. `key` names all that the
-    interventions depend on in addition to the features, the variables `fed` and `others`, further
-    models: calls of equal keys share a graph.
+    `count` is the number of interventions, `least` the number of examples that a batch must have.
     """
-    size, num_classes = max(TOGETHER // (count + 1), least), {}
+    max_runs = TOGETHER // batch_size_of(count, least)
 
-    def step(batch: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
-        runs = partial(interventions, images=batch) if callable(interventions) else interventions
-        taps, edited_scores = features.run_interventions(runs, scores, batch, TOGETHER // size)
-        classes = num_classes["num_classes"] = require_scores(taps, scores, [0])
-        if classes < 2:
+    def step(*batch: Any) -> dict[str, Any]:
+        *states, images, labels = batch
+        runs: Any = interventions
+        if callable(interventions):
+            runs = partial(interventions, images=images, state=next(iter(states), None))
+        taps, edited_scores = features.run_interventions(runs, scores, images, max_runs)
+        num_classes = require_scores(taps, scores, [0])
+        if num_classes < 2:
             raise ValueError(ONE_SCORE.format(f"{scores!r} of a single class"))
         intact = tf.cast(taps[scores], tf.float32)
         edited = tf.cast(edited_scores, tf.float32)
-        labels, label_counts = batch_labels(labels, classes)
+        labels, label_counts = batch_labels(labels, num_classes)
         changes, plain = _changes(intact, edited, labels, scores)
         return {
             "changes": {
@@ -99,48 +83,58 @@ def effects(
             },
             "intact": {name: tf.reduce_sum(x) for name, x in plain.items()},
             "label_counts": label_counts,
-            "examples": tf.shape(batch)[0],
+            "num_classes": num_classes,
+            "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
-    if key is not None:
-        key = *key, scores, size
-        step, num_classes = reuse(features, key, step, num_classes, fed, others)
-
-    def finish(totals: Totals) -> xr.Dataset:
-        require_counted(totals["label_counts"], totals["examples"], num_classes["num_classes"])
-        left_out = int(totals.get("remainder", 0))
-        if left_out:
-            warnings.warn(
-                f"{left_out} of {int(totals['examples']) + left_out} images are left out: the last "
-                f"batch has fewer than {least}. Use another batch size.",
-                stacklevel=2,
-            )
-        more = num_classes | {"remainder": left_out}
-        return _result(totals, features, scores, facts | more)
-
-    statistic = Statistic(step, finish, min_batch=least, with_labels=True)
-    # Many runs of each example make batches larger.
-    batches = split_batches(as_dataset(images), size, least)
-    return evaluate(statistic, batches, description=description, checked=(features,))
+    return Statistic(step, lambda totals: totals, min_batch=least, with_labels=True)
 
 
-def effects_of_cells(
+def batch_size_of(count: int, least: int) -> int:
+    """Number of images in a batch that runs once for each of `count` interventions."""
+    return max(TOGETHER // (count + 1), least)
+
+
+def effects(
     features: Features,
-    cells: dict[tuple, Any],
-    images: AnyImages,
-    scores: str,
+    statistic: Statistic[Totals],
+    cells: Iterable[tuple],
     names: Sequence[str],
-    interventions: Interventions | None = None,
+    images: AnyImages,
+    *,
+    scores: str,
+    description: str,
     **facts: Any,
 ) -> xr.Dataset:
-    """The `effects` of `cells`, coordinates to intervention, as a table.
+    """The mean effects of some interventions on the predictions for images with labels, as a table.
 
-    `interventions` may be a function of taps and images to these, in their order.
+        accuracy_change = mean over examples of [argmax s' = y] - [argmax s = y]
+        loss_change     = mean over examples of log p(y) - log p'(y)
+        output_change   = mean over examples of sum_c p(c) log(p(c) / p'(c))
+
+    of scores `s` and `s'` without and with an intervention and of `p = softmax(s)`, for a binary
+    classifier of one output `p = sigmoid(s)` of the log-odds of its two classes. Standard errors
+    are those of the means of these paired differences. The Dataset has the coordinates `names`,
+    whose values for each intervention are `cells`, in the order of the interventions of the
+    `effects_statistic`, and `accuracy` and `loss` of the model as it is. The attribute `remainder`
+    counts the images of a last batch that is too small, which are left out with a warning.
     """
-    interventions = interventions or list(cells.values())
-    result = effects(features, interventions, images, scores, len(cells), **facts)
-    return in_table(result, cells, names)
+    cells, least = list(cells), statistic.min_batch
+    # Many runs of each example make batches larger.
+    data = split_batches(as_dataset(images), batch_size_of(len(cells), least), least)
+    totals = evaluate(statistic, data, description=description, checked=(features,))
+    num_classes = per_batch(totals, "num_classes")
+    require_counted(totals["label_counts"], totals["examples"], num_classes)
+    left_out = int(totals.get("remainder", 0))
+    if left_out:
+        warnings.warn(
+            f"{left_out} of {int(totals['examples']) + left_out} images are left out: the last "
+            f"batch has fewer than {least}. Use another batch size.",
+            stacklevel=2,
+        )
+    facts |= {"num_classes": num_classes, "remainder": left_out}
+    return in_table(_result(totals, features, scores, facts), cells, names)
 
 
 def in_table(result: xr.Dataset, cells: Iterable[tuple], names: Sequence[str]) -> xr.Dataset:
@@ -154,30 +148,37 @@ def in_table(result: xr.Dataset, cells: Iterable[tuple], names: Sequence[str]) -
     return table.reindex(order).transpose(*names)
 
 
-def replacing(
-    features: Features, images: AnyImages, taps: Iterable[str], replacement: str, description: str
-) -> tuple[dict[str, Any], tuple[tf.Variable, ...]]:
-    """The edit of each tap that `"zero"`, `"mean"` over the images or `"resample"` stands for.
-
-    Returns a dict from tap to edit, and the variables that these read.
-    """
+def means_to_insert(
+    features: Features, images: AnyImages, taps: Sequence[str], replacement: str, description: str
+) -> dict[str, np.ndarray] | None:
+    """The mean of each tap over the images, which `replacement="mean"` reads; None for others."""
     require_word(replacement, REPLACEMENTS, "replacement")
     if replacement != MEAN:
-        edit = edits.zero if replacement == ZERO else edits.resampled()
-        return dict.fromkeys(taps, edit), ()
-
-    def step(batch: tf.Tensor) -> dict[str, Any]:
-        values = features(tf.cast(batch, tf.float32))
-        sums = {tap: tf.reduce_sum(tf.cast(values[tap], tf.float32), axis=0) for tap in taps}
-        return {"sums": sums, "examples": tf.shape(batch)[0]}
-
-    step, _ = reuse(features, ("means", *taps), step)
-    totals = accumulate(step, images, description=description, checked=(features,))
-    means = {
-        tap: tf.Variable((total / totals["examples"]).astype("float32"), trainable=False)
-        for tap, total in totals["sums"].items()
+        return None
+    statistic = _sums_of_taps(features, tuple(taps))
+    totals = evaluate(statistic, images, description=description, checked=(features,))
+    return {
+        tap: (total / totals["examples"]).astype("float32") for tap, total in totals["sums"].items()
     }
-    return {tap: edits.constant(mean) for tap, mean in means.items()}, tuple(means.values())
+
+
+@reusable
+def _sums_of_taps(features: Features, taps: Sequence[str]) -> Statistic[Totals]:
+    """`Statistic` with the sum of each tap over the images, and their number."""
+
+    def step(images: tf.Tensor) -> dict[str, Any]:
+        values = features(tf.cast(images, tf.float32))
+        sums = {tap: tf.reduce_sum(tf.cast(values[tap], tf.float32), axis=0) for tap in taps}
+        return {"sums": sums, "examples": tf.shape(images)[0]}
+
+    return Statistic(step, lambda totals: totals)
+
+
+def replacement_of(replacement: str, tap: str, means: Mapping[str, tf.Tensor] | None) -> edits.Edit:
+    """The edit of a tap that `"zero"`, `"mean"` over the images or `"resample"` stands for."""
+    if means is not None and replacement == MEAN:
+        return edits.constant(means[tap])
+    return edits.zero if replacement == ZERO else edits.resampled()
 
 
 def require_submodel(features: Features, scores: str) -> dict[str, Shape]:
@@ -336,38 +337,69 @@ def token_ablation(
     if not all(0 < share <= 1 for share in shares):
         raise ValueError(f"Expected shares in (0, 1]. Received: {tuple(shares)}")
     (tap,) = tokens
-    edit, fed = replacing(features, images, tokens, replacement, "means of tokens")
-    sets = _sets(grid)
-    orders = (RANDOM, LARGEST, *((ATTENDED, UNATTENDED) if weights else ()))
-    cells = [*((name, 1.0) for name in sets), *((o, float(s)) for o in orders for s in shares)]
-
-    def interventions(taps: Taps, images: tf.Tensor) -> list[dict[str, Any]]:
-        ranks = _ranks(images, taps, tap, weights, grid, seed)
-
-        def of(name: str, share: float) -> Any:
-            if name in sets:
-                return edits.tokens(sets[name], edit[tap])
-            gone = ranks[name] < round(share * grid.num_spatial)
-            mask = tf.pad(gone, ((0, 0), (grid.prefix, 0)))  # False for the prefix
-            return edits.where(mask[..., None], edit[tap])
-
-        return [{tap: of(*cell)} for cell in cells]
-
-    return effects_of_cells(
+    means = means_to_insert(features, images, tokens, replacement, "means of tokens")
+    shares = tuple(float(share) for share in shares)
+    cells = _token_cells(grid, shares, bool(weights))
+    statistic = _token_statistic(
+        features, tap, scores, replacement=replacement, shares=shares, grid=grid, seed=seed
+    )
+    result = effects(
         features,
-        dict.fromkeys(cells),
-        images,
-        scores,
+        replace(statistic, state=means),
+        cells,
         ("tokens", "share"),
-        interventions=interventions,
+        images,
+        scores=scores,
         description="token ablation",
-        key=("tokens", replacement, tuple(shares), grid, seed),
-        fed=fed,
-        least=least_batch(replacement),
         layer=tap,
         replacement=replacement,
         seed=seed,
-    ).sortby("share")
+    )
+    return result.sortby("share")
+
+
+def _token_cells(
+    grid: TokenGrid, shares: Sequence[float], with_attention: bool
+) -> list[tuple[str, float]]:
+    """The tokens and the share of each intervention: prefix tokens, then orders of spatial ones."""
+    orders = (RANDOM, LARGEST, *((ATTENDED, UNATTENDED) if with_attention else ()))
+    return [
+        *((name, 1.0) for name in _sets(grid)),
+        *((order, share) for order in orders for share in shares),
+    ]
+
+
+@reusable
+def _token_statistic(
+    features: Features,
+    tap: str,
+    scores: str,
+    *,
+    replacement: str,
+    shares: Sequence[float],
+    grid: TokenGrid,
+    seed: int,
+) -> Statistic[Totals]:
+    """The `effects_statistic` of `token_ablation`; its state is the mean of the tap, if any."""
+    layers = require_submodel(features, scores)
+    weights = [layer for layer, shape in layers.items() if len(shape) == 3]
+    sets, cells = _sets(grid), _token_cells(grid, shares, bool(weights))
+
+    def interventions(taps: Taps, images: tf.Tensor, state: Taps | None) -> list[dict[str, Any]]:
+        ranks = _ranks(images, taps, tap, weights, grid, seed)
+        edit = replacement_of(replacement, tap, state)
+        runs = []
+        for name, share in cells:
+            if name in sets:
+                runs.append({tap: edits.tokens(sets[name], edit)})
+                continue
+            gone = ranks[name] < round(share * grid.num_spatial)
+            mask = tf.pad(gone, ((0, 0), (grid.prefix, 0)))  # False for the prefix
+            runs.append({tap: edits.where(mask[..., None], edit)})
+        return runs
+
+    least = least_batch(replacement)
+    return effects_statistic(features, interventions, scores, len(cells), least)
 
 
 def _sets(grid: TokenGrid) -> dict[str, Any]:
@@ -452,21 +484,43 @@ def skip_ablation(
         `plots.plot_skip_ablation`, `skip_ratio`, `head_ablation`; page
         measurements/flow/interventions.md.
     """
-    cells = {}
+    cells = _skip_cells(features, scores, whole_blocks)
+    if not cells:
+        raise ValueError(
+            "Expected taps 'site/skip' or 'site/branch' besides the scores. "
+            f"Received: {format_list(features.facts.layers)}"
+        )
+    statistic = _skip_statistic(features, scores, whole_blocks)
+    return effects(
+        features,
+        statistic,
+        cells,
+        ("layer", "path"),
+        images,
+        scores=scores,
+        description="skip ablation",
+    )
+
+
+def _skip_cells(
+    features: Features, scores: str, whole_blocks: bool
+) -> dict[tuple[str, str], dict[str, edits.Edit]]:
+    """The intervention by layer and path: which taps are set to zero."""
+    cells: dict[tuple[str, str], dict[str, edits.Edit]] = {}
     for tap in require_submodel(features, scores):
         site, _, path = tap.rpartition("/")
         if path in PATHS and site:
             layer = site.rpartition("/")[0] or site
             layer = layer if whole_blocks and layer.startswith("block") else site
             cells.setdefault((layer, path), {})[tap] = edits.zero
-    if not cells:
-        raise ValueError(
-            "Expected taps 'site/skip' or 'site/branch' besides the scores. "
-            f"Received: {format_list(features.facts.layers)}"
-        )
-    names = ("layer", "path")
-    how = {"description": "skip ablation", "key": ("skip_ablation", whole_blocks)}
-    return effects_of_cells(features, cells, images, scores, names, **how)
+    return cells
+
+
+@reusable
+def _skip_statistic(features: Features, scores: str, whole_blocks: bool) -> Statistic[Totals]:
+    """The `effects_statistic` of `skip_ablation`."""
+    interventions = list(_skip_cells(features, scores, whole_blocks).values())
+    return effects_statistic(features, interventions, scores, len(interventions))
 
 
 @measurement("heads")
@@ -526,25 +580,38 @@ def head_ablation(
             "Expected outputs of heads of shape (example, token, head, channel). "
             f"Received: {unlike}"
         )
-    replace, fed = replacing(features, images, list(layers), replacement, "means of heads")
-    cells = {
-        (layer, head): {layer: edits.head(head, replace[layer])}
-        for layer, shape in layers.items()
-        for head in range(shape[1])
-    }
-    result = effects_of_cells(
+    means = means_to_insert(features, images, list(layers), replacement, "means of heads")
+    result = effects(
         features,
-        cells,
-        images,
-        scores,
+        replace(_head_statistic(features, scores, replacement), state=means),
+        _head_cells(features, scores),
         ("layer", "head"),
+        images,
+        scores=scores,
         description="head ablation",
-        key=("head_ablation", replacement),
-        fed=fed,
-        least=least_batch(replacement),
         replacement=replacement,
     )
     return result.reindex(layer=list(layers))
+
+
+def _head_cells(features: Features, scores: str) -> list[tuple[str, int]]:
+    """The layer and the head of each intervention."""
+    layers = require_submodel(features, scores)
+    return [(layer, head) for layer, shape in layers.items() for head in range(shape[1])]
+
+
+@reusable
+def _head_statistic(features: Features, scores: str, replacement: str) -> Statistic[Totals]:
+    """The `effects_statistic` of `head_ablation`; its state is the mean of each tap, if any."""
+    cells = _head_cells(features, scores)
+
+    def interventions(taps: Taps, images: tf.Tensor, state: Taps | None) -> list[dict[str, Any]]:
+        return [
+            {tap: edits.head(head, replacement_of(replacement, tap, state))} for tap, head in cells
+        ]
+
+    least = least_batch(replacement)
+    return effects_statistic(features, interventions, scores, len(cells), least)
 
 
 @measurement("patching")
@@ -620,26 +687,6 @@ def activation_patching(
         )
     places = range(next(iter(counts.values()))) if tokens is None else [int(t) for t in tokens]
     cells = [(tap, place) for tap in layers for place in places]
-    size = max(TOGETHER // (len(cells) + 1), 1)
-
-    def step(images: tf.Tensor, others: tf.Tensor) -> dict[str, tf.Tensor]:
-        other = other_model(tf.cast(others, tf.float32))
-        runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
-        taps, patched = features.run_interventions(runs, scores, images, TOGETHER // size)
-        require_scores(taps, scores, [0])
-        plain = tf.cast(taps[scores], tf.float32)
-        way = tf.cast(other[scores], tf.float32) - plain
-        gone = tf.reduce_sum((tf.cast(patched, tf.float32) - plain) * way, axis=-1)
-        squares = tf.reduce_sum(tf.square(way), axis=-1)
-        return {
-            "gone": tf.reduce_sum(gone, axis=1),
-            "whole": tf.reduce_sum(squares),
-            "gone_gone": tf.reduce_sum(gone**2, axis=1),
-            "gone_whole": tf.reduce_sum(gone * squares, axis=1),
-            "whole_whole": tf.reduce_sum(squares**2),
-            "examples": tf.shape(images)[0],
-            "batches": 1,
-        }
 
     def finish(totals: Totals) -> xr.Dataset:
         require_finite("activation patching", [totals["gone"], totals["whole"]], ["scores"] * 2)
@@ -660,16 +707,43 @@ def activation_patching(
         facts = facts_of(features, totals, estimator, scores=scores)
         return in_table(ResultDataset(variables, attrs=facts), cells, ("layer", "token"))
 
-    step, _ = reuse(
-        features,
-        ("patching", scores, size, *places),
-        step,
-        others=() if other_model is features else [other_model],
-    )
-    statistic = Statistic(step, finish, with_labels=True)
+    size = batch_size_of(len(cells), 1)
+    statistic = _patching_statistic(features, other_model, scores, cells, TOGETHER // size)
     return evaluate(
-        statistic,
+        replace(statistic, finish=finish),
         split_batches(data, size),
         description="activation patching",
         checked=(features, other_model),
     )
+
+
+@reusable
+def _patching_statistic(
+    features: Features,
+    source: Features,
+    scores: str,
+    cells: Sequence[tuple[str, int]],
+    max_runs: int,
+) -> Statistic[Totals]:
+    """`Statistic` over pairs of images with the sums from which transfers follow."""
+
+    def step(images: tf.Tensor, others: tf.Tensor) -> dict[str, tf.Tensor]:
+        other = source(tf.cast(others, tf.float32))
+        runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
+        taps, patched = features.run_interventions(runs, scores, images, max_runs)
+        require_scores(taps, scores, [0])
+        plain = tf.cast(taps[scores], tf.float32)
+        way = tf.cast(other[scores], tf.float32) - plain
+        gone = tf.reduce_sum((tf.cast(patched, tf.float32) - plain) * way, axis=-1)
+        squares = tf.reduce_sum(tf.square(way), axis=-1)
+        return {
+            "gone": tf.reduce_sum(gone, axis=1),
+            "whole": tf.reduce_sum(squares),
+            "gone_gone": tf.reduce_sum(gone**2, axis=1),
+            "gone_whole": tf.reduce_sum(gone * squares, axis=1),
+            "whole_whole": tf.reduce_sum(squares**2),
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    return Statistic(step, lambda totals: totals, with_labels=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -12,9 +14,9 @@ from vit_tf.features.preprocessed import in_own_units
 from ..engine.class_scores import class_gradients
 from ..engine.declaration import measurement
 from ..engine.results import array_of, provenance, require_finite
-from ..engine.roles import Classes, Images, Model, Scores, Taps
-from ..engine.stream import collect
-from ..engine.traces import reuse
+from ..engine.roles import Classes, Features, Images, Model, Scores, Taps
+from ..engine.stream import Statistic, evaluate, row_statistic
+from ..engine.traces import reusable
 
 PIXELS_AT_ONCE = 2**18  # of noisy images that share a batch
 
@@ -69,6 +71,31 @@ def input_gradients(
     require_samples(samples, noise)
     classes = [int(position) for position in classes]
 
+    statistic = _gradient_statistic(
+        features, classes, samples=samples, noise=noise, seed=seed, scores=scores
+    )
+    rows = evaluate(statistic, images, description="input gradients", checked=(features,))
+    require_finite("input gradients", np.moveaxis(rows, 1, 0), map(str, classes))
+    estimator = "mean over noisy images" if noise else "plain gradient"
+    facts = {"samples": samples, "noise": noise, "seed": seed, "scores": scores}
+    facts = provenance(features, len(rows), 1, estimator=estimator, **facts)
+    dims = ("example", "class", "row", "column", "channel")
+    words = "gradient of the score", "score per unit of the image"
+    return array_of("input_gradients", rows, dims, words, facts, **{"class": classes})
+
+
+@reusable
+def _gradient_statistic(
+    features: Features,
+    classes: Sequence[int],
+    *,
+    samples: int,
+    noise: float,
+    seed: int,
+    scores: str,
+) -> Statistic[np.ndarray]:
+    """`Statistic` over images with the `input_gradients` of each."""
+
     def step(batch: tf.Tensor) -> tf.Tensor:
         own_features, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
         axes = (1, 2, 3)
@@ -105,16 +132,7 @@ def input_gradients(
         )
         return total / samples
 
-    key = "input_gradients", tuple(classes), samples, noise, seed, scores
-    step, _ = reuse(features, key, step)
-    rows = collect(step, images, description="input gradients", checked=(features,))
-    require_finite("input gradients", np.moveaxis(rows, 1, 0), map(str, classes))
-    estimator = "mean over noisy images" if noise else "plain gradient"
-    facts = {"samples": samples, "noise": noise, "seed": seed, "scores": scores}
-    facts = provenance(features, len(rows), 1, estimator=estimator, **facts)
-    dims = ("example", "class", "row", "column", "channel")
-    words = "gradient of the score", "score per unit of the image"
-    return array_of("input_gradients", rows, dims, words, facts, **{"class": classes})
+    return row_statistic(step)
 
 
 def require_samples(samples: int, noise: float) -> None:
@@ -163,10 +181,24 @@ def grad_cam(
     See also:
         `plots.plot_grad_cam`, `gradient_attention`, `input_gradients`; page guides/one-image.md.
     """
-    # The names of the layers, which the step finds in the taps when it is traced.
-    layers = []
+    statistic = _grad_cam_statistic(features, list(map(int, classes)), scores)
+    maps = evaluate(statistic, images, description="Grad-CAM", checked=(features,))
+    layers, rows = list(maps), np.stack(list(maps.values()), axis=2)
+    require_finite("Grad-CAM", np.moveaxis(rows, 2, 0), layers)
+    estimator = "positive sum of channels, weighted by their mean gradient"
+    facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
+    dims, words = ("example", "class", "layer", "row", "column"), ("Grad-CAM", "score")
+    coords = {"class": [int(position) for position in classes], "layer": layers}
+    return array_of("grad_cam", rows, dims, words, facts, **coords)
 
-    def step(batch: tf.Tensor) -> tf.Tensor:
+
+@reusable
+def _grad_cam_statistic(
+    features: Features, classes: Sequence[int], scores: str
+) -> Statistic[dict[str, np.ndarray]]:
+    """`Statistic` over images with the enlarged maps (example, class, row, column) by layer."""
+
+    def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
         def require_maps(_: tf.Tensor, taps: Taps) -> dict[str, tf.Tensor]:
             held = {tap: x for tap, x in taps.items() if tap != scores}
             other = [tap for tap, x in held.items() if x.shape.rank != 4]
@@ -178,20 +210,11 @@ def grad_cam(
             return held
 
         pairs = class_gradients(features, batch, classes, scores, require_maps)
-        layers[:] = pairs
-        maps = [tf.transpose(class_map(*pair), (0, 2, 3, 1)) for pair in pairs.values()]
-        large = [tf.image.resize(x, batch.shape[1:3]) for x in maps]
-        return tf.stack([tf.transpose(x, (0, 3, 1, 2)) for x in large], axis=2)
+        maps = {tap: tf.transpose(class_map(*pair), (0, 2, 3, 1)) for tap, pair in pairs.items()}
+        large = {tap: tf.image.resize(x, batch.shape[1:3]) for tap, x in maps.items()}
+        return {tap: tf.transpose(x, (0, 3, 1, 2)) for tap, x in large.items()}
 
-    key = "grad_cam", tuple(map(int, classes)), scores
-    step, layers = reuse(features, key, step, layers)
-    rows = collect(step, images, description="Grad-CAM", checked=(features,))
-    require_finite("Grad-CAM", np.moveaxis(rows, 2, 0), layers)
-    estimator = "positive sum of channels, weighted by their mean gradient"
-    facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
-    dims, words = ("example", "class", "layer", "row", "column"), ("Grad-CAM", "score")
-    coords = {"class": [int(position) for position in classes], "layer": list(layers)}
-    return array_of("grad_cam", rows, dims, words, facts, **coords)
+    return row_statistic(step)
 
 
 def class_map(maps: tf.Tensor, gradients: tf.Tensor) -> tf.Tensor:

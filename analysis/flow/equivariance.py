@@ -17,7 +17,7 @@ from ..engine.declaration import one_pass_measurement
 from ..engine.pooling import as_maps, grid_of
 from ..engine.results import dataset_of, provenance, require_finite, variable
 from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, per_batch
 from ..similarity.cka import jackknife, leave_one_out
 
 Shift: TypeAlias = tuple[int, int]  # down and to the right, in pixels
@@ -91,15 +91,11 @@ def equivariance_error(
                 f"Expected shifts to be pairs of integers, in pixels. Received: {shifts!r}"
             ) from error
     grid = grid_of(features, grid)
-    # The names of the transforms. They depend on the sizes of the maps, which the step reads when
-    # it is traced.
-    names = []
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         taps = with_positions(taps, grid)
         size = tuple(images.shape[1:3])
         own_shifts = shifts if shifts is not None else (common_shift(taps, size),)
-        names[:] = [FLIP, *(f"shift {down} {right}" for down, right in own_shifts)]
         moved = [with_positions(features(tf.reverse(images, [2])), grid)]
         moved += [
             with_positions(features(tf.roll(images, shift, [1, 2])), grid) for shift in own_shifts
@@ -120,7 +116,12 @@ def equivariance_error(
                 ],
                 "positions": tf.cast(tf.size(x[..., 0]), tf.float64)[None],
             }
-        return {"rows": rows, "examples": tf.shape(images)[0]}
+        return {
+            "rows": rows,
+            "shifts": [tuple(map(int, shift)) for shift in own_shifts],
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
 
     def finish(totals: Totals) -> xr.Dataset:
         rows = totals["rows"]
@@ -155,9 +156,11 @@ def equivariance_error(
             variables["leave_one_out"] = variable(
                 ("batch", *dims), leave_one_out(errors, rows), words
             )
+        shifted_by = per_batch(totals, "shifts")
+        names = [FLIP, *(f"shift {down} {right}" for down, right in shifted_by)]
         estimator = "ratio of sums over examples, jackknife over batches"
         facts = provenance(features, totals["examples"], batches, estimator=estimator)
-        return dataset_of(variables, facts, transform=list(names), layer=layers)
+        return dataset_of(variables, facts, transform=names, layer=layers)
 
     return Statistic(step, finish)
 

@@ -12,7 +12,7 @@ from ..engine.declaration import one_pass_measurement
 from ..engine.pooling import as_maps, grid_of
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, per_batch
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest frequency
 
@@ -69,12 +69,9 @@ def frequency_amplitude(
         measurements/flow/frequency-amplitude.md.
     """
     grid = grid_of(features, grid)
-    sizes = {}  # rows and columns of the map of each layer, which show in the taps
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         maps = as_maps(taps, grid)
-        sizes.clear()
-        sizes.update({layer: tuple(x.shape[1:3]) for layer, x in maps.items()})
         relative = {layer: relative_amplitude(x) for layer, x in maps.items()}
         moments = {
             layer: tf.stack([tf.reduce_sum(x, axis=0), tf.reduce_sum(x**2, axis=0)])[None]
@@ -82,6 +79,7 @@ def frequency_amplitude(
         }
         return {
             "rows": {"moments": moments, "examples": tf.shape(images)[:1]},
+            "sizes": {layer: tuple(x.shape[1:3]) for layer, x in maps.items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -98,6 +96,7 @@ def frequency_amplitude(
             variance = np.maximum(squares / count - mean**2, 0)
         stderr = np.sqrt(variance / (count - 1)) if count > 1 else np.full_like(mean, np.nan)
         dims = ("layer", "frequency")
+        sizes = per_batch(totals, "sizes")
         lengths = [np.hypot(*angular_frequencies(sizes[layer]).T) for layer in layers]
         words = {"long_name": "angular frequency", "units": "radians per position"}
         variables = {

@@ -14,8 +14,8 @@ from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import measurement
 from ..engine.results import array_of, expect_array, provenance, require_finite, variable
 from ..engine.roles import AnyImages, Features, Images, Model, Scores
-from ..engine.stream import collect
-from ..engine.traces import reuse
+from ..engine.stream import Statistic, evaluate, row_statistic
+from ..engine.traces import reusable
 
 
 @measurement("lens", keep_order=True)
@@ -57,10 +57,21 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
         `plots.plot_logit_lens`, `lens_accuracy`, `ridge_probe`; page
         measurements/flow/activation-patching.md.
     """
-    # The names of the layers, which the step finds in the taps when it is traced.
-    layers = []
+    statistic = _lens_statistic(features, scores)
+    by_layer = evaluate(statistic, images, description="logit lens", checked=(features,))
+    layers, rows = list(by_layer), np.stack(list(by_layer.values()), axis=1)
+    require_finite("the logit lens", np.moveaxis(rows, 1, 0), layers)
+    estimator = "what follows the last layer, applied to each"
+    facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
+    dims, words = ("example", "layer", "class"), ("score by the model's own head", "score")
+    return array_of("logit_lens", rows, dims, words, facts, layer=layers)
 
-    def step(batch: tf.Tensor) -> tf.Tensor:
+
+@reusable
+def _lens_statistic(features: Features, scores: str) -> Statistic[dict[str, np.ndarray]]:
+    """`Statistic` over images with the scores (example, class) by layer."""
+
+    def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
         features.require_shape(batch.shape)
         taps, head = features.split_at_last_layer(tf.cast(batch, tf.float32), scores)
         require_scores(taps, scores, [0])
@@ -71,16 +82,9 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
                 f"Expected layers of {held[last].shape[-1]} channels, as {last!r} has. "
                 f"Received: {format_list(unlike)}"
             )
-        layers[:] = held
-        return tf.stack([tf.cast(head(x), tf.float32) for x in held.values()], axis=1)
+        return {tap: tf.cast(head(x), tf.float32) for tap, x in held.items()}
 
-    step, layers = reuse(features, ("logit_lens", scores), step, layers)
-    rows = collect(step, images, description="logit lens", checked=(features,))
-    require_finite("the logit lens", np.moveaxis(rows, 1, 0), layers)
-    estimator = "what follows the last layer, applied to each"
-    facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
-    dims, words = ("example", "layer", "class"), ("score by the model's own head", "score")
-    return array_of("logit_lens", rows, dims, words, facts, layer=list(layers))
+    return row_statistic(step)
 
 
 LARGEST = 2**22  # numbers of a batch of layers that the head is applied to at once
@@ -99,14 +103,27 @@ def token_lens(features: Features, images: AnyImages, scores: str = "logits") ->
     Returns:
         DataArray of shape (example, layer, token, class); positions of maps are counted row by row.
     """
-    # The names of the layers, which the step finds in the taps when it is traced.
-    layers = []
+    statistic = _token_lens_statistic(features, scores)
+    by_layer = evaluate(statistic, images, description="logit lens of tokens", checked=(features,))
+    layers, rows = list(by_layer), np.stack(list(by_layer.values()), axis=1)
+    require_finite("the logit lens of tokens", np.moveaxis(rows, 1, 0), layers)
+    return ResultArray(
+        rows,
+        {"layer": layers},
+        ("example", "layer", "token", "class"),
+        name="token_lens",
+        attrs=provenance(features, len(rows), 1, long_name="score of a token", units="score"),
+    )
 
-    def step(batch: tf.Tensor) -> tf.Tensor:
+
+@reusable
+def _token_lens_statistic(features: Features, scores: str) -> Statistic[dict[str, np.ndarray]]:
+    """`Statistic` over images with the scores (example, token, class) by layer."""
+
+    def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
         taps, head = features.split_at_last_layer(tf.cast(batch, tf.float32), scores)
         held = {tap: tf.cast(x, tf.float32) for tap, x in taps.items() if tap != scores}
-        layers[:] = held
-        shape = held[layers[-1]].shape[1:]
+        shape = list(held.values())[-1].shape[1:]
         channels, count = shape[-1], int(np.prod(shape[:-1]))
         rows = tf.reshape(tf.stack(list(held.values()), axis=1), (-1, channels))
         size = max(1, LARGEST // (count * channels))
@@ -122,18 +139,10 @@ def token_lens(features: Features, images: AnyImages, scores: str = "logits") ->
             tf.map_fn(read, groups, fn_output_signature=spec), (-1, spec.shape[-1])
         )
         lead = (tf.shape(batch)[0], len(held), count, spec.shape[-1])
-        return tf.reshape(scores_of_rows[: tf.shape(rows)[0]], lead)
+        every = tf.reshape(scores_of_rows[: tf.shape(rows)[0]], lead)
+        return dict(zip(held, tf.unstack(every, len(held), axis=1), strict=True))
 
-    step, layers = reuse(features, ("token_lens", scores), step, layers)
-    rows = collect(step, images, description="logit lens of tokens", checked=(features,))
-    require_finite("the logit lens of tokens", np.moveaxis(rows, 1, 0), layers)
-    return ResultArray(
-        rows,
-        {"layer": list(layers)},
-        ("example", "layer", "token", "class"),
-        name="token_lens",
-        attrs=provenance(features, len(rows), 1, long_name="score of a token", units="score"),
-    )
+    return row_statistic(step)
 
 
 def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -24,16 +25,19 @@ from ..engine.declaration import measurement, one_pass_measurement
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.roles import Features, Grid, Images, LabelledImages, Model, Scores, Taps
-from ..engine.stream import Statistic, Totals, collect, evaluate
-from ..engine.traces import keep, reuse
+from ..engine.stream import Statistic, Totals, evaluate, row_statistic
+from ..engine.traces import keep, reusable
 from ..probes.ridge import ridge_weights
 from .ablation import (
     CHANGES,
+    MEAN,
     REPLACEMENTS,
     RESAMPLE,
-    effects_of_cells,
+    effects,
+    effects_statistic,
     least_batch,
-    replacing,
+    means_to_insert,
+    replacement_of,
     require_submodel,
 )
 
@@ -382,41 +386,47 @@ def replacement_effects(
     seed: int,
 ) -> xr.Dataset:
     """The `effects` of replacing outliers, and as many ordinary tokens, of each layer."""
-    replaced, fed = {}, ()
-    for replacement in REPLACEMENTS:
-        replaced[replacement], means = replacing(
-            features, images, list(thresholds), replacement, "means of tokens"
-        )
-        fed += means
-    cells = dict.fromkeys(product(thresholds, (OUTLIER, ORDINARY), REPLACEMENTS))
+    means = means_to_insert(features, images, list(thresholds), MEAN, "means of tokens")
+    statistic = _replacement_statistic(features, scores, tuple(thresholds.items()), grid, seed)
+    return effects(
+        features,
+        replace(statistic, state=means),
+        product(thresholds, (OUTLIER, ORDINARY), REPLACEMENTS),
+        ("layer", "tokens", "replacement"),
+        images,
+        scores=scores,
+        description="replacement of outlier tokens",
+        level=level,
+        seed=seed,
+    )
 
-    def interventions(taps: Taps, images: tf.Tensor) -> list[dict[str, Callable]]:
+
+@reusable
+def _replacement_statistic(
+    features: Features,
+    scores: str,
+    thresholds: Sequence[tuple[str, float]],
+    grid: TokenGrid,
+    seed: int,
+) -> Statistic[Totals]:
+    """The `effects_statistic` of replaced tokens; its state is the mean of each layer."""
+    cells = list(product(dict(thresholds), (OUTLIER, ORDINARY), REPLACEMENTS))
+
+    def interventions(taps: Taps, images: tf.Tensor, state: Taps) -> list[dict[str, Callable]]:
         order = random_order(features, images, grid.num_spatial, seed)
         masks = {}
-        for layer, threshold in thresholds.items():
+        for layer, threshold in thresholds:
             both = outliers_and_others(taps[layer], threshold, grid, order)
             for tokens, mask in zip((OUTLIER, ORDINARY), both, strict=True):
                 # The prefix stays.
                 masks[layer, tokens] = tf.pad(mask, ((0, 0), (grid.prefix, 0)))[..., None]
         return [
-            {layer: edits.where(masks[layer, tokens], replaced[replacement][layer])}
+            {layer: edits.where(masks[layer, tokens], replacement_of(replacement, layer, state))}
             for layer, tokens, replacement in cells
         ]
 
-    return effects_of_cells(
-        features,
-        cells,
-        images,
-        scores,
-        ("layer", "tokens", "replacement"),
-        interventions,
-        description="replacement of outlier tokens",
-        key=("outlier tokens", *thresholds.items(), grid, seed),
-        fed=fed,
-        least=least_batch(RESAMPLE),
-        level=level,
-        seed=seed,
-    )
+    least = least_batch(RESAMPLE)
+    return effects_statistic(features, interventions, scores, len(cells), least)
 
 
 def probes_of_tokens(
@@ -428,11 +438,31 @@ def probes_of_tokens(
 ) -> dict[str, dict[str, np.ndarray]]:
     """By layer, what `probe_both` returns for one outlier and one ordinary token of each image."""
 
+    statistic = _content_statistic(features, tuple(thresholds.items()), grid, seed)
+    rows = evaluate(statistic, images, description="content of outliers", checked=(features,))
+    return {
+        layer: probe_both(
+            found["vectors"][found["has_both"]],
+            found["positions"][found["has_both"]],
+            rows["labels"][found["has_both"]],
+            seed,
+        )
+        for layer, found in rows["layers"].items()
+        if found["has_both"].sum() >= LEAST_IMAGES
+    }
+
+
+@reusable
+def _content_statistic(
+    features: Features, thresholds: Sequence[tuple[str, float]], grid: TokenGrid, seed: int
+) -> Statistic[dict[str, Any]]:
+    """`Statistic` with one outlier and one ordinary token of each image, by layer."""
+
     def step(images: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
         taps = features(tf.cast(images, tf.float32))
         order = random_order(features, images, grid.num_spatial, seed)
         rows = {}
-        for layer, threshold in thresholds.items():
+        for layer, threshold in thresholds:
             tokens = grid.spatial(tf.cast(taps[layer], tf.float32))
             both = outliers_and_others(taps[layer], threshold, grid, order)
             # The first of each in the random order.
@@ -444,20 +474,7 @@ def probes_of_tokens(
             }
         return {"layers": rows, "labels": labels}
 
-    step, _ = reuse(features, ("content of outliers", *thresholds.items(), grid, seed), step)
-    rows = collect(
-        step, images, with_labels=True, description="content of outliers", checked=(features,)
-    )
-    return {
-        layer: probe_both(
-            found["vectors"][found["has_both"]],
-            found["positions"][found["has_both"]],
-            rows["labels"][found["has_both"]],
-            seed,
-        )
-        for layer, found in rows["layers"].items()
-        if found["has_both"].sum() >= LEAST_IMAGES
-    }
+    return row_statistic(step, with_labels=True)
 
 
 def probe_both(

@@ -18,11 +18,11 @@ from vit_tf.features.tokens import as_grid
 
 from ..engine.class_scores import require_float_input
 from ..engine.declaration import measurement
-from ..engine.pooling import as_tokens, grid_of
+from ..engine.pooling import PartialGrid, as_tokens, grid_of
 from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.roles import Features, Grid, Images, Model, Taps
-from ..engine.stream import accumulate, collect, first_batch
-from ..engine.traces import reuse
+from ..engine.stream import Statistic, Totals, evaluate, first_batch, row_statistic
+from ..engine.traces import reusable
 
 UNITS = "activation per unit of the image"
 PIXELS_AT_ONCE = 2**18  # of copies of an image that share a batch
@@ -405,31 +405,47 @@ def receptive_field(
     if token not in ("centre", "cls"):
         raise ValueError(f"Expected token to be 'centre' or 'cls'. Received: token={token!r}")
     grid = grid_of(features, grid)
-    # The names of the layers, which the step finds in the taps when it is traced.
-    layers = []
-
-    def centre_of(batch: tf.Tensor) -> Target:
-        return partial(_centre, grid=grid, image_shape=batch.shape, token=token)
-
-    def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
-        own, batch, levels = in_own_units(features, tf.cast(batch, tf.float32))
-        pieces = run_pieces(own, batch, centre_of(batch))
-        fields = absolute_gradients(pieces, channels, seed, levels)
-        layers[:] = [tap for tap in (features.facts.layers or fields) if tap in fields]
-        ordered = tf.stack([fields[tap] for tap in layers])
-        return {"field": ordered, "examples": tf.shape(batch)[0], "batches": 1}
-
-    key = "receptive_field", channels, grid, seed, token
-    step, layers = reuse(features, key, step, layers)
-    sums = accumulate(step, images, description="receptive fields", checked=(features,))
-    field = sums["field"] / sums["examples"]
+    statistic = _field_statistic(features, channels, grid, seed, token)
+    sums = evaluate(statistic, images, description="receptive fields", checked=(features,))
+    layers = list(sums["field"])
+    field = np.stack(list(sums["field"].values())) / sums["examples"]
     require_finite("receptive fields", field, layers)
-    _require_gradients(features, images, centre_of, dict(zip(layers, field, strict=True)))
+    _require_gradients(
+        features,
+        images,
+        partial(_target_at_centre, grid=grid, token=token),
+        dict(zip(layers, field, strict=True)),
+    )
     estimator = "mean absolute gradient, summed over image channels"
     facts = facts_of(features, sums, estimator, channels=channels, seed=seed)
     place = "centre" if token == "centre" else "class token"
     dims, words = ("layer", "row", "column"), (f"effective receptive field of the {place}", UNITS)
     return array_of("receptive_field", field, dims, words, facts, layer=layers)
+
+
+@reusable
+def _field_statistic(
+    features: Features, channels: str | int, grid: PartialGrid, seed: int, token: str
+) -> Statistic[Totals]:
+    """`Statistic` over images with the sum of the fields (row, column) of each layer."""
+
+    def step(batch: tf.Tensor) -> dict[str, Any]:
+        own, batch, levels = in_own_units(features, tf.cast(batch, tf.float32))
+        pieces = run_pieces(own, batch, _target_at_centre(batch, grid, token))
+        fields = absolute_gradients(pieces, channels, seed, levels)
+        layers = [tap for tap in (features.facts.layers or fields) if tap in fields]
+        return {
+            "field": {tap: fields[tap] for tap in layers},
+            "examples": tf.shape(batch)[0],
+            "batches": 1,
+        }
+
+    return Statistic(step, lambda totals: totals)
+
+
+def _target_at_centre(batch: tf.Tensor, grid: PartialGrid, token: str) -> Target:
+    """The function of a layer of a batch of images to its activations at the centre, or of CLS."""
+    return partial(_centre, grid=grid, image_shape=batch.shape, token=token)
 
 
 def _centre(
@@ -492,16 +508,39 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     """
     if not (rows >= 1 and columns >= 1):
         raise ValueError(f"Expected a grid with at least one cell. Received: {rows} x {columns}")
-    facts = features.facts
-    for layer in facts.layers:  # an error within `map_fn` would stay in TensorFlow's state
-        if layer in facts.shapes:
-            _require_map(layer, tf.TensorShape([None, *facts.shapes[layer]]))
-    count = rows * columns
-    # The names of the layers, which the step finds in the taps when it is traced.
-    layers = []
+    shapes = features.facts.shapes
+    for layer in features.facts.layers:  # an error in `map_fn` would stay in TensorFlow's state
+        if layer in shapes:
+            _require_map(layer, tf.TensorShape([None, *shapes[layer]]))
+    statistic = _attribution_statistic(features, rows, columns)
+    by_layer = evaluate(statistic, images, description="receptive fields", checked=(features,))
+    layers, fields_of_layers = list(by_layer), np.stack(list(by_layer.values()))
+    fields = np.moveaxis(fields_of_layers, 0, 1)
+    require_finite("receptive fields", fields_of_layers, layers)
+    _require_gradients(
+        features,
+        images,
+        lambda batch: at_cells((rows, columns), tf.zeros(tf.shape(batch)[:1], tf.int32)),
+        dict(zip(layers, fields_of_layers, strict=True)),
+    )
+    estimator = "absolute gradient of the sum of channels, summed over image channels"
+    facts = {"estimator": estimator, "rows": rows, "columns": columns}
+    facts = provenance(features, len(fields), 1, **facts)
+    dims = ("example", "layer", "place", "row", "column")
+    words = "effective receptive field", UNITS
+    return array_of("position_attribution", fields, dims, words, facts, layer=layers)
 
-    def step(batch: tf.Tensor) -> tf.Tensor:
+
+@reusable
+def _attribution_statistic(
+    features: Features, rows: int, columns: int
+) -> Statistic[dict[str, np.ndarray]]:
+    """`Statistic` over images with the fields (example, cell, row, column) of each layer."""
+    count = rows * columns
+
+    def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
         own, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
+        layers: list[str] = []  # as the inner loop finds them
         height, width = batch.shape[1:3]
         together = min(count, max(1, PIXELS_AT_ONCE // (height * width)))
         cells = tf.range(-(-count // together) * together) % count  # the last chunk is filled up
@@ -524,24 +563,10 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
             fields = tf.transpose(fields, (1, 0, 2, 3, 4))  # (layer, chunk, cell, row, column)
             return tf.reshape(fields, (len(layers), -1, height, width))[:, :count]
 
-        return tf.map_fn(fields_of_image, batch, **ONE_BY_ONE)
+        fields = tf.map_fn(fields_of_image, batch, **ONE_BY_ONE)
+        return dict(zip(layers, tf.unstack(fields, len(layers), axis=1), strict=True))
 
-    step, layers = reuse(features, ("position_attribution", rows, columns), step, layers)
-    fields = collect(step, images, description="receptive fields", checked=(features,))
-    fields_of_layers = np.moveaxis(fields, 1, 0)
-    require_finite("receptive fields", fields_of_layers, layers)
-    _require_gradients(
-        features,
-        images,
-        lambda batch: at_cells((rows, columns), tf.zeros(tf.shape(batch)[:1], tf.int32)),
-        dict(zip(layers, fields_of_layers, strict=True)),
-    )
-    estimator = "absolute gradient of the sum of channels, summed over image channels"
-    facts = {"estimator": estimator, "rows": rows, "columns": columns}
-    facts = provenance(features, len(fields), 1, **facts)
-    dims = ("example", "layer", "place", "row", "column")
-    words = "effective receptive field", UNITS
-    return array_of("position_attribution", fields, dims, words, facts, layer=list(layers))
+    return row_statistic(step)
 
 
 def _require_map(tap: str, shape: tf.TensorShape) -> None:

@@ -17,7 +17,7 @@ from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.declaration import one_pass_measurement
 from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
 from ..engine.roles import LabelledImages, Model, Scores, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, per_batch
 from ..similarity.localization import input_patches
 
 DROP, SHUFFLE = "patch drop", "patch shuffle"
@@ -109,14 +109,12 @@ def robustness(
             "Expected patch_size, the side of a patch in pixels, for a model without a known grid. "
             f"Received: patch_size={patch_size}"
         )
-    # Holds the number of classes, which the step reads off the scores when it is traced.
-    num_classes = []
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        num_classes[:] = [require_scores(taps, scores, [0])]
-        if num_classes[0] < 2:
+        num_classes = require_scores(taps, scores, [0])
+        if num_classes < 2:
             raise ValueError(ONE_SCORE.format(f"{scores!r} of a single class"))
-        labels, label_counts = batch_labels(labels, num_classes[0])
+        labels, label_counts = batch_labels(labels, num_classes)
         images = tf.cast(images, tf.float32)
         every = perturbed(images, patch_size, strengths, seed)
 
@@ -134,14 +132,15 @@ def robustness(
             "rows": {"correct": tf.transpose(correct)},
             "finite": tf.reduce_sum(tf.cast(taps[scores], tf.float32)),
             "label_counts": label_counts,
+            "num_classes": num_classes,
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals: Totals) -> xr.Dataset:
-        examples = int(totals["examples"])
+        examples, num_classes = int(totals["examples"]), per_batch(totals, "num_classes")
         require_finite("robustness", [totals["finite"]], [scores])
-        require_counted(totals["label_counts"], examples, num_classes[0])
+        require_counted(totals["label_counts"], examples, num_classes)
         correct = totals["rows"]["correct"].astype(np.float64)
         intact = correct[:, 0]
         shape = (examples, len(PERTURBATIONS), len(strengths))
@@ -165,7 +164,7 @@ def robustness(
             "area_stderr": variable(dims[:1], error(area), "standard error of the area"),
             "intact_accuracy": variable((), intact.mean(), "accuracy on intact images"),
         }
-        facts = {"patch_size": patch_size, "seed": seed, "num_classes": num_classes[0]}
+        facts = {"patch_size": patch_size, "seed": seed, "num_classes": num_classes}
         facts = facts_of(features, totals, "accuracy; paired differences over images", **facts)
         packed = pack_correct(np.moveaxis(correct, 0, -1).astype(bool))
         coords = {"perturbation": list(PERTURBATIONS), "strength": list(strengths)}

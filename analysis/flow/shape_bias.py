@@ -15,7 +15,7 @@ from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import wilson
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.roles import AnnotatedImages, Model, Scores, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, per_batch
 
 DECISIONS = SHAPE, TEXTURE, OTHER = ("shape", "texture", "other")
 
@@ -71,8 +71,6 @@ def shape_bias(
         `plots.plot_shape_bias`, `robustness`, `vit_tf.data.load_cue_conflict`; page
         measurements/flow/shape-bias.md.
     """
-    # Holds the number of classes, which the step reads off the scores when it is traced.
-    num_classes = []
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         if labels.shape.rank != 2 or labels.shape[1] != 2 or not labels.dtype.is_integer:
@@ -80,7 +78,6 @@ def shape_bias(
                 "Expected integer labels of shape (example, 2), the classes of the shape and of "
                 f"the texture. Received: {labels.dtype.name} of shape {tuple(labels.shape)}"
             )
-        num_classes[:] = [require_scores(taps, scores, [0])]
         values = tf.cast(taps[scores], tf.float32)
         return {
             "rows": {
@@ -88,23 +85,24 @@ def shape_bias(
                 "labels": labels,
                 "is_finite": tf.reduce_all(tf.math.is_finite(values), axis=-1),
             },
+            "num_classes": require_scores(taps, scores, [0]),
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals: Totals) -> xr.Dataset:
-        rows = totals["rows"]
+        rows, num_classes = totals["rows"], per_batch(totals, "num_classes")
         require_finite("the shape bias", [np.where(rows["is_finite"], 0, np.nan)], [scores])
         labels = rows["labels"].astype(np.int64)
         names = features.facts.class_names
-        names = [str(name) for name in names][: num_classes[0]]
-        if len(names) != num_classes[0]:
-            names = list(map(str, range(num_classes[0])))
-        require_pairs(labels, num_classes[0])
+        names = [str(name) for name in names][:num_classes]
+        if len(names) != num_classes:
+            names = list(map(str, range(num_classes)))
+        require_pairs(labels, num_classes)
         if sorted(names) == sorted(KINDS):
             labels = np.array([names.index(kind) for kind in KINDS])[labels]
         is_shape, is_texture = (rows["predicted"] == labels[:, side] for side in (0, 1))
-        of_class = labels[:, 0] == np.arange(num_classes[0])[:, None]
+        of_class = labels[:, 0] == np.arange(num_classes)[:, None]
         bias_by_class = np.array(
             [bias_of(is_shape[is_of_class], is_texture[is_of_class]) for is_of_class in of_class]
         )

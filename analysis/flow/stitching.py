@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,10 +16,10 @@ from vit_tf.features.tokens import TokenGrid
 from ..engine.declaration import measurement
 from ..engine.pooling import as_maps, require_grid
 from ..engine.results import model_name, require_finite
-from ..engine.roles import Images, LabelledImages, Model, Scores, Taps
-from ..engine.stream import accumulate
-from ..engine.traces import reuse
-from .ablation import effects_of_cells, require_submodel
+from ..engine.roles import Features, Images, LabelledImages, Model, Scores, Taps
+from ..engine.stream import Statistic, evaluate, sum_statistic
+from ..engine.traces import reusable
+from .ablation import effects, effects_statistic, require_submodel
 
 # The tensors of the parts of a sequence, by layer.
 Parts: TypeAlias = dict[str, dict[str, tf.Tensor]]
@@ -97,6 +98,44 @@ def stitching(
     grid_x = features_x.facts.grid
     grid = require_grid(features_y, None)
 
+    statistic = _moments_statistic(features_y, features_x, layers_y, grid_x, grid)
+    checked = features_x, features_y
+    totals = evaluate(statistic, train, description="stitching maps", checked=checked)
+    names_x = list(totals["x"])
+    means = [totals["x"][layer][part]["sum"] for layer in names_x for part in totals["x"][layer]]
+    require_finite("stitching", means, [layer for layer in names_x for _ in totals["x"][layer]])
+    maps = {
+        which: tuple(values.astype("float32") for values in fitted)
+        for which, fitted in fitted_maps(totals, l2).items()
+    }
+    cells = [(layer, other) for layer in names_x for other in layers_y]
+    statistic = _stitched_statistic(
+        features_y, features_x, cells, grid_x=grid_x, grid=grid, scores=scores
+    )
+    return effects(
+        features_y,
+        replace(statistic, state=maps),
+        cells,
+        ("layer_x", "layer_y"),
+        images,
+        scores=scores,
+        description="stitching",
+        l2=l2,
+        model_x=model_name(features_x),
+        model_y=model_name(features_y),
+    )
+
+
+@reusable
+def _moments_statistic(
+    features_y: Features,
+    features_x: Features,
+    layers_y: Sequence[str],
+    grid_x: TokenGrid | None,
+    grid: TokenGrid,
+) -> Statistic[dict[str, Any]]:
+    """`Statistic` over images with the `moments` of all layers of two models."""
+
     def step(batch: tf.Tensor) -> dict[str, Any]:
         batch = tf.cast(batch, tf.float32)
         x = parts_of(features_x(batch), grid_x, grid)
@@ -104,46 +143,33 @@ def stitching(
         y = parts_of({layer: taps[layer] for layer in layers_y}, grid, grid)
         return moments(x, y)
 
-    key = "stitching", grid_x, grid, scores
-    step, _ = reuse(features_y, (*key, "maps"), step, others=[features_x])
-    totals = accumulate(step, train, description="stitching maps", checked=(features_x, features_y))
-    names_x = list(totals["x"])
-    means = [totals["x"][layer][part]["sum"] for layer in names_x for part in totals["x"][layer]]
-    require_finite("stitching", means, [layer for layer in names_x for _ in totals["x"][layer]])
-    # The graph captures variables; constants made in it would count towards the 2 GB that a graph
-    # may have.
-    maps = {
-        which: tuple(tf.Variable(values.astype("float32"), trainable=False) for values in fitted)
-        for which, fitted in fitted_maps(totals, l2).items()
-    }
-    cells = dict.fromkeys((layer, other) for layer in names_x for other in layers_y)
+    return sum_statistic(step)
 
-    def interventions(taps: Taps, images: tf.Tensor) -> list[dict[str, Callable]]:
+
+@reusable
+def _stitched_statistic(
+    features_y: Features,
+    features_x: Features,
+    cells: Sequence[tuple[str, str]],
+    *,
+    grid_x: TokenGrid | None,
+    grid: TokenGrid,
+    scores: str,
+) -> Statistic[dict[str, Any]]:
+    """The `effects_statistic` of `stitching`; its state are the `fitted_maps`."""
+
+    def interventions(taps: Taps, images: tf.Tensor, state: Any) -> list[dict[str, Callable]]:
         x = parts_of(features_x(images), grid_x, grid)
         runs = []
         for layer, other in cells:
             mapped = {
-                part: values @ maps[layer, other, part][0] + maps[layer, other, part][1]
+                part: values @ state[layer, other, part][0] + state[layer, other, part][1]
                 for part, values in x[layer].items()
             }
             runs.append({other: edits.constant(joined(mapped, taps[other]))})
         return runs
 
-    return effects_of_cells(
-        features_y,
-        cells,
-        images,
-        scores,
-        ("layer_x", "layer_y"),
-        interventions,
-        description="stitching",
-        key=key,
-        fed=tuple(tf.nest.flatten(list(maps.values()))),
-        others=[features_x],
-        l2=l2,
-        model_x=model_name(features_x),
-        model_y=model_name(features_y),
-    )
+    return effects_statistic(features_y, interventions, scores, len(cells))
 
 
 def parts_of(taps: Taps, token_grid: TokenGrid | None, grid: TokenGrid) -> Parts:

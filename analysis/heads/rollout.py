@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from vit_tf.features.tokens import as_grid
 
 from ..engine.class_scores import class_gradients
 from ..engine.declaration import measurement, one_pass_measurement
-from ..engine.pooling import grid_of, pooled_tokens
+from ..engine.pooling import PartialGrid, grid_of, pooled_tokens
 from ..engine.results import array_of, facts_of, provenance, require_finite
-from ..engine.roles import Classes, Grid, Images, Model, Scores, Taps
-from ..engine.stream import Statistic, Totals, collect
-from ..engine.traces import reuse
+from ..engine.roles import Classes, Features, Grid, Images, Model, Scores, Taps
+from ..engine.stream import Statistic, Totals, evaluate, per_batch
+from ..engine.traces import reusable
 from .attention_distance import attention_weights, num_attended
 
 # Share of the squared norm of a site's sum by which the next site's skip may differ from it.
@@ -237,29 +237,41 @@ def gradient_attention(
     known_grid = grid_of(features, grid)
     if known_grid is None:
         raise ValueError("Expected a grid, or features with a token_grid. Received: grid=None")
-    # Holds the complete grid, which the step finds from the number of tokens when it is traced.
-    grids = []
+    classes = [int(position) for position in classes]
+    statistic = _relevance_statistic(features, classes, scores, known_grid)
+    totals = evaluate(
+        statistic, images, description="gradient-weighted attention", checked=(features,)
+    )
+    rows = totals["rows"]
+    token_grid = TokenGrid(**per_batch(totals, "grid"))
+    require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, classes))
+    pooled = pooled_tokens(features.facts.pooled_tokens, token_grid)
+    estimator = "sum through the layers of positive attention times gradient"
+    facts = {"estimator": estimator, "scores": scores, "pooled_tokens": list(pooled)}
+    facts = provenance(features, len(rows), 1, **facts, **vars(token_grid))
+    dims, words = ("example", "class", *DIMS), ("gradient-weighted attention", "1")
+    return array_of("gradient_attention", rows, dims, words, facts, **{"class": classes})
 
-    def step(batch: tf.Tensor) -> tf.Tensor:
+
+@reusable
+def _relevance_statistic(
+    features: Features, classes: Sequence[int], scores: str, known_grid: PartialGrid
+) -> Statistic[Totals]:
+    """`Statistic` over images with the relevance of each, and the grid of the tokens."""
+
+    def step(batch: tf.Tensor) -> dict[str, Any]:
+        grids: list[TokenGrid] = []
+
         def weights(_: tf.Tensor, taps: Taps) -> Taps:
             held = {tap: x for tap, x in taps.items() if tap != scores}
-            grids[:] = [as_grid(known_grid, num_attended(held), batch.shape[1:3])]
+            grids.append(as_grid(known_grid, num_attended(held), batch.shape[1:3]))
             return attention_weights(held, grids[0])
 
         pairs = class_gradients(features, batch, classes, scores, weights)
-        return relevance(list(pairs.values()))
+        rows = relevance(list(pairs.values()))
+        return {"rows": rows, "grid": dict(vars(grids[0])), "batches": 1}
 
-    classes = [int(position) for position in classes]
-    key = "gradient_attention", tuple(classes), scores, known_grid
-    step, grids = reuse(features, key, step, grids)
-    rows = collect(step, images, description="gradient-weighted attention", checked=(features,))
-    require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, classes))
-    pooled = pooled_tokens(features.facts.pooled_tokens, grids[0])
-    estimator = "sum through the layers of positive attention times gradient"
-    facts = {"estimator": estimator, "scores": scores, "pooled_tokens": list(pooled)}
-    facts = provenance(features, len(rows), 1, **facts, **vars(grids[0]))
-    dims, words = ("example", "class", *DIMS), ("gradient-weighted attention", "1")
-    return array_of("gradient_attention", rows, dims, words, facts, **{"class": classes})
+    return Statistic(step, lambda totals: totals)
 
 
 def relevance(layers: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:

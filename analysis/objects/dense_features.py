@@ -15,8 +15,8 @@ from vit_tf.data.equal_batches import split_batches
 from ..engine.declaration import measurement
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.roles import AnyImages, Features, Grid, Images, Model
-from ..engine.stream import as_dataset, collect
-from ..engine.traces import reuse
+from ..engine.stream import Statistic, as_dataset, evaluate, row_statistic
+from ..engine.traces import reusable
 
 # Each image becomes four windows or more.
 BATCH_SIZE = 8
@@ -122,6 +122,15 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
         `dense_size`, `object_clustering`; page measurements/objects/dense-features.md.
     """
     grid = require_square(features, grid)
+    # The values of the images are checked, not their size, which is that of several windows.
+    checked = (features.with_facts(input_shape=None),)
+    data = split_batches(as_dataset(images), BATCH_SIZE)
+    return evaluate(_window_statistic(features, grid), data, description="dense", checked=checked)
+
+
+@reusable
+def _window_statistic(features: Features, grid: TokenGrid) -> Statistic[dict[str, np.ndarray]]:
+    """`Statistic` over images of any size with the maps of `dense_features`."""
     size = grid.rows * grid.stride
 
     def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -134,11 +143,7 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
         maps = maps_of(features, tf.cast(tf.concat(cut, axis=0), batch.dtype), grid)
         return {layer: _fill(tf.split(x, len(windows)), windows) for layer, x in maps.items()}
 
-    # The values of the images are checked, not their size, which is that of several windows.
-    checked = (features.with_facts(input_shape=None),)
-    step, _ = reuse(features, ("dense_features", grid), step)
-    batches = split_batches(as_dataset(images), BATCH_SIZE)
-    return collect(step, batches, description="dense", checked=checked)
+    return row_statistic(step)
 
 
 def require_square(features: Features, grid: Grid) -> TokenGrid:
@@ -152,8 +157,13 @@ def require_square(features: Features, grid: Grid) -> TokenGrid:
 def token_maps(features: Features, images: AnyImages, grid: TokenGrid) -> dict[str, np.ndarray]:
     """As `dense_features`, of images at the size that the model takes."""
     data = split_batches(as_dataset(images), BATCH_SIZE)
-    step, _ = reuse(features, ("token_maps", grid), lambda batch: maps_of(features, batch, grid))
-    return collect(step, data, checked=(features,))
+    return evaluate(_map_statistic(features, grid), data, checked=(features,))
+
+
+@reusable
+def _map_statistic(features: Features, grid: TokenGrid) -> Statistic[dict[str, np.ndarray]]:
+    """`Statistic` over images with the `token_map` of each layer."""
+    return row_statistic(lambda batch: maps_of(features, batch, grid))
 
 
 def maps_of(features: Features, images: tf.Tensor, grid: TokenGrid) -> dict[str, tf.Tensor]:

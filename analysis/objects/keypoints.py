@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,13 +12,14 @@ import xarray as xr
 
 from vit_tf.common.names import lookup
 from vit_tf.data.batches import without_autotune
+from vit_tf.features.tokens import TokenGrid
 
 from ..engine.declaration import measurement
-from ..engine.pooling import as_tokens, grid_of, shared_grid
+from ..engine.pooling import PartialGrid, as_tokens, grid_of, shared_grid
 from ..engine.results import array_of, dataset_of, provenance, require_finite, variable
-from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals, collect, evaluate
-from ..engine.traces import reuse
+from ..engine.roles import Features, Grid, Images, Model, Taps
+from ..engine.stream import Statistic, Totals, evaluate, per_batch, row_statistic
+from ..engine.traces import reusable
 from .dense_features import maps_of, require_square
 
 Pairs: TypeAlias = Sequence[Mapping[str, Any]]  # as `keypoint_correspondence` takes them
@@ -274,20 +276,9 @@ def keypoint_correspondence(
     points = square_pairs(pairs, size)
     boxes = square_boxes(pairs, size) if threshold == "box" else None
 
-    def step(images: tf.Tensor, points: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
-        maps = maps_of(features, tf.reshape(images, (-1, *images.shape[2:])), grid)
-        return {
-            layer: {
-                "places": match_points(x[::2], x[1::2], points[:, 0], size, similarity),
-                # Finite if the tokens are.
-                "sums": tf.reshape(tf.reduce_sum(x, axis=(1, 2, 3)), (-1, 2)),
-            }
-            for layer, x in maps.items()
-        }
-
-    data, how = _batches(pairs, points, size), {"with_labels": True, "description": "keypoints"}
-    step, _ = reuse(features, ("keypoints", grid, size, similarity), step)
-    matched = collect(step, data, checked=(features,), **how)
+    statistic = _match_statistic(features, grid, size, similarity)
+    data = _batches(pairs, points, size)
+    matched = evaluate(statistic, data, description="keypoints", checked=(features,))
     require_finite("correspondence", [part["sums"] for part in matched.values()], list(matched))
     distances = {
         layer: np.linalg.norm(part["places"] - points[:, 1], axis=-1)
@@ -302,6 +293,26 @@ def keypoint_correspondence(
     in_place = _labelled(same_place, categories, thresholds, boxes, notes)["pck"].isel(layer=0)
     words = {"long_name": "PCK of the same position in the target image"}
     return result.assign(pck_in_place=in_place.drop_vars("layer").assign_attrs(words))
+
+
+@reusable
+def _match_statistic(
+    features: Features, grid: TokenGrid, size: int, similarity: str
+) -> Statistic[dict[str, dict[str, np.ndarray]]]:
+    """`Statistic` over pairs of images and their points with the matched points of each layer."""
+
+    def step(images: tf.Tensor, points: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
+        maps = maps_of(features, tf.reshape(images, (-1, *images.shape[2:])), grid)
+        return {
+            layer: {
+                "places": match_points(x[::2], x[1::2], points[:, 0], size, similarity),
+                # Finite if the tokens are.
+                "sums": tf.reshape(tf.reduce_sum(x, axis=(1, 2, 3)), (-1, 2)),
+            }
+            for layer, x in maps.items()
+        }
+
+    return row_statistic(step, with_labels=True)
 
 
 def _batches(pairs: Pairs, points: np.ndarray, size: int) -> tf.data.Dataset:
@@ -376,27 +387,34 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
         `plots.plot_token_similarity`, `keypoint_correspondence`; page guides/one-image.md.
     """
     known_grid = grid_of(features, grid)
-    # Holds the grid of all taps, which the step finds from their shapes when it is traced.
-    grids = []
-
-    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        grids[:] = [shared_grid(taps, known_grid, grid is not None, images.shape)]
-        tokens = {tap: as_tokens(tap, x)[:, grids[0].prefix :] for tap, x in taps.items()}
-        return {"rows": tokens}
+    statistic = _tokens_statistic(features, known_grid, grid is not None)
 
     def finish(totals: Totals) -> xr.DataArray:
         layers = list(totals["rows"])
         require_finite("the similarity of tokens", list(totals["rows"].values()), layers)
         cosines = [_cosines(x.astype(np.float64)) for x in totals["rows"].values()]
-        estimator = "cosine of single tokens"
-        facts = provenance(features, len(cosines[0]), 1, estimator=estimator, **vars(grids[0]))
+        facts = {"estimator": "cosine of single tokens"} | per_batch(totals, "grid")
+        facts = provenance(features, len(cosines[0]), 1, **facts)
         dims = ("layer", "example", "token", "other_example", "other_token")
         words = "cosine similarity", "1"
         return array_of("token_similarity", np.stack(cosines), dims, words, facts, layer=layers)
 
-    key = "token_similarity", known_grid, grid is not None
-    step, grids = reuse(features, key, step, grids)
-    return evaluate(Statistic(step, finish), images, features, description="token similarity")
+    statistic = replace(statistic, finish=finish)
+    return evaluate(statistic, images, features, description="token similarity")
+
+
+@reusable
+def _tokens_statistic(
+    features: Features, known_grid: PartialGrid, is_given: bool
+) -> Statistic[Totals]:
+    """`Statistic` over images with the spatial tokens of each layer, and their grid."""
+
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        grid = shared_grid(taps, known_grid, is_given, images.shape)
+        tokens = {tap: as_tokens(tap, x)[:, grid.prefix :] for tap, x in taps.items()}
+        return {"rows": tokens, "grid": dict(vars(grid)), "batches": 1}
+
+    return Statistic(step, lambda totals: totals)
 
 
 def _cosines(tokens: np.ndarray) -> np.ndarray:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..engine.pooling import Pooled, pool, pooled_statistic_of
 from ..engine.results import DEFAULT, array_of, pack_correct, provenance, raise_without_directions
 from ..engine.roles import Features, LabelledImages, Model, NumClasses, Taps
 from ..engine.stream import Statistic, Totals, evaluate
-from ..engine.traces import reuse
+from ..engine.traces import reusable
 
 TOPS = (1, 5)
 # Largest difference of equal similarities by rounding in float64.
@@ -114,9 +115,9 @@ class Searched(NamedTuple):
         limits: the float32 product above which a training image may be a neighbour (test image,).
     """
 
-    directions: tf.Variable
-    rounded: tf.Variable
-    limits: tf.Variable
+    directions: Any
+    rounded: Any
+    limits: Any
 
 
 @statistic_of(knn_accuracy)
@@ -136,31 +137,12 @@ def knn_statistic(
     """
     _require_numbers(k, temperature)
     require_labels(tested.labels, num_classes, "test")
-    most = max(k) + 1  # one more shows whether the last one is tied
-    grid = features.facts.grid
-    searched = {
-        layer: Searched(
-            directions,
-            tf.Variable(tf.cast(directions, tf.float32), trainable=False),
-            tf.Variable(tf.fill([len(tested.labels)], -np.inf), trainable=False),
-        )
-        for layer, directions in fed_directions(tested.layers).items()
+    statistic = _search_statistic(features, int(num_classes), int(max(k)), tested.tokens)
+    unlimited = np.full(len(tested.labels), -np.inf, np.float32)
+    state = {
+        layer: Searched(directions, directions.astype(np.float32), unlimited)
+        for layer, directions in directions_of(tested.layers).items()
     }
-
-    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        labels, outside = batch_labels(labels, num_classes, "training")
-        neighbours, without_direction = {}, {}
-        for layer, x in pool(pick_taps(taps, searched), tested.tokens, grid).items():
-            units, without_direction[layer] = normalize_rows(x)
-            # Rows without direction raise in `finish`.
-            units = tf.where(tf.math.is_finite(units), units, 0.0)
-            neighbours[layer] = _nearest_of_batch(searched[layer], units, labels, most)
-        return {
-            "merged": neighbours,
-            "without_direction": without_direction,
-            "outside": outside,
-            "examples": tf.shape(images)[0],
-        }
 
     def finish(totals: Totals) -> xr.DataArray:
         examples = int(totals["examples"])
@@ -187,17 +169,47 @@ def knn_statistic(
         coords |= {"tied": (dims[:2], tied), "correct": (dims, pack_correct(correct))}
         return array_of("accuracy", correct.mean(axis=-1), dims, words, facts, **coords)
 
-    def feedback(neighbours: Neighbours | None) -> Iterator[tuple[tf.Variable, np.ndarray]]:
-        for layer, (directions, _, limits) in searched.items():
-            farthest = np.full(len(tested.labels), -np.inf)
-            if neighbours is not None:
-                farthest = neighbours[layer]["similarity"][:, -1]
-            yield limits, (farthest - product_error(directions.shape[1])).astype(np.float32)
+    return replace(statistic, finish=finish, state=state)
 
-    fed = tuple(variable for of_layer in searched.values() for variable in of_layer)
-    key = "knn", num_classes, most, tested.tokens, grid, *searched
-    step, _ = reuse(features, key, step, fed=fed)
-    return Statistic(step, finish, with_labels=True, merge=_merge, fed=fed, feedback=feedback)
+
+@reusable
+def _search_statistic(
+    features: Features, num_classes: int, k: int, tokens: str | None
+) -> Statistic[Totals]:
+    """`Statistic` over training images and labels; its state is what is `Searched` by layer."""
+    most = k + 1  # one more shows whether the last one is tied
+    grid = features.facts.grid
+
+    def step(
+        searched: dict[str, Searched], images: tf.Tensor, labels: tf.Tensor, taps: Taps
+    ) -> dict[str, Any]:
+        labels, outside = batch_labels(labels, num_classes, "training")
+        neighbours, without_direction = {}, {}
+        for layer, x in pool(pick_taps(taps, searched), tokens, grid).items():
+            units, without_direction[layer] = normalize_rows(x)
+            # Rows without direction raise in `finish`.
+            units = tf.where(tf.math.is_finite(units), units, 0.0)
+            neighbours[layer] = _nearest_of_batch(searched[layer], units, labels, most)
+        return {
+            "merged": neighbours,
+            "without_direction": without_direction,
+            "outside": outside,
+            "examples": tf.shape(images)[0],
+        }
+
+    return Statistic(
+        step, lambda totals: totals, with_labels=True, merge=_merge, update=with_limits
+    )
+
+
+def with_limits(neighbours: Neighbours, searched: dict[str, Searched]) -> dict[str, Searched]:
+    """What is searched after some batches: only for what is nearer than the neighbours so far."""
+    limited = {}
+    for layer, of_layer in searched.items():
+        error = product_error(of_layer.directions.shape[1])
+        limits = (neighbours[layer]["similarity"][:, -1] - error).astype(np.float32)
+        limited[layer] = of_layer._replace(limits=limits)
+    return limited
 
 
 def product_error(channels: int) -> float:
@@ -297,11 +309,11 @@ def _merge(earlier: Neighbours, later: Neighbours) -> Neighbours:
     return earlier
 
 
-def fed_directions(layers: Mapping[str, np.ndarray]) -> dict[str, tf.Variable]:
-    """Rows (example, channel) of each layer at length 1, as variables that a kept step reads."""
+def directions_of(layers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows (example, channel) of each layer at length 1; a `ValueError` for those without."""
     normalized = {layer: normalize_rows(tf.constant(x)) for layer, x in layers.items()}
     raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
-    return {layer: tf.Variable(rows, trainable=False) for layer, (rows, _) in normalized.items()}
+    return {layer: rows.numpy() for layer, (rows, _) in normalized.items()}
 
 
 def normalize_rows(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

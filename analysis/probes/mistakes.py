@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from ..engine.class_scores import require_scores
 from ..engine.declaration import measurement
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.roles import LabelledImages, Model, Scores, Taps
-from ..engine.stream import Statistic, Totals, evaluate
-from ..engine.traces import reuse
+from ..engine.roles import Features, LabelledImages, Model, Scores, Taps
+from ..engine.stream import Statistic, Totals, evaluate, per_batch
+from ..engine.traces import reusable
 
 
 @measurement("scores", keep_order=True)
@@ -67,42 +68,11 @@ def mistakes(
     """
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
-    # Holds the number of classes, which the step determines from the shape of the scores when it is
-    # traced.
-    class_count: list[int] = []
     class_names = features.facts.class_names or getattr(images, "class_names", None)
-
-    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        # With a single class, no prediction is wrong: classes 0 and 1 have to exist.
-        num_classes = require_scores(taps, scores, [0, 1])
-        class_count[:] = [num_classes]
-        labels, label_counts = batch_labels(labels, num_classes)
-        probabilities = tf.nn.softmax(tf.cast(taps[scores], tf.float64), axis=-1)
-        predicted = tf.argmax(probabilities, axis=-1)
-        is_wrong = predicted != labels
-        largest = tf.reduce_max(probabilities, axis=-1)
-        # Correct predictions rank after all others.
-        keys = tf.where(is_wrong, largest, tf.constant(-1.0, tf.float64))
-        label_probability = tf.gather(
-            probabilities, tf.clip_by_value(labels, 0, num_classes - 1), axis=1, batch_dims=1
-        )
-        pictures = as_pictures(images, features, THUMBNAIL)
-        return {
-            "rows": {
-                "keys": keys,
-                "predicted": predicted,
-                "label": labels,
-                "label_probability": label_probability,
-            },
-            "merged": {"mistakes": first_ranked(keys[None], pictures, k)},  # a single ranking
-            "label_counts": label_counts,
-            "examples": tf.shape(images)[0],
-            "batches": 1,
-        }
 
     def finish(totals: Totals) -> xr.Dataset:
         rows, examples = totals["rows"], int(totals["examples"])
-        require_counted(totals["label_counts"], examples, class_count[0])
+        require_counted(totals["label_counts"], examples, per_batch(totals, "num_classes"))
         require_finite("probabilities", [rows["label_probability"]], [scores])
         num_wrong = int((rows["keys"] >= 0).sum())
         if not num_wrong:
@@ -131,7 +101,40 @@ def mistakes(
         estimator = "softmax of the scores, float64"
         return dataset_of(variables, facts_of(features, totals, estimator, **facts))
 
-    # `reuse` may return the step of an earlier call, with the list that it filled when traced.
-    step, class_count = reuse(features, ("mistakes", scores, k), step, class_count)
-    statistic = Statistic(step, finish, with_labels=True, merge=merge_ranked)
+    statistic = replace(_mistakes_statistic(features, scores, k), finish=finish)
     return evaluate(statistic, images, features, description="mistakes")
+
+
+@reusable
+def _mistakes_statistic(features: Features, scores: str, k: int) -> Statistic[Totals]:
+    """`Statistic` over images and labels with the predictions and the pictures of mistakes."""
+
+    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        # With a single class, no prediction is wrong: classes 0 and 1 have to exist.
+        num_classes = require_scores(taps, scores, [0, 1])
+        labels, label_counts = batch_labels(labels, num_classes)
+        probabilities = tf.nn.softmax(tf.cast(taps[scores], tf.float64), axis=-1)
+        predicted = tf.argmax(probabilities, axis=-1)
+        is_wrong = predicted != labels
+        largest = tf.reduce_max(probabilities, axis=-1)
+        # Correct predictions rank after all others.
+        keys = tf.where(is_wrong, largest, tf.constant(-1.0, tf.float64))
+        label_probability = tf.gather(
+            probabilities, tf.clip_by_value(labels, 0, num_classes - 1), axis=1, batch_dims=1
+        )
+        pictures = as_pictures(images, features, THUMBNAIL)
+        return {
+            "rows": {
+                "keys": keys,
+                "predicted": predicted,
+                "label": labels,
+                "label_probability": label_probability,
+            },
+            "merged": {"mistakes": first_ranked(keys[None], pictures, k)},  # a single ranking
+            "label_counts": label_counts,
+            "num_classes": num_classes,
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    return Statistic(step, lambda totals: totals, with_labels=True, merge=merge_ranked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Images, Model, Taps
+from ..engine.roles import Features, Images, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate
-from ..engine.traces import reuse
-from .knn import fed_directions, normalize_rows
+from ..engine.traces import reusable
+from .knn import directions_of, normalize_rows
 
 
 @measurement("outputs", keep_order=True)
@@ -68,33 +69,8 @@ def neighbours(
     """
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
-    grid = features.facts.grid
-
-    def query_step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        pictures = as_pictures(images, features, THUMBNAIL)
-        return {"rows": {"x": pool(taps, tokens, grid), "pictures": pictures}}
-
-    query_step, _ = reuse(features, ("neighbour queries", tokens, grid), query_step)
-    asked = evaluate(
-        Statistic(query_step, lambda totals: totals["rows"]), query, features, description="queries"
-    )
+    asked = evaluate(_query_statistic(features, tokens), query, features, description="queries")
     require_finite("neighbours", list(asked["x"].values()), list(asked["x"]))
-    asked_directions = fed_directions(asked["x"])
-
-    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        pictures = as_pictures(images, features, THUMBNAIL)
-        similarities, ranked, without_direction = {}, {}, {}
-        for layer, x in pool(taps, tokens, grid).items():
-            directions, without_direction[layer] = normalize_rows(x)
-            similarity = tf.matmul(asked_directions[layer], directions, transpose_b=True)
-            similarities[layer] = tf.transpose(similarity)
-            ranked[layer] = first_ranked(similarity, pictures, k)
-        return {
-            "rows": similarities,
-            "merged": ranked,
-            "without_direction": without_direction,
-            "batches": 1,
-        }
 
     def finish(totals: Totals) -> xr.Dataset:
         counts = totals["without_direction"].items()
@@ -119,11 +95,42 @@ def neighbours(
         facts = provenance(features, num_images, int(totals["batches"]), **facts)
         return dataset_of(variables, facts, layer=list(totals["rows"]))
 
-    fed = tuple(asked_directions.values())
-    step, _ = reuse(features, ("neighbours", tokens, grid, k, *asked_directions), step, fed=fed)
-    return evaluate(
-        Statistic(step, finish, merge=merge_ranked, fed=fed),
-        images,
-        features,
-        description="neighbours",
+    statistic = replace(
+        _neighbour_statistic(features, tokens, k), finish=finish, state=directions_of(asked["x"])
     )
+    return evaluate(statistic, images, features, description="neighbours")
+
+
+@reusable
+def _query_statistic(features: Features, tokens: str | None) -> Statistic[dict[str, Any]]:
+    """`Statistic` over query images with the pooled features of each, and their pictures."""
+    grid = features.facts.grid
+
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        pictures = as_pictures(images, features, THUMBNAIL)
+        return {"rows": {"x": pool(taps, tokens, grid), "pictures": pictures}}
+
+    return Statistic(step, lambda totals: totals["rows"])
+
+
+@reusable
+def _neighbour_statistic(features: Features, tokens: str | None, k: int) -> Statistic[Totals]:
+    """`Statistic` over images; its state are the directions of the queries in each layer."""
+    grid = features.facts.grid
+
+    def step(directions_of_queries: Taps, images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        pictures = as_pictures(images, features, THUMBNAIL)
+        similarities, ranked, without_direction = {}, {}, {}
+        for layer, x in pool(taps, tokens, grid).items():
+            directions, without_direction[layer] = normalize_rows(x)
+            similarity = tf.matmul(directions_of_queries[layer], directions, transpose_b=True)
+            similarities[layer] = tf.transpose(similarity)
+            ranked[layer] = first_ranked(similarity, pictures, k)
+        return {
+            "rows": similarities,
+            "merged": ranked,
+            "without_direction": without_direction,
+            "batches": 1,
+        }
+
+    return Statistic(step, lambda totals: totals, merge=merge_ranked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..engine.pooling import Pooled, pool, pooled_statistic_of
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
 from ..engine.roles import AnnotatedImages, Features, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate
-from ..engine.traces import reuse
+from ..engine.traces import reusable
 from .knn import ROUNDING, normalize_rows
 
 # Which images of a query are positive, and which are ignored (Radenovic et al. 2018, section 3.3);
@@ -165,18 +166,10 @@ def retrieval_statistic(
         raise ValueError(
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"
         )
-    grid = features.facts.grid
+    # Queries without a direction are found among the similarities.
     directions = {
-        layer: tf.Variable(normalize_rows(tf.constant(x))[0], trainable=False)
-        for layer, x in asked.layers.items()
+        layer: normalize_rows(tf.constant(x))[0].numpy() for layer, x in asked.layers.items()
     }
-
-    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        similarity = {
-            layer: tf.matmul(normalize_rows(x)[0], directions[layer], transpose_b=True)
-            for layer, x in pool(pick_taps(taps, directions), asked.tokens, grid).items()
-        }
-        return {"rows": similarity, "batches": 1}
 
     def finish(totals: Totals) -> xr.Dataset:
         similarity = totals["rows"]
@@ -207,9 +200,23 @@ def retrieval_statistic(
         coords = {"layer": list(similarity), "difficulty": list(DIFFICULTIES), "k": list(k)}
         return ResultDataset(variables, coords | {"asked": ("difficulty", asked_counts)}, facts)
 
-    fed = tuple(directions.values())
-    step, _ = reuse(features, ("retrieval", asked.tokens, grid, *directions), step, fed=fed)
-    return Statistic(step, finish, fed=fed)
+    statistic = _similarity_statistic(features, asked.tokens)
+    return replace(statistic, finish=finish, state=directions)
+
+
+@reusable
+def _similarity_statistic(features: Features, tokens: str | None) -> Statistic[Totals]:
+    """`Statistic` over the images of a database; its state are the directions of the queries."""
+    grid = features.facts.grid
+
+    def step(directions: Taps, images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        similarity = {
+            layer: tf.matmul(normalize_rows(x)[0], directions[layer], transpose_b=True)
+            for layer, x in pool(pick_taps(taps, directions), tokens, grid).items()
+        }
+        return {"rows": similarity, "batches": 1}
+
+    return Statistic(step, lambda totals: totals)
 
 
 def _scores(similarity: np.ndarray, truth: Truth, k: Sequence[int]) -> np.ndarray:

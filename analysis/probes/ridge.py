@@ -36,7 +36,7 @@ from ..engine.results import (
 )
 from ..engine.roles import AnyImages, Features, LabelledImages, Model, NumClasses, Taps
 from ..engine.stream import Statistic, Totals, as_dataset, collect, evaluate, first_batch
-from ..engine.traces import reusable, reuse
+from ..engine.traces import reusable
 
 LabelledRows: TypeAlias = tuple[dict[str, np.ndarray], np.ndarray]  # by layer, and labels
 
@@ -294,15 +294,34 @@ def _probe_statistic(
 
 def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]:
     """Creates a `Statistic` over images and labels: the accuracy of a fitted `Probe`."""
-    num_l2, num_classes = len(probe.l2), probe.num_classes
-    grid = features.facts.grid
-    flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}
+    statistic = _score_statistic(features, len(probe.l2), probe.num_classes, probe.tokens)
+    return replace(
+        statistic,
+        finish=lambda totals: _accuracy(totals, features, probe),
+        state={layer: _flattened(*weights) for layer, weights in probe.weights.items()},
+    )
 
-    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
+
+@reusable
+def _score_statistic(
+    features: Features, num_l2: int, num_classes: int, tokens: str
+) -> Statistic[Totals]:
+    """`Statistic` over images and labels with the correct predictions of fitted probes.
+
+    Its state are the weights and intercepts of each layer, as `_flattened` returns them.
+    """
+    grid = features.facts.grid
+
+    def step(
+        fitted: dict[str, tuple[tf.Tensor, tf.Tensor]],
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        taps: Taps,
+    ) -> dict[str, Any]:
         labels, outside = batch_labels(labels, num_classes, "test")
         correct, hits = {}, {}
-        for layer, x in _probed(pick_taps(taps, flat), probe.tokens, grid).items():
-            weight, intercept = flat[layer]
+        for layer, x in _probed(pick_taps(taps, fitted), tokens, grid).items():
+            weight, intercept = fitted[layer]
             scores = tf.matmul(tf.transpose(x, (1, 0, 2)), weight)
             scores = tf.reshape(scores, (weight.shape[0], -1, num_l2, num_classes))
             guess = tf.argmax(scores + intercept[:, None], axis=-1)
@@ -314,14 +333,9 @@ def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]
             "outside": outside,
             "examples": tf.shape(images)[0],
             "batches": 1,
-        } | ({} if probe.tokens == EACH else {"rows": hits})
+        } | ({} if tokens == EACH else {"rows": hits})
 
-    fed = tuple(tf.nest.flatten(flat))
-    key = "ridge scores", num_l2, num_classes, probe.tokens, grid, *flat
-    step, _ = reuse(features, key, step, fed=fed)
-    return Statistic(
-        step, lambda totals: _accuracy(totals, features, probe), with_labels=True, fed=fed
-    )
+    return Statistic(step, lambda totals: totals, with_labels=True)
 
 
 def select_l2(validation: xr.DataArray, test: xr.DataArray) -> xr.DataArray:
@@ -425,11 +439,10 @@ def _positions(sizes: set[int], grid: TokenGrid | None) -> dict[str, int]:
     return {"prefix": prefix, "rows": grid.rows, "columns": grid.columns}
 
 
-def _flattened(weight: np.ndarray, intercept: np.ndarray) -> tuple[tf.Variable, ...]:
-    """Weights of shape (token, channel, l2 class), and intercepts, as variables."""
+def _flattened(weight: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of shape (token, channel, l2 class), and intercepts."""
     by_token = np.moveaxis(weight, 2, 1)
-    values = by_token.reshape(*by_token.shape[:2], -1), intercept
-    return tuple(tf.Variable(value, trainable=False) for value in values)
+    return by_token.reshape(*by_token.shape[:2], -1), intercept
 
 
 def _accuracy(totals: Totals, features: Features, probe: Probe) -> xr.DataArray:

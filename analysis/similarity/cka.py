@@ -212,11 +212,7 @@ def cka(
         measurements/similarity/cka.md.
     """
 
-    # The names of each model's layers, which the step finds in the taps when it is traced.
-    layers = []
-
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
-        layers[:] = map(list, taps)
         every = [x for model_taps in taps for x in model_taps.values()]
         kernels, scales = layer_kernels(every)
         terms = hsic_terms(images, kernels, scales)
@@ -225,10 +221,10 @@ def cka(
             half = tf.shape(kernels)[-1] // 2
             shifted = tf.roll(of_y, [half, half], axis=[-2, -1])
             terms["rows"]["permuted"] = pairwise_hsic(of_x, shifted)[None]
-        return terms
+        return terms | {"layers": names_of_layers(taps)}
 
     def finish(totals: Totals) -> xr.Dataset:
-        scales = totals["rows"]["scales"]
+        scales, layers = totals["rows"]["scales"], list(map(list, totals["layers"]))
         hsic, _ = unscaled(totals["rows"]["hsic"], scales)
         varies, names, constant = varying_layers(hsic, scales, layers)
         hsic = hsic[:, varies][:, :, varies]
@@ -254,6 +250,11 @@ def cka(
         return result.assign(leave_one_out=variable(dims, rest, "CKA without each batch"))
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
+
+
+def names_of_layers(taps: Iterable[Iterable[str]]) -> list[dict[str, int]]:
+    """The layers of each model as a part of the totals: the keys of dicts of zeros."""
+    return [dict.fromkeys(model_taps, 0) for model_taps in taps]
 
 
 def layer_kernels(layers: Iterable[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
@@ -550,14 +551,16 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
         raise ValueError("Expected at least one model. Received: {}")
     grids = {name: require_grid(features, None) for name, features in models.items()}
     parts = [(n, part) for n, grid in grids.items() for part in PARTS[0 if grid.prefix else 1 :]]
-    # The name of each model's last layer, which the step finds in the taps when it is traced.
-    layers = []
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
-        layers[:] = [list(model_taps)[-1] for model_taps in taps]
-        last_layers = zip(layers, taps, grids.values(), strict=True)
-        every = [x for tap, values, grid in last_layers for x in _parts(tap, values[tap], grid)]
-        return hsic_terms(images, *layer_kernels(every))
+        last_layers = [list(model_taps)[-1] for model_taps in taps]
+        every = [
+            x
+            for tap, values, grid in zip(last_layers, taps, grids.values(), strict=True)
+            for x in _parts(tap, values[tap], grid)
+        ]
+        terms = hsic_terms(images, *layer_kernels(every))
+        return terms | {"layers": names_of_layers([[tap] for tap in last_layers])}
 
     def finish(totals: Totals) -> xr.Dataset:
         hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
@@ -572,7 +575,7 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
         facts = provenance(next(iter(models.values())), totals["examples"], len(hsic))
         facts |= {
             "remainder": int(totals["remainder"]),
-            "layers": list(layers),
+            "layers": [tap for (tap,) in totals["layers"]],
             "estimator": ESTIMATOR,
         }
         del facts["model"]  # `provenance` has named the first model, and the coordinates name all

@@ -13,7 +13,7 @@ from ..engine.declaration import one_pass_measurement
 from ..engine.results import dataset_of, model_name, provenance, variable
 from ..engine.roles import Images, Model, Taps
 from ..engine.stream import Statistic, Totals
-from .cka import in_units, jackknife, layer_gram, ratio, sides, varying_layers
+from .cka import in_units, jackknife, layer_gram, names_of_layers, ratio, sides, varying_layers
 
 IMAGES, COMPONENT, PIXELS = "images", "component", "pixels"
 PARTS = (IMAGES, COMPONENT, PIXELS)
@@ -96,17 +96,21 @@ def cka_sensitivity(
 
     if not 0 < fraction <= MOST_REMOVED:
         raise ValueError(f"Expected a fraction in (0, {MOST_REMOVED}]. Received: {fraction}")
-    layers = []  # of each model, which show in its taps
-    with_pixels = []  # whether there are images: activations at hand have two axes
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
-        layers[:], with_pixels[:] = map(list, taps), [images.shape.rank == 4]
         every = [x for model_taps in taps for x in model_taps.values()]
         rows = sensitivity_terms(every, images, fraction, unbiased)
-        return {"rows": rows, "examples": tf.shape(images)[0]}
+        return {
+            "rows": rows,
+            "layers": names_of_layers(taps),
+            # Activations at hand, in place of images, have two axes.
+            "batches_of_pixels": int(images.shape.rank == 4),
+            "examples": tf.shape(images)[0],
+        }
 
     def finish(totals: Totals) -> xr.Dataset:
         rows, pixels = dict(totals["rows"]), -1  # the last layer
+        layers = list(map(list, totals["layers"]))
         scales = rows.pop("scales")
         size = scales[..., 0].astype(np.float64)
         pairs = size[:, :, None] * size[:, None]
@@ -123,7 +127,7 @@ def cka_sensitivity(
         x, y = (place[positions[varies[positions]]] for positions in sides(layers))
         value, stderr = jackknife(sensitivities, hsic)
         value, stderr = (part[:, x[:, None], y] for part in (value, stderr))
-        if not with_pixels[0]:
+        if not totals["batches_of_pixels"]:
             value[[3, 6, 9]] = stderr[[3, 6, 9]] = np.nan
         dims = ("layer_x", "layer_y")
         parts = ("part", *dims)

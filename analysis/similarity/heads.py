@@ -27,6 +27,7 @@ from .cka import (
     hsic_terms,
     labelled_similarity,
     layer_kernels,
+    names_of_layers,
     similarity,
     unbiased_kernels,
     unscaled,
@@ -98,19 +99,18 @@ def head_similarity(
     """
 
     tap = f"{block}/attention/heads"
-    # The names of the other model's layers, which the step finds in its taps when it is traced.
-    layers = []
 
     def step(images: tf.Tensor, vit: Taps, other: Taps) -> dict[str, Any]:
-        layers[:] = other
         weights, heads = _weights_and_heads(vit, block, grid)
         by_head = tf.transpose(heads, (2, 0, 1, 3))
         by_head = tf.reshape(by_head, (heads.shape[2], tf.shape(images)[0], -1))
         pairs = zip(unbiased_kernels(by_head), layer_kernels(other.values()), strict=True)
         kernels, scales = (tf.concat(pair, axis=0) for pair in pairs)
-        return hsic_terms(images, kernels, scales) | {"distance": summed_distance(weights, grid)}
+        terms = hsic_terms(images, kernels, scales) | {"layers": names_of_layers([other])}
+        return terms | {"distance": summed_distance(weights, grid)}
 
     def finish(totals: Totals) -> xr.Dataset:
+        layers = list(totals["layers"][0])
         distance, left_out = _distance(totals, grid, f"{block}/attention/weights")
         hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
         members = subset_members(distance)

@@ -17,7 +17,7 @@ from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.pooling import as_tokens, grid_of, shared_grid
 from ..engine.results import array_of, expect_array, facts_of, require_finite
 from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, per_batch
 from .cka import pairwise_hsic, unbiased_kernels
 
 # A representation is constant if its HSIC with itself is at most this share of the largest possible
@@ -86,18 +86,15 @@ def localization(
     """
 
     known_grid = grid_of(features, grid)
-    # The grid and the positions of the measured tokens. The step determines them from the shapes of
-    # the taps when it is traced.
-    layout: dict[str, Any] = {}
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         shared = shared_grid(taps, known_grid, grid is not None, images.shape)
-        layout.update(grid=shared, positions=_positions(tokens, shared))
+        positions = _positions(tokens, shared)
         patches = input_patches(images, shared)
         patch_kernels, patch_scales = unbiased_kernels(tf.transpose(patches, (1, 0, 2)))
         hsic, token_terms = {}, {}
         for tap, values in taps.items():
-            measured_tokens = tf.gather(as_tokens(tap, values), layout["positions"], axis=1)
+            measured_tokens = tf.gather(as_tokens(tap, values), positions, axis=1)
             kernels, scales = unbiased_kernels(tf.transpose(measured_tokens, (1, 0, 2)))
             # The kernels are scaled to size 1, so that float32 can hold their HSIC.
             unit_hsic = tf.cast(pairwise_hsic(kernels, patch_kernels), tf.float64)
@@ -115,12 +112,14 @@ def localization(
                 "token": token_terms[last_tap][None, :, 0],
                 "patch": patch_terms[None, :, 0],
             },
+            "grid": dict(vars(shared)),
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals: Totals) -> xr.DataArray:
-        grid, positions = layout["grid"], layout["positions"]
+        grid = TokenGrid(**per_batch(totals, "grid"))
+        positions = _positions(tokens, grid)
         value, constant_patches = _ratio(totals, positions)
         counts = {"constant_patches": constant_patches, "remainder": int(totals["remainder"])}
         estimator = "minibatch CKA, linear kernel, unbiased HSIC"

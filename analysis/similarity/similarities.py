@@ -19,7 +19,7 @@ from ..engine.pooling import as_tokens, pool
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
 from ..engine.roles import Images, Model, Taps
 from ..engine.stream import Statistic, Totals
-from .cka import jackknife, sides, varying_layers
+from .cka import jackknife, names_of_layers, sides, varying_layers
 from .measures import (
     Layers,
     Measure,
@@ -125,34 +125,32 @@ def similarities(
     selected = _chosen(measures, tokens)
     models = (features_x,) if features_y is None else (features_x, features_y)
     grids = [features.facts.grid for features in models]
-    # The names of each model's layers, which the step finds in the taps when it is traced.
-    layers = []
     names = [measure.name for measure in selected]
 
-    def places() -> Places:
+    def places_of(layers: list[list[str]]) -> Places:
         return Places(*(side.tolist() for side in sides(layers)))
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
-        layers[:] = map(list, taps)
         values_of_models = list(taps)
         if tokens is not None:
             values_of_models = [pool(x, tokens, grid) for x, grid in zip(taps, grids, strict=True)]
         pairs = [pair for values in values_of_models for pair in values.items()]
         single = [as_tokens(*pair) for pair in pairs] if "token_cka" in names else None
-        batch, every = Layers([values for _, values in pairs], single), places()
+        batch, every = Layers([x for _, x in pairs], single), places_of(list(map(list, taps)))
         terms = {measure.name: measure.terms(batch, every) for measure in selected}
         rows = {"measures": terms, "hsic": batch.hsic, "scales": batch.unbiased[1]}
         return {
             "rows": tf.nest.map_structure(lambda x: x[None], rows),
+            "layers": names_of_layers(taps),
             "examples": tf.shape(images)[0],
         }
 
     def finish(totals: Totals) -> xr.Dataset:
-        rows = totals["rows"]
+        rows, layers = totals["rows"], list(map(list, totals["layers"]))
         varies, varying, constant = varying_layers(rows["hsic"], rows["scales"], layers)
 
         def values(sums: dict[str, Any]) -> np.ndarray:
-            every = places()
+            every = places_of(layers)
             return np.stack([measure.value(sums[measure.name], every) for measure in selected])
 
         sums = tf.nest.map_structure(lambda x: x.astype(np.float64), rows["measures"])

@@ -23,15 +23,8 @@ from ..engine.estimates import Estimate
 from ..engine.failures import explain, message_of
 from ..engine.results import name_models
 from ..engine.store import base_code, code_of, fingerprint, keep, load
-from ..engine.stream import Statistic, pass_of_copies, this_worker
-from ..engine.traces import (
-    SharedGraphs,
-    Substitutes,
-    differ_in_weights,
-    handles_of,
-    sharing_graphs,
-    substitutes_of,
-)
+from ..engine.stream import Copy, Statistic, pass_of_copies, this_worker
+from ..engine.traces import differ_in_weights, sharing_graphs
 from .data import LABELS, Data
 from .models import StudyModel
 
@@ -509,9 +502,9 @@ def _make_pass(
     if not sharing or isinstance(measurements[0], SharedPass):
         finishes = _make(measurements, data, results, problems, sharing)
     else:
-        finishes, shared = {}, SharedGraphs()
-        for m in [*measurements, *(m for copy in sharing for m in copy.values())]:
-            with sharing_graphs(shared, [model.keras_copy() for model in m.models]):
+        finishes = {}
+        with sharing_graphs():
+            for m in [*measurements, *(m for copy in sharing for m in copy.values())]:
                 finishes |= _make([m], data, results, problems)
     for of_copy in others:
         finishes |= _make(of_copy, data, results, problems)
@@ -624,7 +617,7 @@ def _shared_pass(
         looked_at = zip(m.models, m.taps, strict=True)
         features_of_models = [choose(views[model, m.view], names) for model, names in looked_at]
         requests[m.name] = (m.make(*features_of_models, *fed[m.name]), *features_of_models)
-    # Copies differ from the first models only in what their statistics are fed.
+    # Copies differ from the first models in their weights and in what their statistics are fed.
     statistics = [
         {
             name: m.make(*requests[name][1:], *fed[m.name]) if m.before else requests[name][0]
@@ -632,13 +625,12 @@ def _shared_pass(
         }
         for copy in copies
     ]
-    substitutes = [
-        _substitutes(measurements, copy, requests, of_copy)
-        for copy, of_copy in zip(copies, statistics, strict=True)
-    ]
     images = data.read(cast(str, measurements[0].reads))
     totals, *totals_of_copies = pass_of_copies(
-        requests, images, [{}, *substitutes], description="activations"
+        requests,
+        images,
+        [Copy(), *(_as_copy(measurements, *each) for each in zip(copies, statistics, strict=True))],
+        description="activations",
     )
     finishes = {name: partial(requests[name][0].finish, totals[name]) for name in requests}
     for copy, of_copy, totals in zip(copies, statistics, totals_of_copies, strict=True):
@@ -647,25 +639,24 @@ def _shared_pass(
     return finishes
 
 
-def _substitutes(
+def _as_copy(
     measurements: list[SharedPass],
     copy: dict[str, SharedPass],
-    requests: dict[str, tuple],
     statistics: dict[str, Statistic],
-) -> Substitutes:
-    """Variables of copies, and what these are fed, in the place of those of the measurements."""
-    handles, others = [], []
+) -> Copy:
+    """The weights of the models of a copy, and the states of its statistics."""
+    weights, states = [], {}
     for m in measurements:
         if m.name not in copy:
             continue
-        handles += handles_of([model.keras_copy() for model in m.models])
-        others += handles_of([model.keras_copy() for model in copy[m.name].models])
-        fed, fed_to_copy = requests[m.name][0].fed, statistics[m.name].fed
-        if m.before and not fed:
+        for model, other in zip(m.models, copy[m.name].models, strict=True):
+            pairs = zip(model.keras_copy().weights, other.keras_copy().weights, strict=True)
+            weights += pairs
+        state = statistics[m.name].state
+        if m.before and state is None:
             raise ValueError(
-                f"Expected {m.name!r} to list the variables that its statistic is fed, so that "
-                f"{copy[m.name].name!r} can share its graph. Received: none"
+                f"Expected the statistic of {m.name!r} to have what it is fed as its state, so "
+                f"that {copy[m.name].name!r} can share its graph. Received: state=None"
             )
-        handles += [variable.handle for variable in fed]
-        others += [variable.handle for variable in fed_to_copy]
-    return substitutes_of(handles, others)
+        states |= {} if state is None else {m.name: state}
+    return Copy(weights, states)
