@@ -271,13 +271,16 @@ def pass_of_copies(
     signature = _signature_of(dataset, checked)
     strategy = tf.distribute.get_strategy()
     graphs = kept.graphs if kept else Kept(MAX_COMPILED)
-    specs = [list(map(tf.TensorSpec.from_tensor, x)) for x in (weights[0], totals[0].leaves)]
+    leaf_specs = list(map(tf.TensorSpec.from_tensor, totals[0].leaves))
     structure = repr(tf.nest.map_structure(type, states))
-    key = strategy, with_labels, *requests, structure, len(variables)
-    key = *key, *tf.nest.flatten([*specs, *signature])
+    layout = tuple((v.shape, v.dtype) for v in variables)
+    key = strategy, with_labels, *requests, structure, layout
+    key = *key, *tf.nest.flatten([leaf_specs, *signature])
     compute = step
     if not _run_eagerly.get():
-        graph = tf.function(step, input_signature=[*specs, *signature], autograph=False)
+        weight_specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+        every_spec = [weight_specs, leaf_specs, *signature]
+        graph = tf.function(step, input_signature=every_spec, autograph=False)
         compute = graphs.get(("batch", *key), graph.get_concrete_function)
     # Replicas read the variables themselves, of which each of them has its own.
     every_replica = graphs.get(
