@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from vit_tf.common.names import format_list, unknown_name
 from vit_tf.data.batches import explained_batches
-from vit_tf.features.features import Features, Taps
+from vit_tf.features.features import Features, ScoreKind, Taps
 
 from .roles import Classes, Images
 from .stream import first_batch
@@ -94,6 +94,43 @@ def num_scored_classes(features: Features, images: tf.data.Dataset, scores: str)
     """The number of classes that a tap of features scores, for a few of the images."""
     taps = features(tf.cast(first_batch(images)[:NUM_SHOWN], tf.float32))
     return require_scores(taps, scores, [0])
+
+
+def class_probabilities(scores: tf.Tensor, kind: ScoreKind) -> tf.Tensor:
+    """Probabilities (..., class) of scores: their softmax, or the sigmoid of each."""
+    return tf.nn.softmax(scores, axis=-1) if kind is ScoreKind.SOFTMAX else tf.sigmoid(scores)
+
+
+def classification_loss(scores: tf.Tensor, labels: tf.Tensor, kind: ScoreKind) -> tf.Tensor:
+    """Negative log-likelihood (...) of labels (example,) under scores (..., example, class).
+
+    Cross-entropy of a softmax or of one sigmoid; binary cross-entropy, summed over classes, of
+    several sigmoids, where the label is the only class that is right.
+    """
+    right = tf.one_hot(labels, scores.shape[-1], dtype=scores.dtype)
+    if kind is ScoreKind.SOFTMAX:
+        return -tf.reduce_sum(right * tf.nn.log_softmax(scores, axis=-1), axis=-1)
+    losses = -right * tf.math.log_sigmoid(scores)
+    if kind is ScoreKind.SIGMOIDS:
+        losses -= (1.0 - right) * tf.math.log_sigmoid(-scores)
+    return tf.reduce_sum(losses, axis=-1)
+
+
+def class_divergence(scores: tf.Tensor, others: tf.Tensor, kind: ScoreKind) -> tf.Tensor:
+    """Divergence (...) of the probabilities of other scores from those of scores, in nats."""
+    log = tf.nn.log_softmax if kind is ScoreKind.SOFTMAX else tf.math.log_sigmoid
+    before, after = log(scores), log(others)
+    terms = tf.exp(before) * (before - after)
+    if kind is ScoreKind.SIGMOIDS:
+        before, after = log(-scores), log(-others)
+        terms += tf.exp(before) * (before - after)
+    return tf.reduce_sum(terms, axis=-1)
+
+
+def kind_of_scores(features: Features) -> ScoreKind:
+    """What turns the class scores of features into probabilities; softmax where it is not known."""
+    scores = features.facts.scores
+    return scores.kind if scores else ScoreKind.SOFTMAX
 
 
 def class_positions(features: Features, images: Images, classes: Classes, scores: str) -> list[int]:

@@ -16,12 +16,18 @@ from vit_tf import TokenGrid, edits
 from vit_tf.common.names import format_list
 from vit_tf.data.equal_batches import split_batches
 from vit_tf.data.labels import batch_labels, require_counted
+from vit_tf.features.features import ScoreKind
 from vit_tf.features.layers import Shape
-from vit_tf.features.scores import log_probabilities
 from vit_tf.features.tokens import as_grid
 
 from ..engine.accessors import ResultDataset
-from ..engine.class_scores import ONE_SCORE, require_scores
+from ..engine.class_scores import (
+    ONE_SCORE,
+    class_divergence,
+    classification_loss,
+    kind_of_scores,
+    require_scores,
+)
 from ..engine.declaration import measurement
 from ..engine.pooling import grid_of
 from ..engine.results import CLS, facts_of, require_finite, require_word, variable
@@ -75,7 +81,7 @@ def effects_statistic(
         intact = tf.cast(taps[scores], tf.float32)
         edited = tf.cast(edited_scores, tf.float32)
         labels, label_counts = batch_labels(labels, num_classes)
-        changes, plain = _changes(intact, edited, labels, scores)
+        changes, plain = _changes(intact, edited, labels, kind_of_scores(features))
         return {
             "changes": {
                 name: tf.stack([tf.reduce_sum(x, axis=1), tf.reduce_sum(tf.square(x), axis=1)])
@@ -114,7 +120,9 @@ def effects(
         output_change   = mean over examples of sum_c p(c) log(p(c) / p'(c))
 
     of scores `s` and `s'` without and with an intervention and of `p = softmax(s)`, for a binary
-    classifier of one output `p = sigmoid(s)` of the log-odds of its two classes. Standard errors
+    classifier of one output `p = sigmoid(s)` of the log-odds of its two classes. For a model of
+    several sigmoids, the loss is the binary cross-entropy and the output change the divergence,
+    both summed over the classes. Standard errors
     are those of the means of these paired differences. The Dataset has the coordinates `names`,
     whose values for each intervention are `cells`, in the order of the interventions of the
     `effects_statistic`, and `accuracy` and `loss` of the model as it is. The attribute `remainder`
@@ -203,20 +211,18 @@ def least_batch(replacement: str) -> int:
 
 
 def _changes(
-    intact: tf.Tensor, edited: tf.Tensor, labels: tf.Tensor, tap: str
+    intact: tf.Tensor, edited: tf.Tensor, labels: tf.Tensor, kind: ScoreKind
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Changes of each example, of shape (intervention, example), and its values when intact."""
 
     def is_correct(scores: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.argmax(scores, axis=-1) == labels, tf.float32)
 
-    before, after = (log_probabilities(scores, tap) for scores in (intact, edited))
-    true = tf.one_hot(labels, intact.shape[-1])
-    losses = -tf.reduce_sum(true * before, axis=-1), -tf.reduce_sum(true * after, axis=-1)
+    losses = [classification_loss(scores, labels, kind) for scores in (intact, edited)]
     changes = {
         "accuracy_change": is_correct(edited) - is_correct(intact),
         "loss_change": losses[1] - losses[0],
-        "output_change": tf.reduce_sum(tf.exp(before) * (before - after), axis=-1),
+        "output_change": class_divergence(intact, edited, kind),
     }
     return changes, {"accuracy": is_correct(intact), "loss": losses[0]}
 

@@ -11,7 +11,7 @@ import xarray as xr
 
 from vit_tf.data.labels import batch_labels, require_counted
 
-from ..engine.class_scores import require_scores
+from ..engine.class_scores import class_probabilities, kind_of_scores, require_scores
 from ..engine.declaration import measurement
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
 from ..engine.results import dataset_of, facts_of, require_finite, variable
@@ -98,7 +98,7 @@ def mistakes(
                 words = f"name of the {variables[name][2]['long_name']}"
                 variables[f"{name}_name"] = variable(("rank",), np.array(names, str), words)
         facts = {"accuracy": 1 - num_wrong / examples, "mistakes": num_wrong}
-        estimator = "softmax of the scores, float64"
+        estimator = f"{kind_of_scores(features)} of the scores, float64"
         return dataset_of(variables, facts_of(features, totals, estimator, **facts))
 
     statistic = replace(_mistakes_statistic(features, scores, k), finish=finish)
@@ -109,11 +109,13 @@ def mistakes(
 def _mistakes_statistic(features: Features, scores: str, k: int) -> Statistic[Totals]:
     """`Statistic` over images and labels with the predictions and the pictures of mistakes."""
 
+    kind = kind_of_scores(features)
+
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         # With a single class, no prediction is wrong: classes 0 and 1 have to exist.
         num_classes = require_scores(taps, scores, [0, 1])
         labels, label_counts = batch_labels(labels, num_classes)
-        probabilities = tf.nn.softmax(tf.cast(taps[scores], tf.float64), axis=-1)
+        probabilities = class_probabilities(tf.cast(taps[scores], tf.float64), kind)
         predicted = tf.argmax(probabilities, axis=-1)
         is_wrong = predicted != labels
         largest = tf.reduce_max(probabilities, axis=-1)

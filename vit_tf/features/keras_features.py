@@ -78,7 +78,7 @@ class KerasFeatures(Features):
 
     @property
     def weights(self) -> Sequence[keras.Variable]:
-        return self.source.variables
+        return self.source.weights
 
     def compute(self, images: tf.Tensor) -> Taps:
         return recorder.infer(self.model, images)
@@ -128,6 +128,12 @@ class KerasFeatures(Features):
         name = vectors.get(layer or "") or layer
         if name is None and vectors:
             require_scores_named(self.name, vectors)
+        if name is None and not self._scores.is_head:
+            raise ValueError(
+                "Expected a model with class scores. Received: "
+                f"{self.name!r}, whose last layer, {self._scores.tap!r}, has no kernel, as in a "
+                "model without a classifier; name the layer of the scores with scores="
+            )
         name = name or self._scores.tap
         if name == self._scores.tap:
             layers = (*(x for x in self.facts.layers if x != name), name)
@@ -198,7 +204,7 @@ def keras_features(
         pooled_tokens=getattr(model, "pooled_tokens", None),
         prefix_names=tuple(getattr(model, "prefix_names", None) or ()),
     )
-    if described.scores.tap:
+    if described.scores.tap and described.scores.is_head:
         scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
         facts = replace(facts, scores=scores)
     inferring = None if declared_grid else infer_grid

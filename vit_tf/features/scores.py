@@ -17,6 +17,12 @@ LOGITS, LOG_ODDS = "/logits", "/log_odds"
 # What TensorFlow calls operations that do not change what scores are.
 PASSED = ("Identity", "Cast", "StopGradient")
 ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
+# What TensorFlow calls the operations behind a kernel: its bias, its scale, a mean over positions.
+BEHIND_KERNELS = ("BiasAdd", "AddV2", "Sub", "Mul", "RealDiv", "Reshape", "Squeeze", "Mean")
+# Operations whose results are no scores of classes where nothing with a kernel comes after them.
+CHANNELS = ("Max", "MaxPool", "AvgPool", "Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Tanh")
+CHANNELS += ("FusedBatchNormV3", "StridedSlice", "GatherV2", "ConcatV2", "AddN", "Rsqrt")
+PARAMETERS = ("ReadVariableOp", "Const")
 # After these, values are not probabilities by construction.
 LINEAR = ("BiasAdd", "MatMul", "BatchMatMulV2", "Einsum", "Conv2D", "Mean", "Max", "Relu")
 SMALLEST = 1e-30  # probability, below which float32 has few digits
@@ -35,6 +41,9 @@ class Scores:
     # If the model returns several vectors and none is called "logits": from their names, or indices
     # in a list, to the taps that hold them, "" for none.
     vectors: dict[str, str] = field(default_factory=dict)
+    # Whether a layer with a kernel, or what is before a softmax or sigmoid, computes them; what
+    # another layer returns, such as a pooling, are channels and no scores of classes.
+    is_head: bool = True
 
     @property
     def is_binary(self) -> bool:
@@ -72,13 +81,6 @@ class ClassScores(keras.layers.Layer):
         return super().get_config() | {"inverted": self.inverted, "is_binary": self.is_binary}
 
 
-def log_probabilities(scores: Tensor, tap: str) -> Tensor:
-    """Logarithms of the probabilities of classes that scores, the values at a tap, stand for."""
-    scores = ops.cast(scores, "float32")
-    is_binary = tap.endswith(LOG_ODDS)
-    return ops.log_sigmoid(scores) if is_binary else ops.log_softmax(scores, axis=-1)
-
-
 def find_scores(model: keras.Model, output: str | None = None) -> Scores:
     """Where a built Keras model computes its class scores.
 
@@ -89,7 +91,8 @@ def find_scores(model: keras.Model, output: str | None = None) -> Scores:
     `output` is the name of one of several outputs.
     """
     if hasattr(model, "intermediates"):
-        return Scores(model.taps[-1], model.taps[-1])
+        # Models of this package without a head end in a norm, or in what they pool.
+        return Scores(model.taps[-1], model.taps[-1], is_head=model.taps[-1] == "logits")
     shape, dtype = recorder.input_spec(model)
     traced = []
 
@@ -136,6 +139,7 @@ def _trace_back(records: dict, paths: list[str], output: str | None) -> tuple[Sc
     activation, argument = before_activation(returned[name])
     if not activation or name not in vectors:
         operation = operation_of(returned[name])
+        scores = replace(scores, is_head=name in vectors and _follows_kernel(operation))
         is_linear = operation is not None and operation.type in LINEAR
         return scores, name, name in vectors and not is_linear
     is_binary = activation == "sigmoid" and returned[name].shape[-1] == 1
@@ -150,7 +154,7 @@ def _trace_back(records: dict, paths: list[str], output: str | None) -> tuple[Sc
     tap = _path_of(source) + (LOG_ODDS if is_binary else LOGITS)
     is_inverted = before is None
     before = source if is_inverted else before
-    scores = Scores(tap, before, activation, is_inverted, candidates)
+    scores = Scores(tap, before, activation, is_inverted, vectors=candidates)
     return scores, name, False
 
 
@@ -175,6 +179,27 @@ def before_activation(tensor: Tensor) -> tuple[str, Any]:
     if operation is None or operation.type not in ACTIVATIONS:
         return "", None
     return ACTIVATIONS[operation.type], operation.inputs[0]
+
+
+def _follows_kernel(operation: Any) -> bool:
+    """Whether a layer with a kernel computes a result, behind which are its bias or scale alone.
+
+    True where the operation shows neither this nor the opposite.
+    """
+    while operation is not None and operation.type in BEHIND_KERNELS:
+        inputs = [tensor for tensor in operation.inputs if not _is_parameter(tensor)]
+        if operation.type in ("AddV2", "Sub", "Mul", "RealDiv") and len(inputs) > 1:
+            return False  # a sum or product of two paths, as in a normalization
+        operation = operation_of(inputs[0]) if inputs else None
+    return operation is None or operation.type not in CHANNELS
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    """Whether a tensor of a graph is a weight or a constant, cast or reshaped."""
+    operation = tensor.op
+    while operation.type in (*PASSED, "Reshape", "Squeeze", "ExpandDims") and operation.inputs:
+        operation = operation.inputs[0].op
+    return operation.type in PARAMETERS
 
 
 def operation_of(tensor: Tensor) -> Any:

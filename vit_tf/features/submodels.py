@@ -347,8 +347,10 @@ def describe_taps(model: keras.Model) -> ModelTaps:
     if names_its_layers(model):
         source = submodel(model, "*")
         shapes = {tap: tuple(x.shape[1:]) for tap, x in source.output.items()}
-        graph = replace(ModelGraph.of_names(source.taps), scores=source.taps[-1])
-        return ModelTaps(source.taps, shapes, graph, source, find_scores(model))
+        scores = find_scores(model)
+        tap = scores.tap if scores.is_head else None
+        graph = replace(ModelGraph.of_names(source.taps), scores=tap)
+        return ModelTaps(source.taps, shapes, graph, source, scores)
     traced = recorder.trace_taps(model)
     traced_shapes = {tap: shape[1:] for tap, (_, _, shape) in traced.items()}
     computed = computed_weights(model, list(traced))
@@ -363,7 +365,8 @@ def describe_taps(model: keras.Model) -> ModelTaps:
     for term, source in residual_terms(model, traced).items():
         shapes[term] = shapes[source]
     scores = find_scores(model)
-    graph = replace(graph_of_entries(_entries(model, traced)), scores=scores.tap or None)
+    tap = scores.tap if scores.is_head else ""
+    graph = replace(graph_of_entries(_entries(model, traced)), scores=tap or None)
     return ModelTaps(tuple(shapes), shapes, graph, model, scores)
 
 
