@@ -31,6 +31,7 @@ from vit_tf.common.errors import error_message, is_tensorflow_error
 from vit_tf.common.names import near_names, without_password
 from vit_tf.data.files import RemotePath, as_path
 from vit_tf.data.preprocessing import Preprocessing, interval
+from vit_tf.scripts import import_tensorflow
 
 if TYPE_CHECKING:
     import keras
@@ -332,6 +333,7 @@ def run_command(
             _require_address_space()
             if backends:
                 _require_backend(backends)
+            import_tensorflow()
             return _run(run, options) or 0
     except (KeyboardInterrupt, Terminated) as stop:
         text = describe_saved(options) if options else NOTHING_SAVED
