@@ -21,7 +21,7 @@ LOG_LINE = re.compile(
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow without its start-up lines, unless `TF_CPP_MIN_LOG_LEVEL` asks for them."""
+    """Imports TensorFlow, without its start-up lines unless `TF_CPP_MIN_LOG_LEVEL` is set."""
     if LOG_LEVEL_IS_SET or "tensorflow" in sys.modules:
         return
     with _without_log_lines():

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from vit_tf.common.arguments import argument_error
-
 from ..engine.results import expect_results
 
 # These modules say which results they draw.
@@ -67,7 +65,5 @@ def plot(
     ((name, draw),) = plots.items()
     _, *known = inspect.signature(draw).parameters
     if unknown := sorted(set(options) - set(known)):
-        if error := argument_error("plot", unknown, known):
-            raise error
         raise TypeError(f"Expected options of {name} among {known}. Received: {unknown}")
     return draw(result, ax, **options)

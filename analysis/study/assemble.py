@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.common.arguments import explain_arguments
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images, is_raw
 from vit_tf.data.preprocessing import Preprocessing, check_values
@@ -229,7 +228,6 @@ def _evaluated(
     return claims
 
 
-@explain_arguments
 def make_report(
     models: Models,
     images: AnyImages,
