@@ -170,11 +170,6 @@ def make_parser(
     return Parser(main_options, prog=program, description=description, epilog=epilog.rstrip())
 
 
-def add_alias(add: AddOption, old: str, new: str, **reading: Any) -> None:
-    """Adds an older spelling of an option, which is accepted and not shown."""
-    add(old, dest=new, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **reading)
-
-
 def add_strategy(add: AddOption) -> None:
     """Adds `--strategy`: where a model is trained or measured."""
     meanings = "; ".join(f"{name}: {where}" for name, where in STRATEGIES.items())

@@ -149,17 +149,13 @@ def load_unchanged(path: Path) -> xr.Dataset | None:
         return None
     # HDF5 is not asked to read anything else: corrupt files can end the process.
     if not has_own_digest(path):
-        log.warning(
-            "%s was cut off, changed or written by another version, and is made again", path
-        )
+        log.warning("%s was cut off or changed, and is made again", path)
         return None
     return xr.load_dataset(path)
 
 
-def has_own_digest(path: Path) -> bool | None:
-    """Whether a file is unchanged since `save` wrote it; None for a file without a digest."""
+def has_own_digest(path: Path) -> bool:
+    """Whether a file is unchanged since `save` wrote it."""
     content = path.read_bytes()
     whole, trailer = content[:-TRAILER_BYTES], content[-TRAILER_BYTES:]
-    if not trailer.startswith(DIGEST_MARK):
-        return None
     return trailer == DIGEST_MARK + hashlib.sha256(whole).hexdigest().encode()

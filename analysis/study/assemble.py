@@ -804,7 +804,7 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
 def _read_scorecard(path: Path) -> xr.Dataset:
     """The scorecard of a report; a `ValueError` for a file that is none, or was changed."""
     again = "repeat the command that wrote the report"
-    if has_own_digest(path) is False:  # earlier versions wrote none
+    if not has_own_digest(path):
         raise ValueError(
             f"Expected {path} to be the scorecard that a report wrote. Received: a file that was "
             f"changed since; {again}"

@@ -172,23 +172,13 @@ def test_examples_of_the_help_can_be_parsed(parsers, tmp_path, monkeypatch):
         assert any(other == name for _, other, *_ in examples(parser))
 
 
-def test_older_names_are_read_and_not_shown(parsers):
-    line = ["m.keras", "--few-shot", "1,5", "--seeds", "2", "--tap", "norm", "--take", "7"]
-    options = evaluate.parse(line)
-    assert (options.shots, options.draws, list(options.taps)) == ("1,5", 2, ["norm"])
-    assert options.take_test == 7 == evaluate.parse(["m.keras", "--take-test", "7"]).take_test
+def test_options_are_stored_under_the_names_of_the_package():
+    assert evaluate.parse(["m.keras", "--take-test", "7"]).take_test == 7
     plain = evaluate.parse(["m.keras"])
     assert plain.taps == ("pooled",) and plain.take_test is None
     finetune = import_module("vit_tf.scripts.finetune")
-    for flag in "--validations", "--num-validations":
-        assert finetune.parse(["m.keras", "--out", "run", flag, "5"]).validations == 5
-    older = {
-        "evaluate": ("--few-shot", "--seeds", "--tap", "--take"),
-        "finetune": ("--validations",),
-    }
-    for name, flags in older.items():
-        words = re.findall(r"--[a-z0-9-]+", parsers[name].format_help())
-        assert not set(flags) & set(words)
+    options = finetune.parse(["m.keras", "--out", "run", "--num-validations", "5"])
+    assert options.validations == 5
 
 
 def test_what_is_trained_on_and_what_is_measured_have_one_name_each(parsers):

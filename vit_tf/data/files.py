@@ -29,12 +29,9 @@ except ImportError:  # where files have no such locks, other processes are not b
     fcntl = None
 log = logging.getLogger("vit_tf.training")
 _LOCK = ".lock"
-# What the name of a file begins with while it is written. Eight random bytes follow, in 16 digits;
-# earlier versions wrote the names of a run's files there.
+# What the name of a file begins with while it is written. Eight random bytes follow, in 16 digits.
 PARTIAL = ".partial-"
-_LEFTOVER = re.compile(
-    rf"{re.escape(PARTIAL)}([0-9a-f]{{16}}(\.\w+)?|(best|model)\.keras|epoch-\d+(-step-\d+)?\.npz)"
-)
+_LEFTOVER = re.compile(rf"{re.escape(PARTIAL)}[0-9a-f]{{16}}(\.\w+)?")
 # Raises a `ValueError` where another process has taken a folder over.
 Check: TypeAlias = Callable[[], None]
 CHUNK = 2**24  # bytes that are copied at a time
