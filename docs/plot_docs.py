@@ -1,4 +1,4 @@
-"""An extension of Griffe: the site documents plots as `help` does, with all of their sections."""
+"""An extension of Griffe: the site shows the signatures of plots as `help` does, with `title`."""
 
 import inspect
 from importlib import import_module
@@ -7,13 +7,12 @@ import griffe
 
 
 class CompletedPlots(griffe.Extension):
-    """Takes signature and docstring of functions with the decorator `draws` from Python."""
+    """Takes the signature of functions with the decorator `draws` from Python."""
 
     def on_function(self, *, func: griffe.Function, **_) -> None:
         if not any(str(decorator.value).startswith("draws(") for decorator in func.decorators):
             return
         plot = getattr(import_module(f"vit_tf.{func.module.path}"), func.name)
-        func.docstring = griffe.Docstring(inspect.getdoc(plot), parent=func)
         own = {parameter.name: parameter for parameter in func.parameters}
         func.parameters = griffe.Parameters(
             *(

@@ -12,10 +12,7 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from types import ModuleType
+from collections.abc import Iterator
 
 # Lines that TensorFlow's libraries log in C++, which no setting keeps back during the import.
 LOG_LINE = re.compile(
@@ -23,26 +20,14 @@ LOG_LINE = re.compile(
 )
 
 
-class _QuietImport:
-    """Finds TensorFlow as the other finders do, and imports it without its start-up lines."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != "tensorflow":
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: _execute_quietly(execute, module)
-        return spec
-
-
-def _execute_quietly(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+def import_tensorflow() -> None:
+    """Imports TensorFlow, without its start-up lines unless `TF_CPP_MIN_LOG_LEVEL` is set."""
+    if LOG_LEVEL_IS_SET or "tensorflow" in sys.modules:
+        return
     with _without_log_lines():
-        execute(module)
-        module.config.list_physical_devices()  # which logs that there is no GPU
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()  # which logs that there is no GPU
     for name in ("absl", "tensorflow"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -84,9 +69,8 @@ def open_standard_streams() -> None:
 
 open_standard_streams()
 # These count only when they are set before TensorFlow and Matplotlib are imported.
-if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    sys.meta_path.insert(0, _QuietImport())
+LOG_LEVEL_IS_SET = "TF_CPP_MIN_LOG_LEVEL" in os.environ
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 if not sys.warnoptions:
     for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
         warnings.simplefilter("ignore", category)

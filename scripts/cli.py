@@ -13,19 +13,6 @@ from vit_tf.common.names import unknown_name
 
 COMMANDS = ("study", "analyze", "scorecard", "explore", "train", "finetune", "pretrain")
 COMMANDS += ("evaluate", "compute", "export")
-# What people of other tools type in the place of a command, and what to type here.
-GUESSES = {
-    **dict.fromkeys(("report", "compare", "cka", "measure", "run"), "vit-tf analyze MODEL ..."),
-    **dict.fromkeys(("predict", "classify", "show", "gui", "app"), "vit-tf explore MODEL IMAGE"),
-    **dict.fromkeys(("attention", "saliency", "heatmap"), "vit-tf explore MODEL IMAGE"),
-    **dict.fromkeys(("test", "eval", "accuracy"), "vit-tf evaluate MODEL"),
-    **dict.fromkeys(("fit", "fine-tune", "fine_tune"), "vit-tf train or vit-tf finetune"),
-    **dict.fromkeys(("version", "-V", "-v"), "vit-tf --version"),
-    **dict.fromkeys(
-        ("list", "models", "list-models", "list_models", "download"),
-        'vit_tf.list_pretrained("*") in Python',
-    ),
-}
 OVERVIEW = """usage: vit-tf COMMAND ...
 
 {commands}
@@ -59,8 +46,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"vit-tf {vit_tf.__version__}")
         return 0
     if name not in COMMANDS:
-        hint = f". Did you mean {GUESSES[name]}?" if name in GUESSES else ""
-        print(f"error: {unknown_name('COMMAND', name, COMMANDS)}{hint}", file=sys.stderr)
+        print(f"error: {unknown_name('COMMAND', name, COMMANDS)}", file=sys.stderr)
         return 2
     return import_module(f"vit_tf.scripts.{name}").main(rest)
 

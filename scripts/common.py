@@ -31,6 +31,7 @@ from vit_tf.common.errors import error_message, is_tensorflow_error
 from vit_tf.common.names import near_names, without_password
 from vit_tf.data.files import RemotePath, as_path
 from vit_tf.data.preprocessing import Preprocessing, interval
+from vit_tf.scripts import import_tensorflow
 
 if TYPE_CHECKING:
     import keras
@@ -65,32 +66,6 @@ STRATEGIES = {
     "mirrored": "all GPUs of a machine",
     "multiworker": "GPUs of several machines",
     "tpu": "a TPU",
-}
-# What people of other tools write, and what to do here.
-GUESSES = {
-    "--resume": "a stopped run resumes with the same command",
-    "--steps": "training lasts for --epochs; --take N limits the images of an epoch",
-    **dict.fromkeys(("--output", "-o", "--output-dir", "--out-dir"), "results go to --out"),
-    "--dataset": "the images are named by --data",
-    "--images": "the images are named by --data",
-    "--image": "image files are named without an option, after the model",
-    **dict.fromkeys(
-        ("--class", "--target", "--label"), "classes are named by --explain, such as --explain cat"
-    ),
-    **dict.fromkeys(("--layer", "--layers", "--block"), "layers are selected by --taps"),
-    **dict.fromkeys(
-        ("--head", "--heads"), "every head is on the page, where it is chosen by the mouse"
-    ),
-    "--quick": "this is the default; --full trains every model",
-    **dict.fromkeys(
-        ("--dry-run", "--workers", "--num-workers", "--verbose"),
-        "there is no such option; --help-all shows every one",
-    ),
-    "--model": "models are named without an option",
-    "--lr": "the rate is --learning-rate",
-    "--gpu": "the devices are chosen by --strategy",
-    "--device": "the devices are chosen by --strategy",
-    "--pretrained": "vit-tf finetune starts from the weights of a model",
 }
 METAVARS = {int: "N", float: "X", Path: "PATH"}  # in usage and help
 LEAST_ADDRESS_SPACE = 3 * 2**30  # bytes that TensorFlow's libraries and their threads map
@@ -178,15 +153,9 @@ class Parser(argparse.ArgumentParser):
         hints = []
         for word in self._words:
             typed = word.partition("=")[0]
-            is_stray = not typed.startswith("-") and message.endswith(f"arguments: {word}")
-            if is_stray and "--data" in self._option_string_actions:
-                hints.append(f"{word}: the images are named by --data")
             if not typed.startswith("-") or typed in self._option_string_actions:
                 continue
-            guess = GUESSES.get(typed, "")
-            if guess and set(re.findall(r"--[a-z-]+", guess)) <= set(self._option_string_actions):
-                hints.append(f"{typed}: {guess}")
-            elif near := near_names(typed.lstrip("-"), names):
+            if near := near_names(typed.lstrip("-"), names):
                 hints.append(f"did you mean --{near[0]} in place of {typed}?")
         super().error(without_password("; ".join([message, *hints])))
 
@@ -199,11 +168,6 @@ def make_parser(
     epilog = f"{STATUS.format(more=more)}\n\nexamples:\n{examples}"
     program = name if " " in name else f"vit-tf {name}"
     return Parser(main_options, prog=program, description=description, epilog=epilog.rstrip())
-
-
-def add_alias(add: AddOption, old: str, new: str, **reading: Any) -> None:
-    """Adds an older spelling of an option, which is accepted and not shown."""
-    add(old, dest=new, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **reading)
 
 
 def add_strategy(add: AddOption) -> None:
@@ -332,6 +296,7 @@ def run_command(
             _require_address_space()
             if backends:
                 _require_backend(backends)
+            import_tensorflow()
             return _run(run, options) or 0
     except (KeyboardInterrupt, Terminated) as stop:
         text = describe_saved(options) if options else NOTHING_SAVED

@@ -62,7 +62,6 @@ def parse(arguments: Arguments = None) -> Options:
     common.add_split(add)
     add("--image-size", type=int, help="side of the images, in pixels (default: the model's)")
     common.add_take_test(add)
-    common.add_alias(add, "--take", "take_test", type=int)
     add("--batch-size", type=int, default=128, help="images per batch")
     few = parser.group("few-shot")
     few("--shots", metavar="N,N", help="images per class, such as 1,5,10,25 (default: none)")
@@ -72,9 +71,6 @@ def parse(arguments: Arguments = None) -> Options:
     strength = "L2 penalty (default: the best on held-out images)"
     few("--l2", type=float, help=strength)
     few("--held-out", type=int, default=10, help="images per class to select the L2 penalty")
-    common.add_alias(few, "--few-shot", "shots")
-    common.add_alias(few, "--seeds", "draws", type=int)
-    common.add_alias(few, "--tap", "taps", nargs=1)
     run, file = parser.group("run"), {"metavar": "FILE", "reading": as_path}
     common.add_out(run, "output file, such as result.json", **file)
     common.add_strategy(run)

@@ -72,7 +72,6 @@ def _add_recipe(add: AddOption) -> None:
     common.add_recipe(add, vit_tf.FineTuning, names, default)
     text = "number of validations and saved states (default: 10)"
     add("--num-validations", dest="validations", type=int, help=text)
-    common.add_alias(add, "--validations", "validations", type=int)
 
 
 def make_recipe(options: Options, model: VisionModel) -> vit_tf.FineTuning:

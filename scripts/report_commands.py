@@ -134,27 +134,17 @@ def figure_numbers(options: Options) -> list[str]:
 
 
 def list_figures(numbers: Sequence[str], with_models: bool = False) -> str:
-    """A table of the figures with these numbers, or of all, as text; TensorFlow is not imported.
+    """A table of the figures with these numbers, or of all, as text.
 
     `with_models` adds the models in a study that each figure needs.
     """
-    from vit_tf.analysis.study.listing import ListedFigure, listed_figures
+    from vit_tf.analysis.study.figure import lookup_figures
 
-    listed = listed_figures()
-    all_choices = {choice for figure in listed or () for choice in figure.choices}
-    if listed is None or not all_choices.issuperset(numbers):
-        from vit_tf.analysis.study.figure import lookup_figures
-
-        listed = [
-            ListedFigure(figure.choices, figure.shows, figure.models.all_roles)
-            for figure in lookup_figures(numbers)
-        ]
     # Figures of the same numbers that show the same are one line, with the models of all.
     roles_of_lines: dict[tuple[str, str], dict[str, None]] = {}
-    for figure in listed:
-        if not numbers or set(numbers) & set(figure.choices):
-            roles = roles_of_lines.setdefault((",".join(figure.choices), figure.shows), {})
-            roles |= dict.fromkeys(figure.roles)
+    for figure in lookup_figures(numbers):
+        roles = roles_of_lines.setdefault((",".join(figure.choices), figure.shows), {})
+        roles |= dict.fromkeys(figure.models.all_roles)
     if not with_models:
         return "\n".join(f"{choices:24} {shows}" for choices, shows in roles_of_lines)
     lines = ["figures                  what they show                                       models"]

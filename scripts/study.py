@@ -524,8 +524,7 @@ def load_facts(plan: ModelPlan, options: Options) -> ModelFacts | None:
     if key != model_key(plan, options):
         return None
     weights = digest_files([path])
-    # Notes of earlier versions have no digest.
-    if facts.get("digest", fingerprint(described, weights)) != fingerprint(described, weights):
+    if facts.get("digest") != fingerprint(described, weights):
         log.warning("%s or its note was changed: %s is trained again", path, plan.name)
         return None
     grid = facts["grid"] and vit_tf.TokenGrid(**facts["grid"])

@@ -122,31 +122,6 @@ def test_every_folder_of_the_package_is_installed():
     assert named == {".".join(parts) for parts in existing}
 
 
-def unannotated(path):
-    """The functions of a file of which an argument or the result has no type."""
-    methods = {
-        function
-        for owner in nodes_of(path)
-        if isinstance(owner, ast.ClassDef)
-        for function in owner.body
-        if isinstance(function, ast.FunctionDef)
-        and not any(ast.unparse(x) == "staticmethod" for x in function.decorator_list)
-    }
-    for function in (node for node in nodes_of(path) if isinstance(node, ast.FunctionDef)):
-        own = function.args
-        arguments = [*own.posonlyargs, *own.args][function in methods :]
-        arguments += [*own.kwonlyargs, *filter(None, (own.vararg, own.kwarg))]
-        returns = function.returns or function.name == "__init__"
-        if not returns or not all(argument.annotation for argument in arguments):
-            yield function.name
-
-
-@pytest.mark.parametrize("package", [*PACKAGES, ROOT / "scripts"], ids=lambda package: package.name)
-def test_every_signature_has_types(package):
-    without = {path.name: [*unannotated(path)] for path in package.rglob("*.py")}
-    assert not {name: functions for name, functions in without.items() if functions}
-
-
 def test_tests_run_without_further_packages():
     """Of these, the README's environment has none: a file that needs one skips itself."""
     further = {"torch", "torchvision", "timm", "transformers", "open_clip", "keras_hub", "jax"}

@@ -63,11 +63,12 @@ class ArrayPlots(_ArrayPlots):
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """`analysis.plot(result)`; xarray's lines or image for a part that has no plot of ours."""
-        from ..plots.rule import has_plot
+        from vit_tf import analysis
 
-        if self._da.ndim <= 2 and not has_plot(self._da):
+        draw = analysis.plot  # which imports the plots and their rule
+        if self._da.ndim <= 2 and not analysis.plots.rule.has_plot(self._da):
             return super().__call__(*args, **options)
-        return ResultAccessor(self._da).plot(*args, **options)
+        return draw(self._da, *args, **options)
 
 
 class DatasetPlots(_DatasetPlots):

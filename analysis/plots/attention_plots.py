@@ -65,7 +65,7 @@ _SIGNS = {
 }
 
 
-@draws("layer head", several=True, see="plot_mean_distance")
+@draws("layer head", several=True)
 def plot_attention_distance(
     results: style.Arrays, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
@@ -73,6 +73,27 @@ def plot_attention_distance(
 
     Each line shows one layer. Distances are in pixels, or in the `units` of the result. If there
     are several results, each result has its own panel, and all panels have a common scale.
+
+    Args:
+        results: DataArray of dims (layer, head), from `attention_distance`, or a dict from label to
+            such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        layers: names of the layers to draw, in order. None means all layers.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.attention_distance(model, images)
+        >>> ax = analysis.plots.plot_attention_distance(result)
+
+    See also:
+        `attention_distance`, `plot_mean_distance`.
     """
     arrays = style.by_label(results)
     arrays = {label: select_layers(result, layers) for label, result in arrays.items()}
@@ -120,18 +141,31 @@ def _sorted_heads(ax: "Axes", result: xr.DataArray) -> "Axes":
     return ax
 
 
-@draws(
-    "layer head",
-    of="mean_distance, attention_distance",
-    several=True,
-    example="analysis.mean_distance(analysis.mean_attention(model, images))",
-    see="plot_attention_distance",
-)
+@draws("layer head", several=True, of="mean_distance, attention_distance")
 def plot_mean_distance(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Attention distance of every head by layer (Figures 4 and 15 of Walmer et al. 2023).
 
     Each point shows one head. A line connects the means of the layers, as in figure 7 (right) of
     Dosovitskiy et al. 2020.
+
+    Args:
+        results: DataArray of dims (layer, head), from `mean_distance` or `attention_distance`, or a
+            dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty.
+
+    Examples:
+        >>> result = analysis.mean_distance(analysis.mean_attention(model, images))
+        >>> ax = analysis.plots.plot_mean_distance(result)
+
+    See also:
+        `mean_distance`, `attention_distance`, `plot_attention_distance`.
     """
     distances = style.by_label(results)
     units = {str(result.attrs.get("units", "")) for result in distances.values()}
@@ -147,18 +181,33 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None") -> "Axes":
     return draw_lines(means, {"": "mean over heads"}, ax, points=heads, **labels)
 
 
-@draws(
-    "layer head row_offset column_offset",
-    panels="(layer, head)",
-    example="analysis.aligned_attention(analysis.mean_attention(model, images))",
-    see="plot_attention_offset",
-)
+@draws("layer head row_offset column_offset")
 def plot_aligned_attention(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
     """Attention as a function of the offset from the query (Figure 3 of Walmer et al. 2023).
 
     Each panel shows one head and is scaled to its own maximum. Two red lines cross at the query.
+
+    Args:
+        result: DataArray of dims (layer, head, row_offset, column_offset), from
+            `aligned_attention`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        layers: names of the layers to draw, in order. None means all layers.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, head).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.aligned_attention(analysis.mean_attention(model, images))
+        >>> ax = analysis.plots.plot_aligned_attention(result)
+
+    See also:
+        `aligned_attention`, `plot_attention_offset`.
     """
     result = select_layers(result, layers)
     offsets = [result[dim].values.astype(float) for dim in ("row_offset", "column_offset")]
@@ -176,11 +225,7 @@ def plot_aligned_attention(
     return ax
 
 
-@draws(
-    {"attention": "example layer head row column"},
-    panels="(layer, head)",
-    see="plot_attention_maps plot_attention_rows",
-)
+@draws({"attention": "example layer head row column"})
 def plot_attention(
     result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None, example: int = 0
 ) -> "Axes":
@@ -188,6 +233,27 @@ def plot_attention(
 
     Rows show layers, and columns show heads. Each panel is scaled to its own maximum. The title of
     the panel states this maximum relative to uniform attention.
+
+    Args:
+        result: Dataset with `attention` of dims (example, layer, head, row, column), from
+            `attention`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        layers: names of the layers to draw, in order. None means all layers.
+        example: index of the image.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, head).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.attention(model, images)
+        >>> ax = analysis.plots.plot_attention(result)
+
+    See also:
+        `attention`, `plot_attention_maps`, `plot_attention_rows`.
     """
     result = select_labels(result, example=example)
     maps = select_layers(result["attention"], layers)
@@ -204,12 +270,7 @@ def plot_attention(
     )[0]
 
 
-@draws(
-    "layer head row column",
-    panels="(layer, head)",
-    example="analysis.attention_maps(analysis.mean_attention(model, images))",
-    see="plot_mean_attention",
-)
+@draws("layer head row column")
 def plot_attention_maps(
     result: xr.DataArray,
     ax: "Axes | None",
@@ -221,6 +282,27 @@ def plot_attention_maps(
 
     Each panel is scaled to its own maximum. The title of the panel states this maximum relative to
     uniform attention.
+
+    Args:
+        result: DataArray of dims (layer, head, row, column), from `attention_maps`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        layers: names of the layers to draw, in order. None means all layers.
+        image: the image below the maps, as the model receives it: an array in a format that
+            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, head).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.attention_maps(analysis.mean_attention(model, images))
+        >>> ax = analysis.plots.plot_attention_maps(result)
+
+    See also:
+        `attention_maps`, `plot_mean_attention`.
     """
     result = select_layers(result, layers)
     query = "CLS" if result.attrs.get("query") == CLS else "the query"
@@ -229,7 +311,7 @@ def plot_attention_maps(
     return _draw_heads(result, ax, title, RELATIVE, prefix=0, image=image)[0]
 
 
-@draws({"raw": "layer head query key"}, panels="(layer, head)", see="plot_attention_maps")
+@draws({"raw": "layer head query key"})
 def plot_mean_attention(
     result: xr.Dataset,
     ax: "Axes | None",
@@ -244,9 +326,28 @@ def plot_mean_attention(
     uniform attention.
 
     Args:
+        result: Dataset with `raw` of dims (layer, head, query, key), from `mean_attention`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         query: the token that attends. `"cls"` is the first token, `"spatial"` is the mean over the
             spatial queries, and an integer is a position in the sequence. None means `"cls"` if
             there are prefix tokens, and `"spatial"` otherwise.
+        layers: names of the layers to draw, in order. None means all layers.
+        image: the image below the maps, as the model receives it: an array in a format that
+            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, head).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.mean_attention(model, images)
+        >>> ax = analysis.plots.plot_mean_attention(result)
+
+    See also:
+        `mean_attention`, `plot_attention_maps`.
     """
     raw = select_layers(result["raw"], layers)
     prefix, shape = style.token_layout(result)
@@ -300,11 +401,7 @@ def _draw_heads(
     return ax, ax.panels.ravel()
 
 
-@draws(
-    dict.fromkeys(("row_offset", "column_offset"), "layer head"),
-    example="analysis.attention_offset(aligned)",
-    see="plot_aligned_attention",
-)
+@draws(dict.fromkeys(("row_offset", "column_offset"), "layer head"))
 def plot_attention_offset(
     result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
@@ -313,6 +410,26 @@ def plot_attention_offset(
     Each point shows one head: the centre of mass of its attention relative to the query. Grey lines
     cross at the position of the query. The axes point right and down, as in the image. Each layer
     has a colour.
+
+    Args:
+        result: Dataset with `row_offset` and `column_offset` of dims (layer, head), from
+            `attention_offset`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        layers: names of the layers to draw, in order. None means all layers.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.attention_offset(aligned)
+        >>> ax = analysis.plots.plot_attention_offset(result)
+
+    See also:
+        `attention_offset`, `plot_aligned_attention`.
     """
     offsets = [select_layers(result[name], layers) for name in ("column_offset", "row_offset")]
     names, cut = shorten(layer_names(offsets[0]))
@@ -332,17 +449,32 @@ def plot_attention_offset(
     return ax
 
 
-@draws(
-    dict.fromkeys(("kind", "direction"), "layer head"),
-    example="analysis.head_classes(analysis.mean_attention(model, images))",
-    see="plot_attention_offset",
-)
+@draws(dict.fromkeys(("kind", "direction"), "layer head"))
 def plot_head_classes(
     result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
     """Type of every attention head, and its direction if it has one.
 
     Layers run from left to right, and heads downwards. Each type has a colour.
+
+    Args:
+        result: Dataset with `kind` and `direction` of dims (layer, head), from `head_classes`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        layers: names of the layers to draw, in order. None means all layers.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.head_classes(analysis.mean_attention(model, images))
+        >>> ax = analysis.plots.plot_head_classes(result)
+
+    See also:
+        `head_classes`, `plot_attention_offset`.
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
@@ -383,18 +515,34 @@ def one_kind(results: Mapping[str, xr.Dataset]) -> str | None:
     )
 
 
-@draws(
-    {"iou": "query layer head"},
-    several=True,
-    example="analysis.attention_saliency(model, (images, masks))",
-    see="plot_attention_maps",
-)
+@draws({"iou": "query layer head"}, several=True)
 def plot_attention_saliency(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Overlap of attention with objects by layer (Figures 5 and 16 of Walmer et al. 2023).
 
     Each point shows one head, and lines connect the best heads of the layers.
+
+    Args:
+        results: Dataset with `iou` of dims (query, layer, head), from `attention_saliency`, or a
+            dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.attention_saliency(model, (images, masks))
+        >>> ax = analysis.plots.plot_attention_saliency(result)
+
+    See also:
+        `attention_saliency`, `plot_attention_maps`.
     """
     heads = style.split(style.labelled(results, "iou"), "query")
     best = {key: iou.max("head") for key, iou in heads.items()}
@@ -409,11 +557,7 @@ def plot_attention_saliency(
 LEAST_PATTERN = 0.2  # repetition at the bright end of the colours, at least
 
 
-@draws(
-    {"repetition": "query layer layer_other"},
-    of="attention_patterns, mean_patterns",
-    see="plot_attention_maps",
-)
+@draws({"repetition": "query layer layer_other"}, of="attention_patterns, mean_patterns")
 def plot_attention_patterns(
     result: xr.Dataset, ax: "Axes | None", *, query: str = SPATIAL
 ) -> "Axes":
@@ -423,7 +567,24 @@ def plot_attention_patterns(
     0.2 or higher, so a negligible repetition, such as 0.02, is dark.
 
     Args:
+        result: Dataset with `repetition` of dims (query, layer, layer_other), from
+            `attention_patterns` or `mean_patterns`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         query: the query whose maps are compared, `"cls"` or `"spatial"`.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.attention_patterns(model, images)
+        >>> ax = analysis.plots.plot_attention_patterns(result)
+
+    See also:
+        `attention_patterns`, `mean_patterns`, `plot_attention_maps`.
     """
     values = select_labels(result["repetition"], query=query)
     gaps = "\n(grey: a single head)" if np.isnan(values.values).any() else ""
@@ -434,12 +595,7 @@ def plot_attention_patterns(
     return draw_matrix(values, ax, title=title, **look)[0]
 
 
-@draws(
-    "layer query key",
-    "example query key",
-    of="attention_rollout, rollout_of_images",
-    panels="(layer,) or (example,)",
-)
+@draws("layer query key", "example query key", of="attention_rollout, rollout_of_images")
 def plot_attention_rollout(
     result: xr.DataArray,
     ax: "Axes | None",
@@ -453,11 +609,30 @@ def plot_attention_rollout(
     Each panel is scaled to its own maximum.
 
     Args:
+        result: DataArray of dims (layer, query, key) or DataArray of dims (example, query, key),
+            from `attention_rollout` or `rollout_of_images`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         query: the token that attends. `"cls"` is the first token, `"spatial"` is the mean over the
             spatial queries, and an integer is a position in the sequence. None means `"cls"` if
             there are prefix tokens, and `"spatial"` otherwise.
+        layers: names of the layers to draw, in order. None means all layers.
         image: the image below the maps, or a list with one image for each example, in a format that
             `plot_overlay` accepts.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,) or
+        (example,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.attention_rollout(model, images)
+        >>> ax = analysis.plots.plot_attention_rollout(result)
+
+    See also:
+        `attention_rollout`, `rollout_of_images`.
     """
     first = result.dims[0]
     prefix, shape = style.token_layout(result)
@@ -487,7 +662,7 @@ def _of_query(result: xr.DataArray, query: int | str | None, prefix: int) -> tup
     return result.values[..., query, :], token_name(query, prefix)
 
 
-@draws({"attention": "example layer head query key"}, panels="(head,)", see="plot_mean_attention")
+@draws({"attention": "example layer head query key"})
 def plot_attention_rows(
     result: xr.Dataset,
     ax: "Axes | None",
@@ -502,10 +677,30 @@ def plot_attention_rows(
     Each panel shows one head and is scaled to its own maximum.
 
     Args:
+        result: Dataset with `attention` of dims (example, layer, head, query, key), from
+            `attention_rows`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         query: the token that attends, as the name of a prefix token, such as `"cls"`, or as a
             position in the sequence. The default is CLS if there are prefix tokens, and the token
             at the centre otherwise.
+        image: the image below the maps, as the model receives it: an array in a format that
+            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
         layer: name of the layer; None means the last layer.
+        example: index of the image.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (head,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.attention_rows(model, images)
+        >>> ax = analysis.plots.plot_attention_rows(result)
+
+    See also:
+        `attention_rows`, `plot_mean_attention`.
     """
     attention = result["attention"]
     prefix, (rows, columns) = style.token_layout(result)
@@ -522,7 +717,7 @@ def plot_attention_rows(
     return draw_maps(ax, maps, names, style.titled(words, result), **look)[0]
 
 
-@draws("example class query key", panels="(class,)", see="plot_grad_cam")
+@draws("example class query key")
 def plot_gradient_attention(
     result: xr.DataArray, ax: "Axes | None", *, image: np.ndarray | None = None, example: int = 0
 ) -> "Axes":
@@ -530,6 +725,27 @@ def plot_gradient_attention(
 
     The relevance is averaged over the queries that the classification head pools. The attribute
     `pooled_tokens` of the result lists these queries. Each panel is scaled to its own maximum.
+
+    Args:
+        result: DataArray of dims (example, class, query, key), from `gradient_attention`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        image: the image below the maps, as the model receives it: an array in a format that
+            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+        example: index of the image.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (class,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.gradient_attention(model, images)
+        >>> ax = analysis.plots.plot_gradient_attention(result)
+
+    See also:
+        `gradient_attention`, `plot_grad_cam`.
     """
     prefix, shape = style.token_layout(result)
     values = select_labels(result, example=example).values

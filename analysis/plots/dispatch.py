@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from vit_tf.common.arguments import argument_error
-
 from ..engine.accessors import as_result
 from ..engine.results import expect_results
 
@@ -74,8 +72,6 @@ def plot(
     ((name, draw),) = plots.items()
     _, *known = inspect.signature(draw).parameters
     if unknown := sorted(set(options) - set(known)):
-        if error := argument_error("plot", unknown, known):
-            raise error
         raise TypeError(f"Expected options of {name} among {known}. Received: {unknown}")
     return draw(result, ax, **options)
 

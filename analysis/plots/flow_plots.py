@@ -43,7 +43,7 @@ SKIP_LABELS = {
 }
 
 
-@draws("layer row column", panels="(layer,)", see="plot_position_attribution")
+@draws("layer row column")
 def plot_receptive_field(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
@@ -53,6 +53,25 @@ def plot_receptive_field(
     The values are absolute gradients with respect to each pixel. Each panel is divided by its own
     maximum. Colours follow the square root of the values, since values at the centre exceed values
     elsewhere by orders of magnitude.
+
+    Args:
+        result: DataArray of dims (layer, row, column), from `receptive_field`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        layers: names of the layers to draw, in order. None means all layers.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.receptive_field(model, images)
+        >>> ax = analysis.plots.plot_receptive_field(result)
+
+    See also:
+        `receptive_field`, `plot_position_attribution`.
     """
     from matplotlib.colors import PowerNorm
 
@@ -67,7 +86,7 @@ def plot_receptive_field(
     return ax
 
 
-@draws(dict.fromkeys(SKIP_LABELS, "layer token"), several=True, see="plot_skip_ratio_lines")
+@draws(dict.fromkeys(SKIP_LABELS, "layer token"), several=True)
 def plot_skip_ratio(
     results: style.Datasets, ax: "Axes | None", *, variable: str = "norm_ratio", tokens: int = 16
 ) -> "Axes":
@@ -78,9 +97,27 @@ def plot_skip_ratio(
     ignores `tokens`.
 
     Args:
+        results: Dataset with `norm_ratio` and `cosine` of dims (layer, token), from `skip_ratio`,
+            or a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         variable: "norm_ratio" is ||skip|| / ||branch||, with logarithmic colours centred on 1.
             "cosine" is the cosine similarity of skip and branch, in [-1, 1].
         tokens: number of tokens to draw, starting with the first token.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.skip_ratio(model, images)
+        >>> ax = analysis.plots.plot_skip_ratio(result)
+
+    See also:
+        `skip_ratio`, `plot_skip_ratio_lines`.
     """
     if isinstance(results, dict):
         return plot_skip_ratio_lines(results, ax, variable=variable)
@@ -119,13 +156,7 @@ def _skip_norm(variable: str, values: np.ndarray) -> "Normalize":
     return LogNorm(1 / limit, limit)
 
 
-@draws(
-    dict.fromkeys(SKIP_LABELS, "layer token"),
-    of="skip_ratio",
-    several=True,
-    see="plot_skip_ratio",
-    by_name_only=True,
-)
+@draws(dict.fromkeys(SKIP_LABELS, "layer token"), several=True, by_name_only=True)
 def plot_skip_ratio_lines(
     results: style.Datasets, ax: "Axes | None", *, variable: str = "norm_ratio"
 ) -> "Axes":
@@ -137,8 +168,26 @@ def plot_skip_ratio_lines(
     of prefix tokens.
 
     Args:
+        results: Dataset with `norm_ratio` and `cosine` of dims (layer, token), from `skip_ratio`,
+            or a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         variable: "norm_ratio" is ||skip|| / ||branch||. "cosine" is the cosine similarity of skip
             and branch.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.skip_ratio(model, images)
+        >>> ax = analysis.plots.plot_skip_ratio_lines(result)
+
+    See also:
+        `skip_ratio`, `plot_skip_ratio`.
     """
     require_word(variable, tuple(SKIP_LABELS), "variable")
     lines = {
@@ -205,12 +254,32 @@ def _plot_sites(
         ax.plot(depth[here], values[here], label=f"{label}, {site}" if site else label, **look)
 
 
-@draws(dict.fromkeys(("skip", "branch"), "example layer token"), see="plot_skip_ratio")
+@draws(dict.fromkeys(("skip", "branch"), "example layer token"))
 def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0) -> "Axes":
     """Norms of skip and branch by layer for one image, with mean and range over tokens.
 
     Two lines show the means over tokens. The band around each line ranges from the token with the
     smallest norm to the token with the largest norm.
+
+    Args:
+        result: Dataset with `skip` and `branch` of dims (example, layer, token), from
+            `branch_norms`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        example: index of the image.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.branch_norms(model, images)
+        >>> ax = analysis.plots.plot_branch_norms(result)
+
+    See also:
+        `branch_norms`, `plot_skip_ratio`.
     """
     norms = {name: select_labels(result[name], example=example) for name in ("skip", "branch")}
     # `draw_lines` takes lines by (label, kind), and the names of kinds: here all are of one kind.
@@ -226,18 +295,31 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0
     return ax
 
 
-@draws(
-    "component row column channel",
-    panels="(component,)",
-    example="analysis.patch_filters(kernel, 8)",
-    see="plot_position_similarity",
-)
+@draws("component row column channel")
 def plot_patch_filters(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     """Principal components of the patch-embedding filters (Figure 7 left of the ViT paper).
 
     Each tile shows one component, scaled to its own range. Filters with one channel are drawn in
     grey, and filters with three channels are drawn in red, green and blue. The title of a tile
     states the fraction of the variance that the component explains.
+
+    Args:
+        result: DataArray of dims (component, row, column, channel), from `patch_filters`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (component,).
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.patch_filters(kernel, 8)
+        >>> ax = analysis.plots.plot_patch_filters(result)
+
+    See also:
+        `patch_filters`, `plot_position_similarity`.
     """
     channels, count = result.sizes["channel"], result.sizes["component"]
     if channels not in (1, 3) or "explained_variance" not in result.coords:
@@ -258,17 +340,32 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     return ax
 
 
-@draws(
-    "row column other_row other_column",
-    example="analysis.position_similarity(embedding, grid)",
-    see="plot_patch_filters",
-)
+@draws("row column other_row other_column")
 def plot_position_similarity(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     """Cosine similarity of every position embedding to all others (Figure 7 centre of the ViT
     paper).
 
     Each patch has a small map of the similarity of its position embedding to the embeddings of all
     patches. The maps are arranged as the patches are in the image. Colours are fixed to [-1, 1].
+
+    Args:
+        result: DataArray of dims (row, column, other_row, other_column), from
+            `position_similarity`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.position_similarity(embedding, grid)
+        >>> ax = analysis.plots.plot_position_similarity(result)
+
+    See also:
+        `position_similarity`, `plot_patch_filters`.
     """
     rows, columns = result.sizes["row"], result.sizes["column"]
     gap = max(1, round(max(rows, columns) / 8))
@@ -299,7 +396,7 @@ def plot_position_similarity(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     return target
 
 
-@draws("example layer class", see="plot_lens_accuracy")
+@draws("example layer class")
 def plot_logit_lens(
     result: xr.DataArray,
     ax: "Axes | None",
@@ -310,8 +407,25 @@ def plot_logit_lens(
     """Logit lens of one image: the class scores that the final norm and head give for every layer.
 
     Args:
+        result: DataArray of dims (example, layer, class), from `logit_lens`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         classes: the classes to draw, as values of the coordinate `class`. None means the five
             classes with the highest scores at the last layer.
+        example: index of the image.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.logit_lens(model, images)
+        >>> ax = analysis.plots.plot_logit_lens(result)
+
+    See also:
+        `logit_lens`, `plot_lens_accuracy`.
     """
     scores = select_labels(result, example=example)
     best = np.argsort(-scores.values[-1], kind="stable")[:5]
@@ -326,15 +440,32 @@ LENS_LINES = {"accuracy": "accuracy", "agreement": "agreement with the last laye
 
 
 @draws(
-    {f"{name}{ending}": "layer" for ending in ("", "_stderr") for name in LENS_LINES},
-    several=True,
-    example="analysis.lens_accuracy(lens, labels)",
-    see="plot_logit_lens",
+    {f"{name}{ending}": "layer" for ending in ("", "_stderr") for name in LENS_LINES}, several=True
 )
 def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None") -> "Axes":
     """Accuracy of every layer under the logit lens, and its agreement with the last layer.
 
     Bands show 95 % CIs.
+
+    Args:
+        results: Dataset with `accuracy` and `agreement` and `accuracy_stderr` and
+            `agreement_stderr` of dims (layer,), from `lens_accuracy`, or a dict from label to such
+            a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty.
+
+    Examples:
+        >>> result = analysis.lens_accuracy(lens, labels)
+        >>> ax = analysis.plots.plot_lens_accuracy(result)
+
+    See also:
+        `lens_accuracy`, `plot_logit_lens`.
     """
     lines, errors = (
         {
@@ -358,12 +489,7 @@ EFFECTS = {
 }
 
 
-@draws(
-    {"output_change": "layer head"},
-    {"accuracy_change": "layer head"},
-    example="analysis.head_ablation(model, (images, labels))",
-    see="plot_head_effects",
-)
+@draws({"output_change": "layer head"}, {"accuracy_change": "layer head"})
 def plot_head_ablation(
     result: xr.Dataset, ax: "Axes | None", *, change: str = "output_change"
 ) -> "Axes":
@@ -371,20 +497,54 @@ def plot_head_ablation(
 
     Layers run from left to right, and heads downwards. A cell is grey if the layer has no such
     head.
+
+    Args:
+        result: Dataset with `output_change` of dims (layer, head) or Dataset with `accuracy_change`
+            of dims (layer, head), from `head_ablation`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        change: the change to draw: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.head_ablation(model, (images, labels))
+        >>> ax = analysis.plots.plot_head_ablation(result)
+
+    See also:
+        `head_ablation`, `plot_head_effects`.
     """
     values = expect_variable(result, _known_change(change), ("layer", "head"))
     return _draw_cells(values, ax, style.titled("Head ablation", result), EFFECTS[change])
 
 
-@draws(
-    {"transfer": "layer token"},
-    example="analysis.activation_patching(model, (images, other_images))",
-    see="plot_token_ablation",
-)
+@draws({"transfer": "layer token"})
 def plot_activation_patching(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Effect on the scores when a token of a layer takes its value from another run.
 
     Layers run from left to right, and tokens downwards.
+
+    Args:
+        result: Dataset with `transfer` of dims (layer, token), from `activation_patching`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.activation_patching(model, (images, other_images))
+        >>> ax = analysis.plots.plot_activation_patching(result)
+
+    See also:
+        `activation_patching`, `plot_token_ablation`.
     """
     title = style.titled("Activation patching", result)
     return _draw_cells(result["transfer"], ax, title, "transfer (fraction of the score difference)")
@@ -397,15 +557,7 @@ def _draw_cells(values: xr.DataArray, ax: "Axes | None", title: str, label: str)
     return draw_matrix(values, ax, height=3, title=title, size="large", bar=label, **look)[0]
 
 
-@draws(
-    {"distance": "layer head"},
-    of="head_ablation",
-    several=True,
-    example="analysis.head_ablation(model, (images, labels)).assign("
-    "distance=analysis.attention_distance(model, images))",
-    see="plot_head_ablation",
-    by_name_only=True,
-)
+@draws({"distance": "layer head"}, several=True, by_name_only=True)
 def plot_head_effects(
     results: style.Datasets, ax: "Axes | None", *, change: str = "output_change"
 ) -> "Axes":
@@ -414,6 +566,29 @@ def plot_head_effects(
     Each point shows one head. If standard errors are known, a bar shows the 95 % CI of the effect.
     The result to draw is the result of `head_ablation`, to which the result of `attention_distance`
     is added as the variable `distance`.
+
+    Args:
+        results: Dataset with `distance` of dims (layer, head), from `head_ablation`, or a dict from
+            label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        change: the change to draw: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.head_ablation(model, (images, labels)).assign(
+        ...     distance=analysis.attention_distance(model, images)
+        ... )
+        >>> ax = analysis.plots.plot_head_effects(result)
+
+    See also:
+        `head_ablation`, `plot_head_ablation`.
     """
     effects = style.labelled(results, _known_change(change), "layer", "head")
     distances = style.labelled(results, "distance")
@@ -440,12 +615,7 @@ def plot_head_effects(
     return ax
 
 
-@draws(
-    {"accuracy_change": "layer path"},
-    several=True,
-    example="analysis.skip_ablation(model, (images, labels))",
-    see="plot_skip_ratio",
-)
+@draws({"accuracy_change": "layer path"}, several=True)
 def plot_skip_ablation(
     results: style.Datasets, ax: "Axes | None", *, change: str = "accuracy_change"
 ) -> "Axes":
@@ -453,6 +623,27 @@ def plot_skip_ablation(
 
     For each model, one line shows the effect of removing skips, and another line shows the effect
     of removing branches. Bands show 1.96 standard errors on both sides.
+
+    Args:
+        results: Dataset with `accuracy_change` of dims (layer, path), from `skip_ablation`, or a
+            dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        change: the change to draw: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.skip_ablation(model, (images, labels))
+        >>> ax = analysis.plots.plot_skip_ablation(result)
+
+    See also:
+        `skip_ablation`, `plot_skip_ratio`.
     """
     lines, errors = (
         style.split(style.labelled(results, name, "layer", "path"), "path")
@@ -465,12 +656,7 @@ def plot_skip_ablation(
     return ax
 
 
-@draws(
-    {"accuracy_change": "tokens share"},
-    several=True,
-    example="analysis.token_ablation(model, (images, labels))",
-    see="plot_activation_patching",
-)
+@draws({"accuracy_change": "tokens share"}, several=True)
 def plot_token_ablation(
     results: style.Datasets, ax: "Axes | None", *, change: str = "accuracy_change"
 ) -> "Axes":
@@ -480,6 +666,27 @@ def plot_token_ablation(
     errors. Prefix tokens are replaced all at once, and are therefore shown as points at a fraction
     of 1. If there are several results, each result has its own panel, and all panels have a common
     scale.
+
+    Args:
+        results: Dataset with `accuracy_change` of dims (tokens, share), from `token_ablation`, or a
+            dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        change: the change to draw: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.token_ablation(model, (images, labels))
+        >>> ax = analysis.plots.plot_token_ablation(result)
+
+    See also:
+        `token_ablation`, `plot_activation_patching`.
     """
     # Checks the change in all results before anything is drawn in given axes.
     style.labelled(results, _known_change(change), "tokens", "share")
@@ -589,13 +796,34 @@ def plot_overlay(
     return target
 
 
-@draws("example class row column channel", panels="(class,)", see="plot_grad_cam")
+@draws("example class row column channel")
 def plot_input_gradients(
     result: xr.DataArray, ax: "Axes | None", *, image: np.ndarray | None = None, example: int = 0
 ) -> "Axes":
     """Absolute input gradients, summed over image channels, with a panel for each class.
 
     Each panel is scaled to its own maximum.
+
+    Args:
+        result: DataArray of dims (example, class, row, column, channel), from `input_gradients`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        image: the image below the maps, as the model receives it: an array in a format that
+            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+        example: index of the image.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (class,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.input_gradients(model, images)
+        >>> ax = analysis.plots.plot_input_gradients(result)
+
+    See also:
+        `input_gradients`, `plot_grad_cam`.
     """
     maps = abs(select_labels(result, example=example)).sum("channel")
     names = [f"class {name}" for name in result["class"].values]
@@ -603,7 +831,7 @@ def plot_input_gradients(
     return draw_maps(ax, maps.values, names, title, image=image)[0]
 
 
-@draws("example class layer row column", panels="(layer,)", see="plot_input_gradients")
+@draws("example class layer row column")
 def plot_grad_cam(
     result: xr.DataArray,
     ax: "Axes | None",
@@ -617,8 +845,27 @@ def plot_grad_cam(
     Each panel is scaled to its own maximum.
 
     Args:
+        result: DataArray of dims (example, class, layer, row, column), from `grad_cam`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        image: the image below the maps, as the model receives it: an array in a format that
+            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
         class_label: the class to draw, as a value of the coordinate `class`. None means the first
             class.
+        example: index of the image.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.grad_cam(model, images)
+        >>> ax = analysis.plots.plot_grad_cam(result)
+
+    See also:
+        `grad_cam`, `plot_input_gradients`.
     """
     label = result["class"].values[0] if class_label is None else class_label
     maps = select_labels(result, **{"example": example, "class": label})
@@ -626,7 +873,7 @@ def plot_grad_cam(
     return draw_maps(ax, maps.values, layer_names(result), title, image=image)[0]
 
 
-@draws("example layer place row column", panels="(layer,)", see="plot_receptive_field")
+@draws("example layer place row column")
 def plot_position_attribution(
     result: xr.DataArray,
     ax: "Axes | None",
@@ -640,7 +887,26 @@ def plot_position_attribution(
     Each panel is scaled to its own maximum. Colours follow the square root of the result.
 
     Args:
+        result: DataArray of dims (example, layer, place, row, column), from `position_attribution`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         place: index of the cell, counted row by row. None means the middle cell.
+        image: the image below the maps, as the model receives it: an array in a format that
+            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+        example: index of the image.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.position_attribution(model, images)
+        >>> ax = analysis.plots.plot_position_attribution(result)
+
+    See also:
+        `position_attribution`, `plot_receptive_field`.
     """
     place = result["place"].values[result.sizes["place"] // 2] if place is None else place
     maps = np.sqrt(select_labels(result, example=example, place=place))
@@ -649,9 +915,7 @@ def plot_position_attribution(
     return draw_maps(ax, maps, layer_names(result), title, **look)[0]
 
 
-@draws(
-    "layer example token other_example other_token", panels="(image,)", see="plot_attention_rows"
-)
+@draws("layer example token other_example other_token")
 def plot_token_similarity(
     result: xr.DataArray,
     ax: "Axes | None",
@@ -667,12 +931,29 @@ def plot_token_similarity(
     to 1.
 
     Args:
+        result: DataArray of dims (layer, example, token, other_example, other_token), from
+            `token_similarity`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         token: position of the token on the grid, counted row by row without prefix tokens. None
             means the middle of the grid.
         images: list of the images, in a format that `plot_overlay` accepts. None draws the maps
             without images.
         layer: name of the layer. None means the last layer.
         example: index of the image that contains the token.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (image,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.token_similarity(model, images)
+        >>> ax = analysis.plots.plot_token_similarity(result)
+
+    See also:
+        `token_similarity`, `plot_attention_rows`.
     """
     from matplotlib.colors import Normalize
 

@@ -18,12 +18,7 @@ ENOUGH_CLASSES = 20  # that colours distinguish
 MOST_NEIGHBOUR_LAYERS = 6  # rows of a plot that selects layers itself
 
 
-@draws(
-    {"position": "layer query rank", "similarity": "layer query rank"},
-    panels="(layer, 1 + rank)",
-    example="analysis.neighbours(model, images, other_images)",
-    see="plot_projection",
-)
+@draws({"position": "layer query rank", "similarity": "layer query rank"})
 def plot_neighbours(
     result: xr.Dataset, ax: "Axes | None", *, query: int = 0, layers: list[str] | None = None
 ) -> "Axes":
@@ -33,9 +28,26 @@ def plot_neighbours(
     similarity to the query.
 
     Args:
+        result: Dataset with `position` and `similarity` of dims (layer, query, rank), from
+            `neighbours`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         query: index of the query image.
         layers: names of the layers to draw, in order. By default, at most six layers are drawn,
             evenly spaced from the first to the last.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, 1 + rank).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.neighbours(model, images, other_images)
+        >>> ax = analysis.plots.plot_neighbours(result)
+
+    See also:
+        `neighbours`, `plot_projection`.
     """
     names = layer_names(result["position"])
     if layers is None:
@@ -60,16 +72,30 @@ def plot_neighbours(
     return ax
 
 
-@draws(
-    {"probability": "rank", "predicted": "rank", "label": "rank"},
-    panels="(rank,)",
-    example="analysis.mistakes(model, (images, labels))",
-    see="plot_neighbours",
-)
+@draws({"probability": "rank", "predicted": "rank", "label": "rank"})
 def plot_mistakes(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """The most confidently misclassified images.
 
     The title of each image states the predicted class, its probability and the correct class.
+
+    Args:
+        result: Dataset with `probability` and `predicted` and `label` of dims (rank,), from
+            `mistakes`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (rank,).
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.mistakes(model, (images, labels))
+        >>> ax = analysis.plots.plot_mistakes(result)
+
+    See also:
+        `mistakes`, `plot_neighbours`.
     """
     num_ranks = result.sizes["rank"]
     counts = f"{result.attrs['mistakes']} mistakes on {result.attrs['examples']} images"
@@ -91,18 +117,32 @@ def plot_mistakes(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     return ax
 
 
-@draws(
-    "layer example component",
-    panels="(layer,)",
-    example="analysis.projection(model, (images, labels))",
-    see="plot_neighbours",
-)
+@draws("layer example component")
 def plot_projection(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
     """Images as points in two dimensions, with a panel for each layer and a colour for each class.
 
     Each panel has its own scale.
+
+    Args:
+        result: DataArray of dims (layer, example, component), from `projection`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        layers: names of the layers to draw, in order. None means all layers.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.projection(model, (images, labels))
+        >>> ax = analysis.plots.plot_projection(result)
+
+    See also:
+        `projection`, `plot_neighbours`.
     """
     if result.sizes["component"] < 2:
         raise ValueError(

@@ -52,13 +52,7 @@ PROBES_AT_L2 = f"{PROBES}.isel(l2=0)"
 PROBES_OF_EACH = 'analysis.ridge_probe(model, train, test, tokens="each").isel(l2=0)'
 
 
-@draws(
-    "layer token",
-    of="ridge_probe",
-    panels="(layer,)",
-    example=PROBES_OF_EACH,
-    see="plot_ridge_probe",
-)
+@draws("layer token", of="ridge_probe")
 def plot_probe_map(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
@@ -70,8 +64,24 @@ def plot_probe_map(
     be drawn.
 
     Args:
+        result: DataArray of dims (layer, token), from `ridge_probe`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         layers: names of the layers to draw. If None, at most 8 layers on the grid are drawn, evenly
             spaced through the depth.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.ridge_probe(model, train, test, tokens="each").isel(l2=0)
+        >>> ax = analysis.plots.plot_probe_map(result)
+
+    See also:
+        `ridge_probe`, `plot_ridge_probe`.
     """
     from matplotlib.colors import Normalize
 
@@ -111,13 +121,7 @@ def plot_probe_map(
     return draw_maps(ax, maps, names, title, **look)[0]
 
 
-@draws(
-    "layer l2 [token] [seed]",
-    "layer [token] [seed]",
-    several=True,
-    example=PROBES,
-    see="select_l2 plot_probe_map",
-)
+@draws("layer l2 [token] [seed]", "layer [token] [seed]", several=True)
 def plot_ridge_probe(
     results: style.Arrays, ax: "Axes | None", *, label: str | None = None
 ) -> "Axes":
@@ -134,7 +138,25 @@ def plot_ridge_probe(
     have the same layers, the axis names these layers.
 
     Args:
+        results: DataArray of dims (layer, l2, [token], [seed]) or DataArray of dims (layer,
+            [token], [seed]), from `ridge_probe`, or a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         label: name of the model in the legend. None means the attribute `model` of the result.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.ridge_probe(model, train, test)
+        >>> ax = analysis.plots.plot_ridge_probe(result)
+
+    See also:
+        `ridge_probe`, `select_l2`, `plot_probe_map`.
     """
     if isinstance(results, dict):
         for name, result in results.items():
@@ -217,14 +239,7 @@ def _name_depth(ax: "Axes", names: Sequence[str], depth: np.ndarray, overlay: bo
         ax.set_xlabel(NORMALISED)
 
 
-@draws(
-    "layer [seed]",
-    of="ridge_probe",
-    several=True,
-    example=PROBES_AT_L2,
-    see="plot_ridge_probe",
-    by_name_only=True,
-)
+@draws("layer [seed]", several=True, by_name_only=True)
 def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer and token pooling (Figures 11 and F.3 of Raghu et al. 2021).
 
@@ -232,6 +247,25 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     Each model has a colour. Each variant has a line style and a marker, which are the same for all
     models. Lines show means over seeds, and error bars show standard deviations over seeds, as in
     `plot_ridge_probe`.
+
+    Args:
+        results: DataArray of dims (layer, [seed]), from `ridge_probe`, or a dict from label to such
+            a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty.
+
+    Examples:
+        >>> result = analysis.ridge_probe(model, train, test).isel(l2=0)
+        >>> ax = analysis.plots.plot_probe_variants(result)
+
+    See also:
+        `ridge_probe`, `plot_ridge_probe`.
     """
     lines = style.by_label(results)
     models, _, variants = zip(*(label.partition(": ") for label in lines), strict=True)
@@ -248,12 +282,31 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     return _finish_accuracies(ax, "Ridge-probe accuracy by token pooling")
 
 
-@draws("layer token", of="ridge_probe", several=True, example=PROBES_OF_EACH, by_name_only=True)
+@draws("layer token", several=True, by_name_only=True)
 def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy of the spatial tokens by layer, with a line for each model.
 
     Each line shows the mean accuracy over spatial tokens, and a band shows the range over spatial
     tokens.
+
+    Args:
+        results: DataArray of dims (layer, token), from `ridge_probe`, or a dict from label to such
+            a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty.
+
+    Examples:
+        >>> result = analysis.ridge_probe(model, train, test, tokens="each").isel(l2=0)
+        >>> ax = analysis.plots.plot_token_probes(result)
+
+    See also:
+        `ridge_probe`.
     """
     spatial = {
         label: result.isel(token=slice(int(result.attrs["prefix"]), None))
@@ -262,12 +315,31 @@ def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     return plot_ridge_probe(spatial, ax)
 
 
-@draws("layer [seed]", of="ridge_probe", several=True, example=PROBES_AT_L2, by_name_only=True)
+@draws("layer [seed]", several=True, by_name_only=True)
 def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer, for each combination of model and token summary.
 
     Each line shows one combination, with a label such as "ViT-CLS: first token". If a layer was not
     probed with all token summaries of its model, the layer is left out.
+
+    Args:
+        results: DataArray of dims (layer, [seed]), from `ridge_probe`, or a dict from label to such
+            a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty.
+
+    Examples:
+        >>> result = analysis.ridge_probe(model, train, test).isel(l2=0)
+        >>> ax = analysis.plots.plot_summary_probes(result)
+
+    See also:
+        `ridge_probe`.
     """
     results = style.by_label(results)
     # By model (labels are "MODEL: SUMMARY"), the layers that all of its summaries have.
@@ -282,13 +354,32 @@ def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     return plot_probe_variants(shown, ax)
 
 
-@draws("layer", of="ridge_probe", several=True, example=PROBES_AT_L2, by_name_only=True)
+@draws("layer", several=True, by_name_only=True)
 def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     """Ridge-probe accuracy by layer, with a line for each model.
 
     If a model has results for several seeds, its line shows the mean over seeds, and error bars
     show the standard deviation over seeds. Results whose keys are "MODEL" and "MODEL: seed 1" count
     as two seeds of the same model.
+
+    Args:
+        results: DataArray of dims (layer,), from `ridge_probe`, or a dict from label to such a
+            result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty.
+
+    Examples:
+        >>> result = analysis.ridge_probe(model, train, test).isel(l2=0)
+        >>> ax = analysis.plots.plot_probes(result)
+
+    See also:
+        `ridge_probe`.
     """
     seeds: dict[str, list[xr.DataArray]] = {}
     for label, result in style.by_label(results).items():
@@ -302,13 +393,31 @@ def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
 
 @draws(
     dict.fromkeys(("accuracy", "low", "high"), "fraction"),
-    of="a study of models trained on fractions of the data",
     several=True,
-    example="table",
     by_name_only=True,
 )
 def plot_accuracy_by_data(results: style.Datasets, ax: "Axes | None") -> "Axes":
-    """Test accuracy versus share of the training data (Figures 3 and 4 of the ViT paper)."""
+    """Test accuracy versus share of the training data (Figures 3 and 4 of the ViT paper).
+
+    Args:
+        results: Dataset with `accuracy` and `low` and `high` of dims (fraction,), from `a study of
+            models trained on fractions of the data`, or a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty.
+
+    Examples:
+        >>> result = table
+        >>> ax = analysis.plots.plot_accuracy_by_data(result)
+
+    See also:
+        `a study of models trained on fractions of the data`.
+    """
     ax = style.new_axes(7.5, 4.4) if ax is None else ax
     for index, (label, line) in enumerate(style.by_label(results).items()):
         accuracy, low, high = (100 * line[name].values for name in ("accuracy", "low", "high"))
@@ -332,16 +441,36 @@ def plot_accuracy_by_data(results: style.Datasets, ax: "Axes | None") -> "Axes":
 
 @draws(
     dict.fromkeys(("best_score", "low", "high"), ""),
-    of="Walmer's tables 1 and 5",
     several=True,
-    example="table",
     by_name_only=True,
 )
 def plot_best_layers(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Score of the best layer of each model, with the number of this layer (Tables 1 and 5 of
-    Walmer et al. 2023)."""
+    Walmer et al. 2023).
+
+    Args:
+        results: Dataset with `best_score` and `low` and `high` of dims (), from `Walmer's tables 1
+            and 5`, or a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = table
+        >>> ax = analysis.plots.plot_best_layers(result)
+
+    See also:
+        `Walmer's tables 1 and 5`.
+    """
     results = style.by_label(results)
     height = 0.9 + 0.42 * len(results)
     ax = style.new_axes(6.5, height) if ax is None else ax
@@ -364,12 +493,7 @@ def plot_best_layers(
     return ax
 
 
-@draws(
-    "layer k top",
-    several=True,
-    example="analysis.knn_accuracy(model, train, test)",
-    see="plot_linear_probe",
-)
+@draws("layer k top", several=True)
 def plot_knn_accuracy(
     results: style.Arrays, ax: "Axes | None", *, top: int = 1, baselines: Sequence[str] = ()
 ) -> "Axes":
@@ -378,7 +502,26 @@ def plot_knn_accuracy(
     Each result has a colour, and each k has a line style.
 
     Args:
+        results: DataArray of dims (layer, k, top), from `knn_accuracy`, or a dict from label to
+            such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         top: 1 for top-1 accuracy, or 5 for top-5 accuracy.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.knn_accuracy(model, train, test)
+        >>> ax = analysis.plots.plot_knn_accuracy(result)
+
+    See also:
+        `knn_accuracy`, `plot_linear_probe`.
     """
     accuracies = style.by_label(results)
     lines = {label: select_labels(accuracy, top=top) for label, accuracy in accuracies.items()}
@@ -388,12 +531,7 @@ def plot_knn_accuracy(
     return draw_lines(lines, kinds, ax, baselines, title=title, ylabel=ACCURACY)
 
 
-@draws(
-    "layer tokens batch_norm",
-    several=True,
-    example="analysis.linear_probe(model, train, test)",
-    see="plot_ridge_probe",
-)
+@draws("layer tokens batch_norm", several=True)
 def plot_linear_probe(
     results: style.Arrays, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
@@ -401,6 +539,27 @@ def plot_linear_probe(
 
     Each result has a colour. Each combination of token summary and batch normalisation has a line
     style.
+
+    Args:
+        results: DataArray of dims (layer, tokens, batch_norm), from `linear_probe`, or a dict from
+            label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.linear_probe(model, train, test)
+        >>> ax = analysis.plots.plot_linear_probe(result)
+
+    See also:
+        `linear_probe`, `plot_ridge_probe`.
     """
     accuracies = style.by_label(results)
     lines = {
@@ -417,18 +576,34 @@ def plot_linear_probe(
     return draw_lines(lines, kinds, ax, baselines, title=title, ylabel=ACCURACY)
 
 
-@draws(
-    {"score": "layer difficulty"},
-    several=True,
-    example="analysis.retrieval(model, queries, gallery, truth)",
-    see="plot_knn_accuracy",
-)
+@draws({"score": "layer difficulty"}, several=True)
 def plot_retrieval(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Mean average precision of image retrieval by layer (Figures 9 and 29 of Walmer et al.).
 
     Each result has a colour, and each difficulty has a line style.
+
+    Args:
+        results: Dataset with `score` of dims (layer, difficulty), from `retrieval`, or a dict from
+            label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.retrieval(model, queries, gallery, truth)
+        >>> ax = analysis.plots.plot_retrieval(result)
+
+    See also:
+        `retrieval`, `plot_knn_accuracy`.
     """
     scores = style.labelled(results, "score")
     lines = style.split(scores, "difficulty")
@@ -441,12 +616,7 @@ def plot_retrieval(
     return draw_lines(lines, kinds, ax, baselines, **labels)
 
 
-@draws(
-    dict.fromkeys(SCORES, "layer"),
-    of="clustering, object_clustering",
-    several=True,
-    example="analysis.clustering(model, (images, labels))",
-)
+@draws(dict.fromkeys(SCORES, "layer"), several=True, of="clustering, object_clustering")
 def plot_clustering(
     results: style.Datasets,
     ax: "Axes | None",
@@ -459,7 +629,26 @@ def plot_clustering(
     Each line shows one result.
 
     Args:
+        results: Dataset with `purity` and `nmi` and `ari` of dims (layer,), from `clustering` or
+            `object_clustering`, or a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         score: `"purity"`, `"nmi"` or `"ari"`.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.clustering(model, (images, labels))
+        >>> ax = analysis.plots.plot_clustering(result)
+
+    See also:
+        `clustering`, `object_clustering`.
     """
     require_word(score, tuple(SCORES), "score")
     scores = style.labelled(results, score)
@@ -486,18 +675,34 @@ def plot_clustering(
     return ax
 
 
-@draws(
-    {"score": "layer"},
-    several=True,
-    example="analysis.label_propagation(model, videos)",
-    see="plot_keypoint_correspondence",
-)
+@draws({"score": "layer"}, several=True)
 def plot_label_propagation(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
     """Quality of object masks propagated through videos, by layer (Figures 10 and 30 of Walmer).
 
     Each line shows one result.
+
+    Args:
+        results: Dataset with `score` of dims (layer,), from `label_propagation`, or a dict from
+            label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.label_propagation(model, videos)
+        >>> ax = analysis.plots.plot_label_propagation(result)
+
+    See also:
+        `label_propagation`, `plot_keypoint_correspondence`.
     """
     scores = style.labelled(results, "score")
     lines = {(label, "score"): score for label, score in scores.items()}
@@ -505,12 +710,7 @@ def plot_label_propagation(
     return draw_lines(lines, {"score": "J&F"}, ax, baselines, title=title, ylabel="J&F score")
 
 
-@draws(
-    {"score": "average layer threshold"},
-    several=True,
-    example="analysis.keypoint_correspondence(model, pairs)",
-    see="plot_label_propagation",
-)
+@draws({"score": "average layer threshold"}, several=True)
 def plot_keypoint_correspondence(
     results: style.Datasets,
     ax: "Axes | None",
@@ -524,10 +724,29 @@ def plot_keypoint_correspondence(
     Each line shows one result.
 
     Args:
+        results: Dataset with `score` of dims (average, layer, threshold), from
+            `keypoint_correspondence`, or a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         threshold: largest distance of a correct keypoint, as a fraction of the longer side of the
             image or of the object's box, depending on the result.
         average: `"image"` to average over image pairs within a category, or `"point"` to average
             over keypoints.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.keypoint_correspondence(model, pairs)
+        >>> ax = analysis.plots.plot_keypoint_correspondence(result)
+
+    See also:
+        `keypoint_correspondence`, `plot_label_propagation`.
     """
     scores = style.labelled(results, "score")
     lines = {

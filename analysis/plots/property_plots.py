@@ -34,7 +34,26 @@ def plot_intrinsic_dimension(
     Each line shows one combination of result and measure, with a band for its 95 % CI.
 
     Args:
+        results: Dataset with `dimension` and `stderr` of dims (measure, layer), from
+            `intrinsic_dimension`, or a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         measure: `"two_nn"`, `"participation_ratio"` or `"effective_rank"`. None means all three.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.intrinsic_dimension(model, images)
+        >>> ax = analysis.plots.plot_intrinsic_dimension(result)
+
+    See also:
+        `intrinsic_dimension`.
     """
     values = style.labelled(results, "dimension")
     errors = style.labelled(results, "stderr")
@@ -68,8 +87,27 @@ def plot_frequency_amplitude(
     Each line shows one result, with a band for its 95 % CI.
 
     Args:
+        results: Dataset with `amplitude` and `stderr` of dims (layer, frequency), from
+            `frequency_amplitude`, or a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         frequency: the frequency to draw, as a value of the coordinate `frequency` (1 is the highest
             frequency).
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.frequency_amplitude(model, images)
+        >>> ax = analysis.plots.plot_frequency_amplitude(result)
+
+    See also:
+        `frequency_amplitude`.
     """
     words = "log amplitude relative to frequency 0"
     lines, errors = (
@@ -95,6 +133,27 @@ def plot_equivariance_error(
 
     Each line shows one combination of result and transform, with a band for its 95 % CI. A point is
     missing if a shift does not move the map of the layer by whole positions.
+
+    Args:
+        results: Dataset with `error` and `stderr` of dims (transform, layer), from
+            `equivariance_error`, or a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.equivariance_error(model, images)
+        >>> ax = analysis.plots.plot_equivariance_error(result)
+
+    See also:
+        `equivariance_error`.
     """
     lines = style.split(style.labelled(results, "error"), "transform")
     errors = style.split(style.labelled(results, "stderr"), "transform")
@@ -110,8 +169,6 @@ def plot_equivariance_error(
         "intact_accuracy": "",
     },
     several=True,
-    panels="(perturbation,)",
-    example="analysis.robustness(model, (images, labels))",
 )
 def plot_robustness(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
@@ -120,6 +177,28 @@ def plot_robustness(
 
     Each line shows one result. Its band is the 95 % CI of the difference from the accuracy on
     intact images.
+
+    Args:
+        results: Dataset with `accuracy` and `accuracy_change_stderr` of dims (perturbation,
+            strength) and `intact_accuracy` of dims (), from `robustness`, or a dict from label to
+            such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (perturbation,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.robustness(model, (images, labels))
+        >>> ax = analysis.plots.plot_robustness(result)
+
+    See also:
+        `robustness`.
     """
     named = style.by_label(results)
     perturbations = layer_names(next(iter(named.values())), "perturbation")
@@ -156,16 +235,32 @@ STITCHED = {
 }
 
 
-@draws(
-    dict.fromkeys(STITCHED, "layer_x layer_y"),
-    example="analysis.stitching(model, model, images, (images, labels))",
-    see="plot_cka",
-)
+@draws(dict.fromkeys(STITCHED, "layer_x layer_y"))
 def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss_change") -> "Axes":
     """Change of a model's predictions when a layer is replaced by a mapped layer of another model.
 
     `layer_x`, the layer that is mapped, runs from left to right. `layer_y`, the layer that is
     replaced, runs from bottom to top.
+
+    Args:
+        result: Dataset with `loss_change` and `accuracy_change` and `output_change` of dims
+            (layer_x, layer_y), from `stitching`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        change: the change to draw: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.stitching(model, model, images, (images, labels))
+        >>> ax = analysis.plots.plot_stitching(result)
+
+    See also:
+        `stitching`, `plot_cka`.
     """
     require_word(change, tuple(STITCHED), "change")
     models = style.models(result)
@@ -185,7 +280,6 @@ def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss
         **dict.fromkeys(("attention", "attention_stderr"), "layer tokens"),
     },
     several=True,
-    panels="(3,)",
 )
 def plot_outlier_tokens(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
@@ -195,6 +289,28 @@ def plot_outlier_tokens(
     In the panel of attention received, each line shows one kind of token of one result. In the
     other two panels, each line shows one result. Bands show 95 % CIs. For layers without outliers,
     the norm and the attention of outliers are missing.
+
+    Args:
+        results: Dataset with `share` and `stderr` and `norm_ratio` of dims (layer,) and `attention`
+            and `attention_stderr` of dims (layer, tokens), from `outlier_tokens`, or a dict from
+            label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (3,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.outlier_tokens(model, images)
+        >>> ax = analysis.plots.plot_outlier_tokens(result)
+
+    See also:
+        `outlier_tokens`.
     """
     named = style.by_label(results)
     title = style.titled("Outlier tokens", results)
@@ -242,9 +358,7 @@ def plot_outlier_tokens(
         "chance": "layer content tokens",
         "output_change": "layer tokens replacement",
         "output_change_stderr": "layer tokens replacement",
-    },
-    panels="(3,)",
-    example="analysis.outlier_roles(model, (images, labels))",
+    }
 )
 def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """What outlier and ordinary tokens encode, and the effect of replacing them, by layer.
@@ -252,6 +366,26 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     Two panels show the accuracy of probes of a single token, which predict the class of the image
     and the position of the token. Dotted lines show chance. The third panel shows the divergence of
     the predictions after each kind of replacement. Bands show 95 % CIs.
+
+    Args:
+        result: Dataset with `probe_accuracy` and `probe_accuracy_stderr` and `chance` of dims
+            (layer, content, tokens) and `output_change` and `output_change_stderr` of dims (layer,
+            tokens, replacement), from `outlier_roles`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (3,).
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.outlier_roles(model, (images, labels))
+        >>> ax = analysis.plots.plot_outlier_roles(result)
+
+    See also:
+        `outlier_roles`.
     """
     contents = layer_names(result, "content")
     titles = [f"probe of the {content}" for content in contents] + ["replaced tokens"]
@@ -301,7 +435,6 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         **dict.fromkeys(("class_shape_bias", "class_low", "class_high"), "class"),
     },
     several=True,
-    example="analysis.shape_bias(model, (images, labels))",
 )
 def plot_shape_bias(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
@@ -310,6 +443,28 @@ def plot_shape_bias(
 
     Each point shows the bias of one result over the images whose shape is of one class, with its 95
     % CI. A vertical line shows the bias over all images, with a band for its 95 % CI.
+
+    Args:
+        results: Dataset with `shape_bias` and `low` and `high` of dims () and `class_shape_bias`
+            and `class_low` and `class_high` of dims (class,), from `shape_bias`, or a dict from
+            label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+        invalid.
+
+    Examples:
+        >>> result = analysis.shape_bias(model, (images, labels))
+        >>> ax = analysis.plots.plot_shape_bias(result)
+
+    See also:
+        `shape_bias`.
     """
     named = style.by_label(results)
     classes = layer_names(next(iter(named.values())), "class")

@@ -1,9 +1,8 @@
-"""The rule of all plots: which results each draws, and the documentation that follows."""
+"""The rule of all plots: which results each draws, and the arguments that all have."""
 
 import functools
 import inspect
 import re
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
@@ -58,35 +57,19 @@ class Plot:
 PLOTS: dict[str, Plot] = {}
 # Attributes of every result that a measurement of a model makes.
 MODEL_NAMES = ("model", "model_x")
-# Arguments that mean the same in all plots; others are documented where they stand.
-SHARED = {
-    "ax": "Matplotlib axes to draw in. None creates a figure.",
-    "title": "title of the plot. None uses a title that states what is drawn, and for which model.",
-    "layers": "names of the layers to draw, in order. None means all layers.",
-    "example": "index of the image.",
-    "image": "the image below the maps, as the model receives it: an array in a format that "
-    "`plot_overlay` accepts, or a PIL image. None draws the maps without an image.",
-    "baselines": "labels of the results to draw in grey.",
-    "change": 'the change to draw: `"accuracy_change"`, `"loss_change"` or `"output_change"`.',
-}
-SECTION = re.compile(r"\n\n(\w+):\n", re.MULTILINE)
-ARGUMENT = re.compile(r"^    (\w+): ", re.MULTILINE)
 
 
 def draws(
     *shapes: Shape,
     of: str = "",
     several: bool = False,
-    panels: str = "",
-    example: str = "",
-    see: str = "",
     by_name_only: bool = False,
     names_model: bool = True,
 ) -> Callable[[Callable[Concatenate[R, "Axes | None", P], "Axes"]], "PlotFunction[R, P]"]:
     """Returns a decorator for a plot, a function `plot_<measurement>(result, ax, *, ...)`.
 
-    The function gets a result of one of the shapes, with the dims in their order. Its docstring has
-    a summary and the arguments after `ax`. The decorator adds the other sections.
+    The function gets a result of one of the shapes, with the dims in their order. The decorator
+    adds the argument `title`.
 
     Args:
         *shapes: dims of the results that the plot draws, as alternatives.
@@ -94,11 +77,8 @@ def draws(
             measurement in the name of the plot.
         several: whether the plot also draws a dict from label to result; its argument is then
             called `results`.
-        panels: shape of `ax.panels` for a plot with panels, such as "(layer,)".
-        example: expression of a result for the example; by default, the measurement of a model and
-            images.
-        see: names of other plots, for the section "See also".
         by_name_only: whether `plot(result)` uses another plot for such results.
+        names_model: whether the results have the attribute `model`; `plot(result)` refuses others.
         names_model: whether the results have the attribute `model`; `plot(result)` refuses others.
     """
 
@@ -128,11 +108,9 @@ def draws(
             return drawn
 
         cast(Any, draw).__signature__ = _signature(function)
-        measurements = of.split(", ") if of else [name.removeprefix("plot_")]
-        call = example or f"analysis.{measurements[0]}(model, images)"
-        draw.__doc__ = _documentation(function, shapes, measurements, several, panels, call, see)
         if not by_name_only:
             own = name.removeprefix("plot_")
+            measurements = of.split(", ") if of else ()
             PLOTS[own] = Plot(draw, shapes, (own, *measurements), names_model)
         return cast("PlotFunction[R, P]", draw)
 
@@ -210,64 +188,3 @@ def has_plot(result: Result) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _documentation(
-    function: Callable[..., Any],
-    shapes: tuple[Shape, ...],
-    measurements: list[str],
-    several: bool,
-    panels: str,
-    call: str,
-    see: str,
-) -> str:
-    """The docstring of a plot: its own, and the sections that are the same for all plots."""
-    summary, *sections = SECTION.split(inspect.getdoc(function) or "")
-    texts_by_section = dict(zip(sections[::2], sections[1::2], strict=True))
-    pieces = ARGUMENT.split(texts_by_section.get("Args", ""))
-    texts = SHARED | dict(zip(pieces[1::2], pieces[2::2], strict=True))
-    first, *names = inspect.signature(function).parameters
-    forms = " or ".join(map(_in_words, shapes))
-    *others, last = [f"`{measurement}`" for measurement in measurements]
-    sources = f"{', '.join(others)} or {last}" if others else last
-    several_too = ", or a dict from label to such a result" if several else ""
-    more = f"; {texts[first].strip().rstrip('.')}" if first in texts else ""
-    entries = [f"{first}: {forms}, from {sources}{several_too}{more}."]
-    entries += [f"{name}: {texts[name]}" for name in ("ax", "title", *names[1:])]
-    arguments = "\n".join(
-        textwrap.fill(
-            " ".join(entry.split()), 96, initial_indent=" " * 4, subsequent_indent=" " * 8
-        )
-        for entry in entries
-    )
-    failures = ["the form of a result is wrong"] + ["the dict is empty"] * several
-    failures += ["an option is invalid"] * bool(set(names) - {"ax", "image"})
-    parts = f". The axes of the panels are `ax.panels`, of shape {panels}" if panels else ""
-    see_also = ", ".join(f"`{name}`" for name in [*measurements, *see.split()])
-    return (
-        f"{summary}\n\nArgs:\n{arguments}\n\n"
-        f"Returns:\n    The Matplotlib axes{parts}.\n\n"
-        f"Raises:\n    ValueError: if {', or if '.join(failures)}.\n\n"
-        f"Examples:\n    >>> result = {call}\n"
-        f"    >>> ax = analysis.plots.{function.__name__}(result)\n\n"
-        f"See also:\n    {see_also}.\n"
-    )
-
-
-def _in_words(shape: Shape) -> str:
-    """A shape as documentation names it: "Dataset with `iou` of dims (query, layer, head)"."""
-    if isinstance(shape, str):
-        return f"DataArray of dims {_tuple(shape)}"
-    names_by_dims = {}
-    for name, dims in shape.items():
-        names_by_dims.setdefault(dims, []).append(f"`{name}`")
-    parts = [
-        f"{' and '.join(names)} of dims {_tuple(dims)}" for dims, names in names_by_dims.items()
-    ]
-    return f"Dataset with {' and '.join(parts)}"
-
-
-def _tuple(dims: str) -> str:
-    """Dims in the notation of Python, "(layer,)"."""
-    names = dims.split()
-    return f"({', '.join(names)}{',' * (len(names) == 1)})"

@@ -39,11 +39,7 @@ FIXED = {"vmin": 0, "vmax": 1}
 
 
 @draws(
-    {"cka": "layer_x layer_y"},
-    "layer_x layer_y",
-    of="cka, depth_cka, residual_cka",
-    several=True,
-    see="plot_layer_match_accuracy",
+    {"cka": "layer_x layer_y"}, "layer_x layer_y", several=True, of="cka, depth_cka, residual_cka"
 )
 def plot_cka(
     results: xr.Dataset | xr.DataArray | dict[str, xr.Dataset | xr.DataArray], ax: "Axes | None"
@@ -56,6 +52,26 @@ def plot_cka(
     has its own panel, at most 4 in a row. If all results have the same layers, only the outer
     panels show the names of layers. If a result compares two models, the plot names both models. If
     the standard error of a result is known, the colour bar states its largest value.
+
+    Args:
+        results: Dataset with `cka` of dims (layer_x, layer_y) or DataArray of dims (layer_x,
+            layer_y), from `cka`, `depth_cka` or `residual_cka`, or a dict from label to such a
+            result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty.
+
+    Examples:
+        >>> result = analysis.cka(model, images)
+        >>> ax = analysis.plots.plot_cka(result)
+
+    See also:
+        `cka`, `depth_cka`, `residual_cka`, `plot_layer_match_accuracy`.
     """
     by_label = style.by_label(results)
     cka = {x: y if isinstance(y, xr.DataArray) else y["cka"] for x, y in by_label.items()}
@@ -129,17 +145,32 @@ WITHOUT = {
 }
 
 
-@draws(
-    {"cka": " ".join(DIMS), **dict.fromkeys(("without", "share"), " ".join(("part", *DIMS)))},
-    panels="(parts + 1,)",
-    see="plot_cka",
-)
+@draws({"cka": " ".join(DIMS), **dict.fromkeys(("without", "share"), " ".join(("part", *DIMS)))})
 def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """CKA between layers, and CKA without single parts of the representations.
 
     The first matrix shows CKA. Each other matrix shows CKA without one part: the most influential
     images, the first principal component, or the part that the pixels explain. The title of such a
     matrix states the median share of HSIC that is due to the part. Colours are fixed to [0, 1].
+
+    Args:
+        result: Dataset with `cka` of dims (layer_x, layer_y) and `without` and `share` of dims
+            (part, layer_x, layer_y), from `cka_sensitivity`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (parts + 1,).
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.cka_sensitivity(model, images)
+        >>> ax = analysis.plots.plot_cka_sensitivity(result)
+
+    See also:
+        `cka_sensitivity`, `plot_cka`.
     """
     without, share = result["without"], result["share"]
     maps = {"CKA": result["cka"]}
@@ -151,11 +182,7 @@ def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     return _draw_panels(maps, title, [style.models(result)] * len(maps), ax, "CKA")
 
 
-@draws(
-    {"similarity": "measure layer_x layer_y", "disagreement": "layer_x layer_y"},
-    panels="(measures + 1,)",
-    see="plot_cka",
-)
+@draws({"similarity": "measure layer_x layer_y", "disagreement": "layer_x layer_y"})
 def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Several similarity measures between layers, and the disagreement of the measures.
 
@@ -163,6 +190,25 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     of the measures, in other colours. All colour scales are fixed to [0, 1]. If a measure gives a
     similarity below 0.99 for a layer with itself, the title of its matrix states the smallest
     similarity of a layer with itself.
+
+    Args:
+        result: Dataset with `similarity` of dims (measure, layer_x, layer_y) and `disagreement` of
+            dims (layer_x, layer_y), from `similarities`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (measures + 1,).
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.similarities(model, images)
+        >>> ax = analysis.plots.plot_similarities(result)
+
+    See also:
+        `similarities`, `plot_cka`.
     """
     values, maps = result["similarity"], {}
     first, second = style.models(result)
@@ -188,13 +234,7 @@ def _self_similarity(matrix: xr.DataArray) -> float:
     return np.nanmin(self_similarities, initial=1.0)
 
 
-@draws(
-    {"cka": "layer_x layer_y"},
-    of="cka",
-    example="analysis.cka(model, images, other_model)",
-    see="layer_match_accuracy plot_cka",
-    by_name_only=True,
-)
+@draws({"cka": "layer_x layer_y"}, by_name_only=True)
 def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """For each layer, the most similar layer of another run (Kornblith et al. 2019, section 6.1).
 
@@ -202,6 +242,24 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     layers. In every column (`layer_x`), a mark shows the `layer_y` with the largest CKA. If both
     layers have the same name, the mark is a disc on the thin diagonal line. Otherwise, the mark is
     a cross.
+
+    Args:
+        result: Dataset with `cka` of dims (layer_x, layer_y), from `cka`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.cka(model, images, other_model)
+        >>> ax = analysis.plots.plot_layer_match_accuracy(result)
+
+    See also:
+        `cka`, `layer_match_accuracy`, `plot_cka`.
     """
     cka = result["cka"]
     names, other = (layer_names(cka, dim) for dim in DIMS)
@@ -241,12 +299,7 @@ def _mark_matches(ax: "Axes", cka: np.ndarray) -> None:
     )  # fmt: skip
 
 
-@draws(
-    {"cka": "layer"},
-    several=True,
-    example="analysis.best_matching_layer(analysis.cka(model, images, other_model))",
-    see="plot_layer_match_accuracy",
-)
+@draws({"cka": "layer"}, several=True)
 def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axes":
     """CKA of each layer with the layer of the same name in another model (Figures 12, G.1 and G.2).
 
@@ -254,6 +307,25 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axe
     the labels have an order, such as growing fractions of the training images, pass the results in
     this order. If the number of batches is known, a band shows the 95 % CI (Student's t over
     batches). The axis of CKA spans at least [0, 1], and more if values lie outside this range.
+
+    Args:
+        results: Dataset with `cka` of dims (layer,), from `best_matching_layer`, or a dict from
+            label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty.
+
+    Examples:
+        >>> result = analysis.best_matching_layer(analysis.cka(model, images, other_model))
+        >>> ax = analysis.plots.plot_best_matching_layer(result)
+
+    See also:
+        `best_matching_layer`, `plot_layer_match_accuracy`.
     """
     results = style.by_label(results)
     lines = style.labelled(results, "cka")
@@ -278,9 +350,29 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axe
     return ax
 
 
-@draws({"cka": "fraction layer"}, of="best_matching_layer", several=True, by_name_only=True)
+@draws({"cka": "fraction layer"}, several=True, by_name_only=True)
 def plot_data_scale(results: style.Datasets, ax: "Axes | None") -> "Axes":
-    """Draws `plot_best_matching_layer` with a line for each fraction of the training images."""
+    """Draws `plot_best_matching_layer` with a line for each fraction of the training images.
+
+    Args:
+        results: Dataset with `cka` of dims (fraction, layer), from `best_matching_layer`, or a dict
+            from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty.
+
+    Examples:
+        >>> result = analysis.best_matching_layer(model, images)
+        >>> ax = analysis.plots.plot_data_scale(result)
+
+    See also:
+        `best_matching_layer`.
+    """
     (result,) = style.by_label(results).values()
     lines = {
         f"{100 * fraction:g} % of the data": result.sel(fraction=fraction)
@@ -289,18 +381,31 @@ def plot_data_scale(results: style.Datasets, ax: "Axes | None") -> "Axes":
     return plot_best_matching_layer(lines, ax)
 
 
-@draws(
-    {"cka": "model_x model_y part"},
-    panels="(part,)",
-    example='analysis.last_layer_cka({"A": model, "B": other_model}, images)',
-    see="plot_cka",
-)
+@draws({"cka": "model_x model_y part"})
 def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """CKA between the last layers of all pairs of models (Figures 6 and 19 of Walmer et al.).
 
     There is a matrix of all models for each part of the representation, such as the CLS token. The
     value is written in each cell, and colours are fixed to [0, 1]. A cell is grey if one of the two
     models does not have the part. Parts that fewer than two models have are not drawn.
+
+    Args:
+        result: Dataset with `cka` of dims (model_x, model_y, part), from `last_layer_cka`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (part,).
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.last_layer_cka({"A": model, "B": other_model}, images)
+        >>> ax = analysis.plots.plot_last_layer_cka(result)
+
+    See also:
+        `last_layer_cka`, `plot_cka`.
     """
     cka = result["cka"]
     least = min(2, cka.sizes["model_x"])
@@ -334,11 +439,7 @@ MOST_BY_LAYER = 6
 FRAMED = "framed: the token's own (row, column)"
 
 
-@draws(
-    "layer token row column",
-    panels="(token,), or (layer, token) for a list of layers",
-    see="plot_cka",
-)
+@draws("layer token row column")
 def plot_localization(
     result: xr.DataArray,
     ax: "Axes | None",
@@ -357,6 +458,9 @@ def plot_localization(
     does not extend to 1, since the CKA of a token and a patch is often far from 1.
 
     Args:
+        result: DataArray of dims (layer, token, row, column), from `localization`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
         layer: name of the layer to draw, or a list of names, in order. None means the last layer.
         tokens: the tokens to draw, as values of the coordinate `token`. For one layer, the default
             is all tokens if there are at most 16, otherwise up to 4 x 4 evenly spaced spatial
@@ -364,6 +468,20 @@ def plot_localization(
             more tokens, the default is the first prefix token, if there is one, and the tokens
             nearest to the centre of the grid, to two of its corners and to the middle of two of its
             edges.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (token,), or (layer,
+        token) for a list of layers.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.localization(model, images)
+        >>> ax = analysis.plots.plot_localization(result)
+
+    See also:
+        `localization`, `plot_cka`.
     """
     from matplotlib.colors import Normalize
 
@@ -461,11 +579,7 @@ ORDERS = {
 }
 
 
-@draws(
-    {"cka": "order subset layer", "distance": "order subset"},
-    example="analysis.head_similarity(model, other_model, images)",
-    see="plot_attention_distance",
-)
+@draws({"cka": "order subset layer", "distance": "order subset"})
 def plot_head_similarity(
     result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
 ) -> "Axes":
@@ -477,6 +591,26 @@ def plot_head_similarity(
     Filled markers and solid lines show subsets that start with the most local heads. Hollow markers
     and dashed lines show subsets that start with the most global heads. Both orders end at the
     subset of all heads.
+
+    Args:
+        result: Dataset with `cka` of dims (order, subset, layer) and `distance` of dims (order,
+            subset), from `head_similarity`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        layers: names of the layers to draw, in order. None means all layers.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.head_similarity(model, other_model, images)
+        >>> ax = analysis.plots.plot_head_similarity(result)
+
+    See also:
+        `head_similarity`, `plot_attention_distance`.
     """
     cka, distance = select_layers(result["cka"], layers), result["distance"]
     error = select_layers(result["stderr"], layers) if "stderr" in result else None
@@ -506,9 +640,28 @@ def plot_head_similarity(
     return ax
 
 
-@draws("layer token row column", of="localization", panels="(layer, token)", by_name_only=True)
+@draws("layer token row column", by_name_only=True)
 def plot_localization_by_layer(result: xr.DataArray, ax: "Axes | None") -> "Axes":
-    """Draws `plot_localization` with a row of maps for each layer."""
+    """Draws `plot_localization` with a row of maps for each layer.
+
+    Args:
+        result: DataArray of dims (layer, token, row, column), from `localization`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, token).
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.localization(model, images)
+        >>> ax = analysis.plots.plot_localization_by_layer(result)
+
+    See also:
+        `localization`.
+    """
     return plot_localization(result, ax, layer=list(result.layer.values))
 
 
@@ -529,13 +682,7 @@ OUTCOME_COLOURS = {
 }
 
 
-@draws(
-    dict.fromkeys(("cka_to_start", "cka_to_previous"), "epoch layer"),
-    of="FormationRecorder",
-    panels="(quantity,)",
-    example="recorder.result",
-    see="plot_cka",
-)
+@draws(dict.fromkeys(("cka_to_start", "cka_to_previous"), "epoch layer"))
 def plot_formation(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Formation of the representations of every layer during training.
 
@@ -544,6 +691,25 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     accuracy, with colours from the lowest to the highest value. Layers run from bottom to top, and
     epochs from left to right. The cells of a recorded epoch extend halfway to the neighbouring
     records.
+
+    Args:
+        result: Dataset with `cka_to_start` and `cka_to_previous` of dims (epoch, layer), from
+            `FormationRecorder`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (quantity,).
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = recorder.result
+        >>> ax = analysis.plots.plot_formation(result)
+
+    See also:
+        `FormationRecorder`, `plot_cka`.
     """
     names = [name for name in PANELS if name != "accuracy" or name in result]
     values = [result[name].transpose("epoch", "layer") for name in names]
@@ -591,8 +757,6 @@ PLACES = (
 
 @draws(
     dict.fromkeys(("training_flops", "test_accuracy"), "run"),
-    of="vit-tf compute",
-    example="table",
     names_model=False,
 )
 def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
@@ -601,6 +765,25 @@ def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     Each point shows one run, labelled with the coordinate `run`. Families of models, given by the
     coordinate `family`, have different colours. The axis of compute, in floating-point operations,
     is logarithmic. Runs without an accuracy (NaN) are left out.
+
+    Args:
+        result: Dataset with `training_flops` and `test_accuracy` of dims (run,), from `vit-tf
+            compute`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = table
+        >>> ax = analysis.plots.plot_compute(result)
+
+    See also:
+        `vit-tf compute`.
     """
     accuracy, flops = result["test_accuracy"], result["training_flops"]
     has_accuracy = np.isfinite(accuracy.values)
@@ -655,13 +838,7 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
         taken.append(text.get_window_extent())
 
 
-@draws(
-    {"values": "claim training"},
-    of="scorecard_of_trainings",
-    example="analysis.scorecard_of_trainings(folders)",
-    see="report_trainings",
-    names_model=False,
-)
+@draws({"values": "claim training"}, names_model=False)
 def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Claims of papers, measured in several runs and shown relative to their thresholds.
 
@@ -669,6 +846,24 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     from the threshold, divided by the largest distance in the row. Values that agree with the claim
     are on the right. Small points show runs. Diamonds show the means over runs with their
     intervals, and colours show the outcomes.
+
+    Args:
+        result: Dataset with `values` of dims (claim, training), from `scorecard_of_trainings`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.scorecard_of_trainings(folders)
+        >>> ax = analysis.plots.plot_trainings(result)
+
+    See also:
+        `scorecard_of_trainings`, `report_trainings`.
     """
     values, result = result["values"], current_outcomes(result)
     is_tested = np.isfinite(result["value"].values)

@@ -13,11 +13,13 @@ from vit_tf.data.files import digest_files, write_whole
 
 from ..engine.failures import explain
 from ..engine.results import Results
-from ..engine.store import code_of, fingerprint
+from ..engine.store import ANALYSIS, digest_modules, fingerprint
 from .page import Panel, ReportFigure
 from .rendering import Drawing, Failures, ProcessEnded, Processes, render
 
 log = logging.getLogger(__name__)
+# The folders whose code draws pictures, with `figure.draw`, which may be of another module.
+DRAWING = (ANALYSIS / "plots", ANALYSIS / "report")
 
 
 class DrawnPicture(Protocol):
@@ -104,9 +106,8 @@ class Drawer:
             }
         stale = {}
         for picture in pictures:
-            draws = [picture.figure.draw, __name__]
-            code = code_of(draws, without=["vit_tf.analysis.report.page"])
-            key = fingerprint(result_keys, picture.full_title, draws, code)
+            code = digest_modules(*DRAWING)
+            key = fingerprint(result_keys, picture.full_title, picture.figure.draw, code)
             is_there = started.get(picture.name) == key or (
                 picture.name not in started and self._is_drawn(picture, key, saved)
             )

@@ -255,8 +255,7 @@ def write_page(path: str | os.PathLike, name: str, live: bool, **values: Any) ->
     return path
 
 
-# What pages of this package hold, and those of its earlier versions.
-MARKS = ('<meta name="generator" content="vit_tf">', "content=\"default-src 'none'; img-src data:;")
+MARK = '<meta name="generator" content="vit_tf">'  # which pages of this package hold
 
 
 def require_own(path: str | os.PathLike) -> None:
@@ -270,7 +269,7 @@ def require_own(path: str | os.PathLike) -> None:
     if not path.exists():
         return
     text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
-    if not any(mark in text for mark in MARKS):
+    if MARK not in text:
         raise ValueError(
             "Expected another folder for the report, or one whose report may be replaced. "
             f"Received: {str(path)!r}, which vit_tf did not write"

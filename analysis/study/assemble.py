@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.common.arguments import explain_arguments
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images, is_raw
 from vit_tf.data.equal_batches import BatchRule
@@ -230,7 +229,6 @@ def _evaluated(
     return claims
 
 
-@explain_arguments
 def make_report(
     models: Models,
     images: AnyImages,
@@ -813,7 +811,7 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
 def _read_scorecard(path: Path) -> xr.Dataset:
     """The scorecard of a report; a `ValueError` for a file that is none, or was changed."""
     again = "repeat the command that wrote the report"
-    if has_own_digest(path) is False:  # earlier versions wrote none
+    if not has_own_digest(path):
         raise ValueError(
             f"Expected {path} to be the scorecard that a report wrote. Received: a file that was "
             f"changed since; {again}"

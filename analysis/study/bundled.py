@@ -14,7 +14,7 @@ from vit_tf.checkpoints.released import BUNDLED
 from vit_tf.data.any_images import as_images
 from vit_tf.data.files import digest_files
 
-from ..engine.store import Labelled, code_of, fingerprint, keep, load
+from ..engine.store import SEPARATE, Labelled, base_code, digest_modules, fingerprint, keep, load
 from ..heads.attention_distance import attention_distance
 from ..plots import style
 from ..plots.primitives import overlay
@@ -44,7 +44,8 @@ def explore_bundled(folder: Path) -> LinkedPage:
     path = folder / "bundled" / "explore.html"
     weights = [BUNDLED / f"{name}.keras" for name in (VIT, RESNET)]
     page_files = sorted(Path(__file__).parents[1].glob("report/explore*"))
-    key = fingerprint(code_of([__name__]), digest_files([PHOTOGRAPH, *weights, *page_files]))
+    code = base_code(), digest_modules(*SEPARATE)
+    key = fingerprint(code, digest_files([PHOTOGRAPH, *weights, *page_files]))
     loaded = {name: load(path.with_name(f"{name}.nc"), key) for name in NAMES}
     results = {name: result for name, result in loaded.items() if result is not None}
     if not path.is_file() or len(results) < len(NAMES):

@@ -17,7 +17,6 @@ import xarray as xr
 from scipy.special import expit, softmax
 
 import vit_tf
-from vit_tf.common.arguments import explain_arguments
 from vit_tf.common.names import without_password
 from vit_tf.data.any_images import as_images
 from vit_tf.data.files import write_whole
@@ -128,7 +127,6 @@ class Exploration:
         return in_frame(self.path)
 
 
-@explain_arguments
 def explore(
     model: Any,
     images: Any,

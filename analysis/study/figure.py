@@ -16,7 +16,6 @@ from ..engine.failures import explain
 from ..engine.results import Results
 from ..report.rendering import Drawing
 from .data import Data
-from .listing import choices_of
 from .measure import Measurement
 from .models import ROLES, NotApplicable, StudyModel
 
@@ -136,12 +135,13 @@ class Figure:
     @property
     def choices(self) -> tuple[str, ...]:
         """The numbers that select the figure, such as `("W.3", "W.14")`."""
-        return choices_of(self.paper.prefix, self.numbers, self.also)
+        return (*self.numbers_in_paper, *self.also.split())
 
     @property
     def numbers_in_paper(self) -> tuple[str, ...]:
         """The numbers of the figure in its paper, which only its panels share."""
-        return choices_of(self.paper.prefix, self.numbers)
+        prefix = self.paper.prefix
+        return tuple(n if n.islower() else f"{prefix}{n}" for n in self.numbers.split())
 
     @property
     def reference(self) -> str:

@@ -22,7 +22,7 @@ from vit_tf.features.conversion import choose
 from ..engine.estimates import Estimate
 from ..engine.failures import explain, message_of
 from ..engine.results import name_models
-from ..engine.store import base_code, code_of, fingerprint, keep, load
+from ..engine.store import base_code, fingerprint, keep, load
 from ..engine.stream import Copy, Statistic, pass_of_copies, this_worker
 from ..engine.traces import differ_in_weights, sharing_graphs
 from .data import LABELS, Data
@@ -55,15 +55,9 @@ class Measurement:
         """The measurements among the inputs."""
         return [source for source in self.inputs if source is not DATA]
 
-    @property
-    def functions(self) -> list[Callable[..., Any]]:
-        """The functions that make it."""
-        values = (getattr(self, attribute.name) for attribute in fields(self))
-        return [value for value in values if callable(value)]
-
     @cached_property
     def identity(self) -> str:
-        """`fingerprint` of what it is, of which models: all but its data and its code."""
+        """`fingerprint` of what it is, of which models: all but its data and `base_code`."""
         parameters = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         # Calls are printed in reports and change nothing.
         del parameters["call"], parameters["declared_call"]
@@ -310,11 +304,10 @@ def measure_all(
     table = with_inputs(wanted)
     keys = {}
     for name, m in table.items():
-        # All that a result is made of: models, data, parameters, code and inputs.
-        code = code_of([*m.functions, __name__], NOT_MEASURING)
+        # All that a result is made of: models, parameters, code, data and inputs.
         inputs = [keys[source.name] for source in m.before]
         facts = data.facts_of(m.reads)
-        keys[name] = fingerprint(m.identity, base_code(), code, facts, inputs)
+        keys[name] = fingerprint(m.identity, base_code(), facts, inputs)
     results = {
         name: load(folder / f"{name}.nc", keys[name]) if m.saved else None
         for name, m in table.items()
@@ -360,20 +353,6 @@ def in_own_passes(measurements: Iterable[Measurement]) -> list[Measurement]:
         for m in measurements
         if not any(isinstance(needed, SharedPass) for needed in with_inputs([m]).values())
     ]
-
-
-# What a paper's module imports besides the measurement.
-NOT_MEASURING = tuple(
-    f"vit_tf.analysis.{name}"
-    for name in (
-        "plots",
-        "report",
-        "papers.chapters",
-        "study.figure",
-        "study.claims",
-        "engine.accessors",
-    )
-)
 
 
 def _missing(table: dict[str, Measurement], results: dict[str, Any]) -> list[Measurement]:

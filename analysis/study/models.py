@@ -1,6 +1,7 @@
 """The models under study: loaded ones, their baselines, and which taps serve which measurement."""
 
 import hashlib
+import inspect
 import logging
 import os
 import re
@@ -49,7 +50,7 @@ from vit_tf.training.evaluation import correct_answers, describe_class_order, ma
 
 from ..engine.estimates import accuracy_of
 from ..engine.failures import as_reason, explain
-from ..engine.store import base_code, fingerprint, keep, load
+from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import this_worker
 from .data import Data
 from .supervision import LABELS, SUPERVISIONS
@@ -427,7 +428,7 @@ class LoadedModel:
             kind for kind in kinds if kind.__module__.partition(".")[0] not in DESCRIBED
         ]
         custom_kinds.sort(key=lambda kind: (kind.__module__, kind.__qualname__))
-        code = [(kind.__qualname__, getattr(kind.call, "__code__", None)) for kind in custom_kinds]
+        code = [(kind.__qualname__, code_of(inspect.unwrap(kind.call))) for kind in custom_kinds]
         if self.digest:
             return fingerprint(self.digest, code)
         total = hashlib.sha256(str(checkpointing.config_of(self.model)).encode())

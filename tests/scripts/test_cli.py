@@ -12,7 +12,7 @@ import pytest
 from paths import ROOT
 
 import vit_tf
-from vit_tf.scripts import cli, common, compute as chosen_command, evaluate
+from vit_tf.scripts import analyze, cli, common, compute as chosen_command, evaluate, study
 
 # Options that mean another thing in one script than in another, or come in other numbers.
 DIFFERENT = {
@@ -91,16 +91,21 @@ def test_only_the_module_of_the_command_is_imported():
         assert not names & {"keras", "tensorflow"}
 
 
-def test_help_and_the_list_of_figures_do_not_wait_for_tensorflow():
-    helps = [[name, "--help"] for name in cli.COMMANDS]
-    lists = [[name, "--list", "--figures", "W.9,1"] for name in ("analyze", "study")]
-    names, printed = names_of_modules(*helps, *lists)
+def test_help_does_not_wait_for_tensorflow():
+    names, printed = names_of_modules(*[[name, "--help"] for name in cli.COMMANDS])
     assert all(f"usage: vit-tf {name} " in printed for name in cli.COMMANDS)
-    assert re.search(r"^1,B\.1 +CKA .*\nW\.9,W\.28 +k-NN ", printed, re.M)
-    # Those of a study name the models, of figures with the same numbers together.
-    assert re.search(r"^1,B\.1 +CKA .* vit, gap, resnet\nW\.9,W\.28 +k-NN .* vit, ", printed, re.M)
     assert {"vit_tf.scripts.analyze", "vit_tf.scripts.train"} <= names
     assert not names & {"keras", "tensorflow", "matplotlib", "xarray"}
+
+
+def test_the_list_of_some_figures_is_one_line_for_each(capsys):
+    assert analyze.main(["--list", "--figures", "W.9,1"]) == 0
+    printed = capsys.readouterr().out
+    assert re.match(r"1,B\.1 +CKA .*\nW\.9,W\.28 +k-NN .*\nW\.9,W\.29 .*\n$", printed)
+    # Those of a study name the models, of figures with the same numbers together.
+    assert study.main(["--list", "--figures", "W.9,1"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^1,B\.1 +CKA .* vit, gap, resnet\nW\.9,W\.28 +k-NN .* vit, ", printed, re.M)
 
 
 def test_python_m_vit_tf_is_the_command():
@@ -167,23 +172,13 @@ def test_examples_of_the_help_can_be_parsed(parsers, tmp_path, monkeypatch):
         assert any(other == name for _, other, *_ in examples(parser))
 
 
-def test_older_names_are_read_and_not_shown(parsers):
-    line = ["m.keras", "--few-shot", "1,5", "--seeds", "2", "--tap", "norm", "--take", "7"]
-    options = evaluate.parse(line)
-    assert (options.shots, options.draws, list(options.taps)) == ("1,5", 2, ["norm"])
-    assert options.take_test == 7 == evaluate.parse(["m.keras", "--take-test", "7"]).take_test
+def test_options_are_stored_under_the_names_of_the_package():
+    assert evaluate.parse(["m.keras", "--take-test", "7"]).take_test == 7
     plain = evaluate.parse(["m.keras"])
     assert plain.taps == ("pooled",) and plain.take_test is None
     finetune = import_module("vit_tf.scripts.finetune")
-    for flag in "--validations", "--num-validations":
-        assert finetune.parse(["m.keras", "--out", "run", flag, "5"]).validations == 5
-    older = {
-        "evaluate": ("--few-shot", "--seeds", "--tap", "--take"),
-        "finetune": ("--validations",),
-    }
-    for name, flags in older.items():
-        words = re.findall(r"--[a-z0-9-]+", parsers[name].format_help())
-        assert not set(flags) & set(words)
+    options = finetune.parse(["m.keras", "--out", "run", "--num-validations", "5"])
+    assert options.validations == 5
 
 
 def test_what_is_trained_on_and_what_is_measured_have_one_name_each(parsers):

@@ -191,8 +191,6 @@ def test_other_formats_are_refused(call, file):
         ("export m.keras --out d --tpas pooled", "--taps in place of --tpas?"),
         ("evaluate m.keras --batchsize 3", "--batch-size in place of --batchsize?"),
         ("evaluate m.keras --xyzzy 3 --shots 1", None),
-        ("train --out run --resume", "a stopped run resumes with the same command"),
-        ("train --out run --steps 3", "--take N limits the images of an epoch"),
         ("train --out run --model vit-tiny", "Received: 'vit-tiny'"),
     ],
 )

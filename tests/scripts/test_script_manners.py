@@ -176,7 +176,7 @@ def test_an_error_of_the_import_itself_is_shown(tmp_path):
     (tmp_path / "tensorflow.py").write_text(
         "import os\nos.write(2, b'I0000 00:00:1 port.cc:1] x\\nkept\\n')\nraise OSError('bad')\n"
     )
-    code = "import vit_tf.scripts\nimport tensorflow"
+    code = "import vit_tf.scripts\nvit_tf.scripts.import_tensorflow()"
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     environment |= {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = subprocess.run(

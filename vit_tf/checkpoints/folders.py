@@ -13,7 +13,6 @@ from contextlib import ExitStack
 import numpy as np
 
 from vit_tf.checkpoints.archives import CheckpointFile, open_archive
-from vit_tf.checkpoints.downloads import from_other_machines
 from vit_tf.common.names import unknown_name, without_password
 
 HUB = "hf://"
@@ -174,14 +173,13 @@ def snapshot(name: str) -> str:
     try:
         from huggingface_hub import snapshot_download
 
-        with from_other_machines():
-            path = snapshot_download(repository, allow_patterns=list(FILES))
-            # Weights of one kind only: many repositories hold the same twice or three times.
-            others = ([OPEN_CLIP, weights] for weights in OPEN_CLIP_WEIGHTS)
-            for files in (*others, [BIN], [BIN_INDEX, "pytorch_model-*.bin"]):
-                if not has_weights(path):
-                    path = snapshot_download(repository, allow_patterns=files)
-            return path
+        path = snapshot_download(repository, allow_patterns=list(FILES))
+        # Weights of one kind only: many repositories hold the same twice or three times.
+        others = ([OPEN_CLIP, weights] for weights in OPEN_CLIP_WEIGHTS)
+        for files in (*others, [BIN], [BIN_INDEX, "pytorch_model-*.bin"]):
+            if not has_weights(path):
+                path = snapshot_download(repository, allow_patterns=files)
+        return path
     except Exception as error:
         url, place = f"https://huggingface.co/{repository}", "opened as a folder"
         raise not_fetched(url, place, error) from error

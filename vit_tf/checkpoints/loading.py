@@ -26,7 +26,6 @@ from vit_tf.checkpoints.weight_maps import (
     first_names,
     measured_as_module,
 )
-from vit_tf.common.arguments import explain_arguments
 from vit_tf.common.names import lookup
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.models.model import VisionModel, name_after, weights_by_name
@@ -72,7 +71,6 @@ NAMED_OTHERS = {
 }
 
 
-@explain_arguments
 def load(source: str | os.PathLike) -> "Features | Module":
     """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 

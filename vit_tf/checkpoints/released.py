@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from vit_tf.checkpoints.downloads import from_other_machines
 from vit_tf.checkpoints.folders import HUB, not_fetched, snapshot
 from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, measured_as_module
 from vit_tf.common.names import unknown_name, without_password
@@ -336,8 +335,7 @@ def fetch(path_or_name: str) -> tuple:
     if os.path.isfile(checkpoint.path):
         return checkpoint.path, checkpoint
     try:
-        with from_other_machines():
-            return _download(checkpoint), checkpoint
+        return _download(checkpoint), checkpoint
     except Exception as error:
         # Both clients raise whatever a network can do to them, get_file a bare Exception.
         place = f"put at {checkpoint.path}"

@@ -40,8 +40,9 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     bundled model (`vit_tf.list_pretrained`). The file may be at an address that TensorFlow or
     fsspec can open, such as `gs://bucket/a.keras`.
 
-    To restore a compiled model, use `keras.saving.load_model`. It also finds the classes of this
-    package.
+    To restore a compiled model, use `keras.saving.load_model` after `import vit_tf.models`, which
+    registers the models of this package, and after the import of `vit_tf.training.objectives` and
+    `vit_tf.training.optimizers` for the losses and optimizers that `vit_tf.train` compiles with.
 
     Raises:
         ValueError: if the file is missing, truncated or not a Keras model.

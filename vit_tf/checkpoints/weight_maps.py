@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
+from einops import rearrange
 
 from vit_tf.checkpoints.archives import TensorInfo
 from vit_tf.data.preprocessing import Preprocessing
@@ -193,18 +194,28 @@ def _join(name: str, end: str, dot: str) -> str:
     return name + end if name.endswith("_") else f"{name}{dot}{end}"
 
 
-def _layer(*rows: tuple, dot: str = ".") -> LayerKind:
-    """A kind of layer, of rows of a weight, a tensor or None for zeros, its axes, and conversion.
+def _layer(sizes: str, *rows: tuple[str, str | None, str], dot: str = ".") -> LayerKind:
+    """A kind of layer: names of the sizes in a row of a table, then weights of the layer.
 
-    The axes are the sizes of a row of the table, `A` and `B`, the last, `Z`, or all, `*`; or 1.
+    Each weight has a path, the end of the tensor's name in the file or None for zeros, and a
+    pattern of einops from the axes in the file to those of the weight, such as `"o i -> i o"`;
+    without an arrow, the axes stay as they are. `h=w` is one size of two axes, and `...` are all
+    sizes before the last.
     """
+    names = sizes.split()
 
-    def kind(name: str, path: str, *sizes: int) -> dict[str, Transform]:
-        letters = {"A": sizes[:1], "B": sizes[1:2], "C": sizes[2:3], "Z": sizes[-1:], "*": sizes}
+    def kind(name: str, path: str, *numbers: int) -> dict[str, Transform]:
+        if names[0] == "...":
+            known = {"...": numbers[:-1], names[1]: numbers[-1:]}
+        else:
+            pairs = zip(names, numbers, strict=True)
+            known = {axis: (number,) for axes, number in pairs for axis in axes.split("=")}
         weights = {}
-        for weight, tensor, axes, *convert in rows:
-            shape = sum((letters.get(axis, (1,)) for axis in axes), ())
-            stored = Transform({_join(name, tensor, dot): shape}, *convert) if tensor else None
+        for weight, tensor, pattern in rows:
+            axes, _, rearranged = pattern.partition(" -> ")
+            shape = sum((known.get(axis, (1,)) for axis in axes.split()), ())
+            convert = partial(rearrange, pattern=pattern) if rearranged else np.asarray
+            stored = Transform({_join(name, tensor, dot): shape}, convert) if tensor else None
             weights[f"{path}/{weight}"] = stored or no_bias(*shape)
         return weights
 
@@ -216,13 +227,14 @@ def _same(name: str, path: str, *shape: int) -> dict[str, Transform]:
 
 
 def rows_first(kernel: np.ndarray) -> np.ndarray:
-    """A convolution kernel (output, input, row, column) as (row, column, input, output)."""
-    return kernel.transpose(2, 3, 1, 0)
+    """A convolution kernel of PyTorch in the axes of Keras."""
+    return rearrange(kernel, "o i h w -> h w i o")
 
 
 def side_by_side(*arrays: np.ndarray) -> np.ndarray:
     """Kernels or biases of a gate and what it gates, as one of twice as many units."""
-    return np.concatenate([array.T for array in arrays], axis=-1)
+    axes = "part o i -> i (part o)" if arrays[0].ndim == 2 else "part o -> (part o)"
+    return rearrange(list(arrays), axes)
 
 
 def _fused(
@@ -241,7 +253,8 @@ def _fused(
 
 
 def _part(fused: np.ndarray, index: int, count: int) -> np.ndarray:
-    return np.split(fused, count)[index].T
+    axes = "(part o) i -> part i o" if fused.ndim == 2 else "(part o) -> part o"
+    return rearrange(fused, axes, part=count)[index]
 
 
 def _fused_unbiased(name: str, paths: str, width: int) -> dict[str, Transform]:
@@ -267,19 +280,20 @@ def _gate(
     }
 
 
-_KERNEL, _BIAS = ("kernel", "weight", "BA", np.transpose), ("bias", "bias", "B")
-_CONV = ("kernel", "weight", "BACC", rows_first)
+_KERNEL, _BIAS = ("kernel", "weight", "o i -> i o"), ("bias", "bias", "o")
+_NORM = _layer("c", ("gamma", "weight", "c"), ("beta", "bias", "c"))
+_CONV = ("kernel", "weight", "o i h w -> h w i o")
 # In PyTorch's layouts.
 TORCH = {
     "same": _same,
     "zeros": lambda name, path, width: {path: no_bias(width)},
-    "norm": _layer(("gamma", "weight", "A"), ("beta", "bias", "A")),
-    "kernel": _layer(_KERNEL),
-    "linear": _layer(_KERNEL, _BIAS),
-    "unbiased": _layer(_KERNEL, ("bias", None, "B")),
-    "linear_1x1": _layer(("kernel", "weight", "BA11", lambda x: x[:, :, 0, 0].T), _BIAS),
-    "conv": _layer(_CONV),
-    "patches": _layer(_CONV, _BIAS),
+    "norm": _NORM,
+    "kernel": _layer("i o", _KERNEL),
+    "linear": _layer("i o", _KERNEL, _BIAS),
+    "unbiased": _layer("i o", _KERNEL, ("bias", None, "o")),
+    "linear_1x1": _layer("i o", ("kernel", "weight", "o i 1 1 -> i o"), _BIAS),
+    "conv": _layer("i o h=w", _CONV),
+    "patches": _layer("i o h=w", _CONV, _BIAS),
     "fused": _fused,
     "fused_kernels": partial(_fused, ends=("weight",)),
     "fused_unbiased": _fused_unbiased,
@@ -290,16 +304,18 @@ TORCH = {
 
 
 def _to_heads(name: str, path: str, width: int, heads: int) -> dict[str, Transform]:
-    """A projection to the heads' channels, kernel (channel, head, channel of a head)."""
-    split, flat = (heads, width // heads), partial(np.reshape, shape=(width, width))
+    """A projection to the heads' channels."""
+    kernel = partial(rearrange, pattern="i head c -> i (head c)")
+    bias = partial(rearrange, pattern="head c -> (head c)")
+    split = (heads, width // heads)
     return {
-        f"{path}/kernel": Transform({f"{name}/kernel": (width, *split)}, flat),
-        f"{path}/bias": Transform({f"{name}/bias": split}, np.ravel),
+        f"{path}/kernel": Transform({f"{name}/kernel": (width, *split)}, kernel),
+        f"{path}/bias": Transform({f"{name}/bias": split}, bias),
     }
 
 
 def _from_heads(name: str, path: str, width: int, heads: int) -> dict[str, Transform]:
-    flat = partial(np.reshape, shape=(width, width))
+    flat = partial(rearrange, pattern="head c o -> (head c) o")
     kernel = Transform({f"{name}/kernel": (heads, width // heads, width)}, flat)
     return {f"{path}/kernel": kernel, f"{path}/bias": Transform({f"{name}/bias": (width,)})}
 
@@ -308,12 +324,12 @@ _flax = partial(_layer, dot="/")
 # In flax's layouts, with the names of Google's files; a layer's last axis is that of its units.
 FLAX = {
     "same": _same,
-    "norm": _flax(("gamma", "scale", "A"), ("beta", "bias", "A")),
-    "long_norm": _flax(("gamma", "scale", "111A", np.ravel), ("beta", "bias", "111A", np.ravel)),
-    "group_norm": _flax(("gamma", "gamma", "A"), ("beta", "beta", "A")),
-    "kernel": _flax(("kernel", "kernel", "*")),
-    "linear": _flax(("kernel", "kernel", "*"), ("bias", "bias", "Z")),
-    "linear_1x1": _flax(("kernel", "kernel", "11AB", lambda x: x[0, 0]), ("bias", "bias", "B")),
+    "norm": _flax("c", ("gamma", "scale", "c"), ("beta", "bias", "c")),
+    "long_norm": _flax("c", ("gamma", "scale", "1 1 1 c -> c"), ("beta", "bias", "1 1 1 c -> c")),
+    "group_norm": _flax("c", ("gamma", "gamma", "c"), ("beta", "beta", "c")),
+    "kernel": _flax("... o", ("kernel", "kernel", "... o")),
+    "linear": _flax("... o", ("kernel", "kernel", "... o"), ("bias", "bias", "o")),
+    "linear_1x1": _flax("i o", ("kernel", "kernel", "1 1 i o -> i o"), ("bias", "bias", "o")),
     "to_heads": _to_heads,
     "from_heads": _from_heads,
 }

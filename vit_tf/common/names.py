@@ -5,8 +5,10 @@ import fnmatch
 import operator
 import os
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeVar
+
+import lazy_loader
 
 # A password in an address, as a pattern of `re` and of TensorFlow, and what stands in its place.
 PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
@@ -73,6 +75,25 @@ def near_names(received: str, known: Iterable) -> list[str]:
     least = max(_NEAR, max(similarity.values(), default=0) - _BESIDE)
     near = [name for name in known if similarity[name] >= least]
     return sorted(near, key=similarity.__getitem__, reverse=True)[:5]
+
+
+def attach_public(
+    package: str, file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package that imports the names in its stub.
+
+    A name is imported when it is first used. An `AttributeError` lists near matches.
+    """
+    import_public, list_names, public = lazy_loader.attach_stub(package, file)
+
+    def import_name(name: str) -> Any:
+        if name in public:
+            return import_public(name)
+        near = near_names(name, public)
+        hint = f". Did you mean {' or '.join(near)}?" if near else ""
+        raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
+
+    return import_name, list_names, public
 
 
 def lookup(what: str, received: object, known: Mapping[Any, Value]) -> Value:

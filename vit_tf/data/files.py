@@ -5,7 +5,6 @@ import errno
 import fnmatch
 import hashlib
 import io
-import ipaddress
 import logging
 import os
 import pickletools
@@ -21,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import IO, Any, BinaryIO, TypeAlias
-from urllib.parse import urljoin, urlsplit
 
 from vit_tf.common.names import without_password
 
@@ -31,12 +29,9 @@ except ImportError:  # where files have no such locks, other processes are not b
     fcntl = None
 log = logging.getLogger("vit_tf.training")
 _LOCK = ".lock"
-# What the name of a file begins with while it is written. Eight random bytes follow, in 16 digits;
-# earlier versions wrote the names of a run's files there.
+# What the name of a file begins with while it is written. Eight random bytes follow, in 16 digits.
 PARTIAL = ".partial-"
-_LEFTOVER = re.compile(
-    rf"{re.escape(PARTIAL)}([0-9a-f]{{16}}(\.\w+)?|(best|model)\.keras|epoch-\d+(-step-\d+)?\.npz)"
-)
+_LEFTOVER = re.compile(rf"{re.escape(PARTIAL)}[0-9a-f]{{16}}(\.\w+)?")
 # Raises a `ValueError` where another process has taken a folder over.
 Check: TypeAlias = Callable[[], None]
 CHUNK = 2**24  # bytes that are copied at a time
@@ -297,32 +292,6 @@ def require_file(path: str | os.PathLike) -> None:
         raise ValueError(f"Expected the path of a file. Received: {os.fspath(path)!r}, not a file")
 
 
-def require_other_machine(url: str, source: str) -> None:
-    """Raises a `ValueError` for an address of this machine that an address elsewhere redirects to.
-
-    Otherwise, a server could make this machine read services that only this machine can reach. The
-    `source` may redirect to its own host and port.
-    """
-    target, origin = urlsplit(url), urlsplit(source)
-    if (target.hostname, target.port) == (origin.hostname, origin.port):
-        return
-    try:
-        target_sockets = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
-        own_sockets = socket.getaddrinfo(socket.gethostname(), None)
-    except OSError:
-        return  # what has no address here is reached through a proxy, or not at all
-    own_addresses = {address[0] for *_, address in own_sockets}
-    for *_, address in target_sockets:
-        ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
-        ip = getattr(ip, "ipv4_mapped", None) or ip
-        is_local = ip.is_loopback or ip.is_unspecified or ip.is_link_local
-        if is_local or str(ip) in own_addresses:
-            raise ValueError(
-                f"Expected {without_password(source)!r} to be on another machine throughout. "
-                f"Received: a redirection to {without_password(url)!r}, on this machine"
-            )
-
-
 def require_utf8(path: str | os.PathLike) -> None:
     """Raises a `ValueError` for a name that is not in UTF-8, which TensorFlow expects."""
     try:
@@ -499,8 +468,7 @@ def _fsspec_files(path: str) -> SimpleNamespace:
     """The same of fsspec, for the host of an address."""
     from fsspec.core import url_to_fs
 
-    options = {"client_kwargs": _checking_redirects()} if path.startswith("http") else {}
-    system, _ = url_to_fs(path, **options)
+    system, _ = url_to_fs(path)
 
     def uncached() -> Any:
         system.invalidate_cache()
@@ -523,19 +491,6 @@ def _fsspec_files(path: str) -> SimpleNamespace:
         open=lambda path: system.open(path, "rb"),
         write=write,
     )
-
-
-def _checking_redirects() -> dict:
-    """Settings of an `aiohttp` client that follows no redirection to this machine."""
-    from aiohttp import TraceConfig
-
-    async def check(session, context, parameters):
-        url = parameters.response.headers.get("Location", "")
-        require_other_machine(urljoin(str(parameters.url), url), str(parameters.url))
-
-    config = TraceConfig()
-    config.on_request_redirect.append(check)
-    return {"trace_configs": [config]}
 
 
 def _file_system(scheme: str, path: str) -> SimpleNamespace:

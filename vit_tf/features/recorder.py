@@ -397,7 +397,6 @@ def named_operations(model: keras.Model) -> list[tuple]:
             walk(layer, f"{prefix}{name}/")
 
     walk(model, "")
-    # Sites in files of earlier versions are positions among layers, which stay what they were.
     return layers + operations
 
 

@@ -1,6 +1,19 @@
-"""Models: one architecture a file, each intermediate named where it is computed."""
+"""Models: one architecture a file, each intermediate named where it is computed.
 
-import lazy_loader
+The import of this package registers its models, and the layers of `vit_tf.features`, with Keras:
+`keras.saving.load_model` opens a file only if the classes in it are registered.
+"""
 
-# The classes by name, imported when first used.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from vit_tf.features import (
+    attention_weights as attention_weights,
+    recorder as recorder,
+    scores as scores,
+    submodels as submodels,
+)
+
+from .beit import BEiT as BEiT
+from .bit import BiT as BiT
+from .clip import CLIPViT as CLIPViT
+from .mixer import Mixer as Mixer
+from .siglip import SigLIPViT as SigLIPViT
+from .vit import ViT as ViT

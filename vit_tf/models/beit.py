@@ -4,6 +4,7 @@ And other encoders with a class token whose head reads the normalised mean of th
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import keras
@@ -11,13 +12,14 @@ import numpy as np
 from keras import ops
 
 from vit_tf.common.backend import Tensor
-from vit_tf.common.names import as_image_shape, as_names, lookup
+from vit_tf.common.names import as_image_shape, as_names, lookup, match_sites
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
-from vit_tf.models.model import SignatureLayer, signature_config, zero_head
+from vit_tf.models.model import ConfiguredLayer, as_grid, zero_head
 from vit_tf.models.transformer import (
     LayerNormalization,
     TransformerModel,
+    block_sites,
     check_pooling,
     make_blocks,
 )
@@ -46,13 +48,14 @@ def relative_index(rows: int, columns: int) -> np.ndarray:
 
 
 @register
-class RelativeBias(SignatureLayer):
+class RelativeBias(ConfiguredLayer):
     """A learned number per head and relative position: biases of shape (head, query, key)."""
 
     def __init__(self, grid: TokenGrid | dict, num_heads: int, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.keep_arguments(locals())
-        self.index = relative_index(self.grid.rows, self.grid.columns)
+        grid = as_grid(grid)
+        super().__init__({"grid": asdict(grid), "num_heads": num_heads}, **kwargs)
+        self.num_heads = num_heads
+        self.index = relative_index(grid.rows, grid.columns)
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         shape = (int(self.index.max()) + 1, self.num_heads)
@@ -126,17 +129,44 @@ class BEiT(TransformerModel):
         **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config, omitted_defaults = signature_config(
-            BEiT, locals(), omit_defaults_from="position_type"
-        )
-        super().__init__(config, preprocessing, omitted_defaults, **{"name": "beit"} | kwargs)
+        config = {
+            "image_shape": image_shape,
+            "patch_size": patch_size,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "mlp_dim": mlp_dim,
+            "num_classes": num_classes,
+            "pooling": pooling,
+            "shared_bias": shared_bias,
+            "layer_scale": layer_scale,
+            "without_skips": without_skips,
+            "dropout_rate": dropout_rate,
+            "position_type": position_type,
+            "activation": activation,
+            "epsilon": epsilon,
+            "key_bias": key_bias,
+        }
+        super().__init__(config, preprocessing, **{"name": "beit"} | kwargs)
         self.pooling, self.fc_norm = pooling, pooling == "gap"
         check_pooling(pooling)
         self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
         added = lookup("position_type", position_type, _POSITIONS)
-        self.add_embedding(config, use_positions=added)
-        self.blocks = make_blocks(config, dtype=policy)
+        self.add_embedding(hidden_dim, dropout_rate, use_positions=added)
+        self.blocks = make_blocks(
+            num_layers,
+            match_sites(without_skips, block_sites(num_layers)),
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            mlp_dim=mlp_dim,
+            dropout_rate=dropout_rate,
+            activation=activation,
+            epsilon=epsilon,
+            key_bias=key_bias,
+            layer_scale=layer_scale,
+            dtype=policy,
+        )
         names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
         names = [] if added else names
         self.biases = [RelativeBias(grid, num_heads, dtype=policy, name=name) for name in names]

@@ -13,11 +13,10 @@ from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.recorder import Taps
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import (
-    SignatureLayer,
+    ConfiguredLayer,
     VisionModel,
     inner_taps,
     run_inner,
-    signature_config,
     zero_head,
 )
 
@@ -104,12 +103,12 @@ def _sums(x: Tensor) -> Tensor:
 
 
 @register
-class Unit(SignatureLayer):
+class Unit(ConfiguredLayer):
     """A pre-activation bottleneck unit; `skip` is `"identity"`, `"projection"` or None."""
 
     def __init__(self, filters: int, stride: int = 1, skip: str | None = "identity", **kwargs: Any):
-        super().__init__(**kwargs)
-        self.keep_arguments(locals())
+        super().__init__({"filters": filters, "stride": stride, "skip": skip}, **kwargs)
+        self.filters, self.skip = filters, skip
         conv = partial(self.make, StandardizedConv2D)
         norm = partial(self.make, GroupNorm, 32, epsilon=1e-5)
         self.norm1, self.conv1 = norm(name="norm1"), conv(filters, 1, name="conv1")
@@ -189,8 +188,15 @@ class BiT(VisionModel):
         units = as_sizes("units", units, UNITS, range(1, 10))
         if stem is None:
             stem = "small" if min(image_shape[:2]) < 96 else "imagenet"
-        config, omitted_defaults = signature_config(BiT, locals())
-        super().__init__(config, preprocessing, omitted_defaults, **{"name": "bit"} | kwargs)
+        config = {
+            "image_shape": image_shape,
+            "units": units,
+            "width_factor": width_factor,
+            "num_classes": num_classes,
+            "stem": stem,
+            "without_skips": without_skips,
+        }
+        super().__init__(config, preprocessing, **{"name": "bit"} | kwargs)
         self.stem = stem
         width = _root_width(width_factor)
         self.token_grid = _last_grid(image_shape, stem, len(units))

@@ -7,12 +7,11 @@ import keras
 from keras import layers
 
 from vit_tf.common.backend import Tensor
-from vit_tf.common.names import as_image_shape, as_names
+from vit_tf.common.names import as_image_shape, as_names, match_sites
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
-from vit_tf.models.image_encoder import ImageEncoder
-from vit_tf.models.model import signature_config
-from vit_tf.models.transformer import LayerNormalization, encoder_size, make_blocks
+from vit_tf.models.image_encoder import ImageEncoder, make_head
+from vit_tf.models.transformer import LayerNormalization, block_sites, encoder_size, make_blocks
 from vit_tf.models.vit import SIZES
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -72,20 +71,41 @@ class CLIPViT(ImageEncoder):
         **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config, omitted_defaults = signature_config(
-            CLIPViT, locals(), omit_defaults_from="text_head"
-        )
-        super().__init__(config, preprocessing, omitted_defaults, **{"name": "clip"} | kwargs)
+        config = {
+            "image_shape": image_shape,
+            "patch_size": patch_size,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "mlp_dim": mlp_dim,
+            "projection_dim": projection_dim,
+            "num_classes": num_classes,
+            "without_skips": without_skips,
+            "dropout_rate": dropout_rate,
+            "activation": activation,
+            "text_head": text_head,
+        }
+        super().__init__(config, preprocessing, **{"name": "clip"} | kwargs)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
-        self.add_embedding(config, use_bias=False)
+        self.add_embedding(hidden_dim, dropout_rate, use_bias=False)
         self.pre_norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="pre_norm")
-        self.blocks = make_blocks(config, epsilon=1e-5, dtype=policy)
+        self.blocks = make_blocks(
+            num_layers,
+            match_sites(without_skips, block_sites(num_layers)),
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            mlp_dim=mlp_dim,
+            dropout_rate=dropout_rate,
+            activation=activation,
+            epsilon=1e-5,
+            dtype=policy,
+        )
         self.norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
         options = {"use_bias": False, "dtype": "float32", "name": "projection"}
         self.projection = layers.Dense(projection_dim, **options)
         self.embedding_dim = projection_dim
-        self.head = self.make_head()
+        self.head = make_head(num_classes, text_head)
         self.build((None, *image_shape))
 
     first_taps = ("embedding", "pre_norm")

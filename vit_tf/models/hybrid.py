@@ -14,7 +14,7 @@ from keras import layers, ops
 from vit_tf.common.backend import Tensor
 from vit_tf.features.recorder import Taps
 from vit_tf.models.bit import LAST, GroupNorm, make_units
-from vit_tf.models.model import SignatureLayer, inner_taps, run_inner
+from vit_tf.models.model import ConfiguredLayer, inner_taps, run_inner
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -51,12 +51,12 @@ _norm = partial(GroupNorm, 32, epsilon=1e-6)
 
 
 @register
-class PostNormUnit(SignatureLayer):
+class PostNormUnit(ConfiguredLayer):
     """A bottleneck unit of He et al.; `skip` is `"identity"`, `"projection"` or None."""
 
     def __init__(self, filters: int, stride: int = 1, skip: str | None = "identity", **kwargs: Any):
-        super().__init__(**kwargs)
-        self.keep_arguments(locals())
+        super().__init__({"filters": filters, "stride": stride, "skip": skip}, **kwargs)
+        self.filters, self.skip = filters, skip
         conv, norm = partial(self.make, ScaledConv2D), partial(self.make, _norm)
         self.conv1, self.norm1 = conv(filters, 1, name="conv1"), norm(name="norm1")
         self.conv2, self.norm2 = conv(filters, 3, stride, name="conv2"), norm(name="norm2")
@@ -100,12 +100,11 @@ class PostNormUnit(SignatureLayer):
 
 
 @register
-class ResNetStem(layers.Layer):
+class ResNetStem(ConfiguredLayer):
     """A root that shrinks the image fourfold, then stages of units, each but the first by two."""
 
     def __init__(self, units: Sequence[int], removed: Collection[str] = (), **kwargs: Any):
-        super().__init__(**kwargs)
-        self._config = {"units": tuple(units), "removed": tuple(removed)}
+        super().__init__({"units": tuple(units), "removed": tuple(removed)}, **kwargs)
         policy = self.dtype_policy
         self.root = ScaledConv2D(_WIDTH, 7, strides=2, dtype=policy, name="root")
         self.root_norm = _norm(dtype=policy, name="root_norm")
@@ -137,9 +136,6 @@ class ResNetStem(layers.Layer):
         for unit in self.units:
             x = ops.relu(run_inner(unit, x, taps.values, training=training)["sum"])
         return taps.values | {"features": x}
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | self._config
 
 
 def stem_stride(units: Sequence[int]) -> int:

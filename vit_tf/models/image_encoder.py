@@ -10,7 +10,7 @@ from keras import ops
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import lookup
 from vit_tf.features.recorder import Taps
-from vit_tf.models.model import SignatureLayer, inner_taps, run_inner, zero_head
+from vit_tf.models.model import ConfiguredLayer, inner_taps, run_inner, zero_head
 from vit_tf.models.resolution import copy_weights
 from vit_tf.models.transformer import (
     ACTIVATIONS,
@@ -27,12 +27,12 @@ LEAST = 1e-12  # of a length that is divided by, as in torch's `normalize`
 
 
 @register
-class TextHead(SignatureLayer):
+class TextHead(ConfiguredLayer):
     """Scores of images for texts, `scale x / |x| E^T + bias`, in float32; `E` starts at zero."""
 
     def __init__(self, units: int, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.keep_arguments(locals())
+        super().__init__({"units": units}, **kwargs)
+        self.units = units
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         self.kernel = self.add_weight(
@@ -48,7 +48,7 @@ class TextHead(SignatureLayer):
 
 
 @register
-class AttentionPooling(SignatureLayer):
+class AttentionPooling(ConfiguredLayer):
     """Attention of a learned query over all tokens, and an MLP (Zhai et al. 2022, 2106.04560).
 
     Called on tokens of shape (example, token, channel), it returns a dict of `"attention"`, the
@@ -68,8 +68,15 @@ class AttentionPooling(SignatureLayer):
         epsilon: float,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.keep_arguments(locals())
+        config = {
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "mlp_dim": mlp_dim,
+            "activation": activation,
+            "epsilon": epsilon,
+        }
+        super().__init__(config, **kwargs)
+        self.num_heads, self.hidden_dim, self.mlp_dim = num_heads, hidden_dim, mlp_dim
         gelu = lookup("activation", activation, ACTIVATIONS)
         for name in ("query", "key", "value", "out"):
             setattr(self, name, self.make(TokenDense, hidden_dim, name=name))
@@ -104,14 +111,6 @@ class ImageEncoder(TransformerModel):
 
     pooling, attention_pooling = "cls", None
 
-    def make_head(self) -> keras.layers.Layer | None:
-        """The head of the configuration, or None."""
-        if self.num_classes is None:
-            return None
-        if self._config.get("text_head"):
-            return TextHead(self.num_classes, dtype="float32", name="head")
-        return zero_head(self.num_classes)
-
     def pool(self, x: Tensor, taps: dict[str, Tensor]) -> Tensor:
         if not self.attention_pooling:
             return super().pool(x, taps)
@@ -131,6 +130,15 @@ class ImageEncoder(TransformerModel):
             self.attention_pooling.build((None, self.token_grid.num_tokens, width))
         if self.head:
             self.head.build((None, self.embedding_dim))
+
+
+def make_head(num_classes: int | None, text_head: bool) -> keras.layers.Layer | None:
+    """The head of a model with so many classes, or None for a model without a head."""
+    if num_classes is None:
+        return None
+    if text_head:
+        return TextHead(num_classes, dtype="float32", name="head")
+    return zero_head(num_classes)
 
 
 def with_text_head(

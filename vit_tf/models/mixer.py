@@ -14,11 +14,10 @@ from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.recorder import Taps
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import (
-    SignatureLayer,
+    ConfiguredLayer,
     VisionModel,
     inner_taps,
     run_inner,
-    signature_config,
     site_taps,
     zero_head,
 )
@@ -34,7 +33,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 
 @register
-class MixerBlock(SignatureLayer):
+class MixerBlock(ConfiguredLayer):
     """A Mixer block (equation 1), called on tokens (example, token, channel): dict of its taps."""
 
     sites = ("token_mixing", "channel_mixing")
@@ -50,8 +49,18 @@ class MixerBlock(SignatureLayer):
         activation: str = "gelu",
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.keep_arguments(locals())
+        config = {
+            "num_tokens": num_tokens,
+            "hidden_dim": hidden_dim,
+            "tokens_mlp_dim": tokens_mlp_dim,
+            "channels_mlp_dim": channels_mlp_dim,
+            "skips": tuple(skips),
+            "dropout_rate": dropout_rate,
+            "activation": activation,
+        }
+        super().__init__(config, **kwargs)
+        self.num_tokens, self.hidden_dim, self.skips = num_tokens, hidden_dim, tuple(skips)
+        self.tokens_mlp_dim, self.channels_mlp_dim = tokens_mlp_dim, channels_mlp_dim
         gelu = lookup("activation", activation, ACTIVATIONS)
         dense = partial(self.make, TokenDense, kernel_initializer="lecun_normal")
         norm = partial(self.make, LayerNormalization, epsilon=1e-6)
@@ -134,21 +143,39 @@ class Mixer(VisionModel):
         **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config, omitted_defaults = signature_config(
-            Mixer, locals(), omit_defaults_from="activation"
-        )
-        super().__init__(config, preprocessing, omitted_defaults, **{"name": "mixer"} | kwargs)
+        config = {
+            "image_shape": image_shape,
+            "patch_size": patch_size,
+            "num_layers": num_layers,
+            "hidden_dim": hidden_dim,
+            "tokens_mlp_dim": tokens_mlp_dim,
+            "channels_mlp_dim": channels_mlp_dim,
+            "num_classes": num_classes,
+            "without_skips": without_skips,
+            "dropout_rate": dropout_rate,
+            "activation": activation,
+        }
+        super().__init__(config, preprocessing, **{"name": "mixer"} | kwargs)
+        self.hidden_dim = hidden_dim
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size)
         policy = self.dtype_policy
         names = [f"block{i:02d}" for i in range(num_layers)]
         removed = match_sites(without_skips, [f"{n}/{s}" for n in names for s in MixerBlock.sites])
         self.embedding = PatchDense(hidden_dim, patch_size, dtype=policy, name="embedding")
         self.dropout = layers.Dropout(dropout_rate, dtype=policy, name="dropout")
-        sizes = (self.token_grid.num_tokens, hidden_dim, tokens_mlp_dim, channels_mlp_dim)
-        skips = [[s for s in MixerBlock.sites if f"{n}/{s}" not in removed] for n in names]
         self.blocks = [
-            MixerBlock(*sizes, sites, dropout_rate, activation, dtype=policy, name=name)
-            for name, sites in zip(names, skips, strict=True)
+            MixerBlock(
+                self.token_grid.num_tokens,
+                hidden_dim,
+                tokens_mlp_dim,
+                channels_mlp_dim,
+                skips=[site for site in MixerBlock.sites if f"{name}/{site}" not in removed],
+                dropout_rate=dropout_rate,
+                activation=activation,
+                dtype=policy,
+                name=name,
+            )
+            for name in names
         ]
         self.norm = LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")
         self.head = zero_head(num_classes)
@@ -180,12 +207,12 @@ class Mixer(VisionModel):
         self.embedding.build(input_shape)
         for layer in (*self.blocks, self.norm):
             layer.build((None, *self._tokens_shape))
-        self.head.build((None, self._config["hidden_dim"]))
+        self.head.build((None, self.hidden_dim))
         self.built = True
 
     @property
     def _tokens_shape(self) -> tuple[int, int]:
-        return self.token_grid.num_tokens, self._config["hidden_dim"]
+        return self.token_grid.num_tokens, self.hidden_dim
 
 
 # Tolstikhin et al. 2021, table 1.

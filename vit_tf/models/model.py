@@ -1,10 +1,9 @@
 """What all models of this package share: their configuration, preprocessing and `call`."""
 
-import inspect
 import os
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -23,12 +22,10 @@ class VisionModel(keras.Model):
 
     A subclass builds its layers and has `taps`, the names of its intermediates in depth order,
     and `intermediates(images, training=None)`, the dict of all of them; the last is its output. The
-    images that it computes them of are those that `check_images` returns. `config` and
-    `omitted_defaults` are what `signature_config` returns: the configuration omits arguments that
-    were added to a model later where they have these defaults, so that it equals the configuration
-    of a run begun before, which can then be resumed. The `preprocessing` (a `Preprocessing`, its
-    fields or None for values in [-1, 1]) and `class_names`, in the order of the logits, can be set
-    later and are saved with the model.
+    images that it computes them of are those that `check_images` returns. `config` holds the
+    arguments of its constructor, without the following ones. The `preprocessing` (a
+    `Preprocessing`, its fields or None for values in [-1, 1]) and `class_names`, in the order of
+    the logits, can be set later and are saved with the model.
     """
 
     variants: ClassVar[dict] = {}  # arguments by the name of a published size
@@ -37,7 +34,6 @@ class VisionModel(keras.Model):
         self,
         config: dict[str, Any],
         preprocessing: Preprocessing | dict | None = None,
-        omitted_defaults: Mapping[str, Any] | None = None,
         class_names: Sequence[str] | None = None,
         **kwargs: Any,
     ):
@@ -48,12 +44,7 @@ class VisionModel(keras.Model):
                 "Expected num_classes to be at least 1; for the features of a model use "
                 f"vit_tf.submodel(model, 'pooled'). Received: num_classes={config['num_classes']}"
             )
-        omitted_defaults = omitted_defaults or {}
-        self._config = {
-            name: value
-            for name, value in config.items()
-            if name not in omitted_defaults or value != omitted_defaults[name]
-        }
+        self._config = config
         self.image_shape, self.num_classes = config["image_shape"], config["num_classes"]
         self.has_seen_images = False  # whose values were compared with `preprocessing`
         self.preprocessing = preprocessing
@@ -236,59 +227,26 @@ def name_after(model: keras.Model, source: str | os.PathLike) -> keras.Model:
     return model
 
 
-def arguments_of(cls: type) -> list[str]:
-    """Names of the arguments of a constructor that a configuration holds."""
-    parameters = inspect.signature(cls.__init__).parameters
-    return [name for name in parameters if name not in ("self", "preprocessing", "kwargs")]
+class ConfiguredLayer(keras.layers.Layer):
+    """A layer that is saved with the arguments of its constructor, `config`."""
 
-
-def signature_config(
-    cls: type, values: dict, omit_defaults_from: str | None = None
-) -> tuple[dict, dict]:
-    """The arguments of a constructor, from its local variables, and the defaults to omit.
-
-    The defaults are those of the arguments from `omit_defaults_from` on, which were added later.
-    """
-    arguments, parameters = arguments_of(cls), inspect.signature(cls.__init__).parameters
-    added = arguments[arguments.index(omit_defaults_from) :] if omit_defaults_from else []
-    return {n: values[n] for n in arguments}, {n: parameters[n].default for n in added}
-
-
-class SignatureLayer(keras.layers.Layer):
-    """A layer whose configuration is its constructor's arguments: attributes of the same names."""
-
-    # Arguments of older versions, and the values at which they changed nothing.
-    retired: ClassVar[dict[str, Any]] = {}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "SignatureLayer":
-        for name, off in cls.retired.items():
-            value = config.get(name, off)
-            if (tuple(value) if isinstance(value, list) else value) != off:
-                raise ValueError(
-                    f"Expected {name} of a {cls.__name__} to be {off!r}; others open in the "
-                    f"version that saved them. Received: {name}={value!r}"
-                )
-        return cls(**{name: x for name, x in config.items() if name not in cls.retired})
-
-    def keep_arguments(self, values: dict) -> None:
-        """Sets the attributes from the constructor's local variables."""
-        for name in arguments_of(type(self)):
-            value = values[name]
-            if name == "grid" and isinstance(value, dict):
-                value = TokenGrid(**value)
-            setattr(self, name, tuple(value) if isinstance(value, list) else value)
+    def __init__(self, config: dict[str, Any], **kwargs: Any):
+        super().__init__(**kwargs)
+        self._config = config
 
     def get_config(self) -> dict[str, Any]:
-        arguments = {name: getattr(self, name) for name in arguments_of(type(self))}
-        arguments |= {name: vars(x) for name, x in arguments.items() if isinstance(x, TokenGrid)}
-        return super().get_config() | arguments
+        return super().get_config() | self._config
 
     def make(
         self, kind: Callable[..., Any], *args: Any, name: str, **options: Any
     ) -> keras.layers.Layer:
         """A layer inside this one, in its precision."""
         return kind(*args, dtype=self.dtype_policy, name=name, **options)
+
+
+def as_grid(grid: TokenGrid | dict) -> TokenGrid:
+    """A `TokenGrid`, or the one that a configuration holds as a dict."""
+    return TokenGrid(**grid) if isinstance(grid, dict) else grid
 
 
 def site_taps(sites: dict, skips: tuple) -> tuple:

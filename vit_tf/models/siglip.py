@@ -6,12 +6,11 @@ from typing import Any
 import keras
 
 from vit_tf.common.backend import Tensor
-from vit_tf.common.names import as_image_shape, as_names
+from vit_tf.common.names import as_image_shape, as_names, match_sites
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
-from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
-from vit_tf.models.model import signature_config
-from vit_tf.models.transformer import LayerNormalization, encoder_size, make_blocks
+from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder, make_head
+from vit_tf.models.transformer import LayerNormalization, block_sites, encoder_size, make_blocks
 from vit_tf.models.vit import SIZES
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -71,19 +70,41 @@ class SigLIPViT(ImageEncoder):
         **kwargs: Any,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config, omitted_defaults = signature_config(
-            SigLIPViT, locals(), omit_defaults_from="text_head"
-        )
-        super().__init__(config, preprocessing, omitted_defaults, **{"name": "siglip"} | kwargs)
+        config = {
+            "image_shape": image_shape,
+            "patch_size": patch_size,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "mlp_dim": mlp_dim,
+            "num_classes": num_classes,
+            "without_skips": without_skips,
+            "dropout_rate": dropout_rate,
+            "activation": activation,
+            "epsilon": epsilon,
+            "text_head": text_head,
+        }
+        super().__init__(config, preprocessing, **{"name": "siglip"} | kwargs)
         self.token_grid = whole_patches(image_shape, patch_size)
         self.embedding_dim = hidden_dim
         policy = self.dtype_policy
-        self.add_embedding(config)
-        self.blocks = make_blocks(config, dtype=policy)
+        self.add_embedding(hidden_dim, dropout_rate)
+        self.blocks = make_blocks(
+            num_layers,
+            match_sites(without_skips, block_sites(num_layers)),
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            mlp_dim=mlp_dim,
+            dropout_rate=dropout_rate,
+            activation=activation,
+            epsilon=epsilon,
+            dtype=policy,
+        )
         self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name="norm")
-        sizes = (num_heads, hidden_dim, mlp_dim, activation, epsilon)
-        self.attention_pooling = AttentionPooling(*sizes, dtype=policy, name="pooling")
-        self.head = self.make_head()
+        self.attention_pooling = AttentionPooling(
+            num_heads, hidden_dim, mlp_dim, activation, epsilon, dtype=policy, name="pooling"
+        )
+        self.head = make_head(num_classes, text_head)
         self.build((None, *image_shape))
 
     def _covered_size(self) -> tuple[int, int]:

@@ -1,22 +1,22 @@
 """What Vision Transformers are made of: patches, positions, and blocks."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, replace
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
 from keras import layers, ops
 
 from vit_tf.common.backend import Tensor, compiled_elementwise, custom_gradient
-from vit_tf.common.names import lookup, match_sites
+from vit_tf.common.names import lookup
 from vit_tf.features.recorder import Taps
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import (
-    SignatureLayer,
+    ConfiguredLayer,
     VisionModel,
-    arguments_of,
+    as_grid,
     inner_taps,
     run_inner,
     site_taps,
@@ -146,7 +146,7 @@ def join_paths(site: str, skips: tuple, skip: Tensor, branch: Tensor, taps: Taps
 
 
 @register
-class Block(SignatureLayer):
+class Block(ConfiguredLayer):
     """A pre-norm Transformer block: self-attention, then an MLP, each with a skip to remove.
 
     It is called on tokens of shape (example, token, channel). Optionally, it takes a bias of shape
@@ -158,7 +158,6 @@ class Block(SignatureLayer):
     """
 
     sites = ("attention", "mlp")
-    retired: ClassVar = {"sub_norm": (), "norm": "layer"}
 
     def __init__(
         self,
@@ -174,13 +173,26 @@ class Block(SignatureLayer):
         stochastic_depth: float = 0.0,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        config = {
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "mlp_dim": mlp_dim,
+            "skips": tuple(skips),
+            "dropout_rate": dropout_rate,
+            "activation": activation,
+            "epsilon": epsilon,
+            "key_bias": key_bias,
+            "layer_scale": layer_scale,
+            "stochastic_depth": stochastic_depth,
+        }
+        super().__init__(config, **kwargs)
         if hidden_dim % num_heads:
             raise ValueError(
                 "Expected hidden_dim to be a multiple of num_heads. "
                 f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
             )
-        self.keep_arguments(locals())
+        self.num_heads, self.hidden_dim, self.mlp_dim = num_heads, hidden_dim, mlp_dim
+        self.skips, self.layer_scale = tuple(skips), layer_scale
         lookup("activation", activation, ACTIVATIONS | GATES)
         self.gate, gelu = GATES.get(activation), ACTIVATIONS.get(activation)
         norm = partial(self.make, LayerNormalization, epsilon=epsilon)
@@ -272,17 +284,19 @@ def block_sites(num_layers: int) -> list[str]:
     return [f"block{i:02d}/{site}" for i in range(num_layers) for site in Block.sites]
 
 
-def make_blocks(config: dict, removed: frozenset | None = None, **more: Any) -> list:
-    """Blocks of a configuration; the rate of stochastic depth rises linearly from 0 with depth."""
-    if removed is None:
-        removed = match_sites(config["without_skips"], block_sites(config["num_layers"]))
-    arguments = {name: config[name] for name in arguments_of(Block) if name in config} | more
+def make_blocks(
+    num_layers: int, removed: Collection[str], stochastic_depth: float = 0.0, **arguments: Any
+) -> list[Block]:
+    """Blocks of the same `arguments`, without the skips at the sites in `removed`.
+
+    The rate of stochastic depth rises linearly from 0 in the first block.
+    """
     blocks = []
-    for name in (f"block{i:02d}" for i in range(config["num_layers"])):
+    for depth in range(num_layers):
+        name = f"block{depth:02d}"
         skips = [site for site in Block.sites if f"{name}/{site}" not in removed]
-        depth = len(blocks) / max(config["num_layers"] - 1, 1)
-        arguments["stochastic_depth"] = depth * config.get("stochastic_depth", 0.0)
-        blocks.append(Block(skips=skips, name=name, **arguments))
+        rate = stochastic_depth * depth / max(num_layers - 1, 1)
+        blocks.append(Block(skips=skips, stochastic_depth=rate, name=name, **arguments))
     return blocks
 
 
@@ -292,11 +306,12 @@ class TransformerModel(VisionModel):
     rotation, biases, fc_norm, head = None, (), False, None
     first_taps = ("embedding",)
 
-    def add_embedding(self, config: dict[str, Any], **options: Any) -> None:
-        """Sets the `embedding` of a configuration; `options` as for `Embedding`."""
-        sizes = (config["hidden_dim"], config["dropout_rate"])
-        fixed = {"dtype": self.dtype_policy, "name": "embedding"}
-        self.embedding = Embedding(self.token_grid, *sizes, **fixed, **options)
+    def add_embedding(self, hidden_dim: int, dropout_rate: float, **options: Any) -> None:
+        """Sets the `embedding` of the tokens on `token_grid`; `options` as for `Embedding`."""
+        policy, grid = self.dtype_policy, self.token_grid
+        self.embedding = Embedding(
+            grid, hidden_dim, dropout_rate, dtype=policy, name="embedding", **options
+        )
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -400,7 +415,7 @@ class PatchDense(layers.Conv2D):
 
 
 @register
-class Embedding(SignatureLayer):
+class Embedding(ConfiguredLayer):
     """Patches as tokens, prefix tokens in front, and positions added.
 
     `use_positions` is `"learned"` (or True), `"sincos"` or False; the first `num_prefix_positions`
@@ -409,8 +424,6 @@ class Embedding(SignatureLayer):
     the embedded patches, of shape (example, patch, channel), it goes on with what that returns, of
     the same shape.
     """
-
-    retired: ClassVar = {"patch_norm": None}
 
     def __init__(
         self,
@@ -423,13 +436,25 @@ class Embedding(SignatureLayer):
         num_prefix_positions: int | None = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.keep_arguments(locals())
-        self.patch_size = patch_size or self.grid.stride
+        grid = as_grid(grid)
+        patch_size = patch_size or grid.stride
         if num_prefix_positions is None:
-            self.num_prefix_positions = self.grid.prefix
-        sizes = (hidden_dim, self.patch_size)
-        self.patches = self.make(PatchDense, *sizes, use_bias=use_bias, name="patches")
+            num_prefix_positions = grid.prefix
+        config = {
+            "grid": asdict(grid),
+            "hidden_dim": hidden_dim,
+            "dropout_rate": dropout_rate,
+            "patch_size": patch_size,
+            "use_bias": use_bias,
+            "use_positions": use_positions,
+            "num_prefix_positions": num_prefix_positions,
+        }
+        super().__init__(config, **kwargs)
+        self.grid, self.hidden_dim = grid, hidden_dim
+        self.use_positions, self.num_prefix_positions = use_positions, num_prefix_positions
+        self.patches = self.make(
+            PatchDense, hidden_dim, patch_size, use_bias=use_bias, name="patches"
+        )
         self.dropout = self.make(layers.Dropout, dropout_rate, name="dropout")
 
     def build(self, input_shape: Sequence[int | None]) -> None:
@@ -471,23 +496,15 @@ class Embedding(SignatureLayer):
             tokens = tokens + self.all_positions()
         return self.dropout(tokens, training=training)
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Embedding":
-        # The name of the argument in files of older versions.
-        names = {"placed": "num_prefix_positions"}
-        return super().from_config({names.get(name, name): x for name, x in config.items()})
-
 
 @register
-class Rotation(SignatureLayer):
+class Rotation(ConfiguredLayer):
     """Cosines and sines of `rotary_angles`, (2, token, channel of a head), for `rotate`."""
 
-    retired: ClassVar = {"side": None, "base": None, "offset": 0, "columns_first": False}
-
     def __init__(self, grid: TokenGrid | dict, head_dim: int, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.keep_arguments(locals())
-        angles = np.tile(rotary_angles(self.grid, head_dim), 2)
+        grid = as_grid(grid)
+        super().__init__({"grid": asdict(grid), "head_dim": head_dim}, **kwargs)
+        angles = np.tile(rotary_angles(grid, head_dim), 2)
         self.factors = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
 
     def call(self, tokens: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.bit import UNITS, unit_sites
 from vit_tf.models.hybrid import ResNetStem, stem_stride
-from vit_tf.models.model import signature_config, zero_head
+from vit_tf.models.model import zero_head
 from vit_tf.models.transformer import (
     KINDS,
     LayerNormalization,
@@ -123,8 +123,32 @@ class ViT(TransformerModel):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         if stem_units is not None:
             stem_units = as_sizes("stem_units", stem_units, UNITS)
-        config, omitted_defaults = signature_config(ViT, locals(), omit_defaults_from="activation")
-        super().__init__(config, preprocessing, omitted_defaults, **{"name": "vit"} | kwargs)
+        config = {
+            "image_shape": image_shape,
+            "patch_size": patch_size,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "mlp_dim": mlp_dim,
+            "num_classes": num_classes,
+            "pooling": pooling,
+            "without_skips": without_skips,
+            "dropout_rate": dropout_rate,
+            "activation": activation,
+            "representation_dim": representation_dim,
+            "stem_units": stem_units,
+            "position_type": position_type,
+            "registers": registers,
+            "distillation": distillation,
+            "class_position": class_position,
+            "layer_scale": layer_scale,
+            "epsilon": epsilon,
+            "key_bias": key_bias,
+            "class_token": class_token,
+            "fc_norm": fc_norm,
+            "stochastic_depth": stochastic_depth,
+        }
+        super().__init__(config, preprocessing, **{"name": "vit"} | kwargs)
         self.pooling, self.fc_norm = pooling, fc_norm
         _check_tokens(config)
         policy = self.dtype_policy
@@ -140,12 +164,26 @@ class ViT(TransformerModel):
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix, stride)
         kinds = {kind: kind for kind in KINDS} | {"rotary": False}
         self.add_embedding(
-            config,
+            hidden_dim,
+            dropout_rate,
             patch_size=patch_size,
             use_positions=lookup("position_type", position_type, kinds),
             num_prefix_positions=positions,
         )
-        self.blocks = make_blocks(config, removed, dtype=policy)
+        self.blocks = make_blocks(
+            num_layers,
+            removed,
+            stochastic_depth,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            mlp_dim=mlp_dim,
+            dropout_rate=dropout_rate,
+            activation=activation,
+            epsilon=epsilon,
+            key_bias=key_bias,
+            layer_scale=layer_scale,
+            dtype=policy,
+        )
         if position_type == "rotary":
             width = hidden_dim // num_heads
             self.rotation = Rotation(self.token_grid, width, dtype=policy, name="rotation")

@@ -204,9 +204,6 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
         raise ValueError(
             f"Expected {str(path)!r} next to the saved state. Received: {file_error(error, path)}"
         ) from error
-    # Earlier versions did not write the number of replicas and the images.
-    for field in {"replicas", "images"} & configuration.keys():
-        saved.setdefault(field, configuration[field])
     differing = _differences(saved, json.loads(text))
     if differing:
         more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""
@@ -578,8 +575,7 @@ class Checkpoint(keras.callbacks.Callback):
             raise ValueError(
                 f"Expected {without_password(str(path))!r} to hold the totals of {len(shapes)} "
                 f"metric variables, of shapes {shapes}. Received: {len(received)}, of shapes "
-                f"{received}, which another version of vit_tf wrote; remove this file, and the "
-                "run resumes from the state before it"
+                f"{received}; remove this file, and the run resumes from the state before it"
             )
         for variable, total in zip(variables, self._metrics, strict=True):
             variable.assign(total)

@@ -1,17 +1,16 @@
+import inspect
+import linecache
 from functools import partial
 
 import numpy as np
 import pytest
 import xarray as xr
-from module_files import forget, replace_modules
+from paths import ROOT
 
-from vit_tf.analysis.engine.store import (
-    base_code,
-    code_of,
-    fingerprint,
-    keep,
-    load,
-)
+from vit_tf.analysis.engine import store
+from vit_tf.analysis.engine.store import base_code, code_of, fingerprint, keep, load
+from vit_tf.analysis.papers.raghu.section4_structure import cka_of
+from vit_tf.analysis.similarity.cka import cka
 from vit_tf.data.files import write_whole
 
 
@@ -117,42 +116,78 @@ def test_functions_count_with_the_values_that_they_are_bound_to(rng):
     keys = [fingerprint(bound(value)) for value in (2, 3, "2", None, values, other, bound(2))]
     assert len(set(keys)) == len(keys)
     assert fingerprint(partial(max, key=bound(1))) != fingerprint(partial(max, key=bound(2)))
-    assert fingerprint(lambda x: x + 1) != fingerprint(lambda x: x + 2)
+    one = fingerprint(lambda x: x + 1)
+    assert one != fingerprint(lambda x: x + 2)
     with pytest.raises(TypeError, match="Expected facts of a type that a key supports"):
         fingerprint(object())
 
 
-@pytest.fixture
-def write_module(tmp_path, monkeypatch):
-    yield replace_modules(tmp_path, monkeypatch)
-    monkeypatch.undo()
-    forget()
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    store.digest_modules.cache_clear()
 
 
-def test_code_is_that_of_modules_and_of_all_that_they_import(write_module):
-    names = [f"vit_tf.analysis.{name}" for name in ("a", "b.deep", "c", "other", "plots.lines")]
-    start = names[0]
-    write_module(start, "from .b import deep\nfrom .plots.lines import draw")
-    write_module(names[1], "def f():\n    from vit_tf.analysis.c import LIMIT")
-    write_module(names[2], "LIMIT = 1\nimport vit_tf.analysis.a")
-    write_module(names[3], "X = 1")
-    write_module(names[4], "WIDTH = 1")
-    without = ["vit_tf.analysis.plots"]
-    before = code_of([start]), code_of([start], without)
-    assert before == (code_of([start]), code_of([start], without)) and len(set(before)) == 2
-    write_module(names[3], "X = 2")
-    assert before == (code_of([start]), code_of([start], without))
-    write_module(names[4], "WIDTH = 2")
-    assert code_of([start]) != before[0] and code_of([start], without) == before[1]
-    write_module(names[2], "LIMIT = 2\nimport vit_tf.analysis.a")
-    assert code_of([start], without) != before[1]
+def test_code_is_the_version_and_every_module_but_those_that_are_left_out(tmp_path, monkeypatch):
+    models, plots = tmp_path / "models", tmp_path / "plots"
+    for path, text in ((models / "vit.py", "EPSILON = 1e-6"), (plots / "lines.py", "WIDTH = 1")):
+        write(path, text)
+
+    def digests():
+        return store.digest_modules(tmp_path, without=(plots,)), store.digest_modules(plots)
+
+    code, drawing = digests()
+    write(models / "notes.txt", "no module")
+    assert digests() == (code, drawing)
+    write(plots / "lines.py", "WIDTH = 2")
+    assert digests()[0] == code and digests()[1] != drawing
+    write(models / "deep" / "bit.py", "")
+    assert digests()[0] != code
+    (models / "deep" / "bit.py").unlink()
+    write(models / "vit.py", "EPSILON = 1e-6")
+    assert digests()[0] == code
+    write(models / "vit.py", "EPSILON = 1e-3")
+    assert digests()[0] != code
+    write(models / "vit.py", "EPSILON = 1e-6")
+    monkeypatch.setattr("vit_tf.__version__", "0.1.1")
+    assert digests()[0] != code
 
 
-def test_all_code_below_the_analyses_counts_and_no_other(write_module):
-    write_module("vit_tf.models.vit", "EPSILON = 1e-6")
-    write_module("vit_tf.scripts.train", "RATE = 1")
-    before = base_code()
-    write_module("vit_tf.scripts.train", "RATE = 2")
-    assert base_code() == before
-    write_module("vit_tf.models.vit", "EPSILON = 1e-3")
-    assert base_code() != before
+def test_all_code_of_the_package_counts_for_measurements_but_that_which_draws(monkeypatch):
+    digested = []
+    monkeypatch.setattr(store, "digest_files", lambda paths: digested.extend(paths) or "")
+    store.digest_modules.cache_clear()
+    base_code()
+    store.digest_modules.cache_clear()
+    modules = {path.relative_to(ROOT).as_posix() for path in digested}
+    assert {"vit_tf/models/vit.py", "analysis/heads/rollout.py"} <= modules
+    assert not {name for name in modules if name.startswith(("scripts/", "analysis/papers/"))}
+    assert not {name for name in modules if name.startswith(("analysis/plots", "analysis/report"))}
+
+
+def load_function(path):
+    """The function `measure` of a file, as its module has it."""
+    linecache.checkcache(str(path))
+    namespace = {"__name__": path.stem}
+    exec(compile(path.read_text(), path, "exec"), namespace)
+    return namespace["measure"]
+
+
+def test_a_function_of_a_user_counts_with_the_file_that_defines_it(tmp_path):
+    path = tmp_path / "own.py"
+    text = "def measure(x):\n    return LIMIT\n\nLIMIT = 1\n"
+    path.write_text(text)
+    before = fingerprint(load_function(path))
+    assert fingerprint(load_function(path)) == before
+    path.write_text(text.replace("LIMIT = 1", "LIMIT = 25"))
+    assert fingerprint(load_function(path)) != before
+    without_file = eval("lambda x: x")
+    assert fingerprint(without_file) != fingerprint(without_file)
+
+
+def test_a_function_of_a_paper_counts_with_all_papers(monkeypatch):
+    digested = []
+    monkeypatch.setattr(store, "digest_modules", lambda *folders: digested.extend(folders) or "")
+    code_of(cka_of)
+    assert digested == [ROOT / "analysis" / "papers"]
+    assert code_of(inspect.unwrap(cka)) == ""

@@ -7,11 +7,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
-from module_files import forget, replace_modules
 from study_models import study_model_of
 from study_parts import EVERYTHING, model_like
 
 from vit_tf import TokenGrid
+from vit_tf.analysis.engine.store import digest_modules
 from vit_tf.analysis.papers.chapters import STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_18
@@ -20,7 +20,6 @@ from vit_tf.analysis.report import drawing
 from vit_tf.analysis.study.figure import Figure, Picture, Selection, each, lookup_figures, plan
 
 DRAWN = []  # no part of a function, with whose values pictures are keyed
-MODULE = "vit_tf.analysis.plots.made_up"
 MODEL = model_like("ViT", "vit")
 
 
@@ -32,8 +31,6 @@ def draw(tmp_path):
     def figure(result):
         DRAWN.append([result.attrs["key"]])
         return plt.figure(figsize=(0.6, 0.4))
-
-    figure.__module__ = MODULE
 
     def run(key="a", title="Similarity"):
         figures = Figure(
@@ -51,14 +48,6 @@ def draw(tmp_path):
     return run, DRAWN
 
 
-@pytest.fixture
-def write_module(tmp_path, monkeypatch):
-    (tmp_path / "package").mkdir()
-    yield replace_modules(tmp_path / "package", monkeypatch)
-    monkeypatch.undo()
-    forget()
-
-
 def test_a_picture_is_drawn_again_only_for_another_result_or_title(draw):
     run, drawn = draw
     run()
@@ -69,11 +58,13 @@ def test_a_picture_is_drawn_again_only_for_another_result_or_title(draw):
     assert drawn == [["a"], ["b"], ["b"]]
 
 
-def test_a_picture_is_drawn_again_when_the_code_that_draws_changes(draw, write_module):
+def test_a_picture_is_drawn_again_when_the_code_that_draws_changes(draw, tmp_path, monkeypatch):
     run, drawn = draw
+    monkeypatch.setattr(drawing, "DRAWING", (tmp_path / "plots",))
+    (tmp_path / "plots" / "deep").mkdir(parents=True)
     for width, count in ((1, 1), (1, 1), (2, 2)):
-        write_module("vit_tf.analysis.plots.deep.lines", f"width = {width}")
-        write_module(MODULE, "from vit_tf.analysis.plots.deep import lines")
+        (tmp_path / "plots" / "deep" / "lines.py").write_text(f"width = {width}")
+        digest_modules.cache_clear()
         run()
         assert len(drawn) == count
 

@@ -70,7 +70,7 @@ def test_a_text_head_goes_with_the_model(encoder, images, rng):
     np.testing.assert_array_equal(larger.head.kernel, model.head.kernel)
     assert float(larger.head.scale) == 7.5
     linear = vit_tf.at_resolution(model, num_classes=5)
-    assert "text_head" not in linear.get_config() and not np.any(linear(images))
+    assert not linear.get_config()["text_head"] and not np.any(linear(images))
     other = vit_tf.with_text_head(model, texts(rng, 3, encoder.embedding_dim), 2.0)
     assert other.num_classes == 3 and np.abs(other(images)).max() <= 2.0 + 1e-5
     np.testing.assert_array_equal(vit_tf.reinitialize(model)(images), np.zeros((3, 4)))

@@ -1,11 +1,11 @@
-"""Layer normalisation with a gradient of its own, and blocks of older files."""
+"""Layer normalisation with a gradient of its own."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf.models.transformer import Block, LayerNormalization
+from vit_tf.models.transformer import LayerNormalization
 
 
 def made(shape, **options):
@@ -94,12 +94,3 @@ def test_a_saved_graph_keeps_the_gradient(tmp_path):
         tape.watch(images)
         loss = tf.reduce_sum(weights * tf.square(again.call(images)))
     np.testing.assert_allclose(tape.gradient(loss, images), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_arguments_of_older_versions_open_where_they_changed_nothing():
-    """As submodels that were saved with the arguments of families that left hold them."""
-    config = Block(2, 8, 12).get_config()
-    older = config | {"sub_norm": [], "norm": "layer"}
-    assert Block.from_config(older).get_config() == config
-    with pytest.raises(ValueError, match=r"norm of a Block to be 'layer'.*Received: norm='rms'"):
-        Block.from_config(older | {"norm": "rms"})
