@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vit_tf.demo")
 MODELS = ("vit-cls-cifar10", "bit-cifar10")
-FIGURES = "1,2,3,7,9,W.3,blocks"
+FIGURES = "1,2,3,7,9,W.3"
 TEXT = "Attention, attributions and similar patches of {} photographs, in both models side by side."
 
 
@@ -58,11 +58,10 @@ def run(options: Options) -> None:
     from vit_tf.data.bundled import NAME
 
     start = time.perf_counter()
-    page = explore_photographs(options)
     words = [*MODELS, "--data", NAME, "--figures", options.figures, "--out", str(options.out)]
     settings = analyze.parse(words)
     figures = lookup_figures(report_commands.figure_numbers(settings))
-    report = analyze.analyze(figures, settings, page)
+    report = analyze.analyze(figures, settings, explore_photographs(options))
     if report:
         log.info("%s after %.0f seconds", report.path, time.perf_counter() - start)
 
