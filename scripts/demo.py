@@ -1,9 +1,9 @@
 """Measures two bundled models on bundled photographs: a report and an interactive page.
 
 The models are a Vision Transformer with a CLS token and a BiT ResNet, both trained on CIFAR-10. The
-report compares them on the 200 photographs and crops that come with the package. Its first screen
-links to a page that shows how both models process single photographs. The photographs have no
-labels, so that no accuracy is measured.
+report compares them on 200 bundled photographs and crops. Its first screen links to a page that
+shows how both models process single photographs. The photographs have no labels, so that no
+accuracy is measured.
 
 Examples:
     vit-tf demo

@@ -1,4 +1,4 @@
-"""The photographs of the package, which every call that takes images accepts by name."""
+"""Bundled photographs, which every call that takes images accepts by name."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ FOLDER = Path(__file__).with_name(NAME)
 
 
 def photographs(*names: str) -> list[str]:
-    """Returns the paths of photographs that come with the package.
+    """Returns the paths of bundled photographs.
 
     There are 200 JPEG images without labels: 36 photographs of animals, plants, buildings and
     landscapes, and 164 square crops of them at random positions. `CREDITS.md` in their folder
