@@ -438,7 +438,8 @@
       const rest = order.slice(HUES.length).reduce((sum, index) => sum + counts.get(index), 0);
       for (const [name, count, colour] of [...listed, ...(rest ? [["other classes", rest, OTHER]] : [])]) {
         const item = element("li", "", key);
-        element("span", "swatch", item).style.background = `rgb(${colour.join(",")})`;
+        const swatch = element("span", "swatch", item);
+        swatch.style.background = `rgb(${colour.join(",")})`;
         item.append(`${name}: ${count}`);
       }
       multiples("patch-lens", layers.patches.map(short), (one, index) => {
@@ -507,7 +508,7 @@
     // A change with its sign, which 0 has not.
     function points(value) {
       const size = Math.abs(value).toFixed(1);
-      return Number(size) === 0 ? "0" : `${value > 0 ? "+" : "\u2212"}${size}`;
+      return Number(size) === 0 ? "0" : (value > 0 ? "+" : "\u2212") + size;
     }
 
     function paintPlace() {
