@@ -186,6 +186,10 @@ def on_config(config):
     menu[1:1] = [  # after the index
         {group.title(): [page.path for page in pages]} for group, pages in measurements().items()
     ]
+    version = re.search(
+        r'__version__ = "(.+)"', (DOCS.parent / "vit_tf/__init__.py").read_text("utf-8")
+    )
+    config.copyright = f"vit_tf {version[1]}"
     return config
 
 

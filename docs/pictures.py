@@ -46,7 +46,7 @@ from vit_tf.checkpoints.released import BUNDLED
 PICTURES = Path(__file__).resolve().parent / "pictures"
 LARGE = 55_000  # bytes
 # A picture of few colours shows steps in a photograph.
-WITH_PHOTOGRAPHS, LARGE_PHOTOGRAPH = ("home", "photo_attention", "photo_pca"), 400_000
+WITH_PHOTOGRAPHS, LARGE_PHOTOGRAPH = ("attention", "photo_attention", "photo_pca"), 400_000
 plt.rcParams.update({"savefig.dpi": 76, "savefig.bbox": "tight"})
 
 
@@ -432,34 +432,9 @@ def photo_lens():
     return axis
 
 
-def home():
-    """Attention of four heads on a photograph, and CKA within a ViT and a ResNet."""
-    figure, axes = plt.subplot_mosaic(
-        [["photo", "photo", 0, 1, "vit"], ["photo", "photo", 2, 3, "bit"]],
-        figsize=(11.5, 4.8),
-        width_ratios=[1, 1, 1, 1, 1.05],
-        layout="constrained",
-    )
-    axes["photo"].imshow(cat()[0])
-    axes["photo"].set(xticks=[], yticks=[])
-    axes["photo"].set_title("photograph", fontsize=15)
-    for panel, (block, head) in enumerate(HEADS):
-        overlay(axes[panel], cls_attention()[block, head])
-        axes[panel].set_title(f"block {block}, head {head}", fontsize=15)
-    for kind, name in (("ViT", "vit"), ("ResNet", "bit")):
-        similarity = analysis.cka(sums(name), test_images())["cka"]
-        drawn = axes[name].imshow(similarity, "magma", vmin=0, vmax=1, origin="lower")
-        axes[name].set(xticks=[], yticks=[])
-        axes[name].set_xlabel("layer", fontsize=13)
-        axes[name].set_ylabel("layer", fontsize=13)
-        axes[name].set_title(f"CKA, {kind}", fontsize=15)
-    figure.colorbar(drawn, ax=[axes["vit"], axes["bit"]], shrink=0.8)
-    return axes["photo"]
-
-
 DRAWN = (
     matches, ridge_probe, probe_map, probe_variants, dense_features, photo_attention, photo_pca,
-    photo_lens, home,
+    photo_lens,
 )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ from vit_tf.scripts import common, report_commands
 from vit_tf.scripts.common import Arguments, Options
 
 if TYPE_CHECKING:
+    from vit_tf.analysis.report.page import LinkedPage
     from vit_tf.analysis.study.assemble import Report
     from vit_tf.analysis.study.figure import Figure
     from vit_tf.analysis.study.models import LoadedModel
@@ -133,7 +134,9 @@ def run(options: Options) -> None:
         log.info("%s after %.0f seconds", report.path, time.perf_counter() - start)
 
 
-def analyze(figures: Sequence[Figure], options: Options) -> Report | None:
+def analyze(
+    figures: Sequence[Figure], options: Options, linked_page: LinkedPage | None = None
+) -> Report | None:
     """Measure what these figures show, draw them and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
     from vit_tf.analysis.study.models import prepare_models
@@ -181,6 +184,7 @@ def analyze(figures: Sequence[Figure], options: Options) -> Report | None:
                 fitted=fitted,
             ),
             models_table=rows,
+            linked_page=linked_page,
             provenance=report_commands.provenance(options, description),
             sources={model.name: without_password(model.source) for model in opened},
             setup=report_commands.example_setup(

@@ -11,7 +11,7 @@ from pathlib import Path
 import vit_tf
 from vit_tf.common.names import unknown_name
 
-COMMANDS = ("study", "analyze", "scorecard", "explore", "train", "finetune", "pretrain")
+COMMANDS = ("demo", "study", "analyze", "scorecard", "explore", "train", "finetune", "pretrain")
 COMMANDS += ("evaluate", "compute", "export")
 OVERVIEW = """usage: vit-tf COMMAND ...
 

@@ -178,7 +178,7 @@ def add_strategy(add: AddOption) -> None:
 
 def add_source(add: AddOption) -> None:
     """Adds the options that name the data set."""
-    text = "digits, shapes, a TFDS name, or a folder of images"
+    text = "digits, shapes, photographs, a TFDS name, or a folder of images"
     add("--data", metavar="NAME", default="digits", help=text)
     add_data_dir(add)
     add("--classes", metavar="FILE", help="text file with the classes to use, one per line")

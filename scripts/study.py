@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from vit_tf.analysis.report.page import LinkedPage
     from vit_tf.analysis.study.assemble import Report
     from vit_tf.analysis.study.figure import Figure
     from vit_tf.analysis.study.models import StudyModel
@@ -88,9 +87,8 @@ INTRODUCTION = (
 )
 DIGITS_NOTE = (
     " Digits of 8 x 8 pixels are enlarged, so attention and receptive fields show little of what "
-    "photographs would."
+    "photographs would; vit-tf demo measures models that were trained on photographs."
 )
-COMPARE_NOTE = " Compare them with the models below, which were trained on photographs."
 
 
 def main(arguments: Arguments = None) -> int:
@@ -173,7 +171,6 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
     with report_commands.strategy_in(options.out, options.strategy), progress.shown():
         train_in_parallel(plans, options, progress, options.jobs or default_jobs())
         models, rows = train_all(plans, options, progress)
-        page = linked_page(options)
         return write_figures(
             figures,
             models,
@@ -182,9 +179,8 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
             elsewhere=f'"vit-tf study --data {options.data} --full" measures it.',
             progress=progress,
             title=f"{len(rows)} vision models trained on {description.name}",
-            introduction=introduction(options, description, page is not None),
+            introduction=introduction(options, description),
             models_table=rows,
-            linked_page=page,
             timings=[
                 {"step": f"training of {row['model']}", "seconds": row["training (s)"]}
                 for row in rows
@@ -193,31 +189,12 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
         )
 
 
-def introduction(options: Options, description: Description, has_linked_page: bool) -> str:
+def introduction(options: Options, description: Description) -> str:
     """What the report says first: the data, the probes and what to expect of them."""
     text = INTRODUCTION.format(options=options, description=description)
     lead, _, details = text.partition("\n\n")
     note = DIGITS_NOTE if options.data == "digits" else ""
-    compare = COMPARE_NOTE if has_linked_page else ""
-    return f"{lead}{note}{compare}\n\n{details}"
-
-
-def linked_page(options: Options) -> LinkedPage | None:
-    """The page of the bundled models, next to a report on digits whose figures are not chosen."""
-    from vit_tf.analysis.engine.failures import explain
-    from vit_tf.analysis.study.bundled import explore_bundled
-    from vit_tf.distribute.strategies import num_workers
-
-    # Several workers would all have to load the bundled models and to measure them together.
-    if options.data != "digits" or options.figures or num_workers() > 1:
-        return None
-    log.info("exploring bundled models on a photograph")
-    try:
-        return explore_bundled(options.out)
-    except Exception as error:  # the report of the trained models does not depend on this page
-        reason = explain(error, "The page of the bundled models")
-        log.warning("the report has no page of the bundled models: %s", reason)
-        return None
+    return f"{lead}{note}\n\n{details}"
 
 
 @dataclasses.dataclass(frozen=True)

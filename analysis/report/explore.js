@@ -5,6 +5,7 @@
   // What all models share: the images, and the query as a point of the image, each from 0 to 1.
   const shared = { example: 0, other: page.images.length > 1 ? 1 : 0, pooled: false, pinned: false, x: 0.5, y: 0.5 };
   const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }; // (row, column)
+  const MOST_LINES = 16; // from a query to its keys
   const pooledButton = document.getElementById("pooled");
   const range = (count) => Array.from({ length: count }, (_, index) => index);
 
@@ -157,6 +158,11 @@
       else if (one.name === "correspondence") one.box.setAttribute("role", "img");
     }
 
+    if (mains.attention) {
+      mains.attention.lines = make("svg", { class: "lines", preserveAspectRatio: "none", "aria-hidden": "true" }, mains.attention.box);
+      find("lines").addEventListener("change", () => paintPlaces());
+    }
+
     function follow(one) {
       const { box } = one;
       box.tabIndex = 0;
@@ -236,8 +242,15 @@
     const ofGrid = () => [grid.rows, grid.columns];
     const marked = () => (shared.pooled ? -1 : position());
 
-    function paintMap(one, values, unit, except = -1, from = 0) {
-      const [low, high] = [from ?? smallest(values, except), biggest(values, except)];
+    // The smallest and largest value that this model has to show, for a scale of all models.
+    const spans = {
+      attention: () => mains.attention && [0, biggest(patches(attention(state.layer, state.head)))],
+      similarity: () => mains.similarity && span(example().similarity(state.similar, position(), shared.example), position()),
+      removals: () => find("removals-table") && [0, Math.max(...Array.from(example().removals(state.class), (value) => Math.abs(value) || 0))],
+    };
+    const span = (values, except) => [smallest(values, except), biggest(values, except)];
+
+    function paintMap(one, values, unit, except = -1, [low, high] = [0, biggest(values, except)]) {
       draw(one.canvas, values, ofGrid(), scaled(low, high));
       positionMark(one.mark, marked(), ofGrid());
       one.scale?.(low, high, unit);
@@ -256,7 +269,8 @@
     function paintAttention() {
       const { layer, head } = state;
       const all = attention(layer, head);
-      paintMap(mains.attention, patches(all), "");
+      paintMap(mains.attention, patches(all), "", -1, spanOfAll("attention"));
+      paintLines(patches(all));
       overview.endPreview();
       const far = mean((one) => average(queries().map((token) => example().distance(layer, one, token)[0])), head);
       const [prefix, itself, others] = range(3).map((part) => mean((one) => average(queries().map((token) => example().mass(layer, one, token)[part])), head));
@@ -269,6 +283,20 @@
       ]);
       paintOverview();
       return far;
+    }
+
+    // Lines from the selected patch to those that it attends to most.
+    function paintLines(weights) {
+      const svg = mains.attention.lines;
+      svg.replaceChildren();
+      if (shared.pooled || !find("lines").checked) return;
+      svg.setAttribute("viewBox", `0 0 ${grid.columns} ${grid.rows}`);
+      const most = biggest(weights) || 1;
+      const order = range(cells).sort((a, b) => weights[b] - weights[a]).slice(0, MOST_LINES);
+      for (const key of order) {
+        const [x, y] = [key % grid.columns, Math.floor(key / grid.columns)];
+        make("line", { x1: column() + 0.5, y1: row() + 0.5, x2: x + 0.5, y2: y + 0.5, "stroke-opacity": weights[key] / most }, svg);
+      }
     }
 
     // Every head of every layer, each scaled to its own maximum, on one canvas with gaps of a pixel.
@@ -350,13 +378,13 @@
 
     function paintSimilarity() {
       const within = example().similarity(state.similar, position(), shared.example);
-      paintMap(mains.similarity, within, "cosine", position(), null);
+      paintMap(mains.similarity, within, "cosine", position(), spanOfAll("similarity"));
       positionMark(mains.similarity.mark, position(), ofGrid());
       const there = mains.correspondence;
       if (!there) return;
       const across = example().similarity(state.similar, position(), shared.other);
       const best = across.indexOf(biggest(across));
-      paintMap(there, across, "cosine", -1, null);
+      paintMap(there, across, "cosine", -1, span(across));
       positionMark(there.mark, best, ofGrid());
       there.mark.classList.add("ring");
       const [y, x] = [Math.floor(best / grid.columns), best % grid.columns];
@@ -367,7 +395,7 @@
     // Similarity in each layer, of which the chosen one is large.
     function paintNearest() {
       const within = (layer) => example().similarity(layer, position(), shared.example);
-      paintMap(mains.nearest, within(state.similar), "cosine", position(), null);
+      paintMap(mains.nearest, within(state.similar), "cosine", position(), span(within(state.similar), position()));
       multiples("nearest", labels(layers.similarity), (one, index) => {
         const values = within(index);
         draw(one.canvas, values, ofGrid(), scaled(smallest(values), biggest(values, position())));
@@ -410,7 +438,8 @@
       const rest = order.slice(HUES.length).reduce((sum, index) => sum + counts.get(index), 0);
       for (const [name, count, colour] of [...listed, ...(rest ? [["other classes", rest, OTHER]] : [])]) {
         const item = element("li", "", key);
-        element("span", "swatch", item).style.background = `rgb(${colour.join(",")})`;
+        const swatch = element("span", "swatch", item);
+        swatch.style.background = `rgb(${colour.join(",")})`;
         item.append(`${name}: ${count}`);
       }
       multiples("patch-lens", layers.patches.map(short), (one, index) => {
@@ -460,7 +489,7 @@
       table.replaceChildren();
       const values = example().removals(state.class);
       const columns = data.removed.length;
-      const most = Math.max(...Array.from(values, (value) => Math.abs(value) || 0), 1e-9);
+      const most = Math.max(spanOfAll("removals")[1], 1e-9);
       const line = element("tr", "", element("thead", "", table));
       element("th", "", line, "without");
       data.removed.forEach((name) => (element("th", "", line, name).scope = "col"));
@@ -476,7 +505,11 @@
         });
       });
     }
-    const points = (value) => `${value > 0 ? "+" : ""}${Math.abs(value) < 0.05 ? "0" : value.toFixed(1)}`.replace("-", "\u2212").replace("+0", "0");
+    // A change with its sign, which 0 has not.
+    function points(value) {
+      const size = Math.abs(value).toFixed(1);
+      return Number(size) === 0 ? "0" : (value > 0 ? "+" : "\u2212") + size;
+    }
 
     function paintPlace() {
       const words = [];
@@ -522,6 +555,10 @@
       if (one.gradients) kinds.push(["input gradient, SmoothGrad", one.gradients(state.class), data.gradient_size, false]);
       if (one.cam) layers.maps.forEach((name, index) => kinds.push([`Grad-CAM of ${name}`, one.cam(state.class, index), data.cam_size, true]));
       if (mains.cam) paintStages();
+      if (mains.explained) {
+        const [values, size] = one.relevance ? [one.relevance(state.class), ofGrid()] : [one.gradients(state.class), data.gradient_size];
+        paintWhole(mains.explained, values, size);
+      }
       if (mains.gradients) paintWhole(mains.gradients, one.gradients(state.class), data.gradient_size);
       multiples("evidence", kinds.map(([name]) => name), (figure, index) => {
         const [name, values, size, smooth] = kinds[index];
@@ -701,7 +738,7 @@
       state.kept = Number(event.target.value) / 100;
       paintMass();
     });
-    return { paintPlace, paintAll, chooseClass, chooseLikeliest };
+    return { paintPlace, paintAll, chooseClass, chooseLikeliest, spans };
   }
 
   // ---- all models ----------------------------------------------------------------------------
@@ -730,6 +767,12 @@
     shared.pinned = false;
     setPooled(Boolean(pooledButton));
     paintPlaces();
+  }
+
+  // The scale of all models on the page, of maps that show the same quantity.
+  function spanOfAll(kind) {
+    const found = views.map(({ spans }) => spans[kind]()).filter(Boolean);
+    return [Math.min(...found.map(([low]) => low)), Math.max(...found.map(([, high]) => high))];
   }
 
   function paintPage() {
@@ -788,6 +831,7 @@
   window.addEventListener("keydown", (event) => {
     if (event.key === "Escape") release();
   });
+  document.getElementById("smooth").addEventListener("change", (event) => document.body.classList.toggle("smooth", event.target.checked));
   document.getElementById("opacity").addEventListener("input", (event) =>
     document.documentElement.style.setProperty("--opacity", event.target.value / 100));
   let seen = window.innerWidth;

@@ -10,6 +10,8 @@ from vit_tf.common.names import join_words
 from ..plots.style import colour_map
 from .page import as_json, write_page
 
+MAX_LISTED = 4  # images in the title by name
+
 
 def write_explore_page(
     path: str | os.PathLike,
@@ -27,11 +29,13 @@ def write_explore_page(
     suffixes = ["", *(f"-{number}" for number in range(2, len(views) + 1))]
     words = {view["shown"]["cell"]: view["shown"]["cells"] for view in views}
     names = join_words([view["name"] for view in views])
+    count = len(image_names)
+    images = join_words(image_names) if count <= MAX_LISTED else f"{count} images"
     return write_page(
         path,
         "explore",
         True,
-        title=f"{names}: {join_words(image_names)}",
+        title=f"{names}: {images}",
         payload=as_json(data),
         views=[
             {**view, "number": number, "suffix": suffix}

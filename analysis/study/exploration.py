@@ -18,7 +18,7 @@ from scipy.special import expit, softmax
 
 import vit_tf
 from vit_tf.common.names import without_password
-from vit_tf.data.any_images import as_images
+from vit_tf.data.any_images import as_images, in_known_form
 from vit_tf.data.files import write_whole
 from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.features.class_names import find_class_names
@@ -167,8 +167,8 @@ def explore(
             a pretrained model, or a function from images to a dict from tap to tensor.
         images: one image or a list of images: paths of files or folders, PIL images, or arrays of
             shape (height, width, channel) with values in [0, 255]; or a `tf.data.Dataset` of such
-            arrays, with or without labels, batched or not. Images are resized to the size that the
-            model expects.
+            arrays, with or without labels, batched or not; or a pair of images and their integer
+            labels. Images are resized to the size that the model expects.
         path: path of the HTML file that is written.
         name: name of a single model; by default, the model's own name.
         preprocessing: the `vit_tf.Preprocessing` that the model expects, for a model that does not
@@ -209,8 +209,13 @@ def explore_models(
 ) -> Exploration:
     """Write one page of several models; an `Exploration` with a dict from name for all."""
     require_own(path)
+    images, labels = separate_labels(images)
     pictures, image_names = read_images(images)
-    labels = labels_of_images(images, len(pictures))
+    labels = labels_of_images(images, len(pictures)) if labels is None else labels
+    if len(labels) != len(pictures):
+        raise ValueError(
+            f"Expected a label for each of {len(pictures)} images. Received: {len(labels)} labels"
+        )
     views, results, left_out, calls = [], {}, {}, {}
     for name, (model, settings) in models.items():
         model = open_model(model)
@@ -383,11 +388,23 @@ def _shown(subject: Subject, results: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def separate_labels(images: Any) -> tuple[Any, list[int] | None]:
+    """The images and integer labels of a pair of them; None for images alone."""
+    if isinstance(images, tuple) and len(images) == 2:
+        is_image = isinstance(images[1], str | os.PathLike) or hasattr(images[1], "getexif")
+        labels = None if is_image else np.asarray(images[1])
+        if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu":
+            return images[0], labels.tolist()
+    return images, None
+
+
 def read_images(images: Any) -> tuple[list[np.ndarray], list[str]]:
     """Images as uint8 or float arrays with values in [0, 255], and their names."""
     from vit_tf.data.folder import decode_file
     from vit_tf.data.imaging import pixels_of
 
+    if isinstance(images, str | os.PathLike):
+        images = in_known_form(images)
     single = isinstance(images, str | os.PathLike) or (hasattr(images, "ndim") and images.ndim == 3)
     if single or hasattr(images, "getexif"):  # of Pillow
         images = [images]

@@ -88,7 +88,7 @@ def test_pictures_are_drawn_by_the_script_shown_and_small():
     assert sorted([*names, *saved.difference(names)]) == sorted(stored)
     assert set(stored) == {name for name, _ in shown}
     # Photographs of few colours show steps.
-    with_photographs = ("home", "photo_attention", "photo_pca")
+    with_photographs = ("attention", "photo_attention", "photo_pca")
     assert max(stored.pop(name) for name in with_photographs) < 400_000
     assert max(stored.values()) < 60_000
 

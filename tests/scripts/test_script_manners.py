@@ -20,6 +20,7 @@ from vit_tf.scripts import cli, common, report_commands, study
 NAMES = {
     "analyze": "model.keras --out {out}",
     "compute": "{out}",
+    "demo": "--out {out}",
     "evaluate": "model.keras",
     "explore": f"model.keras {__file__} --out {{out}}",
     "export": "model.keras --list",

@@ -15,12 +15,10 @@ from training_runs import count_calls
 
 import vit_tf
 from vit_tf.analysis.engine import stream
-from vit_tf.analysis.study import bundled
 from vit_tf.analysis.study.claims import evaluate
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, lookup_figures, plan as plan_pictures
 from vit_tf.analysis.study.models import baselines_of
-from vit_tf.distribute import strategies
 from vit_tf.scripts import common, report_commands, study as study_script
 
 
@@ -216,43 +214,14 @@ def test_the_bar_counts_stages_by_their_length(capsys):
 
 
 def test_the_first_paragraph_of_a_report_on_digits_refers_to_models_that_show_more(tmp_path):
-    words = {}
-    for data, has_page in (("digits", True), ("digits", False), ("shapes", False)):
+    texts = {}
+    for data in ("digits", "shapes"):
         options = study_script.parse(["--data", data, "--out", str(tmp_path)])
-        description = vit_tf.data.describe(data)
-        text = study_script.introduction(options, description, has_page)
-        words[data, has_page] = text.split("\n\n")
-    (linked, details), (digits, same), (shapes, also) = words.values()
-    assert details == same == also and "penalty" in details
-    assert "models below, which were trained on photographs" in linked and "below" not in digits
-    assert "enlarged" in digits and "enlarged" not in shapes
-
-
-def test_a_report_is_written_without_the_page_of_the_bundled_models_if_that_fails(
-    tmp_path, monkeypatch, caplog
-):
-    def refuse(folder):
-        raise OSError("Expected room for the page. Received: a full disk")
-
-    monkeypatch.setattr(bundled, "explore_bundled", refuse)
-    assert study_script.linked_page(study_script.parse(["--out", str(tmp_path)])) is None
-    assert "a full disk" in caplog.text
-
-
-def test_several_workers_do_not_measure_the_bundled_models(tmp_path, monkeypatch):
-    monkeypatch.setattr(bundled, "explore_bundled", lambda folder: folder)
-    monkeypatch.setattr(strategies, "num_workers", lambda: 2)
-    assert study_script.linked_page(study_script.parse(["--out", str(tmp_path)])) is None
-
-
-def test_a_report_on_digits_links_to_the_bundled_models(tmp_path, monkeypatch):
-    monkeypatch.setattr(bundled, "explore_bundled", lambda folder: folder)
-    out = ["--out", str(tmp_path)]
-    pages = {
-        " ".join(words): study_script.linked_page(study_script.parse([*words, *out]))
-        for words in ([], ["--full"], ["--figures", "1"], ["--data", "shapes"])
-    }
-    assert pages == {"": tmp_path, "--full": tmp_path, "--figures 1": None, "--data shapes": None}
+        text = study_script.introduction(options, vit_tf.data.describe(data))
+        texts[data], details = text.split("\n\n")
+        assert "penalty" in details
+    assert "enlarged" in texts["digits"] and "vit-tf demo" in texts["digits"]
+    assert "enlarged" not in texts["shapes"] and "vit-tf demo" not in texts["shapes"]
 
 
 def test_list_names_every_figure(study, capsys):

@@ -5,6 +5,7 @@ from .augmentation import (
     random_flip as random_flip,
     random_shift as random_shift,
 )
+from .bundled import photographs as photographs
 from .coco import (
     coco_categories as coco_categories,
     load_coco as load_coco,

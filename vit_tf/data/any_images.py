@@ -13,6 +13,7 @@ import tensorflow as tf
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
 from vit_tf.data.batches import explained_batches, require_finite_length
+from vit_tf.data.bundled import NAME, photographs
 from vit_tf.data.equal_batches import (
     BATCH_SIZE,
     IN_ORDER,
@@ -88,6 +89,8 @@ def in_known_form(images: Any) -> Any:
         return images.astype(np.uint8 if is_8_bit else np.float32)
     if isinstance(images, list) and images and all(hasattr(x, "detach") for x in images):
         return list(map(in_known_form, images))
+    if isinstance(images, str) and images == NAME:
+        return photographs()
     if isinstance(images, str | os.PathLike):
         text = os.path.expanduser(os.fspath(images))
         is_pattern = glob.has_magic(text) and not is_remote(text) and not os.path.exists(text)

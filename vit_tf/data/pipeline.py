@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import unknown_name
 from vit_tf.data.batches import Shard, as_shard
+from vit_tf.data.bundled import FOLDER, NAME
 from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.files import is_remote
 from vit_tf.data.folder import open_folder
@@ -82,10 +83,10 @@ def load(
 
     Args:
         name: `"digits"` (the digits of scikit-learn, without a download), `"shapes"` or
-            `"textured-shapes"` (generated), a TFDS name such as `"fashion_mnist"`, or the path of a
-            folder. The path may be an address that TensorFlow can open, such as
-            `"gs://bucket/photos"`. If a folder has the name of a TFDS data set, `"./name"` selects
-            the folder.
+            `"textured-shapes"` (generated), `"photographs"` (those of `vit_tf.data.photographs`), a
+            TFDS name such as `"fashion_mnist"`, or the path of a folder. The path may be an address
+            that TensorFlow can open, such as `"gs://bucket/photos"`. If a folder has the name of a
+            TFDS data set, `"./name"` selects the folder.
         image_size: size in pixels to which images are resized (bilinear, antialiased), a number for
             square images or a pair (height, width). None keeps the size of the images.
         batch_size: number of examples per batch. The last batch may have fewer.
@@ -225,8 +226,8 @@ def open_source(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> 
     leave_gpus_to_jax()
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         raise ValueError(
-            "Expected name to be 'digits', 'shapes', 'textured-shapes', a TFDS name or the path of "
-            "a folder. "
+            "Expected name to be 'digits', 'shapes', 'textured-shapes', 'photographs', a TFDS name "
+            "or the path of a folder. "
             f"Received: name={name!r}"
         )
     if name == "digits":
@@ -235,8 +236,8 @@ def open_source(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> 
         return Shapes()
     if name == "textured-shapes":
         return Shapes(own_kind)
-    if _is_path(name):
-        return open_folder(name)
+    if name == NAME or _is_path(name):
+        return open_folder(FOLDER if name == NAME else name)
     return open_tfds(os.fspath(name), data_dir)
 
 

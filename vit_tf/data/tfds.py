@@ -195,9 +195,9 @@ def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
     except (ValueError, AssertionError, ImportError) as error:
         if is_tfds_name(name):
             raise _unusable(name, error) from error
-    known_names = ["digits", "shapes", "textured-shapes", *tfds.list_builders()]
+    known_names = ["digits", "shapes", "textured-shapes", "photographs", *tfds.list_builders()]
     raise unknown_name(
-        "name (digits, shapes, a TFDS name or a folder that exists)", name, known_names
+        "name (digits, shapes, photographs, a TFDS name or a folder that exists)", name, known_names
     )
 
 

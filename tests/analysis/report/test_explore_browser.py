@@ -209,8 +209,12 @@ def test_the_head_below_the_pointer_is_previewed_until_it_leaves(browser, vit_pa
 
 def test_the_frame_of_the_chosen_head_is_its_tile(browser, vit_page):
     browser.open(vit_page.path)
-    left, top, width, height = place(browser, "#overview .tiles")
-    frame = place(browser, "#overview .mark")
+    boxes = browser.value(
+        "['.tiles', '.mark'].map((part) => document.querySelector('#overview ' + part))"
+        ".map((node) => node.getBoundingClientRect())"
+        ".map((box) => [box.left, box.top, box.width, box.height])"
+    )
+    (left, top, width, height), frame = boxes
     # Tiles of 4 x 6 patches, with a gap of one; that of layer 1 and head 0 is chosen.
     tile = left, top + 5 / 10 * height, 6 / 21 * width, 4 / 10 * height
     np.testing.assert_allclose(frame, tile, atol=0.6)
@@ -473,6 +477,9 @@ def test_the_table_of_removals_holds_the_changes_of_the_class(browser, vit_page)
     )
     actual = np.array([number(text) for text in texts]).reshape(expected.shape)
     np.testing.assert_allclose(actual, expected, atol=0.051)
+    # Every change but 0 has its sign, those below 1 too.
+    assert all(text == "0" or text[0] in "+\N{MINUS SIGN}" for text in texts)
+    assert any(0 < value < 1 for value in actual.ravel())
 
 
 def test_places_of_a_resnet_show_their_receptive_fields(browser, bit_page):
@@ -545,15 +552,20 @@ def test_models_stand_side_by_side_with_predictions_of_their_own(browser, pair_p
 
 def test_a_point_of_one_model_is_that_of_the_others(browser, pair_page):
     browser.open(pair_page.path, width=1280)
-    result = pair_page.results["BiT"]["similarity"]
     point(browser, "[data-model='0'] [data-map=attention] > .stack", 8)  # row 1, column 2 of 4 x 6
-    rows, columns = result.attrs["rows"], result.attrs["columns"]
-    own = int((1.5 / 4) * rows) * columns + int((2.5 / 6) * columns)
-    within = result.values[-1, 0, own, 0]
-    others = np.delete(within, own)
-    expected = (within - others.min()) / (others.max() - others.min())
-    actual = shares(browser, "[data-model='1'] [data-map=similarity] canvas").ravel()
-    np.testing.assert_allclose(actual, expected.clip(0, 1), atol=2.5 * LEVEL)
+    maps, others = [], []
+    for name in ("ViT", "BiT"):
+        result = pair_page.results[name]["similarity"]
+        rows, columns = result.attrs["rows"], result.attrs["columns"]
+        own = int((1.5 / 4) * rows) * columns + int((2.5 / 6) * columns)
+        maps.append(result.values[-1, 0, own, 0])
+        others.append(np.delete(maps[-1], own))
+    # Both models have one scale, from the least to the most similar of all other positions.
+    low, high = np.concatenate(others).min(), np.concatenate(others).max()
+    for number, values in enumerate(maps):
+        selector = f"[data-model='{number}'] [data-map=similarity] canvas"
+        expected = ((values - low) / (high - low)).clip(0, 1)
+        np.testing.assert_allclose(shares(browser, selector).ravel(), expected, atol=2.5 * LEVEL)
     browser.key("Escape")
     assert browser.value("document.querySelector('#status').textContent") == "CLS"
 
@@ -595,6 +607,46 @@ def test_the_overlay_keeps_the_photograph_where_attention_is_low(browser, vit_pa
         brightness.append(levels.reshape(4, 8, 6, 8).mean(axis=(1, 3))[low].mean())
     assert brightness[0] > 30
     assert brightness[1] == pytest.approx(brightness[0], rel=0.1)
+
+
+def test_lines_lead_from_the_query_to_the_keys_that_it_attends_to_most(browser, vit_page):
+    browser.open(vit_page.path)
+    count = "document.querySelectorAll('.lines line').length"
+    point(browser, MAIN, 8)
+    assert browser.value(count) == 0
+    browser.value("document.querySelector('#lines').click()")
+    point(browser, MAIN, 9)  # row 1, column 3 of 4 x 6
+    names = ["x1", "y1", "x2", "y2", "stroke-opacity"]
+    lines = browser.value(
+        "[...document.querySelectorAll('.lines line')].map((line) => "
+        f"{json.dumps(names)}.map((name) => Number(line.getAttribute(name))))"
+    )
+    row = vit_page.results["attention"].attention.values[0, -1, 0, 10, 1:].astype(float)
+    assert len(lines) == 16
+    for (x1, y1, x2, y2, opacity), key in zip(lines, np.argsort(-row)[:16], strict=True):
+        assert (x1, y1) == (3.5, 1.5)
+        assert opacity == pytest.approx(row[int(y2) * 6 + int(x2)] / row.max(), abs=2 * LEVEL)
+        assert row[int(y2) * 6 + int(x2)] == pytest.approx(row[key], abs=2 * LEVEL * row.max())
+    browser.key("Escape")  # CLS, which is the query, has no position
+    assert browser.value(count) == 0
+
+
+def test_overlays_can_be_smooth(browser, vit_page):
+    browser.open(vit_page.path)
+    look = f"getComputedStyle(document.querySelector('{MAIN} canvas')).imageRendering"
+    assert browser.value(look) == "pixelated"
+    browser.value("document.querySelector('#smooth').click()")
+    assert browser.value(look) == "auto"
+
+
+def test_the_first_screen_of_a_vit_shows_the_evidence_for_its_class(browser, vit_page):
+    browser.open(vit_page.path)
+    scores = vit_page.results["scores"].values[0]
+    relevance = vit_page.results["gradient_attention"]
+    index = relevance["class"].values.tolist().index(scores.argmax())
+    values = relevance.values[0, index, 0, 1:]
+    actual = shares(browser, "[data-map=explained] canvas").ravel()
+    np.testing.assert_allclose(actual, (values / values.max()).clip(0, 1), atol=1.5 * LEVEL)
 
 
 def test_links_lead_to_what_is_there(browser, vit_page, pair_page):

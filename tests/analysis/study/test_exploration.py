@@ -19,7 +19,7 @@ from sklearn.decomposition import PCA
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.study import exploration_results
+from vit_tf.analysis.study import exploration, exploration_results
 from vit_tf.analysis.study.exploration import (
     Exploration,
     compare_with_label,
@@ -123,6 +123,27 @@ def test_maps_shrink_to_means_of_squares():
     assert actual.shape == (2, 3, 3)
     np.testing.assert_array_equal(actual[1, 0, 2], maps[1, :2, 4:].mean())
     np.testing.assert_array_equal(actual[0, 2, 0], maps[0, 4, :2].mean())  # the edge repeats
+
+
+def test_a_pair_of_images_and_labels_is_read():
+    arrays = np.zeros((3, 4, 4, 3), np.uint8)
+    for labels in ([2, 0, 1], np.array([2, 0, 1])):
+        images, read = exploration.separate_labels((arrays, labels))
+        assert images is arrays and read == [2, 0, 1]
+    two_files = ("cat.jpg", "dog.jpg")
+    assert exploration.separate_labels(two_files) == (two_files, None)
+    assert exploration.separate_labels([arrays, arrays])[1] is None
+    with pytest.raises(ValueError, match=r"a label for each of 3 images\. Received: 2 labels"):
+        exploration.explore("bit-cifar10", (arrays, [0, 1]))
+
+
+def test_photographs_of_the_package_and_patterns_are_read(tmp_path, monkeypatch):
+    pictures, names = exploration.read_images("photographs")
+    assert len(pictures) == 200 and names[0] == "airplane.jpg"
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.png", "a.png", "a.txt"):
+        Image.new("RGB", (8, 8)).save(name, "PNG")
+    assert exploration.read_images("*.png")[1] == ["a.png", "b.png"]
 
 
 def test_images_of_a_dataset_are_those_of_its_arrays():

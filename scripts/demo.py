@@ -1,0 +1,85 @@
+"""Measures two bundled models on bundled photographs: a report and an interactive page.
+
+The models are a Vision Transformer with a CLS token and a BiT ResNet, both trained on CIFAR-10. The
+report compares them on 200 bundled photographs and crops. Its first screen links to a page that
+shows how both models process single photographs. The photographs have no labels, so that no
+accuracy is measured.
+
+Examples:
+    vit-tf demo
+    vit-tf demo --out first_report
+    vit-tf demo --figures 1,6 --photographs cat tiger
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from vit_tf.scripts import analyze, common, report_commands
+from vit_tf.scripts.common import Arguments, Options
+
+if TYPE_CHECKING:
+    from vit_tf.analysis.report.page import LinkedPage
+
+log = logging.getLogger("vit_tf.demo")
+MODELS = ("vit-cls-cifar10", "bit-cifar10")
+FIGURES = "1,2,3,7,9,W.3"
+TEXT = "Attention, attributions and similar patches of {} photographs, in both models side by side."
+
+
+def main(arguments: Arguments = None) -> int:
+    """Run the command; its exit status."""
+    return report_commands.run_logged(parse, run, arguments)
+
+
+def parse(arguments: Arguments = None) -> Options:
+    """The options of the command line."""
+    parser = common.make_parser("demo", __doc__)
+    text = f"figure numbers of the papers (default: {FIGURES})"
+    parser.group("figures")("--figures", metavar="NUMBERS", default=FIGURES, help=text)
+    text = "photographs on the interactive page (default: cat dogs moose tiger)"
+    default = ("cat", "dogs", "moose", "tiger")
+    parser.group("figures")("--photographs", nargs="+", metavar="NAME", default=default, help=text)
+    add = parser.group("run")
+    common.add_out(add, "output folder (default: demo)", default=Path("demo"))
+    return parser.parse_args(arguments)
+
+
+def run(options: Options) -> None:
+    """Explore single photographs, measure all of them and report."""
+    from vit_tf.analysis.study.figure import lookup_figures
+    from vit_tf.data.bundled import NAME
+
+    start = time.perf_counter()
+    words = [*MODELS, "--data", NAME, "--figures", options.figures, "--out", str(options.out)]
+    settings = analyze.parse(words)
+    figures = lookup_figures(report_commands.figure_numbers(settings))
+    report = analyze.analyze(figures, settings, explore_photographs(options))
+    if report:
+        log.info("%s after %.0f seconds", report.path, time.perf_counter() - start)
+
+
+def explore_photographs(options: Options) -> LinkedPage:
+    """Writes the interactive page; what the report shows of it."""
+    from vit_tf import analysis
+    from vit_tf.analysis.report.page import LinkedPage
+    from vit_tf.data import photographs
+
+    paths = photographs(*options.photographs)
+    options.out.mkdir(parents=True, exist_ok=True)
+    log.info("exploring %d photographs", len(paths))
+    path = analysis.explore(list(MODELS), paths, options.out / "explore.html").path
+    return LinkedPage(
+        "Single photographs", TEXT.format(len(paths)), "Explore the photographs", path.name
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
