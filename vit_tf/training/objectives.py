@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from vit_tf.common.backend import Tensor, on_jax, require_tensorflow_or_jax
-from vit_tf.distribute import is_tpu, strategy_of
+from vit_tf.distribute import strategy_of
 from vit_tf.features.scores import before_activation, find_scores, operation_of
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -180,7 +180,7 @@ def compile_model(
             f"gradient_accumulation_steps={steps} on {replicas} replicas"
         )
     with strategy.scope():
-        if replicas == 1 and not is_tpu(strategy):
+        if replicas == 1:
             model.compile(optimizer=optimizer, loss=loss, metrics=[accuracy])
             return
         # Keras returns the last result named "loss"; only its own includes a model's own losses.
