@@ -242,7 +242,8 @@ def run(options: Options) -> None:
         require_tensorflow("--record-formation")
         if is_remote(options.out):
             raise ValueError(
-                f"--record-formation needs --out to be a local folder. Received: {options.out}"
+                "--record-formation needs --out to be a local folder. "
+                f"Received: {without_password(options.out)}"
             )
         recorders = [make_recorder(options, splits[1], loaded)]
     common.train_and_test(

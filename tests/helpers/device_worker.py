@@ -10,9 +10,10 @@ Keras connect them, and then asks for "auto".
 
 A process, of several the last, sends itself SIGKILL after the step KILL_AT of a run, whose state is
 saved every two steps; then `left.txt` lists what it left in FOLDER, and `seconds.txt` says how long
-the others went on after it. Otherwise it writes the weights, the history,
-the number of replicas and the outputs of the reopened best model to FOLDER/weights.npz (several
-workers: to weights-WORKER.npz, with checksums of the images that the worker decoded). The run `FOLDER,measure,BATCHES` writes FOLDER/measured.npz.
+the others went on after it. Otherwise it writes the weights, the history, the number of replicas
+and the outputs of the reopened best model to FOLDER/weights.npz (several workers: to
+weights-WORKER.npz, with checksums of the images that the worker decoded). The run
+`FOLDER,measure,BATCHES` writes FOLDER/measured.npz.
 """
 
 import importlib

@@ -282,8 +282,8 @@ def strategy(
             index of this process among them. By default, `find_cluster` determines both.
 
     Raises:
-        ValueError: if the name is unknown, if the cluster is not configured, if there is no TPU, or if
-            the strategy would leave out some of the processes that JAX has connected.
+        ValueError: if the name is unknown, if the cluster is not configured, if there is no TPU, or
+            if the strategy would leave out some of the processes that JAX has connected.
     """
     if workers is not None or worker is not None:
         if name != "multiworker":

@@ -92,9 +92,9 @@ def train(
             split into batches of 32, and the examples of `train` are shuffled in each epoch with
             the seed of the recipe. `validation` may be None. If `train` has an attribute
             `class_names`, a model of this package stores it.
-        directory: folder of the run, created if missing. It may be an address that TensorFlow or
-            fsspec can open, such as `gs://bucket/run`, with weaker guarantees (`files.write_remote`
-            and `files.only_process` describe them).
+        directory: folder of the run, created if missing. It may be an address that
+            `etils.epath` can open, such as `gs://bucket/run`, with weaker guarantees
+            (`files.write_remote` and `files.only_process` describe them).
         description: dict that identifies the training data. A run resumes only with the same
             description.
         verbose: as for `keras.Model.fit`. `"auto"` shows a progress bar or, if the standard output

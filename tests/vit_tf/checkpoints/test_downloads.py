@@ -8,7 +8,7 @@ import pytest
 
 from vit_tf.checkpoints.downloads import from_other_machines
 from vit_tf.checkpoints.folders import snapshot
-from vit_tf.data.files import as_path, require_other_machine
+from vit_tf.data.files import require_other_machine
 
 
 @pytest.fixture
@@ -61,14 +61,6 @@ def test_the_hub_does_not_redirect_to_this_machine(servers, monkeypatch, tmp_pat
     monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ValueError, match=r"to be downloadable.*to be on another machine"):
         snapshot("hf://owner/name")
-    assert not requests
-
-
-def test_addresses_of_fsspec_are_not_redirected_to_this_machine(servers):
-    pytest.importorskip("aiohttp")
-    address, requests = servers
-    with pytest.raises(ValueError, match="to be on another machine"):
-        as_path(f"{address}/model.npz").read_bytes()
     assert not requests
 
 

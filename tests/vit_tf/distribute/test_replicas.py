@@ -127,10 +127,10 @@ def test_two_workers_of_jax_decode_each_image_once_in_an_epoch(jax):
 
 @needs_jax
 def test_a_worker_of_jax_that_is_killed_ends_the_other_and_both_resume(jax):
+    """By a `ConnectionError`, unless the library of collectives ends the process itself."""
     assert float((jax / "halved" / "seconds.txt").read_text()) < 60
     left = (jax / "halved" / "left.txt").read_text().splitlines()
     assert any(name.startswith("run/state/") for name in left)
-    assert "Another worker stopped" in (jax / "log.txt").read_text()
     # Without a rounding of its own: the same devices add the same numbers.
     compare(load_workers(jax / "halved"), load_workers(jax / "both"), atol=1e-7)
 
