@@ -4,6 +4,7 @@ Import this module before anything asks `etils.epath` for an address of `gs://`.
 """
 
 import os
+import threading
 
 # Otherwise `etils.epath` leaves addresses to TensorFlow, whose `gs://` needs the network.
 os.environ["EPATH_USE_TF"] = "false"
@@ -32,7 +33,19 @@ class FtpBucket(FTPFileSystem):
 
     protocol = ("gs", "gcs", "s3")
 
+    # `etils.epath` has one file system for all threads, and a connection serves only one.
+    @property
+    def ftp(self):
+        if not hasattr(self._connections, "ftp"):
+            self._connect()
+        return self._connections.ftp
+
+    @ftp.setter
+    def ftp(self, connection):
+        self._connections.ftp = connection
+
     def __init__(self, finalize_on_close=True):
+        self._connections = threading.local()
         port = int(os.environ["FTP_BUCKET_PORT"])
         user = {"username": "user", "password": "word"}
         super().__init__("127.0.0.1", port, use_listings_cache=False, **user)

@@ -214,7 +214,7 @@ def test_a_run_at_an_address_is_stopped_and_resumed(place, photos, whole, capsys
     expected = {path.name for path in whole.iterdir()}
     assert names == expected and "model.keras" in names
     assert_equal_models(place, whole)
-    log = (as_path(place) / "log.csv").read_text()
+    log = (as_path(place) / "log.csv").read_bytes().decode()
     assert log == (whole / "log.csv").read_bytes().decode()
     assert len(list((as_path(place) / "tensorboard" / "train").glob("*tfevents*"))) == 2
     with pytest.raises(ValueError, match=r"\.keras file. Received: .*/none.keras', no such file"):
