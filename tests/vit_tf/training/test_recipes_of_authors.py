@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import stats
+from without_torchvision import import_or_skip
 
 import vit_tf
 from vit_tf.data import augmentation, imaging
@@ -113,7 +114,9 @@ def test_operations_have_the_distribution_of_the_authors(rng, name, rate, deviat
     rand_augment = make_rand_augment(vit_tf.recipe(name).recipe.rand_augment)
     steps = len(OPERATIONS[rand_augment.operations])
     assert steps == {"plain-vit-s16": 16, "deit-s16": 15}[name]
-    numbers, magnitudes, signs, _ = (x.numpy() for x in rand_augment.draw(DRAWS, [1, 2]))
+    numbers, magnitudes, signs, _ = (
+        x.numpy() for x in rand_augment.draw(DRAWS, tf.constant([1, 2]))
+    )
     expected = np.where(rng.random(REFERENCE) < rate, rng.integers(0, steps, REFERENCE), -1)
     assert distance(numbers[:, 0], expected) < DISTANCE
     assert distance(numbers[:, 1], expected) < DISTANCE
@@ -142,7 +145,9 @@ def test_weights_of_mixup_have_the_distribution_of_the_authors(rng, name):
 
 def test_one_rectangle_of_cutmix_serves_a_batch(rng):
     images = tf.constant(rng.normal(size=(6, 32, 32, 3)), tf.float32)
-    mixed, labels = augmentation.cutmix_batch(images, tf.eye(6), [4, 2], 1.0, per_batch=True)
+    mixed, labels = augmentation.cutmix_batch(
+        images, tf.eye(6), tf.constant([4, 2]), 1.0, per_batch=True
+    )
     changed = np.any(mixed.numpy() != images.numpy(), axis=3)
     assert 0 < changed[0].mean() < 1 and (changed == changed[0]).all()
     np.testing.assert_array_equal(mixed[0][changed[0]], images[5][changed[0]])
@@ -173,7 +178,7 @@ def test_learning_rates_are_those_of_the_authors(name):
 
 @pytest.mark.parametrize("epoch", [0, 1, 2, 5, 6, 150, 299])
 def test_the_learning_rates_of_deit_change_between_epochs(epoch):
-    scheduler = pytest.importorskip("timm.scheduler")
+    scheduler = import_or_skip("timm.scheduler")
     torch = pytest.importorskip("torch")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
     reference = scheduler.CosineLRScheduler(
@@ -189,7 +194,7 @@ def test_the_learning_rates_of_deit_change_between_epochs(epoch):
 
 def test_the_operations_of_timm(rng):
     """On images and magnitudes for which interpolation plays no part."""
-    auto_augment = pytest.importorskip("timm.data.auto_augment")
+    auto_augment = import_or_skip("timm.data.auto_augment")
     from PIL import Image
 
     pixels = rng.integers(0, 256, (20, 24, 3)).astype("uint8")
@@ -214,7 +219,8 @@ def test_the_operations_of_timm(rng):
             for sign in (-1.0, 1.0):
                 found = operation(tf.constant(pixels, tf.float32), tf.constant(level / 10), sign)
                 differences = [np.abs(found - image).max() for image in expected]
-                assert min(differences) <= 1.01, (name, level, sign, differences)
+                # Pillow cuts off fractions of mixtures, and rounds the grey that it mixes with.
+                assert min(differences) <= 1.5, (name, level, sign, differences)
 
 
 @pytest.mark.parametrize("name", ["translate_x", "translate_y", "shear_x", "shear_y", "rotate"])
