@@ -42,7 +42,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         peak: the largest learning rate.
         warmup_steps: number of steps until the peak.
         total_steps: number of steps in all.
-        decay: `"cosine"`, `"linear"`, `"staircase"`, `"short_staircase"`, `"upstream_staircase"` or
+        decay: `"cosine"`, `"linear"`, `"staircase"`, `"short_staircase"`, `"upstream_staircase"`,
             `"constant"` or `"epoch_cosine"`.
         first: learning rate at the beginning of the warm-up.
         last: learning rate to which it falls.
