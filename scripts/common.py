@@ -24,12 +24,14 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
+from etils import epath
+
 # Here and in every command, what needs TensorFlow is imported where it is used: options are parsed
 # first, so that --help and errors in the options are immediate.
 import vit_tf
 from vit_tf.common.errors import error_message, is_tensorflow_error
 from vit_tf.common.names import near_names, without_password
-from vit_tf.data.files import RemotePath, as_path
+from vit_tf.data.files import as_path
 from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.scripts import import_tensorflow
 
@@ -65,7 +67,7 @@ STRATEGIES = {
     "none": "one device",
     "mirrored": "all GPUs of a machine",
     "multiworker": "GPUs of several machines",
-    "tpu": "a TPU",
+    "tpu": "a TPU or a TPU pod (KERAS_BACKEND=jax)",
 }
 METAVARS = {int: "N", float: "X", Path: "PATH"}  # in usage and help
 LEAST_ADDRESS_SPACE = 3 * 2**30  # bytes that TensorFlow's libraries and their threads map
@@ -252,7 +254,7 @@ def add_out(
     add: AddOption,
     text: str,
     metavar: str = "FOLDER",
-    reading: Callable[[str], Path | RemotePath] = Path,
+    reading: Callable[[str], Path | epath.Path] = Path,
     **more: Any,
 ) -> None:
     """Adds `--out`: where a command writes."""
@@ -411,7 +413,7 @@ def require_own_json(path: str | os.PathLike) -> None:
         )
 
 
-def _is_own_json(path: Path | RemotePath) -> bool:
+def _is_own_json(path: Path | epath.Path) -> bool:
     """Whether a file holds the result of a command, or nothing."""
     text = path.read_bytes() if path.is_file() else b"no file"
     try:
@@ -420,7 +422,7 @@ def _is_own_json(path: Path | RemotePath) -> bool:
         return False
 
 
-def write_json(result: dict[str, Any], path: Path | RemotePath) -> None:
+def write_json(result: dict[str, Any], path: Path | epath.Path) -> None:
     """Write a result as JSON, whole or not at all."""
     require_own_json(path)
     from vit_tf.training import checkpointing
@@ -700,7 +702,7 @@ def add_training(parser: Parser, image_size: dict[str, Any]) -> None:
     run("--seed", type=int, default=0, help="random seed")
     add_strategy(run)
     run("--mixed-precision", action="store_true", help="compute in bfloat16")
-    text = "maximum number of steps per TensorFlow call (default: 50 on a TPU, otherwise 1)"
+    text = "maximum number of steps per compiled call (default: 1)"
     run("--steps-per-execution", type=int, help=text)
     text = "also save the state every N steps; it is always saved after an epoch and on SIGTERM"
     run("--save-every", type=int, help=text)
@@ -795,4 +797,4 @@ def describe_epochs(options: Options) -> str:
     if not epoch and not steps:
         return NOTHING_SAVED
     within = f" and {steps[0]} steps of the next" if steps else ""
-    return f"{options.out} holds the state after epoch {epoch}{within}; {RESUMES}"
+    return f"{without_password(options.out)} holds the state after epoch {epoch}{within}; {RESUMES}"

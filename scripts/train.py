@@ -146,13 +146,22 @@ def make_model(
     return model_class(**small | settings)
 
 
+def make_initialized(
+    options: Options, image_shape: tuple[int, int, int], num_classes: int
+) -> VisionModel:
+    """The model of the options, with the initial bias of the head of a published recipe."""
+    model = make_model(options, image_shape, num_classes)
+    return vit_tf.recipe(options.recipe).initialize(model) if options.recipe else model
+
+
 def preprocessing_of(options: Options) -> dict[str, Any]:
     """The `preprocessing` of test images in a recipe of a paper, as a dict; empty without one."""
     if not options.recipe:
         return {}
     size = (options.image_size, options.image_size)
-    crop = vit_tf.recipe(options.recipe).crop
-    return {"preprocessing": vit_tf.Preprocessing(size, crop=crop)}
+    published = vit_tf.recipe(options.recipe)
+    settings = {"crop": published.crop, "interpolation": published.interpolation}
+    return {"preprocessing": vit_tf.Preprocessing(size, **settings)}
 
 
 def make_recipe(options: Options) -> vit_tf.Recipe:
@@ -226,6 +235,9 @@ def run(options: Options) -> None:
     recipe = make_recipe(options)
     common.prepare(options)
     data = {"image_size": options.image_size} | common.data_arguments(options)
+    if options.recipe and options.random_resized_crop is not None:
+        _, most, distribution = vit_tf.recipe(options.recipe).area
+        data["random_resized_crop"] = (options.random_resized_crop, most, distribution)
     loaded = data | preprocessing_of(options)
     splits = vit_tf.data.load(
         options.data,
@@ -242,11 +254,12 @@ def run(options: Options) -> None:
         require_tensorflow("--record-formation")
         if is_remote(options.out):
             raise ValueError(
-                f"--record-formation needs --out to be a local folder. Received: {options.out}"
+                "--record-formation needs --out to be a local folder. "
+                f"Received: {without_password(options.out)}"
             )
         recorders = [make_recorder(options, splits[1], loaded)]
     common.train_and_test(
-        lambda: make_model(options, shape, description.num_classes),
+        lambda: make_initialized(options, shape, description.num_classes),
         recipe,
         splits,
         options,

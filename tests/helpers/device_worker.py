@@ -5,12 +5,15 @@
 Set KERAS_BACKEND. Each JOB is done by a process of its own, one after another; a process starts as
 a copy of this one, which has imported everything. It makes the runs of a JOB, which are joined by
 `;`, each FOLDER,STRATEGY,BATCH_SIZE[,KILL_AT]. Where a number stands behind an `@`, so many
-processes do the JOB together, as workers that share the devices out.
+processes do the JOB together, as workers that share the devices out. The STRATEGY `connected` lets
+Keras connect them, and then asks for "auto".
 
-A process sends itself SIGKILL after the step KILL_AT of a run, whose state is saved every two
-steps; then `left.txt` lists what it left in FOLDER. Otherwise it writes the weights, the history,
-the number of replicas and the outputs of the reopened best model to FOLDER/weights.npz (several
-workers: to weights-WORKER.npz). The run `FOLDER,measure,BATCHES` writes FOLDER/measured.npz.
+A process, of several the last, sends itself SIGKILL after the step KILL_AT of a run, whose state is
+saved every two steps; then `left.txt` lists what it left in FOLDER, and `seconds.txt` says how long
+the others went on after it. Otherwise it writes the weights, the history, the number of replicas
+and the outputs of the reopened best model to FOLDER/weights.npz (several workers: to
+weights-WORKER.npz, with checksums of the images that the worker decoded). The run
+`FOLDER,measure,BATCHES` writes FOLDER/measured.npz.
 """
 
 import importlib
@@ -18,7 +21,9 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
+import zlib
 from pathlib import Path
 
 from paths import free_addresses
@@ -56,6 +61,11 @@ def run(folder, strategy, batch_size, callbacks=()):
     import vit_tf
     from vit_tf.training.evaluation import top_k_accuracy
 
+    if strategy == "connected":
+        addresses, worker = (os.environ.pop(f"VIT_TF_WORKER{end}") for end in ("S", ""))
+        count = len(addresses.split(","))
+        keras.distribution.initialize(addresses, num_processes=count, process_id=int(worker))
+        strategy = "auto"
     strategy = vit_tf.distribute.strategy(strategy)
     keras.utils.set_random_seed(3)
     train, validation, test = vit_tf.data.load(
@@ -107,12 +117,18 @@ def main(devices, *jobs):
                     os.environ |= environment(os.environ["KERAS_BACKEND"], share, **cluster)
                 os._exit(status_of(share, runs))
         killed = len(runs[-1]) > 3
-        for process in processes:
-            _, status = os.waitpid(process, 0)
-            expected = -signal.SIGKILL if killed else 0
-            assert os.waitstatus_to_exitcode(status) == expected, (job, status)
-        if killed:
+        ends = {}
+        for _ in processes:
+            process, status = os.wait()
+            ends[process] = os.waitstatus_to_exitcode(status), time.monotonic()
+        statuses = [ends[process][0] for process in processes]
+        if not killed:
+            assert not any(statuses), (job, statuses)
+        else:
+            assert statuses[-1] == -signal.SIGKILL and all(statuses), (job, statuses)
             folder = Path(runs[-1][0])
+            last = max(moment for _, moment in ends.values())
+            (folder / "seconds.txt").write_text(str(last - ends[processes[-1]][1]))
             left = (str(path.relative_to(folder)) for path in folder.rglob("*"))
             (folder / "left.txt").write_text("\n".join(left))
 
@@ -139,6 +155,8 @@ def train_and_save(folder, strategy, batch_size, kill_at=None):
     """Makes one run, and writes what it finds to its folder."""
     import keras
     import numpy as np
+    import pytest
+    from counted_digits import count_decoding
 
     class Kill(keras.callbacks.Callback):
         steps = 0
@@ -153,12 +171,16 @@ def train_and_save(folder, strategy, batch_size, kill_at=None):
     if strategy == "measure":
         measure_and_save(folder, int(batch_size))
         return
-    callbacks = [Kill()] if kill_at else []
-    weights, history, scores, replicas = run(folder, strategy, int(batch_size), callbacks)
     worker = os.environ.get("VIT_TF_WORKER")
+    callbacks = [Kill()] if kill_at and worker != "0" else []
+    with pytest.MonkeyPatch.context() as patch:
+        decoded = count_decoding(patch) if worker else []
+        weights, history, scores, replicas = run(folder, strategy, int(batch_size), callbacks)
     facts = {"history": history, "scores": scores, "replicas": replicas}
     found = {"facts": json.dumps(facts)}
-    if not worker:
+    if worker:
+        found["decoded"] = [zlib.crc32(image) for image in decoded]
+    else:
         found["outputs"] = reopened_outputs(folder / "run" / "best.keras")
     np.savez(folder / (f"weights-{worker}.npz" if worker else "weights.npz"), *weights, **found)
 

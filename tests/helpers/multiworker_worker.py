@@ -27,7 +27,7 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.engine import stream
 from vit_tf.data.batches import without_autotune
-from vit_tf.distribute import strategies
+from vit_tf.distribute import jax_devices, strategies
 from vit_tf.distribute.strategies import strategy
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, majority_accuracy, top_k_accuracy
@@ -285,7 +285,7 @@ def become_worker(folder, place, addresses):
 
 def main(folder, count):
     # Seconds, of a machine with other work: one of the workers dies, and is to be missed soon.
-    strategies.HEARTBEAT = 15
+    jax_devices.HEARTBEAT = 15
     places = {}
     # Drawn when they are needed: meanwhile, another process could take a port.
     addresses = free_addresses(count)

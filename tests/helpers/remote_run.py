@@ -6,19 +6,19 @@ The process sends itself SIGKILL when it has done so many steps, as if the machi
 images are the same in every process, so that a run can be resumed in another one.
 """
 
-import io
 import os
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import buckets
 import numpy as np
+import tensorflow as tf
 from keras.src.trainers import trainer
 from PIL import Image
 from resume_worker import Kill
 
 import vit_tf
-from vit_tf.data.files import as_path
 from vit_tf.scripts import train as train_script
 
 TINY = "--image-size 8 --take 40 --epochs 3 --batch-size 12 --patch-size 8 --num-layers 1"
@@ -29,10 +29,10 @@ TINY += " --strategy none --save-every 2"
 def write_photos(folder, rng):
     """Two classes with 30 images each, at an address."""
     for number in range(60):
-        pixels, file = rng.integers(0, 256, (8, 8, 3)).astype("uint8"), io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
-        path = as_path(folder) / ("ape", "bee")[number % 2] / f"{number}.png"
-        path.write_from(io.BytesIO(file.getvalue()))
+        subfolder = f"{folder}/{('ape', 'bee')[number % 2]}"
+        tf.io.gfile.makedirs(subfolder)
+        with tf.io.gfile.GFile(f"{subfolder}/{number}.png", "wb") as file:
+            Image.fromarray(rng.integers(0, 256, (8, 8, 3)).astype("uint8")).save(file, "PNG")
     return folder
 
 
@@ -52,6 +52,7 @@ def run(photos, out, *kills):
 
 if __name__ == "__main__":
     out, step = sys.argv[1:]
+    buckets.serve_buckets(buckets.FtpBucket)
     photos = write_photos("ram://photos", np.random.default_rng(0))
     trainer.model_supports_jit = lambda model: False  # as in the tests, whose bits are compared
     run(photos, out, Kill(int(step)))

@@ -37,8 +37,8 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     """Loads the `keras.Model` of a `.keras` file, without compiling it.
 
     `path` may also be the folder of a training run, whose `model.keras` is loaded, or the name of a
-    bundled model (`vit_tf.list_pretrained`). The file may be at an address that TensorFlow or
-    fsspec can open, such as `gs://bucket/a.keras`.
+    bundled model (`vit_tf.list_pretrained`). The file may be at an address that
+    `etils.epath` can open, such as `gs://bucket/a.keras`.
 
     To restore a compiled model, use `keras.saving.load_model` after `import vit_tf.models`, which
     registers the models of this package, and after the import of `vit_tf.training.objectives` and

@@ -22,6 +22,8 @@ def require_tensorflow(what: str) -> None:
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             f"Expected the TensorFlow backend of Keras for {what}: set KERAS_BACKEND=tensorflow. "
+            "Files of models trained on JAX open there too, on any machine: "
+            "`KERAS_BACKEND=tensorflow vit-tf analyze runs/one/best.keras`. "
             f"Received: {keras.backend.backend()!r}"
         )
 

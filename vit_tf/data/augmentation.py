@@ -30,6 +30,8 @@ def augment(
     shift: int = 0,
     crop: tuple[int, int] | None = None,
     erase: float = 0.0,
+    erase_noise: bool = False,
+    mix_per_batch: bool = False,
     layers: Sequence[Callable] = (),
     seed: int = 0,
 ) -> ResumableDataset:
@@ -55,13 +57,19 @@ def augment(
         num_classes: number of classes.
         rand_augment: True, a magnitude in [0, 1], or a dict of `magnitude`, `magnitude_stddev`,
             `augmentations_per_image`, `rate` and `operations`: `"torchvision"`, the 14 of
-            torchvision, or `"tpu"`, the 16 with which Google's ViTs were trained.
+            torchvision, `"tpu"`, the 16 with which Google's ViTs were trained, or `"timm"`, the 15
+            with which DeiT was trained.
         mixup: alpha of the Beta(alpha, alpha) that MixUp draws its weights from; 0 turns it off.
         cutmix: alpha of the Beta(alpha, alpha) that CutMix draws its areas from; 0 turns it off.
         flip: whether to mirror half of the images left to right.
         shift: largest shift in either direction, in pixels; uncovered pixels are black.
         crop: (height, width) to crop randomly from each image, in pixels; None for no cropping.
         erase: share of the images in which a rectangle is set to 0, which is grey in [-1, 1].
+        erase_noise: whether erased rectangles get normal noise with the mean and the standard
+            deviation of ImageNet's channels, instead of 0. It requires images in [-1, 1].
+        mix_per_batch: whether MixUp and CutMix draw one weight, and one rectangle, for a whole
+            batch, whose images are mixed with those of the batch in reverse order, as in timm. By
+            default, each image has its own.
         layers: preprocessing layers of Keras or KerasCV, applied in turn to batches with values in
             [0, 255]. Those that transform labels, such as MixUp and CutMix, get
             `{"images": ..., "labels": ...}` with labels of shape (example, class).
@@ -101,10 +109,13 @@ def augment(
         steps.append(functools.partial(_apply_layers, layers=layers))
     if erase:
         steps.append(
-            lambda images, labels, seed: (random_erasing(images, erase, seed + 15), labels)
+            lambda images, labels, seed: (
+                random_erasing(images, erase, seed + 15, noise=erase_noise),
+                labels,
+            )
         )
     mixers = [
-        functools.partial(mixer, alpha=alpha)
+        functools.partial(mixer, alpha=alpha, per_batch=mix_per_batch)
         for mixer, alpha in ((mixup_batch, mixup), (cutmix_batch, cutmix))
         if alpha
     ]
@@ -223,8 +234,14 @@ def random_flip(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.gather(images, order, axis=2, batch_dims=1)
 
 
-def random_erasing(images: tf.Tensor, share: float, seed: tf.Tensor) -> tf.Tensor:
-    """Makes a rectangle of a share of the images 0, as torchvision's RandomErasing chooses it."""
+# Mean and standard deviation of ImageNet's channels, in [-1, 1] and of as many.
+IMAGENET_MEAN, IMAGENET_STD = (-0.03, -0.088, -0.188), (0.458, 0.448, 0.45)
+
+
+def random_erasing(
+    images: tf.Tensor, share: float, seed: tf.Tensor, noise: bool = False
+) -> tf.Tensor:
+    """Makes a rectangle of a share of the images 0, or noise, as torchvision's RandomErasing."""
     # The first of 10 tries that is smaller than the image, and none if all are larger.
     size = tf.constant([float(side) for side in images.shape[1:3]])
     shape = (tf.shape(images)[0], 10)
@@ -240,7 +257,11 @@ def random_erasing(images: tf.Tensor, share: float, seed: tf.Tensor) -> tf.Tenso
     erased = tf.reduce_any(fits, axis=1) & (coins[:, 0] < share)
     rows, columns = (_interval(size[axis], start[:, axis], sides[:, axis]) for axis in range(2))
     inside = (rows & erased[:, None])[:, :, None] & columns[:, None]
-    return tf.where(inside[..., None], tf.zeros((), images.dtype), images)
+    filling = tf.zeros((), images.dtype)
+    if noise:
+        filling = tf.random.stateless_normal(tf.shape(images), seed + 5, dtype=images.dtype)
+        filling = filling * IMAGENET_STD + IMAGENET_MEAN
+    return tf.where(inside[..., None], filling, images)
 
 
 def check_labels(labels: tf.Tensor, num_classes: int) -> None:
@@ -320,21 +341,21 @@ def mix_batch(
 
 
 def mixup_batch(
-    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float, per_batch: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """MixUp: each image and its label averaged with another's, by weights of its own."""
-    weight, partner = _weights_and_partners(images, alpha, seed)
+    weight, partner = _weights_and_partners(images, alpha, seed, per_batch)
     share = weight[:, None, None, None]
     images = share * images + (1.0 - share) * tf.gather(images, partner)
     return images, _average(labels, weight, partner)
 
 
 def cutmix_batch(
-    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float, per_batch: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """CutMix: a rectangle of each image from another, labels weighted by the visible areas."""
     height, width = images.shape[1:3]
-    weight, partner = _weights_and_partners(images, alpha, seed)
+    weight, partner = _weights_and_partners(images, alpha, seed, per_batch)
     side = tf.sqrt(1.0 - weight)
     rows = _random_interval(side, height, seed + 3)
     inside = rows[:, :, None] & _random_interval(side, width, seed + 4)[:, None]
@@ -344,15 +365,17 @@ def cutmix_batch(
 
 
 def _weights_and_partners(
-    images: tf.Tensor, alpha: float, seed: tf.Tensor
+    images: tf.Tensor, alpha: float, seed: tf.Tensor, per_batch: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws of Beta(alpha, alpha) and a permutation, both of shape (example,)."""
-    count = tf.shape(images)[:1]
+    """Draws of Beta(alpha, alpha), (example,) or (1,), and a permutation, (example,)."""
+    count = tf.ones(1, tf.int32) if per_batch else tf.shape(images)[:1]
     # In float64, since both draws of a small alpha are often 0 in float32.
     first, second = (
         tf.random.stateless_gamma(count, seed + k, alpha, dtype=tf.float64) for k in range(2)
     )
     weight = tf.cast(tf.math.divide_no_nan(first, first + second), tf.float32)
+    if per_batch:
+        return weight, tf.range(tf.shape(images)[0])[::-1]
     return weight, tf.argsort(tf.random.stateless_uniform(count, seed + 2))
 
 

@@ -1,32 +1,26 @@
 """Files and paths, on this machine or remote (`gs://bucket/run`), and folders of one process."""
 
 import contextlib
-import errno
-import fnmatch
 import hashlib
-import io
 import logging
 import os
 import pickletools
 import re
 import secrets
-import shutil
 import socket
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePosixPath
-from types import SimpleNamespace
-from typing import IO, Any, BinaryIO, TypeAlias
+from pathlib import Path
+from typing import IO, TypeAlias
 
-from vit_tf.common.names import without_password
+import filelock
+from etils import epath
 
-try:
-    import fcntl
-except ImportError:  # where files have no such locks, other processes are not blocked
-    fcntl = None
+from vit_tf.common.names import format_list, without_password
+
 log = logging.getLogger("vit_tf.training")
 _LOCK = ".lock"
 # What the name of a file begins with while it is written. Eight random bytes follow, in 16 digits.
@@ -34,7 +28,7 @@ PARTIAL = ".partial-"
 _LEFTOVER = re.compile(rf"{re.escape(PARTIAL)}[0-9a-f]{{16}}(\.\w+)?")
 # Raises a `ValueError` where another process has taken a folder over.
 Check: TypeAlias = Callable[[], None]
-CHUNK = 2**24  # bytes that are copied at a time
+SCHEMES = ("gs", "s3", "az", "hf")  # of addresses that `etils.epath` opens
 
 
 def write_whole(
@@ -177,19 +171,29 @@ def only_process(folder: str | os.PathLike) -> Iterator[Check]:
         return
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, _LOCK)
-    descriptor, is_own = _open_locked(path, os.fspath(folder))
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise ValueError(
+            f"Expected {path!r} to be free, or a file. Received: a link, a folder or a device; "
+            "remove it, or choose another output folder"
+        )
+    lock = filelock.FileLock(path)
     try:
-        if is_own:
-            os.truncate(descriptor, 0)
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            os.write(descriptor, str(os.getpid()).encode())
+        lock.acquire(blocking=False)
+    except filelock.Timeout as error:
+        raise ValueError(
+            f"Expected no other process to use {os.fspath(folder)!r}. Received: a process that is "
+            "using it; wait until it ends, or choose another folder"
+        ) from error
+    try:
         _remove_leftovers(os.fspath(folder))
         yield lambda: None
     finally:
-        if is_own:
-            with contextlib.suppress(FileNotFoundError):  # of a folder that has vanished
+        # Removed before it is released: who has opened it meanwhile finds it without a name. A file
+        # with content is not of this package.
+        with contextlib.suppress(FileNotFoundError):  # of a folder that has vanished
+            if not os.path.getsize(path):
                 os.remove(path)
-        os.close(descriptor)
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -202,12 +206,13 @@ def _claimed(folder: str | os.PathLike) -> Iterator[Check]:
         process = path.read_bytes().decode(errors="replace")
         if not re.fullmatch(r"\d+ on .*", process):
             raise ValueError(
-                f"Expected {str(path)!r} to be free, or written by vit_tf. Received: another file"
+                f"Expected {without_password(path)!r} to be free, or written by vit_tf. "
+                "Received: another file"
             )
         log.warning(
             "Taking over %r from process %s, which has ended without releasing it or is still "
             "running",
-            str(folder),
+            without_password(folder),
             process,
         )
     path.write_text(mine)
@@ -218,8 +223,8 @@ def _claimed(folder: str | os.PathLike) -> Iterator[Check]:
     def check() -> None:
         if (other := holder()) != mine:
             raise ValueError(
-                f"Expected no other process to use {str(folder)!r}. Received: process {other}, "
-                "which has taken over; this process stops"
+                f"Expected no other process to use {without_password(folder)!r}. "
+                f"Received: process {other}, which has taken over; this process stops"
             )
 
     try:
@@ -227,52 +232,6 @@ def _claimed(folder: str | os.PathLike) -> Iterator[Check]:
     finally:
         if holder() == mine:
             path.unlink()
-
-
-def _open_locked(path: str, folder: str) -> tuple[int, bool]:
-    """A descriptor of the file at a path, locked, and whether this package wrote the file."""
-    while True:
-        descriptor, is_new = _open_lock_file(path)
-        try:
-            if _lock(descriptor, path, folder):
-                # A killed process leaves its number there. A file of others is locked as it is.
-                return descriptor, is_new or os.read(descriptor, 20).isdigit()
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _open_lock_file(path: str) -> tuple[int, bool]:
-    """A descriptor of the file at a path, which is not emptied, and whether it is a new one."""
-    # A link is not followed, and a pipe not waited for; Windows has neither flag.
-    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    while True:
-        with contextlib.suppress(FileExistsError):
-            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
-        with contextlib.suppress(FileNotFoundError):  # its holder has ended in between
-            if not stat.S_ISREG(os.lstat(path).st_mode):
-                raise ValueError(
-                    f"Expected {path!r} to be free, or a file. Received: a link, a folder or a "
-                    "device; remove it, or choose another output folder"
-                )
-            return os.open(path, flags), False
-
-
-def _lock(descriptor: int, path: str, folder: str) -> bool:
-    """Lock an open file; False if it was removed by the process that had it until now."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError) as error:
-        content = os.read(descriptor, 20)
-        holder = content.decode() if content.isdigit() else "unknown"
-        raise ValueError(
-            f"Expected no other process to use {folder!r}. Received: process {holder}, "
-            "which is using it; wait until it ends, or choose another folder"
-        ) from error
-    return os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))
 
 
 def require_small_table(stream: IO[bytes]) -> None:
@@ -308,24 +267,36 @@ def is_remote(path: str | os.PathLike) -> bool:
     return "://" in os.fspath(path)
 
 
-def as_path(path: str | os.PathLike) -> "Path | RemotePath":
-    """A path as a `pathlib.Path`, or as a `RemotePath` where it is an address."""
-    if isinstance(path, (Path, RemotePath)):
+def as_path(path: str | os.PathLike) -> "Path | epath.Path":
+    """A path as a `pathlib.Path`, or as an `etils.epath.Path` where it is an address.
+
+    Raises:
+        ValueError: for an address of a scheme that `etils.epath` does not know.
+    """
+    if isinstance(path, Path | epath.Path):
         return path
-    return RemotePath(path) if is_remote(path) else Path(path)
+    if not is_remote(path):
+        return Path(path)
+    if os.fspath(path).partition("://")[0] not in SCHEMES:
+        schemes = format_list(f"{scheme}://" for scheme in SCHEMES)
+        raise ValueError(
+            f"Expected a path on this machine or an address that begins with one of {schemes}. "
+            f"Received: {without_password(path)!r}"
+        )
+    return epath.Path(path)
 
 
 def write_remote(path: str | os.PathLike, write: Callable[[Path], object]) -> None:
     """Calls `write` with a path on this machine and copies what it wrote to an address.
 
-    Object stores show a copy whole or not at all; other file systems may show a part of it.
+    Object stores show a copy whole or not at all.
     """
-    target = RemotePath(path)
+    target = as_path(path)
     with tempfile.TemporaryDirectory() as folder:
         local = Path(folder) / target.name
         write(local)
-        with open(local, "rb") as source:
-            target.write_from(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        epath.Path(local).copy(target, overwrite=True)
 
 
 @contextlib.contextmanager
@@ -334,174 +305,8 @@ def local_copy(path: str | os.PathLike) -> Iterator[str]:
     if not is_remote(path):
         yield os.fspath(path)
         return
-    remote = RemotePath(path)
+    remote = as_path(path)
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, remote.name)
-        with remote.open() as source, open(local, "wb") as target:
-            shutil.copyfileobj(source, target, CHUNK)
+        epath.Path(remote).copy(local)
         yield local
-
-
-class RemotePath(os.PathLike):
-    """A file or folder of a file system that TensorFlow (`tf.io.gfile`) or fsspec can open.
-
-    Of the calls of a `pathlib.Path` those that a run needs. A scheme that both know, such as `gs`,
-    is TensorFlow's. A folder of an object store is there when something is in it. `str` and `repr`
-    hide a password; `os.fspath` gives the whole address.
-
-    Raises:
-        ValueError: for a scheme that neither knows.
-    """
-
-    def __init__(self, path: str | os.PathLike):
-        scheme, _, rest = os.fspath(path).partition("://")
-        self._scheme, self._rest = scheme, PurePosixPath(rest)
-        self._files = _file_system(scheme, os.fspath(path))
-
-    def __fspath__(self) -> str:
-        return f"{self._scheme}://{self._rest}"
-
-    def __str__(self) -> str:
-        return without_password(os.fspath(self))
-
-    def __repr__(self) -> str:
-        return repr(str(self))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemotePath) and os.fspath(self) == os.fspath(other)
-
-    def __hash__(self) -> int:
-        return hash(os.fspath(self))
-
-    def __truediv__(self, name: str | os.PathLike) -> "RemotePath":
-        return RemotePath(f"{os.fspath(self)}/{os.fspath(name)}")
-
-    @property
-    def parent(self) -> "RemotePath":
-        return RemotePath(f"{self._scheme}://{self._rest.parent}")
-
-    @property
-    def name(self) -> str:
-        return self._rest.name
-
-    @property
-    def stem(self) -> str:
-        return self._rest.stem
-
-    def exists(self) -> bool:
-        return self._files.exists(os.fspath(self))
-
-    def is_dir(self) -> bool:
-        return self._files.is_dir(os.fspath(self))
-
-    def is_file(self) -> bool:
-        return self.exists() and not self.is_dir()
-
-    def mkdir(self, parents: bool = True, exist_ok: bool = True) -> None:
-        self._files.mkdir(os.fspath(self))
-
-    def iterdir(self) -> "list[RemotePath]":
-        return [self / name for name in self._files.names(os.fspath(self))]
-
-    def glob(self, pattern: str) -> "list[RemotePath]":
-        """The entries of this folder whose names match; none where there is no folder."""
-        entries = self.iterdir() if self.is_dir() else []
-        return [path for path in entries if fnmatch.fnmatchcase(path.name, pattern)]
-
-    def unlink(self, missing_ok: bool = False) -> None:
-        if self.exists() or not missing_ok:
-            self._files.remove(os.fspath(self))
-
-    def open(self) -> BinaryIO:
-        """The file, opened to read bytes."""
-        if not self.is_file():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-        return self._files.open(os.fspath(self))
-
-    def read_bytes(self) -> bytes:
-        with self.open() as file:
-            return file.read()
-
-    def read_text(self) -> str:
-        return self.read_bytes().decode()
-
-    def write_text(self, text: str) -> None:
-        self.write_from(io.BytesIO(text.encode()))
-
-    def write_from(self, source: BinaryIO) -> None:
-        """Copy an open file here, instead of an older one; the folder is made."""
-        self.parent.mkdir()
-        self._files.write(os.fspath(self), source)
-
-
-def _tensorflow_files() -> SimpleNamespace:
-    """The calls of `tf.io.gfile` that `RemotePath` makes."""
-    import tensorflow as tf
-
-    files = tf.io.gfile
-
-    def write(path: str, source: BinaryIO) -> None:
-        # Not every file system of TensorFlow empties a file that is opened to be written.
-        folder, _, name = path.rpartition("/")
-        partial = f"{folder}/{partial_path(Path(name))}"
-        try:
-            with files.GFile(partial, "wb") as target:
-                shutil.copyfileobj(source, target, CHUNK)
-            files.rename(partial, path, overwrite=True)
-        except BaseException:
-            with contextlib.suppress(tf.errors.OpError):
-                files.remove(partial)
-            raise
-
-    return SimpleNamespace(
-        exists=files.exists,
-        is_dir=files.isdir,
-        mkdir=files.makedirs,
-        names=lambda path: sorted(name.rstrip("/") for name in files.listdir(path)),
-        remove=files.remove,
-        open=lambda path: files.GFile(path, "rb"),
-        write=write,
-    )
-
-
-def _fsspec_files(path: str) -> SimpleNamespace:
-    """The same of fsspec, for the host of an address."""
-    from fsspec.core import url_to_fs
-
-    system, _ = url_to_fs(path)
-
-    def uncached() -> Any:
-        system.invalidate_cache()
-        return system
-
-    def names(path: str) -> list[str]:
-        entries = (entry.rstrip("/") for entry in uncached().ls(path, detail=False))
-        return sorted(PurePosixPath(entry).name for entry in entries)
-
-    def write(path: str, source: BinaryIO) -> None:
-        with system.open(path, "wb") as target:
-            shutil.copyfileobj(source, target, CHUNK)
-
-    return SimpleNamespace(
-        exists=lambda path: uncached().exists(path),
-        is_dir=lambda path: uncached().isdir(path),
-        mkdir=lambda path: system.makedirs(path, exist_ok=True),
-        names=names,
-        remove=system.rm_file,
-        open=lambda path: system.open(path, "rb"),
-        write=write,
-    )
-
-
-def _file_system(scheme: str, path: str) -> SimpleNamespace:
-    import tensorflow as tf
-
-    if scheme in tf.io.gfile.get_registered_schemes():
-        return _tensorflow_files()
-    try:
-        return _fsspec_files(path)
-    except (ImportError, ValueError) as error:
-        raise ValueError(
-            "Expected a path that TensorFlow or fsspec can open. "
-            f"Received: {scheme + '://'!r} ({error})"
-        ) from error

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -467,13 +467,21 @@ def pixels_of(image: "Image", upright: bool = True, channels: int = 3) -> np.nda
 AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 
 
+class CropArea(NamedTuple):
+    """The range of the area of random crops, and the library whose distribution they have."""
+
+    least: float
+    most: float
+    distribution: str = "torchvision"
+
+
 @dataclass(frozen=True)
 class Framing:
-    """The size, values and random crop (range of the area or None) that decoded images get."""
+    """The size, values and random crop that decoded images get."""
 
     size: tuple[int, int]
     preprocessing: Preprocessing
-    area: tuple[float, float] | None = None
+    area: CropArea | None = None
 
     @property
     def num_channels(self) -> int:
@@ -490,13 +498,15 @@ class Framing:
         if self.area is None:
             raise ValueError("Expected area to be a range, for random crops. Received: area=None")
         # Another seed than those of the augmentations of the same batch.
-        return draw_sides(count, self.area, seed + 31)
+        least, most, distribution = self.area
+        return CROP_DISTRIBUTIONS[distribution][0](count, (least, most), seed + 31)
 
     def window(self, drawn: tuple) -> Window | None:
         """The window of `decode`, by what was drawn for an image; None for all of it."""
         if not self.area:
             return None
-        return lambda height, width: random_window(height, width, *drawn[0])
+        find_window = CROP_DISTRIBUTIONS[self.area.distribution][1]
+        return lambda height, width: find_window(height, width, *drawn[0])
 
     def fit(
         self, images: tf.Tensor, image_map: ImageMap | None = None, drawn: tuple = ()
@@ -551,7 +561,7 @@ class JointFraming:
 def framing_of(
     preprocessing: Preprocessing | JointPreprocessing,
     size: tuple[int, int],
-    area: tuple[float, float] | None = None,
+    area: CropArea | None = None,
 ) -> Framing | JointFraming:
     """The framing of a preprocessing; `size` is that of images where it leaves them theirs."""
     if isinstance(preprocessing, JointPreprocessing):
@@ -626,3 +636,58 @@ def random_window(
     size = tf.round(tf.minimum(limits, tf.stack([highest, widest])))
     centre = tf.concat([(limits - size) // 2, size], 0)
     return tf.cast(tf.where(tf.reduce_any(fits), window, centre), tf.int32)
+
+
+def draw_heights(
+    count: int | tf.Tensor, area: tuple[float, float], seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """For each try, aspect ratio, range of the area and position in it, (example, 4, try)."""
+    shape = (count, TRIES)
+    aspects = tf.random.stateless_uniform(shape, seed, *TENSORFLOW_ASPECT)
+    places = tf.random.stateless_uniform(shape, seed + 1)
+    bounds = [tf.fill(shape, bound) for bound in area]
+    numbers = tf.stack([aspects, *bounds, places], axis=1)
+    return numbers, tf.random.stateless_uniform((count, 2), seed + 2)
+
+
+def uniform_height_window(
+    height: tf.Tensor, width: tf.Tensor, numbers: tf.Tensor, place: tf.Tensor
+) -> tf.Tensor:
+    """A random part of an image, as TensorFlow's `sample_distorted_bounding_box` draws it."""
+    # Not the area is uniform but the height, between those that the aspect ratio, the range of the
+    # area and the image allow. Where no try fits, the whole image is taken.
+    limits = tf.cast(tf.stack([height, width]), tf.float32)
+    aspects, least, most, places = tf.unstack(numbers)
+    least, most = least * limits[0] * limits[1], most * limits[0] * limits[1]
+    highest = tf.round(tf.sqrt(most / aspects))
+    fits_width = tf.round(highest * aspects) <= limits[1]
+    highest = tf.where(fits_width, highest, tf.floor((limits[1] + 0.5 - 1e-4) / aspects))
+    highest = tf.minimum(highest, limits[0])
+    lowest = tf.minimum(tf.round(tf.sqrt(least / aspects)), highest)
+    count = highest - lowest + 1
+    heights = lowest + tf.minimum(tf.floor(places * count), count - 1)
+
+    # Rounding may leave the range of the area by a row.
+    heights += tf.where(heights * tf.round(heights * aspects) < least, 1.0, 0.0)
+    heights -= tf.where(heights * tf.round(heights * aspects) > most, 1.0, 0.0)
+    sizes = tf.stack([heights, tf.round(heights * aspects)])
+    areas = sizes[0] * sizes[1]
+    fits = tf.reduce_all((sizes > 0) & (sizes <= limits[:, None]), axis=0)
+    fits &= (areas >= least) & (areas <= most)
+
+    size = sizes[:, tf.argmax(tf.cast(fits, tf.int32))]
+    # TensorFlow never draws the last of the possible positions.
+    room = limits - size
+    start = tf.floor(place * room)
+    window = tf.concat([tf.minimum(start, tf.maximum(room - 1, 0)), size], 0)
+    whole = tf.concat([tf.zeros(2), limits], 0)
+    return tf.cast(tf.where(tf.reduce_any(fits), window, whole), tf.int32)
+
+
+# Aspect ratios (width / height) of the crops of TensorFlow's function.
+TENSORFLOW_ASPECT = (0.75, 1.33)
+# How the random numbers of crops are drawn, and how a window follows from them.
+CROP_DISTRIBUTIONS = {
+    "torchvision": (draw_sides, random_window),
+    "tensorflow": (draw_heights, uniform_height_window),
+}

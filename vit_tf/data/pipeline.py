@@ -10,13 +10,13 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.common.backend import leave_gpus_to_jax
-from vit_tf.common.names import unknown_name
+from vit_tf.common.names import lookup, unknown_name
 from vit_tf.data.batches import Shard, as_shard
 from vit_tf.data.bundled import FOLDER, NAME
 from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.files import is_remote
 from vit_tf.data.folder import open_folder
-from vit_tf.data.imaging import AREA
+from vit_tf.data.imaging import AREA, CROP_DISTRIBUTIONS, CropArea
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 from vit_tf.data.reading import read_batches, read_shardable
 from vit_tf.data.shapes import Shapes, own_kind
@@ -57,7 +57,7 @@ def load(
     drop_remainder: bool = False,
     preprocessing: Preprocessing | JointPreprocessing | None = None,
     classes: Sequence[str] | None = None,
-    random_resized_crop: bool | Sequence[float] | None = None,
+    random_resized_crop: bool | Sequence | None = None,
     shard: tuple[int, int] | None = None,
     repeats: int = 1,
     shuffle_once: bool = False,
@@ -114,7 +114,9 @@ def load(
             (0.05, 1.0). True means (0.08, 1.0), and None means no crops. In each epoch, a new crop
             of each image is drawn and resized (Szegedy et al. 2014, as torchvision's
             RandomResizedCrop). Aspect ratios are between 3/4 and 4/3. Only the cropped part of a
-            JPEG is decoded.
+            JPEG is decoded. (0.05, 1.0, "tensorflow") draws crops from the distribution of
+            `tf.image.sample_distorted_bounding_box`, with which Google's ViTs and ResNets were
+            trained: heights are uniform instead of areas, so that crops are smaller.
         shard: pair (index, num_shards), for one of several processes that read the same data set.
             Each process reads and decodes only its own part of every split. The largest part has at
             most one example more than the smallest part. `batch_size` is the size of a batch in one
@@ -251,17 +253,18 @@ def _is_path(name: str | os.PathLike) -> bool:
     return os.path.isdir(place) and not is_tfds_name(name)
 
 
-def _checked_area(area: bool | Sequence[float] | None) -> tuple[float, float] | None:
-    """The range of a random crop's share of an image's area, or None."""
+def _checked_area(area: bool | Sequence | None) -> CropArea | None:
+    """The `CropArea` of random crops, or None."""
     if area is None or area is False:
         return None
-    least, most = AREA if area is True else area
-    if not 0 < least <= most <= 1:
+    crop = CropArea(*(AREA if area is True else area))
+    if not 0 < crop.least <= crop.most <= 1:
         raise ValueError(
             "Expected random_resized_crop to be None, True or a range of area fractions within "
             f"(0, 1]. Received: random_resized_crop={area!r}"
         )
-    return float(least), float(most)
+    lookup("the distribution of random_resized_crop", crop.distribution, CROP_DISTRIBUTIONS)
+    return CropArea(float(crop.least), float(crop.most), crop.distribution)
 
 
 def _checked_take(take: int | dict[str, int] | None, splits: Sequence[str]) -> dict[str, int]:

@@ -28,7 +28,8 @@ class RandAugment:
     magnitude_stddev: float = 0.15  # by which each draw of it differs
     augmentations_per_image: int = 3
     rate: float = 10 / 11  # at which an operation is done
-    # What moves into an image is black with the 14 of "torchvision", grey with the 16 of "tpu".
+    # What moves into an image is black with the 14 of "torchvision", grey with the 16 of "tpu", and
+    # ImageNet's mean colour with the 15 of "timm".
     operations: str = "torchvision"
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class RandAugment:
     ) -> tf.Tensor:
         """An image in [0, 255], of shape (height, width, 3), after the operations drawn for it."""
         steps = OPERATIONS[self.operations]
-        if self.operations == "tpu":
+        if self.operations != "torchvision":
             # Values that are whole but for rounding must not fall to the next lower one.
             image = tf.floor(image + 1 / 256)
         for place in range(self.augmentations_per_image):
@@ -102,7 +103,7 @@ def _unusable(settings: object) -> ValueError:
     return ValueError(
         "Expected rand_augment to be True, a magnitude in [0, 1] or a dict of magnitude and "
         "rate in [0, 1], magnitude_stddev >= 0, augmentations_per_image >= 1 and operations, "
-        "'torchvision' or 'tpu', whose magnitudes go to 3. "
+        "'torchvision', 'timm' or 'tpu', whose magnitudes go to 3. "
         f"Received: {settings}"
     )
 
@@ -338,9 +339,40 @@ def cutout(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor, centre: tf.T
     return tf.where(square, 128.0, image)
 
 
+# ImageNet's mean colour, which DeiT fills with.
+MEAN_COLOUR = (124.0, 116.0, 104.0)
+
+
+def _in_mean_colour(operation: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """An operation that moves in black, moving in the mean colour, rounded to whole values."""
+
+    def apply(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
+        return tf.round(operation(image - MEAN_COLOUR, magnitude, sign) + MEAN_COLOUR)
+
+    return apply
+
+
+def _shift(image: tf.Tensor, rows: float | tf.Tensor, columns: float | tf.Tensor) -> tf.Tensor:
+    """Moved by fractions of the sides, bilinear; black moves in."""
+    height, width = image.shape[:2]
+    return _project(image, [1.0, 0.0, columns * width, 0.0, 1.0, rows * height], "BILINEAR")
+
+
+def _keep_bits_increasing(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
+    """Posterized to the first `4 - int(4 * magnitude)` bits, which may be none."""
+    step = tf.pow(2.0, 4.0 + tf.floor(4.0 * magnitude))
+    return tf.floor(image / step) * step
+
+
+def _solarize_increasing(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
+    """Values from `256 - int(256 * magnitude)` on, turned over."""
+    return tf.where(image < 256.0 - tf.floor(256.0 * magnitude), image, 255.0 - image)
+
+
 # Functions of an image in [0, 255] of shape (height, width, 3), a magnitude and a sign, by name:
-# those of the paper's section 3 as torchvision has them, and those of the TPU repository's
-# `autoaugment.py`, which big_vision's `pp/autoaugment.py` repeats.
+# those of the paper's section 3 as torchvision has them; those of the TPU repository's
+# `autoaugment.py`, which big_vision's `pp/autoaugment.py` repeats; and the 15 of timm that grow
+# stronger with the magnitude ("inc1"), with which DeiT was trained.
 _TORCHVISION = (autocontrast, equalize, rotate, solarize, color, posterize, contrast)
 _TORCHVISION += (brightness, sharpness, shear_x, shear_y, translate_x, translate_y)
 OPERATIONS = {
@@ -365,5 +397,22 @@ OPERATIONS = {
         "translate_y": lambda x, m, s: _nearest(x, 1.0, 0.0, 0.0, 0.0, 1.0, 100.0 * m * s),
         "cutout": cutout,
         "solarize_add": _solarize_add,
+    },
+    "timm": {
+        "autocontrast": autocontrast,
+        "equalize": equalize,
+        "invert": lambda image, m, s: 255.0 - image,
+        "rotate": _in_mean_colour(rotate),
+        "posterize": _keep_bits_increasing,
+        "solarize": _solarize_increasing,
+        "solarize_add": _solarize_add,
+        "color": color,
+        "contrast": contrast,
+        "brightness": brightness,
+        "sharpness": sharpness,
+        "shear_x": _in_mean_colour(shear_x),
+        "shear_y": _in_mean_colour(shear_y),
+        "translate_x": _in_mean_colour(lambda x, m, s: _shift(x, 0.0, 0.45 * m * s)),
+        "translate_y": _in_mean_colour(lambda x, m, s: _shift(x, 0.45 * m * s, 0.0)),
     },
 }

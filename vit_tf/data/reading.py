@@ -27,7 +27,7 @@ from vit_tf.data.batches import (
     without_autotune,
 )
 from vit_tf.data.equal_batches import cut_examples
-from vit_tf.data.imaging import Framing, JointFraming, cut, framing_of
+from vit_tf.data.imaging import CropArea, Framing, JointFraming, cut, framing_of
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 from vit_tf.data.source import Decoder, FastDecoder, Indices, Item, Source, is_contiguous
 
@@ -53,7 +53,7 @@ def read_batches(
     seed: int | None = None,
     drop_remainder: bool = False,
     preprocessing: Preprocessing | JointPreprocessing | None = None,
-    area: tuple[float, float] | None = None,
+    area: CropArea | None = None,
     worker: Shard | None = None,
     cut_batches: bool = False,
     keep: bool = True,

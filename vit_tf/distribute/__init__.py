@@ -1,11 +1,10 @@
-"""Distribution strategies: one device, several devices, several machines or a TPU."""
+"""Distribution strategies: one device, several devices, or several machines."""
 
 from vit_tf.data.batches import full_batches
 from vit_tf.distribute.strategies import (
     STRATEGIES,
     divide_batches,
     is_chief,
-    is_tpu,
     steps_per_execution,
     strategy,
     strategy_of,
@@ -17,7 +16,6 @@ __all__ = [
     "divide_batches",
     "full_batches",
     "is_chief",
-    "is_tpu",
     "steps_per_execution",
     "strategy",
     "strategy_of",

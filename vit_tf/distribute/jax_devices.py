@@ -2,12 +2,17 @@
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import keras
 import numpy as np
+
+log = logging.getLogger("vit_tf.distribute")
+# Seconds without a sign of life after which a worker is dead, and to wait for all to start.
+HEARTBEAT, START = 20, 600
 
 
 class DataParallelStrategy:
@@ -44,6 +49,12 @@ def strategy_of(model: keras.Model) -> DataParallelStrategy:
         strategy = DataParallelStrategy()
     else:
         strategy = _strategy(tuple(distribution.device_mesh.devices.ravel().tolist()))
+    _require_all_processes(strategy)
+    if num_processes() > 1 and getattr(distribution, "auto_shard_dataset", False):
+        raise ValueError(
+            "Expected a keras.distribution.DataParallel with auto_shard_dataset=False, since "
+            "vit_tf shards batches itself. Received: auto_shard_dataset=True"
+        )
     devices = {len(variable.value.sharding.device_set) for variable in model.variables}
     if devices and devices != {strategy.num_replicas_in_sync}:
         raise ValueError(
@@ -56,49 +67,118 @@ def strategy_of(model: keras.Model) -> DataParallelStrategy:
 
 def make(name: str) -> DataParallelStrategy:
     """The `DataParallelStrategy` of a name in `strategies.STRATEGIES`, but for `"multiworker"`."""
-    if name == "none":
-        return DataParallelStrategy()
+    if name == "tpu":
+        _connect_pod()
     devices = _devices("tpu") if name == "tpu" else tuple(keras.distribution.list_devices())
     if name == "tpu" and not devices:
         raise ValueError(
             "Expected a TPU that JAX can use. Received: devices "
             f"{keras.distribution.list_devices()}; install jax[tpu]"
         )
-    return _strategy(devices) if len(devices) > 1 else DataParallelStrategy()
+    is_single = name == "none" or len(devices) == 1
+    strategy = DataParallelStrategy() if is_single else _strategy(devices)
+    _require_all_processes(strategy)
+    _share_seed()
+    return strategy
 
 
-def connect(
-    addresses: Sequence[str], index: int, start_seconds: int, heartbeat_seconds: int
-) -> DataParallelStrategy:
+def connect(cluster: tuple[Sequence[str], int] | None) -> DataParallelStrategy:
     """Connects this process with the others, and divides batches over the devices of all.
 
-    Processes wait so many seconds for all to start, and take one without a sign of life for so many
-    seconds for dead.
+    The cluster is the addresses of all processes and the index of this one. Where it is None, JAX
+    finds it in the environment (Open MPI, Kubernetes, TPU pods), unless the program has connected
+    its processes already.
     """
     import jax
 
-    # It would take SIGTERM, which `Preemption` catches.
-    jax.config.update("jax_enable_preemption_service", False)
-    try:
-        jax.distributed.initialize(
-            addresses[0],
-            len(addresses),
-            index,
-            initialization_timeout=start_seconds,
-            heartbeat_timeout_seconds=heartbeat_seconds,
-        )
-    except RuntimeError as error:
-        if "before any JAX" not in str(error):
-            raise
-        raise ValueError(
-            "Expected the multi-worker strategy to be created before any other use of JAX. "
-            "Received: a program that has already used it; create the strategy in its first lines"
-        ) from error
-    if keras.src.utils.rng_utils.get_random_seed() is None:
-        entropy = cast(int, np.random.SeedSequence().entropy)  # an integer, unless it is set
-        seed = gather(np.array(entropy % 2**31))[0]
-        keras.utils.set_random_seed(int(seed))
+    if not jax.distributed.is_initialized():
+        addresses, index = cluster or ([], None)
+        # It would take SIGTERM, which `Preemption` catches.
+        jax.config.update("jax_enable_preemption_service", False)
+        try:
+            jax.distributed.initialize(
+                addresses[0] if addresses else None,
+                len(addresses) or None,
+                index,
+                initialization_timeout=START,
+                heartbeat_timeout_seconds=HEARTBEAT,
+                shutdown_timeout_seconds=HEARTBEAT,
+            )
+        except RuntimeError as error:
+            if "before any JAX" not in str(error):
+                raise
+            raise ValueError(
+                "Expected the multi-worker strategy to be created before any other use of JAX. "
+                "Received: a program that has already used it; create the strategy in its first "
+                "lines"
+            ) from error
+        except ValueError as error:
+            raise ValueError(
+                "Expected the addresses of the workers: as arguments, in VIT_TF_WORKERS and "
+                "VIT_TF_WORKER, in TF_CONFIG, or from an environment that JAX knows (Slurm, Open "
+                f"MPI, Kubernetes, a TPU pod). Received: none of them ({error})"
+            ) from error
+    _share_seed()
     return _strategy(tuple(keras.distribution.list_devices()))
+
+
+def _connect_pod() -> None:
+    """Connects the hosts of a TPU pod, which JAX finds by itself; nothing on a single host."""
+    try:
+        connect(None)
+    except ValueError as error:
+        # JAX finds no cluster, or the program has used JAX: both are right on a single host, and
+        # `_require_all_processes` raises on several.
+        log.debug("One process: %s", error)
+
+
+def num_processes() -> int:
+    """Number of processes that JAX has connected."""
+    import jax
+
+    # The number of processes alone would initialize the devices, after which none can connect.
+    return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+def process_index() -> int:
+    """The index of this process among those that JAX has connected, from 0."""
+    import jax
+
+    return jax.process_index() if jax.distributed.is_initialized() else 0
+
+
+def local_devices() -> int:
+    """Number of devices of this process."""
+    import jax
+
+    return jax.local_device_count()
+
+
+def _require_all_processes(strategy: DataParallelStrategy) -> None:
+    """Raises a `ValueError` for a strategy that leaves out devices of some processes."""
+    import jax
+
+    if jax.process_count() == 1:
+        return
+    if not jax.distributed.is_initialized():
+        raise ValueError(
+            f"Expected {jax.process_count()} connected processes, as many as this TPU has hosts: "
+            "create the strategy 'tpu' in the first lines of the program. Received: processes that "
+            "are not connected"
+        )
+    if strategy.num_replicas_in_sync != jax.device_count():
+        raise ValueError(
+            f"Expected a strategy on all {jax.device_count()} devices of {jax.process_count()} "
+            "connected processes, such as 'auto', and a model made in its scope. Received: "
+            f"{strategy.num_replicas_in_sync} devices"
+        )
+
+
+def _share_seed() -> None:
+    """Gives all processes the seed of the first, unless the program has set one."""
+    if num_processes() > 1 and keras.src.utils.rng_utils.get_random_seed() is None:
+        entropy = cast(int, np.random.SeedSequence().entropy)  # an integer, unless it is set
+        keras.utils.set_random_seed(int(gather(np.array(entropy % 2**31))[0]))
 
 
 def gather(array: np.ndarray) -> np.ndarray:

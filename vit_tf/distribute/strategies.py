@@ -1,4 +1,4 @@
-"""Where a model trains (a device, several, several machines, a TPU), and its batches there."""
+"""Where a model trains (one device, several, several machines), and its batches there."""
 
 import contextlib
 import functools
@@ -22,12 +22,8 @@ from vit_tf.distribute import jax_devices, multiworker
 
 # Where a model is made and trained: by TensorFlow, or by Keras on JAX.
 Strategy: TypeAlias = tf.distribute.Strategy | jax_devices.DataParallelStrategy
-# Steps that a TPU takes between two answers to its host, at most.
-TPU_STEPS = 50
-# Seconds without a sign of life after which a worker is dead, and to wait for all to start.
-HEARTBEAT, START = 20, 600
-# Filled by `multiworker_strategy`: the strategy of this process, and its index and the number of
-# processes. Both are empty where it trains alone.
+# On TensorFlow, filled by `multiworker_strategy`: the strategy of this process, and its index and
+# the number of processes. Both are empty where it trains alone. JAX knows its processes itself.
 _strategies: list[Any] = []
 _position: list[int] = []
 
@@ -42,13 +38,12 @@ def multiworker_strategy(
     data equally. It raises a ValueError if addresses are malformed, or if TensorFlow (or JAX) has
     already run.
     """
+    if on_jax():
+        named = workers is not None or worker is not None or is_cluster_named()
+        return jax_devices.connect(find_cluster(workers, worker) if named else None)
     if _strategies:
         return _strategies[0]
     addresses, index = find_cluster(workers, worker)
-    if on_jax():
-        _strategies.append(jax_devices.connect(addresses, index, START, HEARTBEAT))
-        _position[:] = index, len(addresses)
-        return _strategies[0]
     tf_context = cast(Any, context.context())  # it creates one if there is none
     if tf_context._context_handle is not None:
         raise ValueError(
@@ -60,9 +55,9 @@ def multiworker_strategy(
     tf_context.configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/replica:0/task:0",
-        cluster_register_timeout_in_ms=1000 * START,
-        heartbeat_timeout_in_ms=1000 * HEARTBEAT,
-        shutdown_barrier_timeout_in_ms=1000 * HEARTBEAT,
+        cluster_register_timeout_in_ms=1000 * jax_devices.START,
+        heartbeat_timeout_in_ms=1000 * jax_devices.HEARTBEAT,
+        shutdown_barrier_timeout_in_ms=1000 * jax_devices.HEARTBEAT,
     )
     jobs = tf_context.coordination_service.coordinated_job_list
     jobs.add(name="worker", num_tasks=len(addresses))
@@ -86,11 +81,15 @@ def multiworker_strategy(
 
 def num_workers() -> int:
     """How many processes train together: 1 without a multi-worker strategy."""
+    if on_jax():
+        return jax_devices.num_processes()
     return _position[1] if _position else 1
 
 
 def worker_index() -> int:
     """The index of this process among those that train together, from 0."""
+    if on_jax():
+        return jax_devices.process_index()
     return _position[0] if _position else 0
 
 
@@ -98,6 +97,8 @@ def current_shard() -> Shard | None:
     """The `Shard` of this process; None for a single one."""
     if num_workers() == 1:
         return None
+    if on_jax():
+        return Shard(worker_index(), num_workers(), jax_devices.local_devices())
     replicas = _strategies[0].num_replicas_in_sync // num_workers()
     return Shard(worker_index(), num_workers(), replicas)
 
@@ -115,7 +116,7 @@ def is_chief() -> bool:
 
 def sum_of_workers(array: np.ndarray) -> np.ndarray:
     """The sum of the arrays of one shape that the workers call this with."""
-    if not _strategies:
+    if num_workers() == 1:
         return np.asarray(array)
     if on_jax():
         return jax_devices.gather(array).sum(axis=0)
@@ -185,6 +186,12 @@ def find_cluster(
         "Expected the addresses of the workers: as arguments, in VIT_TF_WORKERS and VIT_TF_WORKER, "
         "in TF_CONFIG, or from Slurm's srun. Received: none of them"
     )
+
+
+def is_cluster_named() -> bool:
+    """Whether a variable that `find_cluster` reads is set."""
+    names = ("VIT_TF_WORKERS", "VIT_TF_WORKER", "TF_CONFIG", "SLURM_PROCID")
+    return any(name in os.environ for name in names)
 
 
 def has_several_workers() -> bool:
@@ -264,19 +271,19 @@ def strategy(
         name: name of the strategy. `"none"` is the current strategy, by default one device.
             `"mirrored"` has a copy of the model on each GPU, or on each logical CPU if there is no
             GPU. `"multiworker"` has a copy on each GPU of several processes. Each process runs the
-            same program and creates the strategy before any other use of TensorFlow. `"tpu"` has a
-            copy on each core of the TPU that the environment variable TPU_NAME names, by default a
-            local one. `"auto"` selects `"multiworker"` if VIT_TF_WORKERS or TF_CONFIG names several
-            workers, otherwise `"mirrored"` if there are several GPUs, otherwise `"none"`. On JAX,
-            the result is a `DataParallelStrategy`: `"none"` uses one device; `"mirrored"` and, with
-            one process, `"auto"` use all devices of this process; `"tpu"` uses its TPU devices;
-            `"multiworker"` uses the devices of all processes, and must be created before any other
-            use of JAX.
+            same program and creates the strategy before any other use of TensorFlow. `"auto"`
+            selects `"multiworker"` if VIT_TF_WORKERS or TF_CONFIG names several workers, otherwise
+            `"mirrored"` if there are several GPUs, otherwise `"none"`. `"tpu"` requires JAX. On
+            JAX, the result is a `DataParallelStrategy`. `"none"` uses one device. `"mirrored"` and
+            `"auto"` use all devices of the processes that JAX has connected, usually of one
+            process. `"multiworker"` connects processes first, and `"tpu"` the hosts of a TPU pod;
+            create them before any other use of JAX.
         workers, worker: for `"multiworker"`, the addresses `"host:port"` of all processes and the
             index of this process among them. By default, `find_cluster` determines both.
 
     Raises:
-        ValueError: if the name is unknown, if the cluster is not configured, or if there is no TPU.
+        ValueError: if the name is unknown, if the cluster is not configured, if there is no TPU, or
+            if the strategy would leave out some of the processes that JAX has connected.
     """
     if workers is not None or worker is not None:
         if name != "multiworker":
@@ -305,19 +312,13 @@ def strategy_of(model: keras.Model) -> Strategy:
     return jax_devices.strategy_of(model)
 
 
-def steps_per_execution(strategy: Strategy, steps: int, asked: int | None = None) -> int:
-    """The largest divisor of `steps` up to `asked`, by default up to 50 on a TPU and 1 elsewhere.
+def steps_per_execution(steps: int, asked: int = 1) -> int:
+    """The largest divisor of `steps` up to `asked`.
 
     Keras runs this many steps per call; otherwise the last call would read past the end of repeated
     data.
     """
-    asked = asked or (TPU_STEPS if is_tpu(strategy) else 1)
     return max(count for count in range(1, min(asked, steps) + 1) if steps % count == 0)
-
-
-def is_tpu(strategy: Strategy) -> bool:
-    """Whether a strategy trains on a TPU."""
-    return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def _auto() -> tf.distribute.Strategy:
@@ -339,19 +340,11 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
 
 
-@functools.cache
-def _tpu() -> tf.distribute.Strategy:
-    """Returns the process's only `TPUStrategy`; a second start would lose what is on the TPU."""
-    name = os.environ.get("TPU_NAME", "local")
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu=name)
-    except (ValueError, RuntimeError, ImportError, OSError, tf.errors.OpError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"Expected a TPU; TPU_NAME names one that is not local. Received: TPU_NAME={name!r}, "
-            f"{type(error).__name__}: {reason}"
-        ) from error
-    return tf.distribute.TPUStrategy(resolver)
+def _tpu() -> NoReturn:
+    raise ValueError(
+        "Expected KERAS_BACKEND=jax for a TPU, since no package of TensorFlow 2.21 or later runs "
+        "on TPUs. Received: KERAS_BACKEND=tensorflow"
+    )
 
 
 # How each strategy is made.
@@ -370,7 +363,7 @@ def divide_batches(batches: tf.data.Dataset, strategy: Strategy) -> tf.data.Data
     Each example gets three weights: (1) its weight in the loss of a step, (2) its weight in means
     over examples, (3) 1 for an example and 0 for padding. The losses and metrics of
     `Recipe.compile` use these weights. Batches are padded to a multiple of the number of replicas.
-    On a TPU and in JAX, all batches are padded to one size. Batches of several TensorFlow workers
+    In JAX, all batches are padded to one size if it is known. Batches of several TensorFlow workers
     are not padded: the workers take shards of different sizes. Each JAX worker gets its own shard.
 
     Args:
@@ -380,21 +373,13 @@ def divide_batches(batches: tf.data.Dataset, strategy: Strategy) -> tf.data.Data
     Returns:
         `tf.data.Dataset` of (images, labels, weights), the last float32 of shape (example, 3); on
         one device, `batches`.
-
-    Raises:
-        ValueError: on a TPU, for batches of unknown size.
     """
     replicas = strategy.num_replicas_in_sync
     if on_jax():
         return pad_batches(batches, replicas) if replicas > 1 else batches
     if num_workers() > 1:
         return shard_of_worker(_weigh_shards(batches, replicas))
-    if is_tpu(strategy) and _batch_size(batches) is None:
-        raise ValueError(
-            "Expected batches of a known size, which a TPU needs: make them with "
-            f"`batch(..., drop_remainder=True)`. Received: batches of {batches.element_spec}"
-        )
-    return pad_batches(batches, replicas) if replicas > 1 or is_tpu(strategy) else batches
+    return pad_batches(batches, replicas) if replicas > 1 else batches
 
 
 def pad_batches(

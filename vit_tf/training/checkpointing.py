@@ -31,10 +31,11 @@ from typing import Any, TypeAlias, cast
 
 import keras
 import numpy as np
+from etils import epath
 
 from vit_tf.common.backend import on_jax
 from vit_tf.common.names import file_error, format_list, without_password
-from vit_tf.data.files import PARTIAL, RemotePath, as_path, is_leftover, is_remote, write_whole
+from vit_tf.data.files import PARTIAL, as_path, is_leftover, is_remote, write_whole
 from vit_tf.distribute.strategies import is_chief, num_workers, of_every_worker, wait_for_workers
 
 log = logging.getLogger("vit_tf.training")
@@ -145,7 +146,7 @@ def require_own_folder(directory: str) -> None:
         )
 
 
-def _is_configuration(path: Path | RemotePath) -> bool:
+def _is_configuration(path: Path | epath.Path) -> bool:
     """Whether a file holds what `check_configuration` writes."""
     try:
         content = json.loads(path.read_bytes())
@@ -202,7 +203,8 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
         saved = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"Expected {str(path)!r} next to the saved state. Received: {file_error(error, path)}"
+            f"Expected {without_password(path)!r} next to the saved state. "
+            f"Received: {file_error(error, path)}"
         ) from error
     differing = _differences(saved, json.loads(text))
     if differing:
@@ -257,7 +259,7 @@ def _own_array(array: np.ndarray) -> np.ndarray:
     return array if array.flags.owndata else array.copy()
 
 
-def state_path(directory: str | os.PathLike, history: History, step: int = 0) -> Path | RemotePath:
+def state_path(directory: str | os.PathLike, history: History, step: int = 0) -> Path | epath.Path:
     """Path of the state of a run after the epochs of its history and some steps of the next."""
     name = f"epoch-{num_epochs(history):04d}" + (f"-step-{step:06d}" if step else "")
     return as_path(directory) / "state" / f"{name}.npz"
@@ -279,15 +281,16 @@ def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
             break
     else:
         raise ValueError(
-            f"{problem}. No earlier state is left: remove {str(path.parent)!r} to start again"
+            f"{problem}. No earlier state is left: remove {without_password(path.parent)!r} to "
+            "start again"
         )
     if problem:
-        log.warning("The run resumes from the earlier state %r", str(path))
+        log.warning("The run resumes from the earlier state %r", without_password(path))
     history, names, variables = meta["history"], meta["names"], _variables(model)
     shapes = [tuple(v.shape) for v in variables]
     if shapes != [a.shape for a in arrays] or names != [v.name for v in model.variables]:
         raise ValueError(
-            f"Expected {str(path)!r} to be the state of this model and optimizer, "
+            f"Expected {without_password(path)!r} to be the state of this model and optimizer, "
             f"{len(variables)} variables. Received: {len(arrays)}, or other shapes or names"
         )
     for variable, array in zip(variables, arrays, strict=True):
@@ -298,7 +301,7 @@ def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
 
 
 def _read_state(
-    path: Path | RemotePath,
+    path: Path | epath.Path,
 ) -> tuple[dict, list[np.ndarray], list[np.ndarray]]:
     """What a state holds: the `meta` of `save_state`, the variables and the metrics' totals."""
     try:
@@ -317,8 +320,8 @@ def _read_state(
         *(zipfile.BadZipFile, zlib.error),
     ) as error:
         raise ValueError(
-            f"Expected {str(path)!r} to be an intact training state. Received a corrupt file "
-            f"({type(error).__name__}: {error})"
+            f"Expected {without_password(path)!r} to be an intact training state. "
+            f"Received a corrupt file ({type(error).__name__}: {error})"
         ) from error
 
 
@@ -573,7 +576,7 @@ class Checkpoint(keras.callbacks.Callback):
         if received != shapes:
             path = state_path(self.directory, self.history, self._before)
             raise ValueError(
-                f"Expected {without_password(str(path))!r} to hold the totals of {len(shapes)} "
+                f"Expected {without_password(path)!r} to hold the totals of {len(shapes)} "
                 f"metric variables, of shapes {shapes}. Received: {len(received)}, of shapes "
                 f"{received}; remove this file, and the run resumes from the state before it"
             )

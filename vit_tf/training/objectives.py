@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from vit_tf.common.backend import Tensor, on_jax, require_tensorflow_or_jax
-from vit_tf.distribute import is_tpu, strategy_of
+from vit_tf.distribute import strategy_of
 from vit_tf.features.scores import before_activation, find_scores, operation_of
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -116,6 +116,25 @@ def _scores_before_softmax(probabilities: Tensor) -> Tensor:
     return ops.cast(scores, "float32")
 
 
+@register
+class SigmoidCrossEntropy(StepLoss):
+    """The sum over classes of the binary cross-entropies of logits, in float32.
+
+    `-sum_k [p_k log sigmoid(logits)_k + (1 - p_k) log (1 - sigmoid(logits)_k)]` with the label `p`,
+    with which Steiner et al. 2021 train. Labels and weights are those of `SoftmaxCrossEntropy`.
+    """
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        if not _labels_are_soft(y_true, y_pred):
+            y_true = ops.one_hot(ops.cast(y_true, "int32"), y_pred.shape[-1])
+        # log(1 + exp(-|x|)) stays finite for any logit.
+        rest = ops.log1p(ops.exp(-ops.abs(y_pred)))
+        return ops.sum(ops.maximum(y_pred, 0.0) - y_pred * y_true + rest, axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "reduction": self.reduction}
+
+
 class ExampleMean(keras.metrics.MeanMetricWrapper):
     """Mean of a function over the real examples of batches by `distribute.divide_batches`."""
 
@@ -180,7 +199,7 @@ def compile_model(
             f"gradient_accumulation_steps={steps} on {replicas} replicas"
         )
     with strategy.scope():
-        if replicas == 1 and not is_tpu(strategy):
+        if replicas == 1:
             model.compile(optimizer=optimizer, loss=loss, metrics=[accuracy])
             return
         # Keras returns the last result named "loss"; only its own includes a model's own losses.

@@ -35,28 +35,50 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
       30, 60 and 80 of 90 (Kolesnikov et al. 2019, section 3.2).
     * `"short_staircase"`: the same with steps `0.4 n`, `0.6 n` and `0.8 n`, that is, steps 200, 300
       and 400 of 500 (BiT's code).
+    * `"epoch_cosine"`: the cosine of the whole run, `p = step / n`, as in timm. The rate changes
+      between epochs only; the first two epochs have the same rate, as in the code of DeiT.
 
     Args:
         peak: the largest learning rate.
         warmup_steps: number of steps until the peak.
         total_steps: number of steps in all.
-        decay: `"cosine"`, `"linear"`, `"staircase"`, `"short_staircase"`, `"upstream_staircase"` or
-            `"constant"`.
+        decay: `"cosine"`, `"linear"`, `"staircase"`, `"short_staircase"`, `"upstream_staircase"`,
+            `"constant"` or `"epoch_cosine"`.
+        first: learning rate at the beginning of the warm-up.
+        last: learning rate to which it falls.
+        steps_per_epoch: number of steps between two changes of `"epoch_cosine"`.
     """
 
-    def __init__(self, peak: float, warmup_steps: int, total_steps: int, decay: str = "cosine"):
+    def __init__(
+        self,
+        peak: float,
+        warmup_steps: int,
+        total_steps: int,
+        decay: str = "cosine",
+        *,
+        first: float = 0.0,
+        last: float = 0.0,
+        steps_per_epoch: int = 1,
+    ):
         self.peak, self.warmup_steps, self.total_steps = peak, warmup_steps, total_steps
-        self.decay = decay
+        self.decay, self.first, self.last = decay, first, last
+        self.steps_per_epoch = steps_per_epoch
         self._fall = lookup("schedule", decay, DECAYS)
 
     def __call__(self, step: Tensor) -> Tensor:
         step = ops.cast(step, "float32")
-        rise = step / max(self.warmup_steps, 1)
+        if self.decay == "epoch_cosine":
+            # DeiT sets the rate of an epoch from the number of the epoch before it.
+            epoch = ops.floor(step / self.steps_per_epoch)
+            step = ops.maximum(epoch - 1.0, 0.0) * self.steps_per_epoch
+        rise = self.first + (self.peak - self.first) * step / max(self.warmup_steps, 1)
         fall = self._fall(step, self.warmup_steps, self.total_steps)
-        return self.peak * ops.where(step < self.warmup_steps, rise, fall)
+        fall = self.last + (self.peak - self.last) * fall
+        return ops.where(step < self.warmup_steps, rise, fall)
 
     def get_config(self) -> dict[str, Any]:
         names = ("peak", "warmup_steps", "total_steps", "decay")
+        names += ("first", "last", "steps_per_epoch")
         return {name: getattr(self, name) for name in names}
 
 
@@ -77,6 +99,7 @@ DECAYS = {
     "constant": lambda *steps: 1.0,
     "staircase": _staircase,
     "short_staircase": lambda *steps: _staircase(*steps, shares=(0.4, 0.6, 0.8)),
+    "epoch_cosine": lambda step, warmup, total: (1 + ops.cos(math.pi * step / total)) / 2,
     "upstream_staircase": lambda *steps: _staircase(*steps, shares=(1 / 3, 2 / 3, 8 / 9)),
 }
 

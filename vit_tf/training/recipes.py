@@ -41,9 +41,9 @@ class Recipe:
         learning_rate: peak learning rate.
         warmup_epochs: number of epochs of warm-up, such as 5 or 0.5; None for a tenth of the run.
         schedule: decay of the learning rate, `"cosine"` or `"linear"` to 0, `"staircase"`,
-            `"short_staircase"` or `"upstream_staircase"`; `WarmupDecay` describes them. With
-            `"constant"`, there is no warm-up, and `LearningRateScheduler` and `ReduceLROnPlateau`
-            of Keras can set the learning rate.
+            `"short_staircase"`, `"upstream_staircase"` or `"epoch_cosine"`; `WarmupDecay` describes
+            them. With `"constant"`, there is no warm-up, and `LearningRateScheduler` and
+            `ReduceLROnPlateau` of Keras can set the learning rate.
         weight_decay: weight decay; each step multiplies kernels by `1 - learning_rate *
             weight_decay`.
         label_smoothing: share of the target probability that is spread evenly over all classes.
@@ -74,6 +74,13 @@ class Recipe:
             `[keras.layers.RandAugment(), keras.layers.CutMix()]`. These layers are applied in
             addition to the augmentations above, as the argument `layers` of `vit_tf.data.augment`
             describes.
+        first_learning_rate: learning rate at the beginning of the warm-up.
+        last_learning_rate: learning rate to which the schedule falls.
+        erase_noise: whether erased rectangles are filled with noise in place of grey.
+        mix_per_batch: whether MixUp and CutMix draw one weight for each batch, in place of one for
+            each image.
+        loss: `"softmax"`, or `"sigmoid"` for the sum over classes of binary cross-entropies, as in
+            AugReg; `label_smoothing` must then be 0.
 
     Raises:
         ValueError: if a value is out of its range.
@@ -101,6 +108,11 @@ class Recipe:
     gradient_accumulation_steps: int = 1
     optimizer: str | None = None
     augment: tuple = ()
+    first_learning_rate: float = 0.0
+    last_learning_rate: float = 0.0
+    erase_noise: bool = False
+    mix_per_batch: bool = False
+    loss: str = "softmax"
 
     def __post_init__(self) -> None:
         if self.augment != ():
@@ -112,6 +124,9 @@ class Recipe:
         alone = self.warmup_steps is None or warmup is None
         expect(alone, "warmup_steps", "None or >= 0 without warmup_epochs", self)
         lookup("optimizer", name, OPTIMIZERS)  # an unknown one raises
+        lookup("loss", self.loss, dict.fromkeys(LOSSES))
+        unsmoothed = self.loss == "softmax" or not self.label_smoothing
+        expect(unsmoothed, "label_smoothing", "0 for loss='sigmoid'", self)
         without = self.momentum is None or name != "adamw"
         expect(without, "momentum", "None for optimizer='adamw'", self)
         for field in ("epsilon", "layer_decay"):
@@ -131,7 +146,15 @@ class Recipe:
         steps = round(warmup * steps_per_epoch / self.gradient_accumulation_steps)
         steps = steps if self.warmup_steps is None else self.warmup_steps
         expect(steps < total, "warmup_steps", f"below the {total} steps of the run", self)
-        return WarmupDecay(self.learning_rate, steps, total, self.schedule)
+        return WarmupDecay(
+            self.learning_rate,
+            steps,
+            total,
+            self.schedule,
+            first=self.first_learning_rate,
+            last=self.last_learning_rate,
+            steps_per_epoch=max(steps_per_epoch // self.gradient_accumulation_steps, 1),
+        )
 
     @property
     def _optimizer(self) -> str:
@@ -169,7 +192,9 @@ class Recipe:
             serialize = keras.saving.serialize_keras_object
             fields["augment"] = [serialize(layer) for layer in self.augment]
         later = ("warmup_steps", "momentum", "epsilon", "layer_decay", "optimizer")
-        off = {"erase": 0.0, "gradient_accumulation_steps": 1, "augment": ()} | dict.fromkeys(later)
+        off = {"erase": 0.0, "gradient_accumulation_steps": 1, "augment": (), "loss": "softmax"}
+        off |= {"first_learning_rate": 0.0, "last_learning_rate": 0.0}
+        off |= {"erase_noise": False, "mix_per_batch": False} | dict.fromkeys(later)
         return {k: v for k, v in fields.items() if k not in off or v != off[k]}
 
     def augment_batches(self, dataset: "tf.data.Dataset", num_classes: int) -> "tf.data.Dataset":
@@ -182,7 +207,13 @@ class Recipe:
         if self.rand_augment is False and not any(mild.values()):
             return dataset
         return data.augment(
-            dataset, num_classes, rand_augment=self.rand_augment, seed=self.seed, **mild
+            dataset,
+            num_classes,
+            rand_augment=self.rand_augment,
+            seed=self.seed,
+            erase_noise=self.erase_noise,
+            mix_per_batch=self.mix_per_batch,
+            **mild,
         )
 
     def rounds(self, num_batches: int) -> tuple[int, int]:
@@ -194,7 +225,8 @@ class Recipe:
 
         With `ema`, give `fit` a `keras.callbacks.SwapEMAWeights()` to validate the average.
         """
-        compile_classifier(model, self.make_optimizer(steps_per_epoch), self.label_smoothing)
+        optimizer = self.make_optimizer(steps_per_epoch)
+        compile_classifier(model, optimizer, self.label_smoothing, self.loss)
 
 
 def _as_layers(augment: Any) -> tuple:
@@ -211,18 +243,20 @@ def _as_layers(augment: Any) -> tuple:
 
 
 def compile_classifier(
-    model: "keras.Model", optimizer: "keras.optimizers.Optimizer", label_smoothing: float = 0.0
+    model: "keras.Model",
+    optimizer: "keras.optimizers.Optimizer",
+    label_smoothing: float = 0.0,
+    loss: str = "softmax",
 ) -> None:
     """Compile a model for cross-entropy and top-1 accuracy, under its own strategy."""
-    from vit_tf.training.objectives import (
-        SoftmaxCrossEntropy,
-        Top1Accuracy,
-        compile_model,
-        ends_in_softmax,
-    )
+    from vit_tf.training import objectives
 
-    loss = SoftmaxCrossEntropy(label_smoothing, from_softmax=ends_in_softmax(model))
-    compile_model(model, optimizer, loss, Top1Accuracy())
+    if loss == "sigmoid":
+        function = objectives.SigmoidCrossEntropy()
+    else:
+        from_softmax = objectives.ends_in_softmax(model)
+        function = objectives.SoftmaxCrossEntropy(label_smoothing, from_softmax=from_softmax)
+    objectives.compile_model(model, optimizer, function, objectives.Top1Accuracy())
 
 
 # What a field has to be, unless it may be None.
@@ -239,6 +273,7 @@ EXPECTED = {
     "gradient_accumulation_steps": "an int > 0",
     **dict.fromkeys(("learning_rate", "clip_norm", "epsilon"), "> 0"),
     **dict.fromkeys(("weight_decay", "mixup", "cutmix", "shift"), ">= 0"),
+    **dict.fromkeys(("first_learning_rate", "last_learning_rate"), ">= 0"),
     **dict.fromkeys(("warmup_epochs", "warmup_steps"), ">= 0"),
     **dict.fromkeys(("label_smoothing", "ema", "momentum"), "in [0, 1)"),
     "erase": "in [0, 1]",
@@ -249,6 +284,8 @@ EXPECTED = {
 # Decays of the learning rate, which `vit_tf.training.optimizers` defines; Keras is not needed here.
 CONSTANT = "constant"
 SCHEDULES = ("cosine", "linear", "staircase", "short_staircase", "upstream_staircase", CONSTANT)
+SCHEDULES += ("epoch_cosine",)
+LOSSES = ("softmax", "sigmoid")
 
 
 def _settable(schedule: "WarmupDecay") -> "WarmupDecay | float":
@@ -439,6 +476,7 @@ class Pretraining(Recipe):
         # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
         plain = self.rand_augment is False
         expect(plain, "rand_augment", "False: augment images before `mask_patches`", self)
+        expect(self.loss == "softmax", "loss", "'softmax'", self)
         for name in ("label_smoothing", "mixup", "cutmix", "flip", "shift", "erase", "augment"):
             off = not getattr(self, name)
             expect(off, name, "off: images are augmented before `mask_patches`", self)
@@ -471,7 +509,10 @@ class PublishedRecipe:
         recipe: the `Recipe`, for `vit_tf.train`.
         image_size: side of the images, in pixels.
         batch_size: examples per batch, over all devices.
-        area: range of the share of an image that a random crop shows.
+        area: range of the share of an image that a random crop shows, and the distribution of
+            crops, as for `vit_tf.data.load`.
+        interpolation: how images are resized, as in `vit_tf.Preprocessing`.
+        head_bias: initial bias of the head, which `initialize` sets.
         crop: the share of the shorter side that a validation shows.
         validation: the share of the train split that is held out: its last images.
         repeats: how often each image is repeated in an epoch, as for `vit_tf.data.load`.
@@ -484,7 +525,9 @@ class PublishedRecipe:
     arguments: dict = dataclasses.field(default_factory=dict)
     image_size: int = 224
     batch_size: int = 4096
-    area: tuple = (0.05, 1.0)
+    area: tuple = (0.05, 1.0, "tensorflow")
+    interpolation: str = "bilinear"
+    head_bias: float = 0.0
     crop: float = 0.875
     validation: float = 0.01
     repeats: int = 1
@@ -495,7 +538,13 @@ class PublishedRecipe:
 
         shape = (self.image_size, self.image_size, 3)
         settings = {"image_shape": shape, "num_classes": num_classes} | self.arguments | changes
-        return getattr(models, self.model).from_variant(self.variant, **settings)
+        return self.initialize(getattr(models, self.model).from_variant(self.variant, **settings))
+
+    def initialize(self, model: "VisionModel") -> "VisionModel":
+        """The model, whose head gets the bias of this recipe."""
+        if self.head_bias:
+            model.head.bias.assign(model.head.bias * 0 + self.head_bias)
+        return model
 
     def with_batches_of(self, batch_size: int) -> "PublishedRecipe":
         """A copy for another batch size, with a proportional learning rate (Goyal et al. 2017)."""
@@ -507,12 +556,14 @@ class PublishedRecipe:
 def recipe(name: str) -> "PublishedRecipe":
     """Returns the recipe of a paper by name, such as `"plain-vit-s16"`. `RECIPES` lists all names.
 
-    Random crops (Szegedy et al. 2014) cover 5 to 100 % of the image area, as in the code of ViT,
-    AugReg and BiT. Those of DeiT cover 8 to 100 %. Each step shrinks the weights by the fraction
-    learning rate * weight decay. In AugReg and in the plain ViT, AdamW shrinks them by 1e-4 at the
-    peak learning rate of 1e-3, so the weight decay is 0.1. BiT instead has an L2 penalty, which
-    adds 1e-4 times the weights to the gradient. A momentum of 0.9 multiplies a constant gradient by
-    10, so the weight decay is 1e-3.
+    Random crops (Szegedy et al. 2014) cover 5 to 100 % of the image area, with TensorFlow's
+    distribution, as in the code of ViT, AugReg and BiT. Those of DeiT cover 8 to 100 %, with
+    torchvision's. The guide to training compares each setting with the code of the authors.
+
+    Each step shrinks the weights by the fraction learning rate * weight decay. In AugReg and in the
+    plain ViT, AdamW shrinks them by 1e-4 at the peak learning rate of 1e-3, so the weight decay is
+    0.1. BiT instead has an L2 penalty, which adds 1e-4 times the weights to the gradient. A
+    momentum of 0.9 multiplies a constant gradient by 10, so the weight decay is 1e-3.
 
     Raises:
         ValueError: if the name is unknown.
@@ -549,8 +600,8 @@ _BIT = Recipe(
     momentum=0.9,
 )
 # Level of RandAugment and alpha of MixUp of AugReg, section 3, for each size those of its code:
-# light1, light2 and medium2.
-_AUGREG = {"Ti/16": (0, 0.0), "S/32": (10, 0.2)}
+# light1, medium1 and medium2.
+_AUGREG = {"Ti/16": (0, 0.0), "S/32": (15, 0.2)}
 _AUGREG |= dict.fromkeys(("S/16", "B/32", "B/16", "L/16"), (15, 0.5))
 _WIDTHS = {"T": 192, "S": 384, "B": 768, "L": 1024}
 
@@ -561,7 +612,15 @@ def _short(variant: str) -> str:
 
 RECIPES = {
     f"vit-{_short(variant)}": PublishedRecipe(
-        VIT, "ViT", variant, _VIT, {"dropout_rate": 0.1, "representation_dim": _WIDTHS[variant[0]]}
+        VIT,
+        "ViT",
+        variant,
+        _VIT,
+        {
+            "dropout_rate": 0.1,
+            "representation_dim": _WIDTHS[variant[0]],
+            "activation": "gelu_tanh",
+        },
     )
     for variant in ("B/32", "B/16", "L/32", "L/16")
 }
@@ -570,8 +629,15 @@ RECIPES |= {
         AUGREG,
         "ViT",
         variant,
-        dataclasses.replace(_ADAM, rand_augment=_rand_augment(level), mixup=mixup),
-        {"representation_dim": _WIDTHS[variant[0]]},
+        dataclasses.replace(
+            _ADAM,
+            rand_augment=_rand_augment(level),
+            mixup=mixup,
+            mix_per_batch=True,
+            loss="sigmoid",
+        ),
+        {"representation_dim": _WIDTHS[variant[0]], "activation": "gelu_tanh"},
+        head_bias=-6.9,
     )
     for variant, (level, mixup) in _AUGREG.items()
 }
@@ -579,12 +645,19 @@ RECIPES["plain-vit-s16"] = PublishedRecipe(
     PLAIN,
     "ViT",
     "S/16",
-    dataclasses.replace(_ADAM, epochs=90, rand_augment=_rand_augment(10), mixup=0.2),
-    {"pooling": "gap", "position_type": "sincos", "representation_dim": 384},
+    dataclasses.replace(
+        _ADAM, epochs=90, rand_augment=_rand_augment(10), mixup=0.2, mix_per_batch=True
+    ),
+    {
+        "pooling": "gap",
+        "position_type": "sincos",
+        "representation_dim": 384,
+        "activation": "gelu_tanh",
+    },
     batch_size=1024,
 )
-# RandAugment of magnitude 9 of 10 with deviation 0.5, applied in half of the cases. Rates fall to
-# 0 here, to 1e-5 in the code; batches of unlike size scale the rate.
+# RandAugment of magnitude 9 of 10 with deviation 0.5, applied in half of the cases. The code of
+# DeiT averages weights, too, but evaluates those that are not averaged.
 _DEIT = Recipe(
     epochs=300,
     learning_rate=1e-3,
@@ -592,8 +665,11 @@ _DEIT = Recipe(
     weight_decay=0.05,
     label_smoothing=0.1,
     clip_norm=None,
-    ema=0.99996,
+    schedule="epoch_cosine",
+    first_learning_rate=1e-6,
+    last_learning_rate=1e-5,
     rand_augment={
+        "operations": "timm",
         "magnitude": 0.9,
         "magnitude_stddev": 0.05,
         "augmentations_per_image": 2,
@@ -603,6 +679,8 @@ _DEIT = Recipe(
     cutmix=1.0,
     flip=True,
     erase=0.25,
+    erase_noise=True,
+    mix_per_batch=True,
     epsilon=1e-8,
 )
 RECIPES |= {
@@ -613,7 +691,8 @@ RECIPES |= {
         _DEIT,
         {"stochastic_depth": 0.1},
         batch_size=1024,
-        area=(0.08, 1.0),
+        area=(0.08, 1.0, "torchvision"),
+        interpolation="bicubic",
         repeats=3,
     )
     for variant in ("Ti/16", "S/16", "B/16")

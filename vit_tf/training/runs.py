@@ -54,7 +54,7 @@ def train(
     directory: str | os.PathLike,
     description: dict | None = None,
     verbose: str | int = "auto",
-    steps_per_execution: int | None = None,
+    steps_per_execution: int = 1,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     save_every: int | None = None,
     keep_states: int = 2,
@@ -92,16 +92,15 @@ def train(
             split into batches of 32, and the examples of `train` are shuffled in each epoch with
             the seed of the recipe. `validation` may be None. If `train` has an attribute
             `class_names`, a model of this package stores it.
-        directory: folder of the run, created if missing. It may be an address that TensorFlow or
-            fsspec can open, such as `gs://bucket/run`, with weaker guarantees (`files.write_remote`
-            and `files.only_process` describe them).
+        directory: folder of the run, created if missing. It may be an address that
+            `etils.epath` can open, such as `gs://bucket/run`, with weaker guarantees
+            (`files.write_remote` and `files.only_process` describe them).
         description: dict that identifies the training data. A run resumes only with the same
             description.
         verbose: as for `keras.Model.fit`. `"auto"` shows a progress bar or, if the standard output
             is a file, one line per epoch.
         steps_per_execution: largest number of steps per compiled call. It is rounded down to a
-            divisor of the number of steps between two validations. None means 50 on a TPU and 1 on
-            other devices.
+            divisor of the number of steps between two validations.
         callbacks: additional Keras callbacks. At the end of an epoch, they are called before the
             state is saved. Therefore, if the run is killed before the state is saved, they are
             called again for this epoch. After a resume within an epoch, batch numbers start at 0.
@@ -180,7 +179,7 @@ def train(
         progress = _resume(model, configuration, directory)
         _, steps = recipe.rounds(num_batches)
         model.steps_per_execution = distribute.steps_per_execution(
-            strategy, math.gcd(steps, progress.step), steps_per_execution
+            math.gcd(steps, progress.step), steps_per_execution
         )
         average = AverageValidation() if recipe.ema is not None else None
         checkpoint = Checkpoint(

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections import Counter
 
 import multiworker_worker
 import numpy as np
@@ -43,7 +44,7 @@ def jax(tmp_path_factory):
     """The folder of what JAX trains on one device, on four, and in two processes of two each.
 
     One run is killed by SIGKILL after step 6 of 12, of epochs of four steps, and goes on in another
-    process; the last state is of step 6.
+    process; the last state is of step 6. Of a run of two processes one is killed at the same step.
     """
     return make_runs(
         tmp_path_factory.mktemp("jax"),
@@ -51,6 +52,9 @@ def jax(tmp_path_factory):
         "1,none,15;4,mirrored,15;killed,mirrored,15,7",
         "killed,mirrored,15",
         "both,multiworker,15@2",
+        "connected,connected,15@2",
+        "halved,multiworker,15,7@2",
+        "halved,multiworker,15@2",
     )
 
 
@@ -88,13 +92,47 @@ def test_jax_trains_as_tensorflow(alone, jax, devices, record_property):
     compare(found, alone)
 
 
-@needs_jax
-def test_two_workers_of_jax_train_as_one_process_of_tensorflow(alone, jax, record_property):
-    first, second = (load(jax / "both" / f"weights-{worker}.npz") for worker in range(2))
+def load_workers(folder):
+    """What two workers of one run have found, which is the same."""
+    first, second = (load(folder / f"weights-{worker}.npz") for worker in range(2))
     assert first[3] == second[3] == 4  # two of each worker
     assert largest_difference(first, second) == 0
-    record_property("largest_difference", largest_difference(first, alone))
-    compare(first, alone)
+    return first
+
+
+@needs_jax
+@pytest.mark.parametrize("name", ["both", "connected"])
+def test_two_workers_of_jax_train_as_one_process(alone, jax, record_property, name):
+    """Connected by this package, or by Keras before the strategy "auto" is created."""
+    found = load_workers(jax / name)
+    record_property("largest_difference", largest_difference(found, alone))
+    compare(found, alone)
+    compare(found, load(jax / "4" / "weights.npz"))
+    files = {path.name for path in (jax / name / "run").iterdir()}
+    assert files == {path.name for path in (jax / "4" / "run").iterdir()}
+
+
+@needs_jax
+def test_two_workers_of_jax_decode_each_image_once_in_an_epoch(jax):
+    counts = []
+    for worker in range(2):
+        with np.load(jax / "both" / f"weights-{worker}.npz") as file:
+            counts.append(Counter(file["decoded"].tolist()))
+    # Three epochs with validations, and the test images in `evaluate` and for the accuracy.
+    both = counts[0] + counts[1]
+    assert Counter(both.values()) == {3: 50 + 21, 2: 33}
+    shares = [count.total() / both.total() for count in counts]
+    assert min(shares) > 0.4
+
+
+@needs_jax
+def test_a_worker_of_jax_that_is_killed_ends_the_other_and_both_resume(jax):
+    """By a `ConnectionError`, unless the library of collectives ends the process itself."""
+    assert float((jax / "halved" / "seconds.txt").read_text()) < 60
+    left = (jax / "halved" / "left.txt").read_text().splitlines()
+    assert any(name.startswith("run/state/") for name in left)
+    # Without a rounding of its own: the same devices add the same numbers.
+    compare(load_workers(jax / "halved"), load_workers(jax / "both"), atol=1e-7)
 
 
 @needs_jax
