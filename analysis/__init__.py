@@ -62,7 +62,7 @@ GUESSES = {
     **dict.fromkeys(
         ("attribute", "attributions", "gradcam", "gradients"), "grad_cam or input_gradients"
     ),
-    **dict.fromkeys(("integrated_gradients", "smoothgrad", "vanilla_gradient"), "input_gradients"),
+    **dict.fromkeys(("smoothgrad", "vanilla_gradient"), "input_gradients"),
     **dict.fromkeys(("occlusion", "perturbation"), "robustness or token_ablation"),
     **dict.fromkeys(("attention_map", "attention_weights", "get_attention"), "attention"),
     **dict.fromkeys(("rollout", "chefer"), "attention_rollout or gradient_attention"),
@@ -95,9 +95,9 @@ GUESSES = {
     **dict.fromkeys(("dashboard", "app", "gui", "serve"), "explore(model, image)"),
     **dict.fromkeys(("explain", "shap", "lime", "captum"), "grad_cam or input_gradients"),
     **dict.fromkeys(("kmeans", "cluster", "silhouette"), "clustering"),
-    **dict.fromkeys(("summary", "layers", "list_layers"), "model.taps"),
+    **dict.fromkeys(("summary", "list_layers"), "layers(model)"),
     **dict.fromkeys(("measurements", "list_measurements"), "dir(vit_tf.analysis)"),
-    **dict.fromkeys(("predict", "classify"), "mistakes or explore(model, image)"),
+    **dict.fromkeys(("classify", "top_k"), "predict(model, images)"),
     "evaluate": "mistakes, or the command vit-tf evaluate",
 }
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -589,7 +589,11 @@ def plot_overlay(
     return target
 
 
-@draws("example class row column channel", panels="(class,)", see="plot_grad_cam")
+@draws(
+    "example class row column channel",
+    panels="(class,)",
+    see="plot_grad_cam",
+)
 def plot_input_gradients(
     result: xr.DataArray, ax: "Axes | None", *, image: np.ndarray | None = None, example: int = 0
 ) -> "Axes":
@@ -600,6 +604,25 @@ def plot_input_gradients(
     maps = abs(select_labels(result, example=example)).sum("channel")
     names = [f"class {name}" for name in result["class"].values]
     title = style.titled("Input gradients", result)
+    return draw_maps(ax, maps.values, names, title, image=image)[0]
+
+
+@draws(
+    "example class row column channel",
+    panels="(class,)",
+    example="analysis.integrated_gradients(model, images)",
+    see="plot_input_gradients",
+)
+def plot_integrated_gradients(
+    result: xr.DataArray, ax: "Axes | None", *, image: np.ndarray | None = None, example: int = 0
+) -> "Axes":
+    """Absolute attributions of the pixels, summed over image channels, a panel for each class.
+
+    Each panel is scaled to its own maximum.
+    """
+    maps = abs(select_labels(result, example=example)).sum("channel")
+    names = [f"class {name}" for name in result["class"].values]
+    title = style.titled("Integrated gradients", result)
     return draw_maps(ax, maps.values, names, title, image=image)[0]
 
 
