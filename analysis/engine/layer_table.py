@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .features import features_of
+from vit_tf.features.conversion import features_of
+
 from .roles import Model
 
 if TYPE_CHECKING:
@@ -30,27 +31,28 @@ def layers(model: Model) -> pd.DataFrame:
 
     Examples:
         >>> table = analysis.layers(vit)
-        >>> table.loc["block00/mlp/sum", "shape"]
-        (65, 192)
+        >>> table.loc["pooled", "shape"]
+        (192,)
 
     See also:
         `features_of`, `vit_tf.submodel`.
     """
     import pandas as pd
 
-    features = features_of(model, layers="*")
-    output = getattr(features, "output", None)
-    if not isinstance(output, dict):
+    facts = features_of(model, layers="*").facts
+    if not facts.layers:
         raise ValueError(
             "Expected a model whose layers are known without images, such as a Keras model or a "
             f"PyTorch module. Received: {type(model).__name__}"
         )
     try:
-        measured = set(features_of(model).taps)
+        measured = features_of(model).facts.layers
     except ValueError:  # no representations are found in it
-        measured = set()
-    shapes = [tuple(tensor.shape[1:]) for tensor in output.values()]
+        measured = ()
     return pd.DataFrame(
-        {"shape": shapes, "measured": [name in measured for name in output]},
-        index=pd.Index(list(output), name="layer"),
+        {
+            "shape": [facts.shapes.get(layer) for layer in facts.layers],
+            "measured": [layer in measured for layer in facts.layers],
+        },
+        index=pd.Index(facts.layers, name="layer"),
     )

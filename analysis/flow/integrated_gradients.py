@@ -6,16 +6,17 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.features.preprocessed import in_own_units
+
 from ..engine.class_scores import class_gradients
 from ..engine.declaration import measurement
-from ..engine.own_images import in_own_units
 from ..engine.results import array_of, provenance, require_finite
 from ..engine.roles import Classes, Images, Model, Scores
 from ..engine.stream import collect
 from ..engine.traces import reuse
 
 
-@measurement("scores")
+@measurement("scores", keep_order=True)
 def integrated_gradients(
     features: Model,
     images: Images,

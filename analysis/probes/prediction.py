@@ -6,23 +6,23 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.features.scores import log_probabilities
+from vit_tf.features.features import ScoreKind
 
 from ..engine.class_scores import require_scores
 from ..engine.declaration import measurement
-from ..engine.feature_taps import taps_of
 from ..engine.results import dataset_of, provenance, require_finite, variable
 from ..engine.roles import Images, Model, Scores
 from ..engine.stream import collect
 from ..engine.traces import reuse
 
 
-@measurement("scores")
+@measurement("scores", keep_order=True)
 def predict(features: Model, images: Images, top: int = 5, scores: Scores = "logits") -> xr.Dataset:
     """The `top` most probable classes of each image.
 
         probability_c(x) = softmax(scores(x))_c
 
+    For a model that ends in sigmoids of several classes, each class has a probability of its own.
     For a model that ends in one sigmoid, the classes are 0 and 1.
 
     Args:
@@ -55,10 +55,13 @@ def predict(features: Model, images: Images, top: int = 5, scores: Scores = "log
     if not isinstance(top, int) or top < 1:
         raise ValueError(f"Expected top to be an integer of at least 1. Received: {top=}")
 
+    kind = features.facts.scores.kind if features.facts.scores else ScoreKind.SOFTMAX
+
     def step(batch: tf.Tensor) -> tf.Tensor:
-        taps = taps_of(features, tf.cast(batch, tf.float32))
+        taps = features(tf.cast(batch, tf.float32))
         require_scores(taps, scores, [0])
-        return tf.exp(log_probabilities(taps[scores], scores))
+        values = tf.cast(taps[scores], tf.float32)
+        return tf.nn.softmax(values) if kind is ScoreKind.SOFTMAX else tf.sigmoid(values)
 
     step, _ = reuse(features, ("predict", scores), step)
     probabilities = collect(step, images, description="predictions", checked=(features,))
@@ -70,8 +73,8 @@ def predict(features: Model, images: Images, top: int = 5, scores: Scores = "log
         "probability": variable(dims, highest, "predicted probability"),
         "class_number": variable(dims, order, "predicted class"),
     }
-    if class_names := getattr(features, "class_names", None):
+    if class_names := features.facts.class_names:
         names = np.array([str(name) for name in class_names])
         variables["class_name"] = variable(dims, names[order], "name of the predicted class")
-    facts = provenance(features, len(order), 1, estimator="softmax of the scores", scores=scores)
+    facts = provenance(features, len(order), 1, estimator=f"{kind} of the scores", scores=scores)
     return dataset_of(variables, facts)

@@ -69,7 +69,7 @@ def test_layers_are_listed_with_their_shapes():
     table = analysis.layers(vit)
     assert list(table.index) == list(vit.taps)
     assert table.loc["block01/attention/weights", "shape"] == (2, 5, 5)
-    assert list(table.index[table.measured]) == list(analysis.features_of(vit).taps)
+    assert list(table.index[table.measured]) == list(analysis.features_of(vit).facts.layers)
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten())
     assert (30, 30, 4) in list(analysis.layers(module.eval())["shape"]) or len(
