@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
 from vit_tf.features.preprocessed import in_own_units
 
-from ..engine.class_scores import class_gradients
+from ..engine.class_scores import class_coords, class_gradients
 from ..engine.declaration import measurement
 from ..engine.results import array_of, provenance, require_finite
-from ..engine.roles import Classes, Images, Model, Scores
-from ..engine.stream import collect
-from ..engine.traces import reuse
+from ..engine.roles import Classes, Features, Images, Model, Scores
+from ..engine.stream import Statistic, evaluate, row_statistic
+from ..engine.traces import reusable
 
 
 @measurement("scores", keep_order=True)
@@ -44,7 +46,8 @@ def integrated_gradients(
         scores: name of the tap that holds the scores of shape (example, class).
 
     Returns:
-        DataArray of shape (example, class, row, column, channel), in units of the score.
+        DataArray of shape (example, class, row, column, channel), in units of the score. The
+        coordinate `class_name` holds the names of the classes, if they are known.
 
     Raises:
         ValueError: if the classes or the scores do not exist, if `steps` is below 1, or if
@@ -62,6 +65,21 @@ def integrated_gradients(
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"Expected steps to be an integer of at least 1. Received: {steps=}")
     classes = [int(position) for position in classes]
+    statistic = _path_statistic(features, classes, steps=steps, baseline=baseline, scores=scores)
+    rows = evaluate(statistic, images, description="integrated gradients", checked=(features,))
+    require_finite("integrated gradients", np.moveaxis(rows, 1, 0), map(str, classes))
+    facts = {"steps": steps, "baseline": baseline, "scores": scores}
+    facts = provenance(features, len(rows), 1, estimator="Gauss-Legendre quadrature", **facts)
+    dims = ("example", "class", "row", "column", "channel")
+    words, coords = ("integrated gradients", "score"), class_coords(features, classes)
+    return array_of("integrated_gradients", rows, dims, words, facts, **coords)
+
+
+@reusable
+def _path_statistic(
+    features: Features, classes: Sequence[int], *, steps: int, baseline: float, scores: str
+) -> Statistic[np.ndarray]:
+    """`Statistic` over images with the `integrated_gradients` of each."""
     # Points and weights on [0, 1]; NumPy's are those on [-1, 1].
     points, weights = (x.astype("float32") for x in np.polynomial.legendre.leggauss(steps))
     points, weights = (points + 1) / 2, weights / 2
@@ -86,12 +104,4 @@ def integrated_gradients(
         )
         return difference[:, None] * mean_gradients
 
-    key = "integrated_gradients", tuple(classes), steps, baseline, scores
-    step, _ = reuse(features, key, step)
-    rows = collect(step, images, description="integrated gradients", checked=(features,))
-    require_finite("integrated gradients", np.moveaxis(rows, 1, 0), map(str, classes))
-    facts = {"steps": steps, "baseline": baseline, "scores": scores}
-    facts = provenance(features, len(rows), 1, estimator="Gauss-Legendre quadrature", **facts)
-    dims = ("example", "class", "row", "column", "channel")
-    words = "integrated gradients", "score"
-    return array_of("integrated_gradients", rows, dims, words, facts, **{"class": classes})
+    return row_statistic(step)

@@ -11,9 +11,9 @@ from vit_tf.features.features import ScoreKind
 from ..engine.class_scores import require_scores
 from ..engine.declaration import measurement
 from ..engine.results import dataset_of, provenance, require_finite, variable
-from ..engine.roles import Images, Model, Scores
-from ..engine.stream import collect
-from ..engine.traces import reuse
+from ..engine.roles import Features, Images, Model, Scores
+from ..engine.stream import Statistic, evaluate, row_statistic
+from ..engine.traces import reusable
 
 
 @measurement("scores", keep_order=True)
@@ -56,15 +56,8 @@ def predict(features: Model, images: Images, top: int = 5, scores: Scores = "log
         raise ValueError(f"Expected top to be an integer of at least 1. Received: {top=}")
 
     kind = features.facts.scores.kind if features.facts.scores else ScoreKind.SOFTMAX
-
-    def step(batch: tf.Tensor) -> tf.Tensor:
-        taps = features(tf.cast(batch, tf.float32))
-        require_scores(taps, scores, [0])
-        values = tf.cast(taps[scores], tf.float32)
-        return tf.nn.softmax(values) if kind is ScoreKind.SOFTMAX else tf.sigmoid(values)
-
-    step, _ = reuse(features, ("predict", scores), step)
-    probabilities = collect(step, images, description="predictions", checked=(features,))
+    statistic = _probability_statistic(features, scores=scores, kind=kind)
+    probabilities = evaluate(statistic, images, description="predictions", checked=(features,))
     require_finite("probabilities", [probabilities], [scores])
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
     dims = ("example", "rank")
@@ -78,3 +71,18 @@ def predict(features: Model, images: Images, top: int = 5, scores: Scores = "log
         variables["class_name"] = variable(dims, names[order], "name of the predicted class")
     facts = provenance(features, len(order), 1, estimator=f"{kind} of the scores", scores=scores)
     return dataset_of(variables, facts)
+
+
+@reusable
+def _probability_statistic(
+    features: Features, *, scores: str, kind: ScoreKind
+) -> Statistic[np.ndarray]:
+    """`Statistic` over images with the probabilities of all classes of each."""
+
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        taps = features(tf.cast(batch, tf.float32))
+        require_scores(taps, scores, [0])
+        values = tf.cast(taps[scores], tf.float32)
+        return tf.nn.softmax(values) if kind is ScoreKind.SOFTMAX else tf.sigmoid(values)
+
+    return row_statistic(step)
