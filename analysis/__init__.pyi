@@ -2,6 +2,7 @@
 from . import engine as engine, plots as plots
 from .engine.estimates import images_needed as images_needed
 from .engine.features import features_of as features_of
+from .engine.layer_table import layers as layers
 from .engine.training_recorder import Recorder as Recorder
 from .flow.ablation import (
     activation_patching as activation_patching,
@@ -16,6 +17,7 @@ from .flow.embeddings import (
 )
 from .flow.equivariance import equivariance_error as equivariance_error
 from .flow.frequency import frequency_amplitude as frequency_amplitude
+from .flow.integrated_gradients import integrated_gradients as integrated_gradients
 from .flow.logit_lens import lens_accuracy as lens_accuracy, logit_lens as logit_lens
 from .flow.outliers import (
     outlier_roles as outlier_roles,
@@ -79,6 +81,7 @@ from .probes.knn import knn_accuracy as knn_accuracy
 from .probes.linear_probe import linear_probe as linear_probe
 from .probes.mistakes import mistakes as mistakes
 from .probes.neighbours import neighbours as neighbours
+from .probes.prediction import predict as predict
 from .probes.projection import projection as projection
 from .probes.retrieval import average_precision as average_precision, retrieval as retrieval
 from .probes.ridge import (

@@ -31,7 +31,7 @@ from etils import epath
 import vit_tf
 from vit_tf.common.errors import error_message, is_tensorflow_error
 from vit_tf.common.names import near_names, without_password
-from vit_tf.data.files import as_path
+from vit_tf.data.files import as_path, is_remote
 from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.scripts import import_tensorflow
 
@@ -286,15 +286,18 @@ def run_command(
     arguments: Arguments = None,
     describe_saved: Callable[[Options], str] = lambda options: NOTHING_SAVED,
     backends: Sequence[str] | None = ("tensorflow",),
+    check: Callable[[Options], None] = lambda options: None,
 ) -> int:
     """Parse and run a command on `backends` (None: any) of Keras; the exit status, as in `STATUS`.
 
-    `describe_saved` returns what a stopped run saved, from the options.
+    `describe_saved` returns what a stopped run saved, from the options. `check` refuses names and
+    files that do not exist, before TensorFlow is imported, which takes seconds.
     """
     options = None
     try:
         with _sigterm_raises():
             options = parse(arguments)
+            check(options)
             _require_address_space()
             if backends:
                 _require_backend(backends)
@@ -504,6 +507,24 @@ def open_model(name: str) -> keras.Model:
         _import_libraries(name)
         return vit_tf.load_model(name)
     return vit_tf.load_model(name) if is_saved_model(name) else vit_tf.load_pretrained(name)
+
+
+def require_models(sources: Iterable[str]) -> None:
+    """Raises a `ValueError` for a model that does not exist, before TensorFlow is imported."""
+    from vit_tf.checkpoints.released import require_known_model
+
+    for source in sources:
+        if source.endswith(".keras") and not is_remote(source) and not os.path.isfile(source):
+            raise ValueError(f"Model file not found: {without_password(source)!r}")
+        if not source.startswith("timm:") and not is_remote(source):
+            require_known_model(os.path.expanduser(source))
+
+
+def require_data(source: str) -> None:
+    """Raises a `ValueError` for a folder of images that does not exist."""
+    is_path = source[:1] in ("/", ".", "~") or source.endswith("/")
+    if is_path and not is_remote(source) and not os.path.isdir(os.path.expanduser(source)):
+        raise ValueError(f"Folder of images not found: {without_password(source)!r}")
 
 
 def open_features(source: str) -> OpenedModel:

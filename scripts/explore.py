@@ -36,7 +36,7 @@ MAIN = ("--import", "--image-size", "--patch-size", "--range", "--out", "--expla
 
 def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
-    return common.run_command(parse, run, arguments)
+    return common.run_command(parse, run, arguments, check=check)
 
 
 def parse(arguments: Arguments = None) -> Options:
@@ -104,6 +104,11 @@ def _check(options: Options) -> None:
         raise ValueError(
             f"Expected --out to be a file in an existing folder. Received: {options.out}"
         )
+
+
+def check(options: Options) -> None:
+    """Raises a `ValueError` for models that do not exist."""
+    common.require_models(options.models)
 
 
 def run(options: Options) -> None:

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 import vit_tf
-from vit_tf.common.names import without_password
+from vit_tf.common.names import unknown_name, without_password
 from vit_tf.data.files import digest_tree, only_process
 from vit_tf.scripts import common
 from vit_tf.scripts.common import Arguments, Options, ParseOptions, Parser, RunCommand
@@ -55,8 +55,13 @@ class Progress(Protocol):
     def __call__(self, stage: str, done: float, total: float, words: str = "", /) -> None: ...
 
 
-def run_logged(parse: ParseOptions, run: RunCommand, arguments: Arguments = None) -> int:
-    """Parse and run with progress on the standard error; the exit status."""
+def run_logged(
+    parse: ParseOptions,
+    run: RunCommand,
+    arguments: Arguments = None,
+    check: Callable[[Options], None] = lambda options: None,
+) -> int:
+    """Parse, check and run with progress on the standard error; the exit status."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logger = logging.getLogger("vit_tf")
     logger.setLevel(logging.INFO)
@@ -70,7 +75,7 @@ def run_logged(parse: ParseOptions, run: RunCommand, arguments: Arguments = None
         finally:
             gc.set_threshold(*thresholds)
 
-    return common.run_command(parse, run_with_lines, arguments, describe_results)
+    return common.run_command(parse, run_with_lines, arguments, describe_results, check=check)
 
 
 def describe_results(options: Options) -> str:
@@ -122,15 +127,40 @@ def strategy_in(folder: Path, name: str) -> Iterator[None]:
 
     require_own(folder / "report.html")
     strategy = vit_tf.distribute.strategy(name)
+    is_new = not folder.exists()
     lock = only_process(folder) if vit_tf.distribute.is_chief() else contextlib.nullcontext()
-    with lock, strategy.scope():
-        yield
-        vit_tf.distribute.wait_for_workers()
+    try:
+        with lock, strategy.scope():
+            yield
+            vit_tf.distribute.wait_for_workers()
+    except BaseException:
+        if is_new and vit_tf.distribute.is_chief():
+            remove_empty(folder)
+        raise
+
+
+def remove_empty(folder: Path) -> None:
+    """Removes a folder of a failed command, and folders inside, if there are no files in it."""
+    folders = [path for path in folder.rglob("*") if path.is_dir()]
+    for path in [*sorted(folders, reverse=True), folder]:
+        with contextlib.suppress(OSError):  # it has files, or is not there
+            path.rmdir()
 
 
 def figure_numbers(options: Options) -> list[str]:
     """The numbers in `--figures`."""
     return [number for number in options.figures.split(",") if number]
+
+
+def require_figures(options: Options) -> None:
+    """Raises a `ValueError` for unknown figures, before TensorFlow is imported."""
+    from vit_tf.analysis.study.listing import listed_figures
+
+    listed = listed_figures()
+    choices = list(dict.fromkeys(choice for figure in listed or () for choice in figure.choices))
+    for number in figure_numbers(options):
+        if choices and number not in choices:
+            raise unknown_name("--figures", number, choices)
 
 
 def list_figures(numbers: Sequence[str], with_models: bool = False) -> str:

@@ -37,6 +37,10 @@ class Save:
         self._result.to_netcdf(path)
 
 
+class NoPlotError(ValueError):
+    """Raised for what is not a result of a measurement, or a part of one without a plot."""
+
+
 class ResultAccessor:
     """The accessor `vit` of DataArrays and Datasets, for results that were read from files."""
 
@@ -63,12 +67,12 @@ class ArrayPlots(_ArrayPlots):
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """`analysis.plot(result)`; xarray's lines or image for a part that has no plot of ours."""
-        from vit_tf import analysis
-
-        draw = analysis.plot  # which imports the plots and their rule
-        if self._da.ndim <= 2 and not analysis.plots.rule.has_plot(self._da):
-            return super().__call__(*args, **options)
-        return draw(self._da, *args, **options)
+        try:
+            return ResultAccessor(self._da).plot(*args, **options)
+        except NoPlotError:
+            if self._da.ndim > 2:  # of which xarray would draw a histogram
+                raise
+        return super().__call__(*args, **options)
 
 
 class DatasetPlots(_DatasetPlots):

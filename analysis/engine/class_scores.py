@@ -1,6 +1,7 @@
 """The class scores of features: which tap holds them, their gradients, and the classes in them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -56,6 +57,14 @@ def class_gradients(
         return tf.reshape(x, tf.concat([[-1, count], tf.shape(x)[1:]], axis=0))
 
     return {name: (apart(tensors[name]), apart(gradients[name])) for name in tensors}
+
+
+def class_coords(features: Features, classes: Sequence[int]) -> dict[str, Any]:
+    """Coordinates of the dim `class`: the numbers, and the names as `class_name` if known."""
+    coords: dict[str, Any] = {"class": [int(number) for number in classes]}
+    if names := features.facts.class_names:
+        coords["class_name"] = ("class", [str(names[number]) for number in coords["class"]])
+    return coords
 
 
 def require_float_input(features: Features) -> None:

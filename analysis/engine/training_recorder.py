@@ -34,7 +34,7 @@ class Recorder(keras.callbacks.Callback):
     or the random numbers of the training. If there are several workers, only the first worker
     writes files.
 
-    If `folder` is given, a training that was stopped can go on with a new `Recorder`: `fit(...,
+    If `folder` is given, a run that was stopped can go on with a new `Recorder`: `fit(...,
     initial_epoch=n)` keeps the records of the epochs before `n` that the folder holds.
 
     Args:
@@ -56,7 +56,7 @@ class Recorder(keras.callbacks.Callback):
     Raises:
         ValueError: if a measurement is unknown, or if `every` is below 1. During `fit`, the errors
             of the measurements are raised. It is also raised if `folder` holds later epochs than
-            the one that a training starts from, or the records of other layers.
+            the one that a run starts from, or the records of other layers.
 
     Examples:
         >>> recorder = analysis.Recorder(["cka", "attention_distance"], images, every=2)
@@ -87,7 +87,7 @@ class Recorder(keras.callbacks.Callback):
         self._folder = None if folder is None else Path(folder)
         self._log_dir = None if log_dir is None else os.fspath(log_dir)
         self._recorded: dict[str, dict[int, xr.DataArray | xr.Dataset]] = {}
-        self._is_loaded = False  # whether what is recorded is of a training before this object
+        self._is_loaded = False  # whether what is recorded was read from the folder
         self._last: int | None = None
         self._writer: Any = None  # a `tf.summary.SummaryWriter` from the first writing on
 
@@ -104,7 +104,7 @@ class Recorder(keras.callbacks.Callback):
         """Draws a measurement over the epochs.
 
         Args:
-            name: name of the measurement. None draws all measurements, each in a panel.
+            name: name of the measurement. None draws all measurements, below each other.
             ax: Matplotlib axes to draw in. None creates a figure.
 
         Returns:
@@ -112,23 +112,31 @@ class Recorder(keras.callbacks.Callback):
             several measurements, the axes of their panels are `ax.panels`.
 
         Raises:
-            ValueError: if nothing is recorded yet, or if `name` is not a recorded measurement.
+            ValueError: if nothing is recorded yet, if `name` is not a recorded measurement, or if
+                `ax` is given without a `name` for several measurements.
 
         Examples:
             >>> ax = recorder.plot("attention_distance")
         """
-        from ..plots.dispatch import plot
-        from ..plots.primitives import panels
+        from vit_tf import analysis
 
         results = self.results
         if not results:
             raise ValueError("Expected a recorder that was passed to `fit`. Received: a new one")
         if name is not None or len(results) == 1:
-            return plot(lookup("measurement", name or next(iter(results)), results), ax)
-        ax, flat = panels(ax, (len(results), 1), "", inches=(7.2, 3.4))
-        for panel, result in zip(flat, results.values(), strict=True):
-            plot(result, panel)
-        return ax
+            return analysis.plot(lookup("measurement", name or next(iter(results)), results), ax)
+        if ax is not None:
+            raise ValueError(
+                "Expected name, the measurement to draw in ax, among "
+                f"{format_list(list(results))}. Received: name=None"
+            )
+        import matplotlib.pyplot as plt
+
+        size = 7.2, 3.4 * len(results)
+        _, axes = plt.subplots(len(results), figsize=size, layout="constrained")
+        drawn = [analysis.plot(*pair) for pair in zip(results.values(), axes, strict=True)]
+        vars(drawn[0])["panels"] = np.array(drawn)
+        return drawn[0]
 
     def on_train_begin(self, logs: Mapping | None = None) -> None:
         """Marks the start of a `fit`, whose first epoch decides whether the records continue."""
@@ -170,7 +178,7 @@ class Recorder(keras.callbacks.Callback):
             self._writer = None
 
     def _load(self, folder: Path) -> dict[str, dict[int, xr.DataArray | xr.Dataset]]:
-        """What an earlier training recorded in the folder, by measurement and epoch."""
+        """What an earlier run recorded in the folder, by measurement and epoch."""
         recorded = {}
         for name in self._measures:
             path = folder / f"{name}.nc"
@@ -186,7 +194,7 @@ class Recorder(keras.callbacks.Callback):
         last = max((done for results in self._recorded.values() for done in results), default=0)
         if self._is_loaded and epoch == 0 and last > 0:
             raise ValueError(
-                f"Expected a new folder for a training from its start. Received: {self._folder}, "
+                f"Expected a new folder for a run from its start. Received: {self._folder}, "
                 f"with the records of epochs up to {last}; go on after them with "
                 f"fit(..., initial_epoch={last})"
             )

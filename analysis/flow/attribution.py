@@ -11,7 +11,7 @@ import xarray as xr
 from vit_tf.common.names import format_list
 from vit_tf.features.preprocessed import in_own_units
 
-from ..engine.class_scores import class_gradients
+from ..engine.class_scores import class_coords, class_gradients
 from ..engine.declaration import measurement
 from ..engine.results import array_of, provenance, require_finite
 from ..engine.roles import Classes, Features, Images, Model, Scores, Taps
@@ -54,7 +54,8 @@ def input_gradients(
 
     Returns:
         DataArray of shape (example, class, row, column, channel), the change of the score per unit
-        of pixel value.
+        of pixel value. The coordinate `class_name` holds the names of the classes, if they are
+        known.
 
     Raises:
         ValueError: if the classes or the scores do not exist, if `samples` is below 1 or `noise` is
@@ -81,7 +82,7 @@ def input_gradients(
     facts = provenance(features, len(rows), 1, estimator=estimator, **facts)
     dims = ("example", "class", "row", "column", "channel")
     words = "gradient of the score", "score per unit of the image"
-    return array_of("input_gradients", rows, dims, words, facts, **{"class": classes})
+    return array_of("input_gradients", rows, dims, words, facts, **class_coords(features, classes))
 
 
 @reusable
@@ -166,7 +167,8 @@ def grad_cam(
 
     Returns:
         DataArray of shape (example, class, layer, row, column), with one value per pixel. Values
-        are comparable between positions of a layer, but not between layers.
+        are comparable between positions of a layer, but not between layers. The coordinate
+        `class_name` holds the names of the classes, if they are known.
 
     Raises:
         ValueError: if the classes, scores or maps do not exist, if TensorFlow finds that the scores
@@ -188,7 +190,7 @@ def grad_cam(
     estimator = "positive sum of channels, weighted by their mean gradient"
     facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
     dims, words = ("example", "class", "layer", "row", "column"), ("Grad-CAM", "score")
-    coords = {"class": [int(position) for position in classes], "layer": layers}
+    coords = class_coords(features, classes) | {"layer": layers}
     return array_of("grad_cam", rows, dims, words, facts, **coords)
 
 

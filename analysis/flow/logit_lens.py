@@ -10,7 +10,7 @@ from vit_tf.common.names import format_list
 from vit_tf.data.labels import require_labels
 
 from ..engine.accessors import ResultArray, ResultDataset
-from ..engine.class_scores import ONE_SCORE, require_scores
+from ..engine.class_scores import ONE_SCORE, class_coords, require_scores
 from ..engine.declaration import measurement
 from ..engine.results import array_of, expect_array, provenance, require_finite, variable
 from ..engine.roles import AnyImages, Features, Images, Model, Scores
@@ -39,7 +39,8 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
 
     Returns:
         DataArray of shape (example, layer, class), in the units of the scores. For the last layer,
-        the values are the scores of the model itself.
+        the values are the scores of the model itself. The coordinate `class_name` holds the names
+        of the classes, if they are known.
 
     Raises:
         ValueError: if the scores depend on more than the last layer, if layers differ from the last
@@ -64,7 +65,8 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
     estimator = "what follows the last layer, applied to each"
     facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
     dims, words = ("example", "layer", "class"), ("score by the model's own head", "score")
-    return array_of("logit_lens", rows, dims, words, facts, layer=layers)
+    coords = class_coords(features, range(rows.shape[2])) | {"layer": layers}
+    return array_of("logit_lens", rows, dims, words, facts, **coords)
 
 
 @reusable

@@ -14,7 +14,7 @@ from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
 from vit_tf.features.tokens import as_grid
 
-from ..engine.class_scores import class_gradients
+from ..engine.class_scores import class_coords, class_gradients
 from ..engine.declaration import measurement, one_pass_measurement
 from ..engine.pooling import PartialGrid, grid_of, pooled_tokens
 from ..engine.results import array_of, facts_of, provenance, require_finite
@@ -250,7 +250,9 @@ def gradient_attention(
     facts = {"estimator": estimator, "scores": scores, "pooled_tokens": list(pooled)}
     facts = provenance(features, len(rows), 1, **facts, **vars(token_grid))
     dims, words = ("example", "class", *DIMS), ("gradient-weighted attention", "1")
-    return array_of("gradient_attention", rows, dims, words, facts, **{"class": classes})
+    return array_of(
+        "gradient_attention", rows, dims, words, facts, **class_coords(features, classes)
+    )
 
 
 @reusable

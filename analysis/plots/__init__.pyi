@@ -25,6 +25,7 @@ from .flow_plots import (
     plot_head_ablation as plot_head_ablation,
     plot_head_effects as plot_head_effects,
     plot_input_gradients as plot_input_gradients,
+    plot_integrated_gradients as plot_integrated_gradients,
     plot_lens_accuracy as plot_lens_accuracy,
     plot_logit_lens as plot_logit_lens,
     plot_overlay as plot_overlay,
@@ -41,6 +42,7 @@ from .flow_plots import (
 from .picture_plots import (
     plot_mistakes as plot_mistakes,
     plot_neighbours as plot_neighbours,
+    plot_predict as plot_predict,
     plot_projection as plot_projection,
 )
 from .probe_plots import (

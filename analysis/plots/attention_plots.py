@@ -21,6 +21,7 @@ from . import style
 from .primitives import (
     FONT_SIZE,
     SCALED,
+    class_titles,
     draw_lines,
     draw_maps,
     draw_matrix,
@@ -752,7 +753,7 @@ def plot_gradient_attention(
     # An older file does not name them, and one token comes back as a number.
     pooled = result.attrs.get("pooled_tokens", 0 if prefix else range(values.shape[1]))
     used = values[:, np.atleast_1d(pooled)].mean(axis=1)
-    names = [f"class {name}" for name in result["class"].values]
+    names = class_titles(result)
     title = style.titled("Gradient-weighted attention", result)
     maps = used[:, prefix:].reshape(-1, *shape)
     return draw_maps(ax, maps, names, title, image=image)[0]

@@ -22,6 +22,7 @@ from . import style
 from .primitives import (
     FONT_SIZE,
     SCALED,
+    class_titles,
     depth_axis,
     draw_lines,
     draw_maps,
@@ -431,7 +432,8 @@ def plot_logit_lens(
     best = np.argsort(-scores.values[-1], kind="stable")[:5]
     shown = scores["class"].values[best].tolist() if classes is None else classes
     # One line for each class, all of one kind.
-    lines = {(f"class {name}", ""): select_labels(scores, **{"class": name}) for name in shown}
+    selected = {name: select_labels(scores, **{"class": name}) for name in shown}
+    lines = {(class_titles(line)[0], ""): line for line in selected.values()}
     labels: dict[str, Any] = {"title": style.titled("Logit lens", result), "ylabel": "class score"}
     return draw_lines(lines, {"": "score"}, ax, **labels)
 
@@ -519,7 +521,8 @@ def plot_head_ablation(
         `head_ablation`, `plot_head_effects`.
     """
     values = expect_variable(result, _known_change(change), ("layer", "head"))
-    return _draw_cells(values, ax, style.titled("Head ablation", result), EFFECTS[change])
+    title, is_signed = style.titled("Head ablation", result), change != "output_change"
+    return _draw_cells(values, ax, title, EFFECTS[change], is_signed)
 
 
 @draws({"transfer": "layer token"})
@@ -550,10 +553,14 @@ def plot_activation_patching(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     return _draw_cells(result["transfer"], ax, title, "transfer (fraction of the score difference)")
 
 
-def _draw_cells(values: xr.DataArray, ax: "Axes | None", title: str, label: str) -> "Axes":
-    """A matrix of an array (layer, unit), in colours centred on 0."""
+def _draw_cells(
+    values: xr.DataArray, ax: "Axes | None", title: str, label: str, is_signed: bool = True
+) -> "Axes":
+    """A matrix of an array (layer, unit), in colours centred on 0, or from 0 for a divergence."""
     limit = float(np.nanmax(np.abs(values.values), initial=0)) or 1.0
     look: dict[str, Any] = {"cmap": style.colours("RdBu"), "vmin": -limit, "vmax": limit}
+    if not is_signed:
+        look |= {"cmap": style.colours("magma"), "vmin": 0.0}
     return draw_matrix(values, ax, height=3, title=title, size="large", bar=label, **look)[0]
 
 
@@ -826,8 +833,44 @@ def plot_input_gradients(
         `input_gradients`, `plot_grad_cam`.
     """
     maps = abs(select_labels(result, example=example)).sum("channel")
-    names = [f"class {name}" for name in result["class"].values]
+    names = class_titles(result)
     title = style.titled("Input gradients", result)
+    return draw_maps(ax, maps.values, names, title, image=image)[0]
+
+
+@draws("example class row column channel")
+def plot_integrated_gradients(
+    result: xr.DataArray, ax: "Axes | None", *, image: np.ndarray | None = None, example: int = 0
+) -> "Axes":
+    """Absolute attributions of the pixels, summed over image channels, a panel for each class.
+
+    Each panel is scaled to its own maximum.
+
+    Args:
+        result: DataArray of dims (example, class, row, column, channel), from
+            `integrated_gradients`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        image: the image below the maps, as the model receives it: an array in a format that
+            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+        example: index of the image.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (class,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.integrated_gradients(model, images)
+        >>> ax = analysis.plots.plot_integrated_gradients(result)
+
+    See also:
+        `integrated_gradients`, `plot_input_gradients`.
+    """
+    maps = abs(select_labels(result, example=example)).sum("channel")
+    names = class_titles(result)
+    title = style.titled("Integrated gradients", result)
     return draw_maps(ax, maps.values, names, title, image=image)[0]
 
 
@@ -869,7 +912,7 @@ def plot_grad_cam(
     """
     label = result["class"].values[0] if class_label is None else class_label
     maps = select_labels(result, **{"example": example, "class": label})
-    title = style.titled(f"Grad-CAM of class {label}", result)
+    title = style.titled(f"Grad-CAM of {class_titles(maps)[0]}", result)
     return draw_maps(ax, maps.values, layer_names(result), title, image=image)[0]
 
 

@@ -117,6 +117,51 @@ def plot_mistakes(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     return ax
 
 
+@draws({"probability": "example rank", "class_number": "example rank"})
+def plot_predict(result: xr.Dataset, ax: "Axes | None", *, examples: int = 8) -> "Axes":
+    """Probabilities of the most probable classes, with a panel for each image.
+
+    Args:
+        result: Dataset with `probability` and `class_number` of dims (example, rank), from
+            `predict`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        examples: largest number of images to draw, the first ones.
+
+    Returns:
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (image,).
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if an option is invalid.
+
+    Examples:
+        >>> result = analysis.predict(model, images)
+        >>> ax = analysis.plots.plot_predict(result)
+
+    See also:
+        `predict`, `plot_mistakes`.
+    """
+    if examples < 1:
+        raise ValueError(f"Expected examples to be at least 1. Received: examples={examples}")
+    result = result.isel(example=slice(examples))
+    names = result["class_name" if "class_name" in result else "class_number"].values.astype(str)
+    titles = [f"image {number}" for number in result["example"].values]
+    title = style.titled("Predicted classes", result)
+    inches = (2.2, 0.35 + 0.22 * result.sizes["rank"])
+    ax, flat = panels(ax, len(titles), title, titles if len(titles) > 1 else (), inches=inches)
+    for panel, labels, values in zip(flat, names, result["probability"].values, strict=True):
+        ranks = np.arange(len(labels))
+        panel.barh(ranks, values, color="tab:blue", height=0.7)
+        panel.set_yticks(ranks, [elide(label, 22) for label in labels], fontsize=8)
+        panel.set(xlim=(0, 1))
+        panel.invert_yaxis()
+        panel.spines[["top", "right"]].set_visible(False)
+        style.percent(panel.xaxis)
+        panel.tick_params(labelsize=8)
+    ax.set_xlabel("predicted probability (%)", fontsize=9, labelpad=16)
+    return ax
+
+
 @draws("layer example component")
 def plot_projection(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
@@ -164,7 +209,8 @@ def plot_projection(
         titles = [
             f"{name}\n{share:.0f} % of variance" for name, share in zip(titles, shares, strict=True)
         ]
-    method = str(result.attrs.get("estimator", "")).upper()
+    method = str(result.attrs.get("estimator", ""))
+    method = {"tsne": "t-SNE"}.get(method, method.upper())
     title = style.titled(f"Classes by layer, {method}" if method else "Classes by layer", result)
     ax, flat = panels(ax, len(titles), title, titles, inches=(1.9, 1.9), pad=3)
     if len(class_numbers) <= ENOUGH_CLASSES:

@@ -57,6 +57,13 @@ def _shared(parts: Sequence[Sequence[str]], most: int) -> int:
     return min(most, len(list(same)))
 
 
+def class_titles(result: xr.DataArray) -> list[str]:
+    """The names of the classes of a result or of one class; "class 3" where they are not known."""
+    if "class_name" in result.coords:
+        return [str(name) for name in np.atleast_1d(result["class_name"].values)]
+    return [f"class {number}" for number in np.atleast_1d(result["class"].values)]
+
+
 def layer_label(cut: str, model: str = "") -> str:
     """The name of an axis of layers whose names were shortened by `cut`."""
     return "layer" + (f" of {model}" if model else "") + (f" ({cut})" if cut else "")

@@ -271,6 +271,7 @@ def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss
         "bar": STITCHED[change],
         **style.span(result[change].values),
     }
+    look |= {"vmin": 0.0} if change == "output_change" else {}
     return draw_matrix(result[change], ax, title="Predictions behind stitched layers", **look)[0]
 
 
@@ -424,7 +425,7 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
             style.tidy(panel, ylabel="accuracy (%)", ylim=(0, 1))
             style.percent(panel.yaxis)
         else:
-            style.tidy(panel, ylabel="divergence of predictions (nat)")
+            style.tidy(panel, ylabel="divergence of predictions (nat)", ylim=(0, None))
         panel.legend(fontsize=7, frameon=False)
     return ax
 

@@ -629,9 +629,7 @@ def plot_head_similarity(
     heads = " of ".join(filter(None, ["heads", models[0]]))
     other = f" of {models[1]}" if models[1] else ""
     title = f"CKA between {heads} and layers{other}"
-    style.tidy(ax, title=title, ylabel="CKA", ylim=(min(0, cka.values.min() - 0.02), None))
-    # From 0: heads whose distances differ by little lie close together.
-    ax.set_xlim(0, 1.06 * distance.values.max())
+    style.tidy(ax, title=title, ylabel="CKA")
     ax.set_xlabel("mean attention distance of the heads (pixels)")
     ax.plot([], [], linestyle="none", label=" ")
     for order, look in ORDERS.items():

@@ -1,4 +1,4 @@
-"""Images of every class in two dimensions, layer by layer: PCA or UMAP of pooled features."""
+"""Images of every class in two dimensions, layer by layer: PCA, t-SNE or UMAP of features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ..engine.results import DEFAULT, array_of, provenance
 from ..engine.roles import LabelledImages, Model
 from ..engine.stream import evaluate
 
-PCA, UMAP = "pca", "umap"
+PCA, TSNE, UMAP = "pca", "tsne", "umap"
+PERPLEXITY = 30  # of t-SNE, scikit-learn's default
 # Features are constant if their range over images is at most this share of their largest magnitude:
 # the rounding of float32 leaves less.
 MIN_SPREAD = 1e-6
@@ -33,16 +34,18 @@ def projection(
 
     Here, f are pooled features, and v_1 and v_2 are the first two principal directions of f. The
     directions have unit length, and their sign makes the entry of largest magnitude positive.
-    Alternatively, the projection is a UMAP of f (McInnes et al. 2018,
-    https://arxiv.org/abs/1802.03426), with the defaults of umap-learn, which has to be installed
-    separately. Distances between groups in a UMAP mean little. To measure how separable classes
-    are, use a probe such as `knn_accuracy` or `ridge_probe`.
+    Alternatively, the projection is a t-SNE of f (van der Maaten and Hinton 2008) with the defaults
+    of scikit-learn, or a UMAP of f (McInnes et al. 2018, https://arxiv.org/abs/1802.03426) with the
+    defaults of umap-learn, which has to be installed separately. The perplexity of t-SNE is 30, or
+    a third of the number of other images if this is smaller. Distances between groups in a t-SNE
+    or a UMAP mean little. To measure how separable classes are, use a probe such as `knn_accuracy`
+    or `ridge_probe`.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
         images: images with labels, in the same form as `train` in `vit_tf.analysis`.
-        method: `"pca"` for principal components, or `"umap"`.
-        seed: seed of UMAP. PCA is deterministic.
+        method: `"pca"` for principal components, `"tsne"` or `"umap"`.
+        seed: seed of t-SNE and UMAP. PCA is deterministic.
 
     Returns:
         DataArray of shape (layer, example, component), with the coordinates below.
@@ -68,7 +71,7 @@ def projection(
         `plots.plot_projection`, `knn_accuracy`, `clustering`, `neighbours`; page
         measurements/probes/projection.md.
     """
-    project = lookup("method", method, {PCA: _principal_components, UMAP: _umap})
+    project = lookup("method", method, {PCA: _principal_components, TSNE: _tsne, UMAP: _umap})
     class_names = getattr(images, "class_names", None) or features.facts.class_names
     pooled = evaluate(
         pooled_statistic_of(features, tokens),
@@ -97,7 +100,7 @@ def projection(
     if method == PCA:
         coords["explained_variance"] = (("layer", "component"), np.stack(shares))
     facts = {"estimator": method, "tokens": pooled.tokens or DEFAULT}
-    facts |= {"seed": seed} if method == UMAP else {}
+    facts |= {} if method == PCA else {"seed": seed}
     facts = provenance(features, num_images, pooled.batches, **facts)
     words = ("projection of the features", "1")
     dims = ("layer", "example", "component")
@@ -116,6 +119,17 @@ def _principal_components(x: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndar
     largest = np.abs(directions).argmax(axis=1)
     signs = np.where(directions[np.arange(2), largest] < 0, -1, 1)
     return centred @ (signs[:, None] * directions).T, shares
+
+
+def _tsne(x: np.ndarray, seed: int) -> tuple[np.ndarray, None]:
+    """t-SNE of rows (example, channel) in two dimensions."""
+    from sklearn.manifold import TSNE as Embedding
+
+    # It starts from the principal components, of which a single channel has but one.
+    start = "pca" if min(x.shape) > 1 else "random"
+    perplexity = min(PERPLEXITY, (len(x) - 1) / 3)
+    embedding = Embedding(2, perplexity=perplexity, init=start, random_state=seed)
+    return embedding.fit_transform(x), None
 
 
 def _umap(x: np.ndarray, seed: int) -> tuple[np.ndarray, None]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import tensorflow as tf
+from tqdm import tqdm
 
 from vit_tf.common.names import join_words
 from vit_tf.features.conversion import choose
@@ -23,7 +24,7 @@ from ..engine.estimates import Estimate
 from ..engine.failures import explain, message_of
 from ..engine.results import name_models
 from ..engine.store import base_code, fingerprint, keep, load
-from ..engine.stream import Copy, Statistic, pass_of_copies, this_worker
+from ..engine.stream import SECONDS_BETWEEN_LINES, Copy, Statistic, pass_of_copies, this_worker
 from ..engine.traces import differ_in_weights, sharing_graphs
 from .data import LABELS, Data
 from .models import StudyModel
@@ -316,16 +317,22 @@ def measure_all(
     log.info("%d of %d results are reused", len(table) - len(missing), len(table))
     problems = {}
     schedule = _schedule(missing)
+    first_start = last_line = time.perf_counter()
 
     for number, together in enumerate(schedule, start=1):
         place = f"[{number}/{len(schedule)}]"
         if progress:
             progress(number - 1, len(schedule), together.title)
-        log.info("%s %s: %d results", place, together.title, len(together.every_measurement))
         start = time.perf_counter()
+        # Many passes take less than a second: they have no line of their own.
+        if number == 1 or start - last_line > SECONDS_BETWEEN_LINES:
+            left = (start - first_start) / max(number - 1, 1) * (len(schedule) - number + 1)
+            about = f", about {tqdm.format_interval(left)} left" if number > 1 else ""
+            count = len(together.every_measurement)
+            log.info("%s %s: %d results%s", place, together.title, count, about)
+            last_line = start
         finishes = _make_pass(together, data, results, problems)
         seconds = round(time.perf_counter() - start, 2)
-        log.info("%s took %.1f s", place, seconds)
         notes = {"pass": together.title, "seconds": seconds}
         for m in together.every_measurement:
             if m.name not in finishes:

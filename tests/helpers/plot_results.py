@@ -215,6 +215,9 @@ def results(seed=0):
         "position_similarity": array("row column other_row other_column", -1, 1),
         "position_attribution": array("example layer place row column", **PIXELS),
         "input_gradients": array("example class row column channel", -1, 1, **PIXELS),
+        "integrated_gradients": array("example class row column channel", -1, 1, **PIXELS).rename(
+            "integrated_gradients"
+        ),
         "grad_cam": array("example class layer row column", layer=SUMS[1::2], **PIXELS),
         "logit_lens": array("example layer class", -2, 2, **{"class": range(10)}),
         "lens_accuracy": lens.assign(accuracy=("layer", rising), agreement=("layer", rising + 0.2)),
@@ -236,6 +239,9 @@ def results(seed=0):
         ),
         "mistakes": mistakes.assign(picture=(("rank", *pixels), pictures[0, 0])).assign_attrs(
             mistakes=7, examples=30
+        ),
+        "predict": dataset("example rank", {"rank": range(4)}, probability=(0, 0.25)).assign(
+            class_number=(("example", "rank"), np.arange(8).reshape(2, 4))
         ),
         "projection": array(
             "layer example component", -1, 1, example=range(12), component=range(2)

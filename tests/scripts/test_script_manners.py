@@ -18,11 +18,11 @@ from vit_tf.scripts import cli, common, report_commands, study
 
 # Each script, and arguments that it can parse.
 NAMES = {
-    "analyze": "model.keras --out {out}",
+    "analyze": "vit-cls-cifar10 --out {out}",
     "compute": "{out}",
     "demo": "--out {out}",
     "evaluate": "model.keras",
-    "explore": f"model.keras {__file__} --out {{out}}",
+    "explore": f"vit-cls-cifar10 {__file__} --out {{out}}",
     "export": "model.keras --list",
     "finetune": "model.keras --out {out}",
     "pretrain": "--out {out}",

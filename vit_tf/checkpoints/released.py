@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from vit_tf.checkpoints.folders import HUB, not_fetched, snapshot
 from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, measured_as_module
-from vit_tf.common.names import unknown_name, without_password
+from vit_tf.common.names import near_names, unknown_name, without_password
 
 BUNDLED = Path(__file__).parent / "zoo"
 EXTENSIONS = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".tar")
@@ -308,28 +308,38 @@ def refuse_other_formats(path: str | os.PathLike) -> None:
     )
 
 
-def fetch(path_or_name: str) -> tuple:
-    """(path, `Checkpoint` or None) of a file, folder, bundled model or name, downloaded once."""
-    if path_or_name.startswith(HUB):
-        return snapshot(path_or_name), None
+def require_known_model(path_or_name: str) -> None:
+    """Raises a `ValueError` for a name that no model has; TensorFlow is not imported."""
     refuse_other_formats(path_or_name)
-    if path := bundled_models().get(path_or_name):
-        return str(path), None
+    all_names = [*bundled_models(), *CHECKPOINTS]
+    if path_or_name in all_names or path_or_name.startswith(HUB):
+        return
     if name := re.fullmatch(MODULES, path_or_name):
         raise ValueError(
             "Expected the name of a checkpoint that opens as a model of this package. "
             f"Received: {path_or_name!r}, which {measured_as_module(name[1])}"
         )
+    if os.path.exists(path_or_name) or path_or_name.endswith(EXTENSIONS):
+        return
+    near = near_names(path_or_name, all_names)
+    hint = f" Did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""
+    if re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+(\.\w+)?|resnet\d+", path_or_name):
+        hint += f" A model of timm opens by 'timm:{path_or_name}'."
+    elif re.fullmatch(r"[\w.-]+/[\w.-]+", path_or_name):
+        hint += f" A folder on the Hugging Face hub opens by '{HUB}{path_or_name}'."
+    elif not near:
+        hint = " vit_tf.list_pretrained() lists the names; files and folders are named by paths."
+    raise ValueError(f"Unknown model {without_password(path_or_name)!r}.{hint}")
+
+
+def fetch(path_or_name: str) -> tuple:
+    """(path, `Checkpoint` or None) of a file, folder, bundled model or name, downloaded once."""
+    if path_or_name.startswith(HUB):
+        return snapshot(path_or_name), None
+    require_known_model(path_or_name)
+    if path := bundled_models().get(path_or_name):
+        return str(path), None
     if path_or_name not in CHECKPOINTS:
-        if not os.path.exists(path_or_name) and not path_or_name.endswith(EXTENSIONS):
-            error = unknown_name("path_or_name", path_or_name, [*bundled_models(), *CHECKPOINTS])
-            if re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+(\.\w+)?|resnet\d+", path_or_name):
-                raise ValueError(f"{error}; a model of timm opens by 'timm:{path_or_name}'")
-            if not re.fullmatch(r"[\w.-]+/[\w.-]+", path_or_name):
-                raise error
-            raise ValueError(
-                f"{error}; for a folder on the Hugging Face hub, use '{HUB}{path_or_name}'"
-            )
         return path_or_name, None
     checkpoint = CHECKPOINTS[path_or_name]
     if os.path.isfile(checkpoint.path):

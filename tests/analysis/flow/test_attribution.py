@@ -145,3 +145,53 @@ def test_noisy_images_that_share_a_batch_give_what_single_ones_do(rng, monkeypat
     for pixels in (1, 3 * 2 * 2 * 8 * 12):  # one sample at once, and three
         monkeypatch.setattr("vit_tf.analysis.flow.attribution.PIXELS_AT_ONCE", pixels)
         np.testing.assert_allclose(together, gradients(), rtol=1e-4, atol=1e-6)
+
+
+def square_of_sums(rng):
+    """A model of two scores, each the square of a linear function of the image, and its kernel."""
+    inputs = keras.Input((4, 5, 3))
+    dense = keras.layers.Dense(2, use_bias=False)
+    scores = keras.ops.square(dense(keras.layers.Flatten()(inputs)))
+    model = keras.Model(inputs, scores)
+    kernel = rng.normal(size=(60, 2)).astype("float32")
+    dense.kernel.assign(kernel)
+    return model, kernel.astype(np.float64)
+
+
+@pytest.mark.parametrize("baseline", [0.0, -0.5])
+def test_integrated_gradients_of_a_square_are_those_of_the_formula(rng, baseline):
+    """With s = w . x, the attribution of pixel i is (x_i - b_i) w_i (s(x) + s(b))."""
+    model, kernel = square_of_sums(rng)
+    images = rng.uniform(-1, 1, (3, 4, 5, 3)).astype("float32")
+    result = analysis.integrated_gradients(model, images, [1, 0], steps=1, baseline=baseline)
+    x, b = images.reshape(3, 60).astype(np.float64), np.full(60, baseline)
+    for place, number in enumerate((1, 0)):
+        w = kernel[:, number]
+        expected = (x - b) * w * (x @ w + b @ w)[:, None]
+        found = result.isel({"class": place}).values.reshape(3, 60)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_integrated_gradients_add_up_to_the_change_of_the_score(rng):
+    model, images = small_cnn(), rng.normal(size=(2, 12, 16, 3)).astype("float32")
+    result = analysis.integrated_gradients(model, images, [0, 3], steps=200)
+    scores = model(images).numpy() - model(np.zeros_like(images)).numpy()
+    total = result.sum(("row", "column", "channel"))
+    np.testing.assert_allclose(total, scores[:, [0, 3]], atol=2e-3)
+    with pytest.raises(ValueError, match="steps to be an integer"):
+        analysis.integrated_gradients(model, images, steps=0)
+
+
+def test_integrated_gradients_are_those_of_captum(rng):
+    torch = pytest.importorskip("torch")
+    captum = pytest.importorskip("captum.attr")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 5, 3), torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Linear(5 * 36, 4)
+    ).eval()
+    images = rng.normal(size=(2, 8, 8, 3)).astype("float32")
+    result = analysis.integrated_gradients(module, images, [2], steps=7)
+    batch = torch.from_numpy(np.moveaxis(images, -1, 1).copy())
+    theirs = captum.IntegratedGradients(module).attribute(batch, target=2, n_steps=7)
+    expected = np.moveaxis(theirs.detach().numpy(), 1, -1)
+    np.testing.assert_allclose(result.isel({"class": 0}), expected, rtol=1e-4, atol=1e-5)

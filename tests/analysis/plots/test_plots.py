@@ -12,6 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from paths import ROOT
+from plot_results import results
 from scipy import stats
 from study_parts import cka_result
 
@@ -773,13 +774,13 @@ def test_titles_wider_than_their_panels_are_not_cut(rng):
     assert 0 < title.x0 < title.x1 < ax.figure.bbox.width
 
 
-def test_distances_of_heads_begin_at_zero(rng):
+def test_distances_of_heads_span_the_axis(rng):
     values = xr.DataArray(rng.uniform(15.4, 16, (2, 3)), dims=("order", "subset"))
     cka = xr.DataArray(rng.uniform(0.2, 0.8, (2, 3, 2)), dims=("order", "subset", "layer"))
     result = xr.Dataset({"cka": cka, "distance": values})
     result = result.assign_coords(order=["local", "global"], layer=["root", "norm"])
     low, high = plots.plot_head_similarity(result).get_xlim()
-    assert low == 0 and values.max() < high < 1.1 * values.max()
+    assert 15 < low < values.min() and values.max() < high < 17
 
 
 def test_a_frame_covers_nothing_of_its_patch(rng):
@@ -860,3 +861,30 @@ def test_localization_reports_missing_patches_and_shows_the_lowest_values(rng):
     assert image.get_clim()[0] == -0.1 and image.colorbar.extend == "neither"
     with pytest.raises(ValueError, match="token_row"):
         plots.plot_localization(result.drop_vars("token_row"))
+
+
+def test_classes_are_drawn_by_name():
+    results_by_name = results()
+    named = results_by_name["grad_cam"].assign_coords(class_name=("class", ["cat", "dog"]))
+    assert "Grad-CAM of dog" in plots.plot_grad_cam(named, class_label=7).get_title()
+    gradients = results_by_name["input_gradients"].assign_coords(
+        class_name=("class", ["cat", "dog"])
+    )
+    panels = plots.plot_input_gradients(gradients).panels
+    assert [panel.get_title() for panel in panels] == ["cat", "dog"]
+    lens = results_by_name["logit_lens"]
+    lens = lens.assign_coords(class_name=("class", [f"name {n}" for n in range(10)]))
+    texts = plots.plot_logit_lens(lens, classes=[3]).get_legend().get_texts()
+    assert [text.get_text() for text in texts] == ["name 3"]
+
+
+def test_a_divergence_is_drawn_from_0():
+    results_by_name = results()
+    ablation = results_by_name["head_ablation"]
+    values = abs(ablation.output_change) + 0.1
+    (image,) = plots.plot_head_ablation(ablation.assign(output_change=values)).images
+    assert image.get_clim() == (0, float(values.max()))
+    stitching = results_by_name["stitching"]
+    values = abs(stitching.output_change) + 0.1
+    ax = plots.plot_stitching(stitching.assign(output_change=values), change="output_change")
+    assert ax.images[0].get_clim() == (0, float(values.max()))

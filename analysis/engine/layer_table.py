@@ -1,0 +1,58 @@
+"""The layers of a model as a table, to choose from for `layers=`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vit_tf.features.conversion import features_of
+
+from .roles import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def layers(model: Model) -> pd.DataFrame:
+    """The layers of a model in depth order, whose names and patterns `layers=` accepts.
+
+    Args:
+        model: the model, as in `vit_tf.analysis`.
+
+    Returns:
+        `pandas.DataFrame` with one row for each layer, indexed by its name.
+
+        * `shape`: the shape of its output, without the axis of examples; an axis is None if its
+          length is not fixed.
+        * `measured`: whether measurements of representations select it by default.
+
+    Raises:
+        ValueError: if the model is not supported, or is a function, whose layers are known only
+            when it is called.
+
+    Examples:
+        >>> table = analysis.layers(vit)
+        >>> table.loc["pooled", "shape"]
+        (192,)
+
+    See also:
+        `features_of`, `vit_tf.submodel`.
+    """
+    import pandas as pd
+
+    facts = features_of(model, layers="*").facts
+    if not facts.layers:
+        raise ValueError(
+            "Expected a model whose layers are known without images, such as a Keras model or a "
+            f"PyTorch module. Received: {type(model).__name__}"
+        )
+    try:
+        measured = features_of(model).facts.layers
+    except ValueError:  # no representations are found in it
+        measured = ()
+    return pd.DataFrame(
+        {
+            "shape": [facts.shapes.get(layer) for layer in facts.layers],
+            "measured": [layer in measured for layer in facts.layers],
+        },
+        index=pd.Index(facts.layers, name="layer"),
+    )

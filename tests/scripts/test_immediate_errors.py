@@ -1,0 +1,61 @@
+"""Wrong names, files and figures are refused before TensorFlow is imported, without a trace."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vit_tf.scripts import report_commands
+
+PROGRAM = """
+import sys
+from vit_tf.scripts import cli
+
+status = cli.main(sys.argv[1:])
+heavy = [name for name in ("tensorflow", "keras", "torch") if name in sys.modules]
+sys.exit(f"imported {heavy}" if heavy else status)
+"""
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (
+            ["analyze", "vit-cls-cifar"],
+            "Unknown model 'vit-cls-cifar'. Did you mean 'vit-cls-cifar10",
+        ),
+        (["analyze", "missing.keras"], "Model file not found: 'missing.keras'"),
+        (["analyze", "vit-cls-cifar10", "--figures", "1,C.44"], "Received: 'C.44'"),
+        (
+            ["analyze", "vit-cls-cifar10", "--data", "photos/"],
+            "Folder of images not found: 'photos/'",
+        ),
+        (["analyze", "google/vit"], "A folder on the Hugging Face hub opens by 'hf://google/vit'"),
+        (["explore", "vit-cls-cifar", __file__], "Unknown model 'vit-cls-cifar'. Did you mean"),
+        (["explore", "vit-cls-cifar10", "cat.jpg"], "Image file not found: 'cat.jpg'"),
+    ],
+)
+def test_an_error_is_immediate_and_leaves_nothing(words, said, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert said in done.stderr and done.stderr.startswith("error: "), done.stderr
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not os.listdir(tmp_path)
+
+
+def test_a_failed_command_leaves_no_empty_folder(tmp_path):
+    for name, written in (("empty", False), ("written", True)):
+        folder = tmp_path / name
+        with pytest.raises(ValueError, match="failed"), report_commands.strategy_in(folder, "none"):
+            (folder / "results").mkdir()
+            if written:
+                (folder / "results" / "cka.nc").touch()
+            raise ValueError("failed")
+        assert folder.exists() == written
+    (tmp_path / "own").mkdir()
+    own = report_commands.strategy_in(tmp_path / "own", "none")
+    with pytest.raises(ValueError, match="failed"), own:
+        raise ValueError("failed")
+    assert (tmp_path / "own").exists()
