@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -72,6 +73,10 @@ def knn_accuracy(
         * `tied`, a coordinate of shape (layer, k): the number of test images whose neighbours k and
           k + 1 are equally near.
 
+    Warns:
+        UserWarning: if training images have the features of test images in every layer, as where
+            both are the same images.
+
     Raises:
         ValueError: if `tokens` is unknown, if `k` is below 1 or above the number of training
             images, if `temperature` is not above 0, or if labels are not classes.
@@ -99,6 +104,19 @@ def knn_accuracy(
     # A long search is announced by its size and, from the first batches, the time that is left.
     description = f"k-NN: training images, for {count:,} test images in {layers} layers"
     return evaluate(statistic, train, features, description=description)
+
+
+def _warn_of_shared_images(neighbours: Neighbours) -> None:
+    """Warns of test images whose nearest training image has the same features in every layer."""
+    nearest = [of_layer["similarity"][:, 0] for of_layer in neighbours.values()]
+    is_shared = (np.min(nearest, axis=0) >= 1 - ROUNDING) if nearest else np.zeros(0, bool)
+    if is_shared.any():
+        warnings.warn(
+            f"{int(is_shared.sum())} of {len(is_shared)} test images have the features of a "
+            "training image in every layer, which votes for their own label: leave out of `train` "
+            "what is in `test`",
+            stacklevel=2,
+        )
 
 
 # By layer, `image` holds the numbers of some test images. The similarities and labels of their
@@ -159,6 +177,7 @@ def knn_statistic(
                 "Expected training images at different distances. Received ties at the k-th "
                 f"neighbour of every test image: {format_list(bad)}"
             )
+        _warn_of_shared_images(totals["merged"])
         facts = {"train_examples": examples, "num_classes": num_classes}
         facts |= {"tokens": tested.tokens or DEFAULT, "temperature": temperature}
         facts |= {"without_votes": without_votes}

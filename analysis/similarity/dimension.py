@@ -63,7 +63,7 @@ def intrinsic_dimension(
           images, for paired comparisons of models. For the participation ratio and the effective
           rank, `leave_one_out` is a first-order approximation.
         * The attribute `duplicates` counts the images whose features equal the features of another
-          image, in the layer with the most such images. TwoNN leaves these images out.
+          image, in the layer with the most such images. TwoNN keeps the first of equal images.
 
     Raises:
         ValueError: if there are fewer than 20 images, if activations are not finite, or if a layer
@@ -97,8 +97,8 @@ def intrinsic_dimension(
         dimensions = [layer_dimensions(x) for x in rows]
         few = [
             layer
-            for layer, (*_, duplicates) in zip(layers, dimensions, strict=True)
-            if examples - duplicates < LEAST_IMAGES
+            for layer, (value, *_) in zip(layers, dimensions, strict=True)
+            if np.isnan(value).all()
         ]
         if few:
             raise ValueError(
@@ -130,37 +130,44 @@ def layer_dimensions(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """The `MEASURES` of a layer (example, channel), of shape (measure,).
 
     Also the same without each group of examples, of shape (group, measure), from which errors are
-    estimated, and the number of duplicate examples.
+    estimated, and the number of examples that equal another one. All are NaN for fewer than
+    `LEAST_IMAGES` distinct examples.
     """
     # A power of two at the size of the activations: squares of 1e-200 and 1e+200 are finite too.
     largest = np.abs(x - x.mean(axis=0)).max()
     x = (x - x.mean(axis=0)) / 2.0 ** np.floor(np.log2(largest)) if largest else x
     group = np.arange(len(x)) % NUM_GROUPS
-    distances = nearest_distances(x, group)
+    distances, is_repeat = nearest_distances(x, group)
     duplicates = int((distances.min(axis=(1, 2)) == 0).sum())
-    if len(x) - duplicates < LEAST_IMAGES:
+    if (~is_repeat).sum() < LEAST_IMAGES:
         nothing = np.full((NUM_GROUPS, len(MEASURES)), np.nan)
         return nothing[0], nothing, duplicates
+    # Copies of an image would be both neighbours of the images next to it, at one distance.
+    distinct_group = group[~is_repeat]
+    if duplicates:
+        distances, _ = nearest_distances(x[~is_repeat], distinct_group)
 
     eigenvalues, eigenvalues_without = covariance_eigenvalues(x, group)
 
-    def measures(eigenvalues: np.ndarray, is_kept: np.ndarray) -> list[float]:
-        other_groups = distances[is_kept][:, np.unique(group[is_kept])]
+    def measures(eigenvalues: np.ndarray, left_out: int | None) -> list[float]:
+        is_kept = distinct_group != left_out
+        other_groups = distances[is_kept][:, np.arange(NUM_GROUPS) != left_out]
         nearest = np.partition(other_groups.reshape(len(other_groups), -1), 1, axis=1)[:, :2]
         return [two_nn(nearest), participation_ratio(eigenvalues), effective_rank(eigenvalues)]
 
-    rest = [measures(own, group != number) for number, own in enumerate(eigenvalues_without)]
-    return np.array(measures(eigenvalues, group >= 0)), np.array(rest), duplicates
+    rest = [measures(own, number) for number, own in enumerate(eigenvalues_without)]
+    return np.array(measures(eigenvalues, None)), np.array(rest), duplicates
 
 
-def nearest_distances(x: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Distances from each row to its two nearest rows in each group: shape (row, group, 2).
+def nearest_distances(x: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distances from each row to its two nearest rows in each of `NUM_GROUPS` groups.
 
-    A row is at distance infinity from itself. Groups have two rows or more.
+    Returns an array of shape (row, group, 2), and which rows equal an earlier one. A row is at
+    distance infinity from itself, and from rows that a group lacks.
     """
     squares = np.einsum("nd,nd->n", x, x)
-    members = [np.flatnonzero(group == number) for number in range(group.max() + 1)]
-    nearest = np.empty((len(x), len(members), 2))
+    members = [np.flatnonzero(group == number) for number in range(NUM_GROUPS)]
+    nearest, is_repeat = np.full((len(x), NUM_GROUPS, 2), np.inf), np.zeros(len(x), bool)
     for start in range(0, len(x), BLOCK_SIZE):
         rows = np.arange(start, min(start + BLOCK_SIZE, len(x)))
         products = x[rows] @ x.T
@@ -169,9 +176,12 @@ def nearest_distances(x: np.ndarray, group: np.ndarray) -> np.ndarray:
         rounding = 1e-14 * (squares[rows, None] + squares)
         distances = np.sqrt(np.where(squared > rounding, squared, 0.0))
         distances[np.arange(len(rows)), rows] = np.inf
+        is_repeat[rows] = ((distances == 0) & (np.arange(len(x)) < rows[:, None])).any(axis=1)
         for number, columns in enumerate(members):
-            nearest[rows, number] = np.partition(distances[:, columns], 1, axis=1)[:, :2]
-    return nearest
+            count = min(2, len(columns))
+            ordered = np.partition(distances[:, columns], count - 1, axis=1) if count else distances
+            nearest[rows, number, :count] = ordered[:, :count]
+    return nearest, is_repeat
 
 
 def two_nn(nearest: np.ndarray) -> float:

@@ -6,15 +6,16 @@ from .augmentation import (
     random_shift as random_shift,
 )
 from .bundled import photographs as photographs
-from .coco import (
+from .folder import check_images as check_images
+from .pipeline import describe as describe, few_shot as few_shot, load as load
+from .sets.coco import (
     coco_categories as coco_categories,
     load_coco as load_coco,
     union_masks as union_masks,
 )
-from .davis import DavisVideos as DavisVideos, load_davis as load_davis
-from .folder import check_images as check_images
-from .pipeline import describe as describe, few_shot as few_shot, load as load
-from .revisited import load_revisited as load_revisited
+from .sets.davis import DavisVideos as DavisVideos, load_davis as load_davis
+from .sets.revisited import load_revisited as load_revisited
+from .sets.spair import load_spair as load_spair
 from .shapes import (
     load_cue_conflict as load_cue_conflict,
     load_shape_pairs as load_shape_pairs,
@@ -22,4 +23,3 @@ from .shapes import (
     load_shapes as load_shapes,
 )
 from .source import Description as Description, read_class_list as read_class_list
-from .spair import load_spair as load_spair

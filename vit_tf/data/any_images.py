@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
-from vit_tf.data.batches import explained_batches, require_finite_length
+from vit_tf.data.batches import SIZE_NEEDED, explained_batches, require_finite_length
 from vit_tf.data.bundled import NAME, photographs
 from vit_tf.data.equal_batches import (
     BATCH_SIZE,
@@ -27,7 +27,14 @@ from vit_tf.data.folder import ImageFiles, decode_file, scan
 from vit_tf.data.imaging import framing_of, pixels_of
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing, require_levels
 from vit_tf.data.reading import read_batches
-from vit_tf.data.source import ALL, CHANNELS, SPLITS, identify, identify_names
+from vit_tf.data.source import (
+    ALL,
+    CHANNELS,
+    SPLITS,
+    SizesDifferError,
+    identify,
+    identify_names,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -265,9 +272,15 @@ def _read_files(
     order, sizes = rule.order(count), rule.sizes(count)
     source = ImageFiles(class_names, {ALL: (paths[order], labels[order])})
     positions = np.arange(count)
-    batches = read_batches(
-        source, ALL, positions, preprocessing.size, sizes, preprocessing=preprocessing
-    )
+    try:
+        batches = read_batches(
+            source, ALL, positions, preprocessing.size, sizes, preprocessing=preprocessing
+        )
+    except SizesDifferError as error:
+        raise ValueError(
+            f"{SIZE_NEEDED} Received: {error.received}; set model.preprocessing = "
+            "vit_tf.Preprocessing((height, width)), with the values that the model expects"
+        ) from error
     batches.class_names = class_names
     batches.identify = partial(identify, source, ALL, positions)
     batches.identify_names = partial(identify_names, source, ALL, positions)
@@ -307,10 +320,8 @@ def _from_list(
         image = pixels_of(image, channels=channels) if _is_pillow(image) else np.asarray(image)
         arrays.append(_prepared(image, preprocessing) if image.dtype.kind in "iu" else image)
     if len({image.shape for image in arrays}) > 1:
-        raise ValueError(
-            "Expected images of one size, or a model that declares the size of its images. "
-            f"Received: shapes {sorted({image.shape for image in arrays})}"
-        )
+        shapes = sorted({image.shape for image in arrays})
+        raise ValueError(f"{SIZE_NEEDED} Received: shapes {shapes}")
     return np.stack(arrays)
 
 

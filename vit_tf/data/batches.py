@@ -309,10 +309,11 @@ def require_finite_length(dataset: tf.data.Dataset) -> None:
 
 # How TensorFlow reports what is wrong with an example: the words of an assertion in the graph.
 _ASSERTION = re.compile(r"assertion failed: \[(Expected [^\n]*)\]")
+SIZE_NEEDED = "Expected images of one size, or a model that declares the size of its images."
 # How it reports single images that cannot be batched.
 _SIZES_DIFFER = re.compile(
-    r"Cannot batch tensors with different shapes in component 0\. "
-    r"First element had shape (\[[\d,]+\]) and element \d+ had shape (\[[\d,]+\])"
+    r"Cannot (?:batch tensors with different shapes in component 0|add tensor to the batch)"
+    r"[^\[]*(?:\[tensor\]: )?(\[[\d,]+\])[^\[]*(?:\[batch\]: )?(\[[\d,]+\])"
 )
 
 
@@ -333,10 +334,7 @@ def explained_batches(batches: Iterable) -> Iterator:
         except tf.errors.InvalidArgumentError as error:
             words = words_of_assertion(error)
             if sizes := _SIZES_DIFFER.search(error.message):
-                words = (
-                    "Expected images of one size, or a model that declares the size of its images. "
-                    f"Received: images of shapes {sizes[1]} and {sizes[2]}"
-                )
+                words = f"{SIZE_NEEDED} Received: images of shapes {sizes[1]} and {sizes[2]}"
             if not words:
                 raise
             raise ValueError(words) from error

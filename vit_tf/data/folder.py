@@ -40,10 +40,10 @@ from vit_tf.data.source import (
     Indices,
     Item,
     LazyDict,
+    SizesDifferError,
     Source,
     Window,
     hold_out,
-    sizes_differ,
     warn_once,
 )
 from vit_tf.data.tfds import prepared_in
@@ -178,7 +178,7 @@ def _shared_size(paths: np.ndarray) -> tuple[int, int]:
         size = _size(path)
         if size != shared:
             shown = [without_password(named) for named in (first, path)]
-            raise sizes_differ(f", {shown[0]!r} of {shared} and {shown[1]!r} of {size}")
+            raise SizesDifferError(f"{shown[0]!r} of {shared} and {shown[1]!r} of {size}")
     return shared
 
 

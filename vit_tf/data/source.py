@@ -212,7 +212,7 @@ class _WithAll(_Derived):
         parts = self._by_split(split, indices)
         sizes = {name: self._source.image_size(name, inner) for name, inner in parts}
         if len(set(sizes.values())) > 1:
-            raise sizes_differ(f", {sizes}")
+            raise SizesDifferError(str(sizes))
         return next(iter(sizes.values()))
 
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:
@@ -235,12 +235,15 @@ def with_all(source: Source) -> Source:
     return _WithAll(source)
 
 
-def sizes_differ(received: str = "") -> ValueError:
-    """The `ValueError` for images that differ in size where none is requested."""
-    return ValueError(
-        "Expected image_size to be given, for images that differ in size, as a number of pixels or "
-        f"a pair (height, width). Received: image_size=None{received}"
-    )
+class SizesDifferError(ValueError):
+    """Images differ in size, as `received` says, and none is requested."""
+
+    def __init__(self, received: str):
+        super().__init__(
+            "Expected image_size to be given, for images that differ in size, as a number of "
+            f"pixels or a pair (height, width). Received: image_size=None, {received}"
+        )
+        self.received = received
 
 
 def require_labels(source: "Source | Description", received: str = "images without labels") -> None:

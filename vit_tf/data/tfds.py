@@ -18,10 +18,10 @@ from vit_tf.data.source import (
     FastDecoder,
     Indices,
     Item,
+    SizesDifferError,
     Source,
     Window,
     is_contiguous,
-    sizes_differ,
 )
 
 LABELS_AT_MOST = 200_000
@@ -78,7 +78,7 @@ class TfdsSource(Source):
 
     def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
         if None in self._feature.shape[:2]:
-            raise sizes_differ(f" for {self._name}")
+            raise SizesDifferError(f"images of {self._name}")
         return self._feature.shape[:2]
 
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:

@@ -39,19 +39,20 @@ def _is_application(model: keras.Model) -> bool:
     return any(name.startswith(function.lower()) for function in functions)
 
 
+@cache
 def imagenet_names() -> tuple[str, ...] | None:
     """The 1,000 class names of ImageNet in their usual order; None if no local file has them."""
     classes = _imagenet_classes()
     return classes and tuple(classes.values())
 
 
+@cache
 def imagenet_synsets() -> tuple[str, ...] | None:
     """The WordNet numbers of the classes of `imagenet_names`, which ImageNet's folders have."""
     classes = _imagenet_classes()
     return classes and tuple(classes)
 
 
-@cache
 def _imagenet_classes() -> dict[str, str] | None:
     """Names by WordNet number, in their usual order; None if no local file has them."""
     home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))

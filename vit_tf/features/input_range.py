@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import keras
@@ -64,18 +65,26 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
     ends, inside = _run_first_layers(model)
     if ends is None:
         return None, "unknown"
+    resizing = _first_resizing(model) if size is None else None
+    how: dict[str, Any] = {}
+    if resizing is not None:  # images of its size pass through it unchanged
+        size = resizing.height, resizing.width
+        aspect = "crop" if resizing.crop_to_aspect_ratio else None
+        aspect = "pad" if resizing.pad_to_aspect_ratio else aspect
+        how = {"interpolation": resizing.interpolation, "antialias": resizing.antialias}
+        how |= {"aspect": aspect}
     (channels,) = recorder.input_spec(model)[0][3:] or (1,)  # of images without such an axis
     if not np.allclose(ends, [[0.0], [1.0]]):
         values = _range_before(*ends)
         if values is None:
             return None, "unknown; its first layers rescale in an unusual way"
         # The number of channels is known wherever the first layers have been run.
-        of_range = Preprocessing.from_range(size, *values, cast(int, channels))
+        of_range = Preprocessing.from_range(size, *values, cast(int, channels), **how)
         return of_range, "found from its first layers"
     for part in inside:
         of_family = _of_family(part, size)
         if of_family is not None and of_family.num_channels == channels:
-            return of_family, f"known of {part.name}"
+            return replace(of_family, **how), f"known of {part.name}"
     return None, "unknown"
 
 
@@ -155,6 +164,20 @@ def _run_first_layers(model: keras.Model) -> tuple[np.ndarray | None, list[keras
     values = keras.ops.convert_to_numpy(values)
     ends = values.astype(np.float64).mean(axis=(1, 2)).reshape(len(images), -1)
     return ends, inside
+
+
+def _first_resizing(model: keras.Model) -> keras.layers.Resizing | None:
+    """The layer by which a functional model brings images of any size to one; None without it."""
+    graph = recorder.functional_graph(model)
+    for node in recorder.graph_nodes(graph) if graph is not None else ():
+        layer = node.operation
+        if isinstance(layer, keras.Model):
+            return _first_resizing(layer)
+        if isinstance(layer, keras.layers.Resizing) and layer.interpolation in INTERPOLATIONS:
+            return layer
+        if not isinstance(layer, keras.layers.InputLayer) and not _rescales(layer):
+            return None
+    return None
 
 
 def _run_graph(

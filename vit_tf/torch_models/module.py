@@ -112,7 +112,8 @@ class TorchModule:
         """Images (example, height, width, channel) as the module takes them."""
         parameter = next((p for p in self.module.parameters() if p.is_floating_point()), None)
         parameter = torch.zeros(()) if parameter is None else parameter
-        channels_first = np.ascontiguousarray(np.moveaxis(np.asarray(images), -1, 1))
+        # A copy, since a module may normalize its input in place.
+        channels_first = np.array(np.moveaxis(np.asarray(images), -1, 1), order="C")
         return torch.from_numpy(channels_first).to(parameter.device, parameter.dtype)
 
     def values(

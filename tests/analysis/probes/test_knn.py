@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -254,3 +256,18 @@ def test_one_image_of_zeros_is_refused_and_all_images_may_be_neighbours(rng):
     images[3] = 0
     with pytest.raises(ValueError, match=r"not zero.*tokens, cubes"):
         analysis.knn_accuracy(sequences, (images, labels), test, 7, (3,))
+
+
+def test_test_images_among_the_training_images_are_counted_in_a_warning():
+    """Each of them is its own nearest neighbour, so that an accuracy of 1 says nothing."""
+    rng = np.random.default_rng(0)
+    images, labels = as_images(rng.normal(size=(30, 6))), rng.integers(0, 3, 30)
+    first, rest = (images[:12], labels[:12]), (images[12:], labels[12:])
+    for train, count in (((images, labels), 12), ((images[8:], labels[8:]), 4)):
+        with pytest.warns(UserWarning, match=f"{count} of 12 test images"):
+            accuracy = analysis.knn_accuracy(vectors, train, first, 3, k=(1,))
+        if count == 12:
+            assert (accuracy.sel(k=1, top=1) == 1).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        analysis.knn_accuracy(vectors, rest, first, 3, k=(1,))

@@ -123,9 +123,25 @@ def test_duplicates_are_left_out_of_two_nn_and_counted(rng):
     result = measure(np.concatenate([x, x[:7]]))
     assert result.attrs["duplicates"] == 14
     assert np.isfinite(result.dimension).all()
-    nearest = nearest_distances(np.array([[0.0], [1.0], [3.0], [7.0]]), np.array([0, 1, 0, 1]))
-    np.testing.assert_array_equal(nearest[0], [[3, np.inf], [1, 7]])
+    points, groups = np.array([[0.0], [1.0], [3.0], [7.0], [1.0]]), np.array([0, 1, 0, 1, 2])
+    nearest, is_repeat = nearest_distances(points, groups)
+    np.testing.assert_array_equal(nearest[0, :3], [[3, np.inf], [1, 7], [1, np.inf]])
+    assert np.isinf(nearest[:, 3:]).all() and is_repeat.tolist() == [False] * 4 + [True]
     assert two_nn(np.array([[1, 2.0], [1, 2.0], [0, 1.0]])) == pytest.approx(0.5 / np.log(2))
+
+
+@pytest.mark.parametrize("copies", [20, 80, 200])
+def test_two_nn_with_duplicates_is_that_of_the_distinct_rows(rng, copies):
+    """TwoNN in float64, with the largest tenth of the ratios censored."""
+    x = rng.normal(size=(400, 5)).astype("float32")
+    distances = np.sqrt(((x[:, None].astype(float) - x[None]) ** 2).sum(axis=-1))
+    np.fill_diagonal(distances, np.inf)
+    first, second = np.sort(distances, axis=1)[:, :2].T
+    logs = np.sort(np.log(second / first))
+    expected = 359 / (logs[:360].sum() + 40 * logs[359])
+    result = measure(np.concatenate([x, x[:copies]]))
+    np.testing.assert_allclose(result.dimension.sel(measure="two_nn"), expected, rtol=1e-5)
+    assert float(result.stderr.sel(measure="two_nn")) < 1
 
 
 @pytest.mark.slow

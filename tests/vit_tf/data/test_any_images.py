@@ -1,5 +1,6 @@
 """Images in any form: grey, RGB and RGBA as Pillow converts them, for models of any shape."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,7 +8,8 @@ from keras import Input, Sequential, layers
 from PIL import Image
 
 from vit_tf import Preprocessing, analysis
-from vit_tf.data.any_images import as_images, in_known_form
+from vit_tf.data.any_images import as_images, batch_images, in_known_form
+from vit_tf.data.equal_batches import IN_ORDER
 
 RNG = np.random.default_rng(0)
 RGBA = RNG.integers(0, 256, (4, 12, 10, 4)).astype(np.uint8)
@@ -136,3 +138,98 @@ def test_models_of_vectors_take_rows():
     result = analysis.cka(model, rows, layers=[layer.name for layer in model.layers])
     expected = analysis.cka({"hidden": hidden, "scores": scores})
     np.testing.assert_allclose(result.cka, expected.cka, atol=1e-4)
+
+
+def small_cnn(shape, *first):
+    keras.utils.set_random_seed(0)
+    images = x = Input(shape, name="image")
+    for layer in first:
+        x = layer(x)
+    x = layers.Conv2D(6, 3, 2, activation="relu", name="a")(x)
+    x = layers.Conv2D(6, 3, activation="relu", name="b")(x)
+    return keras.Model(images, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
+
+
+PHOTOS = [RNG.integers(0, 256, (20 + k, 30 - k, 3)).astype(np.uint8) for k in range(12)]
+CLASSES = np.arange(12) % 2
+
+
+class PyBatches(keras.utils.PyDataset):
+    """Twelve images and labels in three batches."""
+
+    def __init__(self, images, labels):
+        super().__init__()
+        self.images, self.labels = images, labels
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        rows = slice(4 * number, 4 * number + 4)
+        return self.images[rows], self.labels[rows]
+
+
+@pytest.mark.slow
+def test_data_sets_as_people_hold_them_are_the_same_images(tmp_path):
+    """CKA of images that are resized one by one by the model's own preprocessing."""
+    model = small_cnn((16, 16, 3), layers.Rescaling(1 / 255))
+    any_size = small_cnn(
+        (None, None, 3), layers.Resizing(16, 16, antialias=True), layers.Rescaling(1 / 255)
+    )
+    prepare = analysis.features_of(model).preprocessing
+    prepared = np.stack([prepare(photo) for photo in PHOTOS])
+    one_batch = tf.data.Dataset.from_tensor_slices(prepared).batch(12)
+    expected = analysis.cka(model, one_batch, layers=["a", "b"]).cka
+    spec = tf.TensorSpec((None, None, 3), tf.uint8), tf.TensorSpec((), tf.int64)
+    single = tf.data.Dataset.from_generator(
+        lambda: zip(PHOTOS, CLASSES, strict=True), output_signature=spec
+    )
+    named = tf.data.Dataset.from_tensor_slices(({"image": prepared}, {"label": CLASSES})).batch(12)
+    for number, photo in enumerate(PHOTOS):
+        Image.fromarray(photo).save(tmp_path / f"{number:02d}.png")
+    forms = {
+        "single images": single,
+        "single images by name": single.map(lambda x, y: {"image": x, "label": y}),
+        "inputs and targets by name": named,
+        "inputs of another name": named.map(lambda x, y: ({"input_1": x["image"]}, y["label"])),
+        "a folder": tmp_path,
+        "a list": PHOTOS,
+    }
+    for name, form in forms.items():
+        found = analysis.cka(model, form, layers=["a", "b"]).cka
+        np.testing.assert_allclose(found, expected, atol=1e-3, err_msg=name)
+    for form in (tmp_path, PHOTOS, single):
+        found = analysis.cka(any_size, form, layers=["a", "b"]).cka
+        np.testing.assert_allclose(found, expected, atol=5e-3)
+
+
+def test_images_of_no_common_size_are_one_error(tmp_path):
+    model = small_cnn((None, None, 3), layers.Rescaling(1 / 255))
+    for number, photo in enumerate(PHOTOS):
+        Image.fromarray(photo).save(tmp_path / f"{number:02d}.png")
+    spec = tf.TensorSpec((None, None, 3), tf.uint8)
+    single = tf.data.Dataset.from_generator(lambda: iter(PHOTOS), output_signature=spec)
+    for form in (tmp_path, PHOTOS, single):
+        with pytest.raises(ValueError, match="model that declares the size"):
+            analysis.cka(model, form, layers=["a", "b"])
+
+
+def test_a_pydataset_keeps_its_batches():
+    images = RNG.normal(size=(12, 4, 4, 3)).astype(np.float32)
+    batches = batch_images(PyBatches(images, CLASSES[:, None]))
+    assert batches.cardinality() == 3
+    for number, (rows, labels) in enumerate(batches):
+        np.testing.assert_array_equal(rows, images[4 * number : 4 * number + 4])
+        np.testing.assert_array_equal(labels, CLASSES[4 * number : 4 * number + 4])
+
+
+def test_arrays_of_keras_datasets_have_labels_in_a_column():
+    images = RNG.integers(0, 256, (12, 4, 4, 3)).astype(np.uint8)
+    column = CLASSES[:, None].astype(np.uint8)
+    plain = Preprocessing.from_range((4, 4), 0, 255)
+    pair = tf.data.Dataset.from_tensor_slices((images, column)).batch(5)
+    for form in ((images, column), pair):
+        made = batch_images(form, plain, IN_ORDER)
+        rows, labels = (np.concatenate(x) for x in zip(*made.as_numpy_iterator(), strict=True))
+        np.testing.assert_array_equal(rows, images)
+        np.testing.assert_array_equal(labels, CLASSES)

@@ -89,6 +89,22 @@ def test_values_before_operations_in_place():
     np.testing.assert_array_equal(values["1"], np.maximum(values["0"], 0))
 
 
+def test_images_of_one_channel_are_not_written_into():
+    class InPlace(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(1, 2, 3)
+
+        def forward(self, x):
+            return self.conv(x.sub_(0.5).div_(0.5))
+
+    images = np.random.default_rng(0).uniform(size=(4, 8, 8, 1)).astype(np.float32)
+    before, module = images.copy(), InPlace()
+    first, second = (vit_tf.torch_features(module, "conv")(images)["conv"] for _ in range(2))
+    np.testing.assert_array_equal(images, before)
+    np.testing.assert_array_equal(first, second)
+
+
 def test_a_module_is_left_as_it_was():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5)).train()
     net[1].eval()

@@ -22,11 +22,11 @@ from vit_tf.data.source import (
     ImageSize,
     Indices,
     Item,
+    SizesDifferError,
     Source,
     check_number,
     checked_size,
     partition,
-    sizes_differ,
 )
 
 SPLIT = "test"
@@ -128,7 +128,7 @@ class AnnotatedImages(Source, Decoder):
     def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
         sizes = sorted({self._table[index].size for index in indices})
         if len(sizes) > 1:
-            raise sizes_differ(f", images of {format_list(sizes)}")
+            raise SizesDifferError(f"images of {format_list(sizes)}")
         return sizes[0]
 
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from vit_tf import Preprocessing, analysis
 from vit_tf.data import load_revisited
-from vit_tf.data.revisited import load_plain_pickle
+from vit_tf.data.sets.revisited import load_plain_pickle
 
 GLOBALS = {
     "reconstruct": b"cnumpy.core.multiarray\n_reconstruct\n",
