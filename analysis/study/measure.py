@@ -19,12 +19,12 @@ import tensorflow as tf
 from vit_tf.common.names import join_words
 from vit_tf.features.conversion import choose
 
-from ..engine.estimates import Estimate
 from ..engine.failures import explain, message_of
 from ..engine.results import name_models
 from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import Copy, Statistic, pass_of_copies, this_worker
 from ..engine.traces import differ_in_weights, sharing_graphs
+from ..statistics.estimates import Estimate
 from .data import LABELS, Data
 from .models import StudyModel
 
@@ -370,7 +370,7 @@ NOT_MEASURING = tuple(
         "report",
         "papers.chapters",
         "study.figure",
-        "study.claims",
+        "claims",
         "engine.accessors",
     )
 )
