@@ -260,7 +260,7 @@ def first_heads_global(distance: xr.DataArray) -> Estimate:
 
 
 def _accuracy(facts: Accuracy) -> Estimate:
-    """Test accuracy, from what the input of a claim holds."""
+    """Test accuracy of a model, from an input of a claim."""
     value, examples, correct, _ = cast(tuple[Any, ...], (*facts, None, None)[:4])
     return accuracy_of(value, examples, correct)
 

@@ -234,15 +234,9 @@ def test_numbers_that_follow_from_cka_are_those_of_the_jackknife_and_are_paired(
     np.testing.assert_allclose(gap.interval, wanted.interval)
 
 
-def test_results_without_each_batch_have_the_unpaired_interval_of_their_standard_errors(rng):
-    one, other = (cka_of(rng).drop_vars("leave_one_out") for _ in range(2))
-    cell = estimate_from_cka(lambda cka: cka[0, 1], one)
-    reach = stats.t.ppf(0.975, 6) * one["stderr"].values[0, 1]
-    np.testing.assert_allclose(cell.interval[1] - cell.value, reach)
-    gap = estimates.minus(*(estimate_from_cka(np.mean, result) for result in (one, other)))
-    assert gap.interval[0] < gap.value < gap.interval[1] and gap.parts is None
-    single = one.assign(stderr=one["stderr"] * np.nan)
-    assert estimate_from_cka(np.mean, single).interval is None
+def test_results_without_each_batch_are_descriptive(rng):
+    one = cka_of(rng).drop_vars("leave_one_out")
+    assert estimate_from_cka(lambda cka: cka[0, 1], one).interval is None
 
 
 def test_a_number_of_several_results_leaves_the_same_batch_out_of_all(rng):
