@@ -204,7 +204,9 @@ def _said(
                 *(_number(cast(float, value), unit) for value in of_copies)
             )
         these = "two models" if len(values) == 2 else "models"
-        sentence = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}."
+        notes = [estimate.note for estimate in (above, below)]
+        conditions = f" ({high}: {notes[0]}; {low}: {notes[1]})" if all(notes) else ""
+        sentence = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}{conditions}."
         fields["main"] = f"Of these {these}, {sentence}"
         scale = abs(above.value) + abs(below.value)
         fields["size"] = (above.value - below.value) / scale if scale else 0.0

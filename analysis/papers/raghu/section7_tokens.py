@@ -550,7 +550,13 @@ def best_probe(accuracy: xr.DataArray) -> Estimate:
     if "validation_accuracy" not in accuracy.coords:
         return descriptive(values.max(), "The best layer was chosen on the test images")
     best = int(accuracy["validation_accuracy"].values.argmax())
-    return accuracy_of(values[best], examples, unpack_correct(accuracy["correct"][best], examples))
+    correct = unpack_correct(accuracy["correct"][best], examples)
+    estimate = accuracy_of(values[best], examples, correct)
+    if "channels" not in accuracy.coords:
+        return estimate
+    # With few images, more channels are a disadvantage, which is not one of the representation.
+    width, count = accuracy["channels"].values[best], accuracy.attrs["train_examples"]
+    return replace(estimate, note=f"{width} channels, {count} training images")
 
 
 def tokens_caption(models: list[StudyModel], results: Results) -> str:

@@ -235,3 +235,18 @@ def test_page_begins_with_what_differs(tmp_path):
     assert "1 of 1 tested quantity differs significantly between models." in page
     assert "B is higher than A by 0.50 (0.36 to 0.64)." in page and "2.9 to 3.1" in page
     assert page.index('id="differences"') > page.index('href="#differences"')
+
+
+def test_probes_on_other_widths_say_so():
+    """How many channels and images a probe has stands next to the difference."""
+    results = {}
+    for name, share, width in (("a", 0.9, 512), ("b", 0.5, 128)):
+        probes = probed([0.1, share], 1000).assign_coords(channels=("layer", [3, width]))
+        results[f"ridge_probe.{name}"] = probes.assign_attrs(train_examples=100)
+    figure = SimpleNamespace(quantities=[best_probe], chapter=None)
+    pictures = [SimpleNamespace(figure=figure, name="probe")]
+    (row,), left_out = compare(pictures, [model("A"), model("B")], results)
+    assert not left_out
+    assert row.main.endswith(
+        "(A: 512 channels, 100 training images; B: 128 channels, 100 training images)."
+    )
