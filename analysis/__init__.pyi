@@ -1,5 +1,6 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
 from . import engine as engine, plots as plots
+from .claims.claim import Claim as Claim, NotTested as NotTested, Tested as Tested
 from .engine.estimates import images_needed as images_needed
 from .engine.features import features_of as features_of
 from .engine.layer_table import layers as layers
@@ -121,11 +122,9 @@ from .study.assemble import (
     make_report as make_report,
     report_trainings as report_trainings,
 )
-from .study.claims import (
-    Claim as Claim,
-    Result as Result,
+from .study.exploration import Exploration as Exploration, explore as explore
+from .study.figure import Figure as Figure
+from .study.scorecard import (
     scorecard as scorecard,
     scorecard_of_trainings as scorecard_of_trainings,
 )
-from .study.exploration import Exploration as Exploration, explore as explore
-from .study.figure import Figure as Figure

@@ -3,7 +3,7 @@
 Equal models are runs of one arm of docs/natural/train.py, which differ in the seed only: every
 claim about how models are trained compares them, with one run in the role of each model that the
 claim names. Untrained models are analyzed as if they were trained. The docs page how-sure.md has
-the numbers; tests/analysis/engine/test_false_decisions.py has the simulations.
+the numbers; tests/analysis/claims/test_false_decisions.py has the simulations.
 
 Example:
     python -m benchmarks.false_decisions runs-seeds false-decisions --data-dir DATA
@@ -22,10 +22,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from vit_tf.analysis.engine.estimates import Estimate, claim_outcome, over_trainings, range_of
-from vit_tf.analysis.study.claims import RUNS, Result, decide, scorecard
+from vit_tf.analysis.claims.claim import DECIDED, Claim, Outcome, decide
+from vit_tf.analysis.statistics.estimates import Estimate, over_runs
+from vit_tf.analysis.study.figure import all_figures
+from vit_tf.analysis.study.models import ROLES
 
-DECIDED = ("replicates", "does not replicate", "also holds untrained")
+MARKED = tuple(outcome for outcome in DECIDED if outcome is not Outcome.NO_EFFECT)
 LEAST_RUNS = 3
 NUM_IMAGES, NUM_TEST = 500, 10_000
 UNTRAINED = {"vit-cls-0": ("vit", "vit"), "vit-gap-0": ("gap", "gap"), "bit-0": ("bit", "resnet")}
@@ -65,30 +67,36 @@ def measure_equal(
     return names, results, accuracies
 
 
-def pair_rows(
+def pair_estimates(
     first: str, second: str, results: Mapping[str, Any], accuracies: Mapping[str, Any]
-) -> dict[str, Result]:
-    """Claims about how models are trained, with two equal models in the roles of different ones."""
-    others = dict.fromkeys(("fraction", "larger", "masked", "resnet_fraction"), second)
-    rows = scorecard(
-        results,
-        vit=first,
-        resnet=second,
-        gap=second,
-        without=second,
-        block="block03",
-        others=others,
-        accuracy=accuracies,
-    )
-    return {row.name: row for row in rows if row.about == RUNS and row.outcome != "not tested"}
+) -> dict[str, tuple[Claim, Estimate]]:
+    """Numbers of claims between arms, with two equal models in the roles of different ones.
+
+    Untrained copies of equal models have the same number but for their seed: none is subtracted.
+    """
+    names = dict.fromkeys(ROLES, second) | {"vit": first}
+    values = {**results, **{f"accuracy.{name}": facts for name, facts in accuracies.items()}}
+    values["block"] = "block03"
+    estimates = {}
+    for claim in (claim for figure in all_figures() for claim in figure.claims):
+        inputs = [values.get(template.format(**names)) for template in claim.inputs]
+        if any(value is None for value in inputs) or "{vit}" not in " ".join(claim.inputs):
+            continue
+        try:
+            estimate = claim(*inputs)
+        except ValueError:  # the claim is not tested on such models
+            continue
+        if estimate.arms:
+            estimates[claim.name] = claim, estimate
+    return estimates
 
 
-def outcome_over(rows: Sequence[Result]) -> str:
-    """The outcome of a claim over several runs, without what needs reports of them."""
-    first = rows[0]
-    measured = [Estimate(row.value, row.low, row.high, "") for row in rows]
-    mean = over_trainings(measured, range_of(first.quantity))
-    return decide(mean.low, mean.high, first, ())
+def outcome_over(
+    claim: Claim, estimates: Sequence[Estimate], least: float | None = None
+) -> Outcome:
+    """The outcome of a claim over several runs of each arm."""
+    mean = over_runs(np.array([estimate.terms for estimate in estimates]))
+    return decide(mean.interval, claim.paper, claim.least if least is None else least)
 
 
 def arms_of(names: Sequence[str], size: int) -> Iterable[list[tuple[str, str]]]:
@@ -100,51 +108,46 @@ def arms_of(names: Sequence[str], size: int) -> Iterable[list[tuple[str, str]]]:
                 yield pairs
 
 
-def simulated(rows: Sequence[Result], runs: int, count: int = 4000) -> tuple[float, float]:
+def simulated(
+    claim: Claim, estimates: Sequence[Estimate], runs: int, count: int = 4000
+) -> tuple[float, float]:
     """Shares decided with equal arms of `runs` runs, with and without the smallest effect.
 
-    The standard deviation between runs is that of the measured differences; the half-width within a
-    run is their mean one, and its noise is equal in all runs.
+    The standard deviation between runs is that of the terms of the measured differences.
     """
-    rng, first = np.random.default_rng(0), rows[0]
-    # Differences of all ordered pairs have mean 0; each is of two independent runs.
-    deviation = np.sqrt(np.mean([row.value**2 for row in rows]))
-    widths = [(row.high - row.low) / 2 for row in rows]
-    within = float(np.mean(widths)) if np.isfinite(widths).all() else 0.0
-    centre = 1.0 if first.threshold == 1 else 0.0
+    rng = np.random.default_rng(0)
+    deviations = np.std([estimate.terms for estimate in estimates], axis=0, ddof=1)
     outcomes = []
-    for _ in range(count):
-        values = centre + deviation * rng.normal(size=runs) + within / 1.96 * rng.normal()
-        estimates = [Estimate(x, x - within, x + within, "") for x in values]
-        mean = over_trainings(estimates)
-        where = mean.low, mean.high, centre, first.direction
-        outcomes.append([claim_outcome(*where, least) in DECIDED for least in (first.least, 0.0)])
-    return tuple(np.mean(outcomes, axis=0))
+    for terms in rng.normal(size=(count, runs, len(deviations))) * deviations:
+        interval = over_runs(terms).interval
+        outcomes.append(
+            [decide(interval, claim.paper, least) in MARKED for least in (claim.least, 1e-9)]
+        )
+    with_least, without = np.mean(outcomes, axis=0)
+    return float(with_least), float(without)
 
 
 def print_equal(names: Sequence[str], results: dict, accuracies: dict) -> None:
     """A row for each claim that equal models test."""
     rows = {
-        pair: pair_rows(*pair, results, accuracies) for pair in itertools.permutations(names, 2)
+        pair: pair_estimates(*pair, results, accuracies)
+        for pair in itertools.permutations(names, 2)
     }
     claims = sorted(set.intersection(*(set(each) for each in rows.values())))
     total = Counter()
-    print("claim | one run, pairs with a mark | three runs | simulated 3, 5 runs | without least")
-    for claim in claims:
-        single = [each[claim].outcome in DECIDED for each in rows.values()]
-        own = [decide(x[claim].low, x[claim].high, x[claim], ()) for x in rows.values()]
-        beyond = np.mean([outcome in DECIDED for outcome in own])
+    print("claim | these models, pairs with a mark | three runs | simulated 3, 5 runs | no least")
+    for name in claims:
+        claim, of_claim = rows[names[0], names[1]][name][0], [x[name][1] for x in rows.values()]
+        single = [decide(x.interval, claim.paper, claim.least) in MARKED for x in of_claim]
         three = [
-            outcome_over([rows[pair][claim] for pair in pairs]) in DECIDED
+            outcome_over(claim, [rows[pair][name][1] for pair in pairs]) in MARKED
             for pairs in arms_of(names, LEAST_RUNS)
         ]
-        of_claim = [each[claim] for each in rows.values()]
-        shares = [simulated(of_claim, runs) for runs in (3, 5)]
+        shares = [simulated(claim, of_claim, runs) for runs in (3, 5)]
         total.update(single=sum(single), pairs=len(single), three=sum(three), arms=len(three))
         print(
-            f"{claim} | {sum(single)} of {len(single)}, own interval beyond {beyond:.0%} | "
-            f"{sum(three)} of {len(three)} | {shares[0][0]:.1%}, {shares[1][0]:.1%} | "
-            f"{shares[0][1]:.1%}, {shares[1][1]:.1%}"
+            f"{name} | {sum(single)} of {len(single)} | {sum(three)} of {len(three)} | "
+            f"{shares[0][0]:.1%}, {shares[1][0]:.1%} | {shares[0][1]:.1%}, {shares[1][1]:.1%}"
         )
     print(dict(total))
 

@@ -4,7 +4,7 @@ Takes the folders of reports that `vit-tf analyze` or `vit-tf study` wrote, one 
 models of the reports may differ only in their seed, and a report has one model for each role in the
 claims; otherwise an error lists the differences. Nothing is measured again.
 
-A result is the mean over seeds, with an interval for the variance between and within seeds. Writes
+An effect is the mean over seeds, with an interval over seeds; an outcome needs three seeds. Writes
 report.html, `figures/trainings.png` and results/scorecard.nc to the folder --out.
 
 Examples:
@@ -46,8 +46,8 @@ def run(options: Options) -> None:
     if len(set(names)) < len(names):
         names = [str(path) for path in options.reports]
     report = report_trainings(dict(zip(names, options.reports, strict=True)), options.out)
-    for claim in report.claims:
-        print(f"{claim.outcome:18} {claim.statement}")
+    for row in report.claims:
+        print(f"{row.outcome.value:18} {row.claim.statement}")
     print(report.path)
 
 

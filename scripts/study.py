@@ -349,7 +349,7 @@ def train_all(
     plans: Sequence[ModelPlan], options: Options, progress: Progress
 ) -> tuple[list[StudyModel], list[Row]]:
     """The models of these plans, trained: list of `StudyModel`, and rows about them."""
-    from vit_tf.analysis.study.models import baselines_of
+    from vit_tf.analysis.study.models import ARMS, COPIED_VARIANTS, baselines_of
 
     models, rows = {}, []
     for number, plan in enumerate(plans, start=1):
@@ -365,7 +365,7 @@ def train_all(
     baselines = [
         baseline
         for model in models.values()
-        if model.role in ("vit", "gap", "resnet", "mixer")
+        if model.role in (*ARMS, *COPIED_VARIANTS)
         for baseline in baselines_of(
             model,
             untrained(model, options),

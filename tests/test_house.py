@@ -77,7 +77,10 @@ def test_subpackages_have_no_cycle_and_few_arrows(package):
                 if start in arrows and end in arrows and start != end:
                     arrows[start].add(end)
     TopologicalSorter(arrows).prepare()  # a CycleError for a circle
-    assert sum(map(len, arrows.values())) <= 30
+    # Plain values, which import no other package but each other, may be used anywhere.
+    plain = {"statistics", "claims"} & set(arrows)
+    assert all(arrows[name] <= plain for name in plain)
+    assert sum(len(ends - plain) for ends in arrows.values()) <= 30
 
 
 def test_modules_have_no_cycle():

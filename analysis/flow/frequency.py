@@ -23,15 +23,16 @@ def frequency_amplitude(
 ) -> Statistic[xr.Dataset]:
     """Log amplitude of every layer at high spatial frequencies, relative to frequency 0.
 
-        amplitude(w) = mean over examples of (log A(w) - log A(0)),
-        A(w)^2       = mean over channels of |sum over r, c of x(r, c) exp(-i (w r + w c))|^2
+        amplitude(w) = mean over examples and channels of (log A(w) - log A(0)),
+        A(w)         = |sum over r, c of x(r, c) exp(-i (w r + w c))|
 
-    Here, x is the map of a layer, and the frequencies (w, w) lie on the diagonal of its
-    two-dimensional Fourier transform (Park and Kim 2022, https://arxiv.org/abs/2202.06709, section
-    3 and figure 2). Park and Kim average logarithms over channels, whereas this function averages
-    the power over channels. Attention that averages tokens lowers the amplitude, and uniform
-    attention lowers it most. At the frequency (w, w), a blur of standard deviation s lowers the log
-    amplitude by `s^2 w^2`.
+    Here, x is a channel of the map of a layer, and the frequencies (w, w) lie on the diagonal of
+    its two-dimensional Fourier transform (Park and Kim 2022, https://arxiv.org/abs/2202.06709,
+    section 3 and figure 2). The logarithm is taken of each channel, so that a channel with massive
+    activations counts like any other. Channels without amplitude at frequency 0, such as dead ones,
+    are left out. Attention that averages tokens lowers the amplitude, and uniform attention lowers
+    it most. At the frequency (w, w), a blur of standard deviation s lowers the log amplitude by
+    `s^2 w^2`.
 
     Args:
         features, images, grid: as in `vit_tf.analysis`. Layers are maps, or tokens on the grid.
@@ -109,7 +110,7 @@ def frequency_amplitude(
             rest = np.stack(others) / (count - counts)[:, None, None]
             name = "log amplitude relative to frequency 0, without each batch"
             variables["leave_one_out"] = variable(("batch", *dims), rest, name)
-        estimator = "mean over examples of the log amplitude over channels, along the diagonal"
+        estimator = "mean over examples and channels of the log amplitude, along the diagonal"
         coords = {"layer": layers, "frequency": list(FRACTIONS)}
         coords["angular_frequency"] = (dims, np.array(lengths), words)
         return dataset_of(variables, facts_of(features, totals, estimator), **coords)
@@ -140,6 +141,11 @@ def relative_amplitude(maps: tf.Tensor) -> tf.Tensor:
     along_rows = tf.einsum("pfr,nrcd->pfncd", parts[0], maps)
     both = tf.einsum("pfncd,qfc->pqfnd", along_rows, parts[1])
     real, imaginary = both[0, 0] - both[1, 1], both[0, 1] + both[1, 0]
-    power = tf.reduce_mean(tf.cast(real, tf.float64) ** 2 + tf.cast(imaginary, tf.float64) ** 2, -1)
-    logarithm = tf.math.log(tf.transpose(power)) / 2
-    return logarithm - logarithm[:, :1]
+    real, imaginary = tf.cast(real, tf.float64), tf.cast(imaginary, tf.float64)
+    logarithm = tf.math.log(real**2 + imaginary**2) / 2
+    relative = logarithm - logarithm[:1]
+    # Channels without amplitude at frequency 0 have none to be relative to. Where all are such, the
+    # amplitude is undefined.
+    is_known = tf.cast(logarithm[0] > -np.inf, tf.float64)
+    summed = tf.reduce_sum(tf.where(is_known > 0, relative, 0.0), axis=-1)
+    return tf.transpose(summed / tf.reduce_sum(is_known, axis=-1))

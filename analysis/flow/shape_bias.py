@@ -12,10 +12,10 @@ from vit_tf.data.shapes import KINDS
 
 from ..engine.class_scores import require_scores
 from ..engine.declaration import one_pass_measurement
-from ..engine.estimates import wilson
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.roles import AnnotatedImages, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals, per_batch
+from ..statistics.intervals import wilson
 
 DECISIONS = SHAPE, TEXTURE, OTHER = ("shape", "texture", "other")
 

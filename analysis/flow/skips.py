@@ -145,8 +145,12 @@ def _num_tokens(taps: Taps) -> int:
 
 def _statistic(features: Features, grid: Grid) -> Statistic[xr.Dataset]:
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        ratios = {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()}
+        prefix = 0 if grid is None else grid.prefix
+        parts = tf.stack([_summed_parts(x, prefix) for x in ratios.values()])
         return {
-            "ratios": {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()},
+            "ratios": ratios,
+            "rows": parts[None],
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -171,11 +175,33 @@ def _means(totals: Totals, features: Features, grid: TokenGrid) -> xr.Dataset:
         "norm_ratio": variable(dims, padded[0], "|skip| / |branch|"),
         "cosine": variable(dims, padded[1], "cosine of skip and branch"),
         "negative_share": variable(("layer",), np.array(negative), "share of values below 0"),
-    }
+    } | _ratios_of_parts(totals["rows"].astype(np.float64))
     estimator = "mean over examples of the ratio at each token"
     left_out = float(1 - counted / possible)
     facts = facts_of(features, totals, estimator, left_out=left_out, **prefix)
-    return dataset_of(variables, facts, layer=sites)
+    return dataset_of(variables, facts, layer=sites, part=list(PARTS))
+
+
+PARTS = ("cls", "spatial", "all")  # tokens whose mean ratio is kept without each batch
+
+
+def _summed_parts(ratios: tf.Tensor, prefix: int) -> tf.Tensor:
+    """Summed ratio of `PARTS` of the tokens, and the number that have one: (part, 2)."""
+    sums = tf.stack([ratios[0], ratios[2]], axis=1)
+    parts = sums[: min(prefix, 1)], sums[prefix:], sums
+    return tf.stack([tf.reduce_sum(part, axis=0) for part in parts])
+
+
+def _ratios_of_parts(batches: np.ndarray) -> dict[str, xr.Variable]:
+    """Mean ratio of parts of the tokens, also without each batch, from (batch, layer, part, 2)."""
+    dims = ("layer", "part")
+    words = "|skip| / |branch|, mean over tokens"
+    total = batches.sum(axis=0)
+    parts = {"part_ratio": variable(dims, mean_of(*np.moveaxis(total, -1, 0)), words)}
+    if len(batches) > 1:
+        rest = mean_of(*np.moveaxis(total - batches, -1, 0))
+        parts["leave_one_out"] = variable(("batch", *dims), rest, f"{words}, without each batch")
+    return parts
 
 
 def _pairs(taps: Taps) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:

@@ -42,9 +42,11 @@ def stitching(
 
     Here, `x` are the tokens of a layer of the first model, and `y` are the tokens at the same
     positions of a layer of the second model. The second model continues from `x W + b` (Lenc and
-    Vedaldi 2015, https://arxiv.org/abs/1411.5908). Bansal et al. 2021
+    Vedaldi 2015, https://arxiv.org/abs/1411.5908). Csiszarik et al. 2021
+    (https://arxiv.org/abs/2110.14633) call this direct matching. Bansal et al. 2021
     (https://arxiv.org/abs/2106.07682) train the map by gradient descent to minimise the loss of the
-    stitched model.
+    stitched model. A loss has no scale of its own: compare it with that of an untrained copy of the
+    first model.
 
     CKA compares directions of large variance. Stitching shows which information the second model
     can use, even if this information lies in directions of small variance. If the second model has

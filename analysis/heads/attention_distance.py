@@ -64,7 +64,8 @@ def attention_distance(
     Returns:
         DataArray of shape (layer, head), in pixels. The coordinate `left_out` of the same shape is
         the number of (image, query) pairs that were left out. The distance of a head is NaN if all
-        its queries were left out.
+        its queries were left out. With several batches, the attribute `leave_one_out` is the
+        distance without each batch, of shape (batch, layer, head), flattened.
 
     Raises:
         ValueError: if a tap does not hold attention weights over the tokens of the grid, or if
@@ -85,8 +86,10 @@ def attention_distance(
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         weights = attention_weights(taps, grid)
+        distance = {layer: summed_distance(w, grid) for layer, w in weights.items()}
         return {
-            "distance": {layer: summed_distance(w, grid) for layer, w in weights.items()},
+            "distance": distance,
+            "rows": tf.stack([*distance.values()])[None],
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -101,7 +104,12 @@ def attention_distance(
         facts = facts_of(features, totals, estimator, **vars(grid))
         coords = {"layer": layers, "left_out": (DIMS, left_out.astype(int), LEFT_OUT)}
         words = "mean attention distance", "pixels"
-        return array_of("attention_distance", distance, DIMS, words, facts, **coords)
+        result = array_of("attention_distance", distance, DIMS, words, facts, **coords)
+        batches = np.moveaxis(totals["rows"].astype(np.float64), 2, 0)  # sum and count, first axis
+        if len(totals["rows"]) < 2:
+            return result
+        rest = mean_of(*(batches.sum(axis=1, keepdims=True) - batches))
+        return result.assign_attrs(leave_one_out=rest.ravel())
 
     return Statistic(step, finish)
 

@@ -7,15 +7,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.estimates import (
-    Estimate,
-    correlation,
-    estimate,
-    mean_error,
-    require_above_chance,
-    t_interval,
-    wilson,
-)
+from ..claims.claim import claim
+from ..engine.estimates import require_above_chance
 from ..engine.results import expect_variable
 from ..engine.roles import Features
 from ..flow.ablation import head_ablation, skip_ablation, token_ablation
@@ -26,14 +19,14 @@ from ..plots.flow_plots import (
     plot_skip_ablation,
     plot_token_ablation,
 )
-from ..study.claims import claim
+from ..statistics.estimates import Estimate, Units, descriptive, with_error
+from ..statistics.intervals import mean_error, rank_correlation
 from ..study.data import Data, first_images, labels_of
 from ..study.figure import Figure, Paper, group, variants, with_roles
 from ..study.measure import DATA, Measurement, Measurements, MeasureModel, quantity, task
 from ..study.models import StudyModel
 from .chapters import CAUSES
 from .walmer.section4_attention import unit_distance_of
-from .walmer.section5_clusters import blocks_of
 
 MOST_IMAGES = 256  # of the user's models, unless the first batch alone is larger
 MOST_FOR_HEADS = 512  # whose effects are small
@@ -167,53 +160,39 @@ BHOJANAPALLI = Paper(
 )
 DARCET = Paper("Darcet et al. (2024)", "https://arxiv.org/abs/2309.16588", prefix="Da.", rank=7)
 VILAS = Paper("Vilas et al. (2023)", "https://arxiv.org/abs/2310.18969", prefix="Vi.", rank=8)
-POINT, FIVE_POINTS = 0.01, 0.05  # losses of accuracy
 
 
-@claim("head_ablation.{vit}", "", "", "share of heads", above=0.5, least=0.1)
+@claim(
+    "head_ablation.{vit}",
+    "abstract",
+    "loss of accuracy",
+    effect=0,
+    least=0.01,
+    beyond_untrained=False,
+)
 def heads_are_dispensable(effects: xr.Dataset) -> Estimate:
     """Most attention heads can be removed individually at a loss of less than a point of accuracy.
 
-    Share of heads whose removal lowers accuracy by less than one percentage point.
+    Loss of accuracy without a head, averaged over the heads of the model.
 
     Michel et al. 2019 count the heads of language models whose removal causes no statistically
-    significant loss. This count depends on the number of examples. Therefore, this package counts
-    heads whose removal costs less than a fixed margin, one percentage point. The threshold for
-    their share is 1/2 (most heads). The interval of the share is over images; the heads of
-    the model are taken as fixed. First, an interval is computed for the accuracy loss of each head.
-    The lower end of the share's interval counts only the heads whose loss is below the margin
-    throughout their interval. The upper end counts all heads except those whose loss is above the
-    margin throughout their interval. Each end is then moved outwards by half a head, because a
-    share changes in steps of one head.
+    significant loss. This count depends on the number of examples, and the mean loss does not. The
+    margin, one percentage point, is a choice of this package.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
-    dims = ("layer", "head")
-    return _share_below(POINT, effects, "accuracy_change", dims, "heads")
+    return _mean_loss(effects, ("layer", "head"))
 
 
-def _share_below(
-    loss: float, effects: xr.Dataset, change: str, dims: tuple[str, ...], over: str
-) -> Estimate:
-    """Share of parts whose removal costs less accuracy than `loss`, with its interval over images.
-
-    The interval is widened by half a part at both ends, so that a share of 0 or 1 of few parts does
-    not get an interval of width 0.
-    """
-    falls = -expect_variable(effects, change, dims).values.ravel()
-    error = expect_variable(effects, f"{change}_stderr", dims).values.ravel()
-    is_known = np.isfinite(falls)
-    falls, error, df = falls[is_known], error[is_known], effects.attrs["examples"] - 1
+def _mean_loss(effects: xr.Dataset, dims: tuple[str, ...]) -> Estimate:
+    """Mean loss of accuracy over parts of a model, whose errors are of the same images."""
+    losses = -expect_variable(effects, "accuracy_change", dims).values.ravel()
+    errors = expect_variable(effects, "accuracy_change_stderr", dims).values.ravel()
+    is_known = np.isfinite(losses)
+    images = int(effects.attrs["examples"])
     # No image changed: at most 3 / images do, with 95 % confidence.
-    error = np.maximum(error, 1.5 / effects.attrs["examples"])
-
-    def limits(alpha: float) -> tuple[float, float]:
-        low, high = t_interval(falls, error, df, alpha)
-        fewest, most = np.sum(high < loss), np.sum(low < loss)
-        ends = np.array([fewest - 0.5, most + 0.5]) / len(falls)
-        return tuple(np.clip(ends, 0, 1))
-
-    how = f"Student's interval over images of the loss of each of {len(falls)} {over}"
-    return estimate(np.mean(falls < loss), limits, how)
+    errors = np.maximum(errors[is_known], 1.5 / images)
+    error = float(errors.mean()), images - 1.0
+    return with_error(losses[is_known].mean(), error, Units("images", images, images))
 
 
 @quantity("head_effects.{model}", unit="rank correlation", more="depends more on its global heads")
@@ -229,51 +208,27 @@ def global_heads_matter(effects: xr.Dataset) -> Estimate:
         expect_variable(effects, n, dims).values.ravel() for n in ("distance", "output_change")
     ]
     pairs = np.stack(pairs, axis=1)
-    return correlation(pairs[np.isfinite(pairs).all(axis=1)], "heads")
+    value = rank_correlation(pairs[np.isfinite(pairs).all(axis=1)])
+    return descriptive(value, "It covers all heads of the model, which are not a sample")
 
 
-@claim("skip_ablation.{vit}", "", "", "share of blocks", above=0.5, least=0.1)
+@claim(
+    "skip_ablation.{vit}",
+    "abstract",
+    "loss of accuracy",
+    effect=0,
+    least=0.05,
+    beyond_untrained=False,
+)
 def vits_survive_layers(effects: xr.Dataset) -> Estimate:
     """ViTs are robust to the removal of almost any single layer.
 
-    Share of blocks whose branches can be removed at an accuracy loss of less than five percentage
-    points.
+    Loss of accuracy without the branches of a block, averaged over the blocks of the model.
 
-    The margin of five percentage points is a choice of this package. The threshold for the share of
-    blocks is 1/2 (most blocks). The interval is computed as for the claim on attention heads of
-    Michel et al. 2019.
+    The margin of five percentage points is a choice of this package.
     """
     require_above_chance(effects["accuracy"].item(), effects.attrs, "the ViT")
-    of_branches = effects.sel(path=["branch"])
-    return _share_below(FIVE_POINTS, of_branches, "accuracy_change", ("layer", "path"), "blocks")
-
-
-@claim("lens_accuracy.{vit}", "", "", "share of depth", above=0.25, least=0.1)
-def classes_emerge(lens: xr.Dataset) -> Estimate:
-    """Class representations emerge over the layers in the space of the class embedding.
-
-    Relative depth at which the accuracy of the logit lens is midway between chance and its final
-    value. The depth is 0 at the first block and 1 at the last block.
-
-    The accuracy at the last block is the accuracy of the model itself, so it does not show where
-    classes emerge. The threshold of 1/4 for the relative depth is a convention. The interval
-    follows from Wilson's interval over images for the accuracy of each block.
-    """
-    accuracy = blocks_of(expect_variable(lens, "accuracy", ("layer",))).values
-    require_above_chance(accuracy[-1], lens.attrs, "the ViT")
-    examples, last = lens.attrs["examples"], max(len(accuracy) - 1, 1)
-    half = (accuracy[-1] + 1 / lens.attrs["num_classes"]) / 2
-
-    def depth(values: np.ndarray) -> float:
-        return np.argmax(values >= half) / last
-
-    def limits(alpha: float) -> tuple[float, float]:
-        low, high = np.transpose([wilson(a * examples, examples, alpha) for a in accuracy])
-        low[-1] = high[-1] = accuracy[-1]
-        # Half a block is added at either end: a depth is that of a block.
-        return max(depth(high) - 0.5 / last, 0.0), min(depth(low) + 0.5 / last, 1.0)
-
-    return estimate(depth(accuracy), limits, f"Wilson's interval over {int(examples)} images")
+    return _mean_loss(effects.sel(path=["branch"]), ("layer", "path"))
 
 
 HEADS = Figure(
@@ -349,5 +304,4 @@ LENS = Figure(
         "Each point is the accuracy of the final norm and head, applied to the output of a "
         "block. A block at which the line rises adds class information that the head can use."
     ),
-    claims=[classes_emerge],
 )

@@ -5,11 +5,11 @@ import xarray as xr
 
 from vit_tf.common.names import join_words
 
-from ..engine.estimates import Estimate, with_error
+from ..claims.claim import claim
 from ..engine.results import expect_variable
 from ..flow.outliers import CLASS, POSITION, outlier_roles, outlier_tokens
 from ..plots.property_plots import plot_outlier_roles, plot_outlier_tokens
-from ..study.claims import claim
+from ..statistics.estimates import Estimate, Units, with_error
 from ..study.data import Data, first_images
 from ..study.figure import Figure, each
 from ..study.measure import DATA, Measurement, statistic, task
@@ -49,15 +49,23 @@ def difference_of(roles: xr.Dataset, content: str) -> Estimate:
     )
     if not np.isfinite(means).any():
         raise ValueError(
-            "Not tested: no high-norm tokens. No layer has tokens whose norm is an outlier in at "
-            "least 20 images."
+            "Expected high-norm tokens: a layer with tokens whose norm is an outlier in at least "
+            "20 images. Received: none"
         )
     # The layers share images: the error of the mean is at most the mean of the errors.
-    df = roles.attrs.get("examples", np.inf) - 1
-    return with_error(np.nanmean(means), np.nanmean(errors), df, "Student's t over images")
+    images = int(roles.attrs["examples"])
+    error = float(np.nanmean(errors)), images - 1.0
+    return with_error(np.nanmean(means), error, Units("images", images, images))
 
 
-@claim("outlier_roles.{vit}", "2.2", "", "accuracy", above=0, least=0.05)
+@claim(
+    "outlier_roles.{vit}",
+    "section 2.2, Table 1",
+    "difference in accuracy",
+    effect=0.032,
+    least=0.01,
+    beyond_untrained=False,
+)
 def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
     """High-norm tokens hold more information on the whole image than ordinary tokens.
 
@@ -65,12 +73,19 @@ def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
     from one ordinary token of the same image, averaged over the layers with outlier tokens.
 
     The claim is not tested if the model has no outlier tokens. Darcet et al. 2024 observe such
-    tokens in large models after long training. The interval is over images.
+    tokens in large models after long training; untrained models have none.
     """
     return difference_of(roles, CLASS)
 
 
-@claim("outlier_roles.{vit}", "2.2", "", "accuracy", below=0, least=0.05)
+@claim(
+    "outlier_roles.{vit}",
+    "section 2.2, Figure 5",
+    "difference in accuracy",
+    effect=-0.189,
+    least=0.05,
+    beyond_untrained=False,
+)
 def outliers_hold_no_position(roles: xr.Dataset) -> Estimate:
     """High-norm tokens hold less information on their position than ordinary tokens.
 
@@ -78,8 +93,7 @@ def outliers_hold_no_position(roles: xr.Dataset) -> Estimate:
     from one ordinary token of the same image, averaged over the layers with outlier tokens.
 
     If all outlier tokens have the same position, a probe predicts this position without using their
-    content. The accuracy of such a probe is `chance`: compare the accuracy with it. The interval is
-    over images.
+    content. The accuracy of such a probe is `chance`: compare the accuracy with it.
     """
     return difference_of(roles, POSITION)
 

@@ -7,20 +7,21 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import xarray as xr
 
-from ..engine.estimates import (
-    Estimate,
-    accuracy_of,
-    descriptive,
-    minus,
-    rank_correlation,
-    require_above_chance,
-)
+from ..claims.claim import claim
+from ..engine.estimates import estimate_over_batches, require_above_chance
 from ..engine.results import expect_array
 from ..flow.embeddings import patch_filters, position_similarity
 from ..plots.flow_plots import plot_patch_filters, plot_position_similarity
 from ..plots.probe_plots import plot_accuracy_by_data
 from ..plots.similarity_plots import plot_compute
-from ..study.claims import RUNS, claim
+from ..statistics.estimates import (
+    Estimate,
+    accuracy_of,
+    between,
+    descriptive,
+    transformed,
+)
+from ..statistics.intervals import lower, rank_correlation, upper
 from ..study.figure import Figure, Paper, each, group, variants, with_roles
 from ..study.measure import Measurement, Measurements, task
 from ..study.models import StudyModel
@@ -78,11 +79,9 @@ def accuracy_table(
 ) -> xr.Dataset:
     """Accuracies, pairs with the number of test images, with Wilson's intervals, by fraction."""
     estimates = [accuracy_of(*accuracy) for accuracy in accuracies]
-    columns = {"accuracy": "value", "low": "low", "high": "high"}
-    data = {
-        name: ("fraction", [getattr(estimate, field) for estimate in estimates])
-        for name, field in columns.items()
-    }
+    rows = [(estimate.value, *(estimate.interval or (np.nan, np.nan))) for estimate in estimates]
+    columns = dict(zip(("accuracy", "low", "high"), np.transpose(rows), strict=True))
+    data = {name: ("fraction", values) for name, values in columns.items()}
     return xr.Dataset(data, {"fraction": fractions})
 
 
@@ -116,20 +115,41 @@ FAMILIES = {"resnet": "BiT", "mixer": "Mixer", "hybrid": "hybrid"}  # others are
 FOUR = "accuracy.{vit} accuracy.{resnet} accuracy.{fraction} accuracy.{resnet_fraction}"
 
 
-@claim(FOUR, "4.3", "3 and 4", "difference in accuracy", above=0, least=0.02, about=RUNS)
+@claim(
+    FOUR,
+    "section 4.3, Figures 3 and 4",
+    "difference in log odds",
+    effect="above",
+    least=0.1,
+    beyond_untrained=False,
+    least_images=1_000_000,
+)
 def vit_gains_more_from_data(
     vit: Accuracy, resnet: Accuracy, less_vit: Accuracy, less_resnet: Accuracy
 ) -> Estimate:
     """As data grow, the ViT catches up with the ResNet, whose inductive biases help on little data.
 
-    The gap is the test accuracy of the ViT minus the test accuracy of the ResNet. The value is the
-    gap after training on all data minus the gap after training on the smallest fraction of the
+    The gap is the log odds of the test accuracy of the ViT minus those of the ResNet. The value is
+    the gap after training on all data minus the gap after training on the smallest fraction of the
     data.
+
+    Near 100 %, accuracies of any two models approach each other; their log odds do not.
     """
-    return minus(_gap(vit, resnet), _gap(less_vit, less_resnet))
+    gaps = [
+        between(*(transformed(_accuracy(x), _log_odds) for x in pair))
+        for pair in ((vit, resnet), (less_vit, less_resnet))
+    ]
+    return between(*gaps)
 
 
-@claim(FOUR, "4.3", "3 and 4", "difference in accuracy", above=0, least=0.01, about=RUNS)
+@claim(
+    FOUR,
+    "section 4.3, Figures 3 and 4",
+    "difference in accuracy",
+    effect="above",
+    least=0.01,
+    beyond_untrained=False,
+)
 def resnet_better_on_little_data(
     vit: Accuracy, resnet: Accuracy, less_vit: Accuracy, less_resnet: Accuracy
 ) -> Estimate:
@@ -141,7 +161,15 @@ def resnet_better_on_little_data(
     return _gap(less_resnet, less_vit)
 
 
-@claim(FOUR, "4.3", "3 and 4", "difference in accuracy", above=0, least=0.01, about=RUNS)
+@claim(
+    FOUR,
+    "section 4.3, Figures 3 and 4",
+    "difference in accuracy",
+    effect="above",
+    least=0.01,
+    beyond_untrained=False,
+    least_images=10_000_000,
+)
 def vit_better_on_all_data(
     vit: Accuracy, resnet: Accuracy, less_vit: Accuracy, less_resnet: Accuracy
 ) -> Estimate:
@@ -156,12 +184,11 @@ def vit_better_on_all_data(
 
 @claim(
     "accuracy.{hybrid} accuracy.{vit}",
-    "4.4",
-    "5",
+    "section 4.4, Figure 5",
     "difference in accuracy",
-    above=0,
+    effect="above",
     least=0.01,
-    about=RUNS,
+    beyond_untrained=False,
 )
 def hybrid_better_at_small_compute(hybrid: Accuracy, vit: Accuracy) -> Estimate:
     """At small computational budgets, hybrids are slightly more accurate than pure ViTs.
@@ -175,12 +202,11 @@ def hybrid_better_at_small_compute(hybrid: Accuracy, vit: Accuracy) -> Estimate:
 
 @claim(
     "accuracy.{tuned} accuracy.{vit}",
-    "4.6",
-    "B.1.2",
+    "section 4.6",
     "difference in accuracy",
-    above=0,
+    effect=0.02,
     least=0.01,
-    about=RUNS,
+    beyond_untrained=False,
 )
 def masked_pretraining_helps(tuned: Accuracy, vit: Accuracy) -> Estimate:
     """Pre-training by masked patch prediction gives higher accuracy than training from scratch.
@@ -192,6 +218,55 @@ def masked_pretraining_helps(tuned: Accuracy, vit: Accuracy) -> Estimate:
     In the paper, the difference is 2 percentage points, for ViT-B/16 on ImageNet.
     """
     return _gap(tuned, vit)
+
+
+@claim(
+    "unit_distance.{vit}",
+    "section 4.5, Figure 7 right",
+    "difference in distance",
+    effect="above",
+    least=0.02,
+)
+def distance_grows_with_depth(distance: xr.DataArray) -> Estimate:
+    """Attention distance increases with depth.
+
+    Attention distance, with the image scaled to a unit square: the mean over the upper half of the
+    layers minus the mean over the lower half.
+    """
+    return estimate_over_batches(
+        lambda heads: upper(heads).mean() - lower(heads).mean(),
+        expect_array(distance, ("layer", "head")),
+    )
+
+
+@claim(
+    "unit_distance.{vit}",
+    "section 4.5, Figure 7 right",
+    "difference in distance",
+    effect="above",
+    least=0.02,
+)
+def first_heads_global(distance: xr.DataArray) -> Estimate:
+    """Some heads attend to most of the image already in the lowest layers.
+
+    Attention distance of the most global head of the first layer, with the image scaled to a unit
+    square.
+
+    Heads of untrained models attend to the whole image: beyond these, the effect cannot be large.
+    """
+    return estimate_over_batches(
+        lambda heads: heads[0].max(), expect_array(distance, ("layer", "head"))
+    )
+
+
+def _accuracy(facts: Accuracy) -> Estimate:
+    """Test accuracy of a model, from an input of a claim."""
+    value, examples, correct, _ = cast(tuple[Any, ...], (*facts, None, None)[:4])
+    return accuracy_of(value, examples, correct)
+
+
+def _log_odds(accuracy: float) -> float:
+    return float(np.log(accuracy) - np.log1p(-accuracy))
 
 
 def _gap(first: Accuracy, second: Accuracy) -> Estimate:
@@ -206,31 +281,37 @@ def accuracy_gap(first: Accuracy, second: Accuracy, named: str, *, of_first: boo
         named: that model, in words.
         of_first: whether that is the first model, instead of the better one of both.
     """
-    value, examples, correct, num_classes = cast(tuple[Any, ...], (*first, None, None)[:4])
-    other, other_examples, other_correct, _ = cast(tuple[Any, ...], (*second, None, None)[:4])
+    value, examples, _, num_classes = cast(tuple[Any, ...], (*first, None, None)[:4])
     if num_classes:
         facts = {"examples": examples, "num_classes": num_classes}
-        require_above_chance(value if of_first else max(value, other), facts, named)
-    return minus(
-        accuracy_of(value, examples, correct), accuracy_of(other, other_examples, other_correct)
-    )
+        require_above_chance(value if of_first else max(value, second[0]), facts, named)
+    return between(_accuracy(first), _accuracy(second))
 
 
-@claim("position_similarity.{vit}", "4.5", "7", "rank correlation", below=0, least=0.2)
+@claim(
+    "position_similarity.{vit}",
+    "section 4.5, Figure 7 centre",
+    "rank correlation",
+    effect="below",
+    least=0.2,
+)
 def near_positions_are_similar(similarity: xr.DataArray) -> Estimate:
     """Closer patches have more similar position embeddings.
 
     Rank correlation, over pairs of patches, between the distance of the two patches and the cosine
     similarity of their position embeddings.
-
-    The value is descriptive and has no confidence interval, because it covers all positions of the
-    model, which are not a sample.
     """
     distance, cosine, _ = _pairs_of_positions(similarity)
     return descriptive(rank_correlation(np.stack([distance, cosine], axis=1)), ALL_POSITIONS)
 
 
-@claim("position_similarity.{vit}", "4.5", "7", "difference in cosine", above=0, least=0.02)
+@claim(
+    "position_similarity.{vit}",
+    "section 4.5, Figure 7 centre",
+    "difference in cosine",
+    effect="above",
+    least=0.02,
+)
 def positions_have_rows_and_columns(similarity: xr.DataArray) -> Estimate:
     """Patches in the same row or column have similar position embeddings.
 
@@ -239,8 +320,7 @@ def positions_have_rows_and_columns(similarity: xr.DataArray) -> Estimate:
 
     The second similarity is subtracted because positions in a row are also near each other. If no
     two other positions have exactly the same distance, the second similarity is interpolated
-    between the distances that occur. The value is descriptive and has no confidence interval,
-    because it covers all positions of the model, which are not a sample.
+    between the distances that occur.
     """
     distance, cosine, is_aligned = _pairs_of_positions(similarity)
     means = []
@@ -254,7 +334,7 @@ def positions_have_rows_and_columns(similarity: xr.DataArray) -> Estimate:
     return descriptive(gaps.mean(), ALL_POSITIONS)
 
 
-ALL_POSITIONS = "these are all positions of this model, not a sample"
+ALL_POSITIONS = "No images are needed for it: it covers all positions of the model"
 
 
 def _pairs_of_positions(similarity: xr.DataArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -346,5 +426,10 @@ FIGURE_7_MIDDLE = FIGURE_7_LEFT.variant(
         "the embedding of this position and the embeddings of all positions. Visible rows and "
         "columns are a learned 2-D structure."
     ),
-    claims=[near_positions_are_similar, positions_have_rows_and_columns],
+    claims=[
+        near_positions_are_similar,
+        positions_have_rows_and_columns,
+        distance_grows_with_depth,
+        first_heads_global,
+    ],
 )

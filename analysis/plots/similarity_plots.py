@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from ..engine.estimates import current_outcomes, num_batches, t_interval
+from ..claims.claim import Outcome
+from ..engine.estimates import num_batches
 from ..engine.results import (
     layer_names,
     select_layers,
 )
+from ..statistics.intervals import t_interval
 from . import style
 from .primitives import (
     FONT_SIZE,
@@ -671,12 +673,11 @@ PANELS = {
 }
 WIDTH = 3.4  # inches of a panel
 OUTCOME_COLOURS = {
-    "replicates": "tab:blue",
-    "does not replicate": "tab:orange",
-    "also holds untrained": "tab:cyan",
-    "inconclusive": "0.45",
-    "one run": "0.7",
-    "descriptive": "0.7",
+    Outcome.AS_IN_PAPER: "tab:blue",
+    Outcome.SMALLER: "tab:cyan",
+    Outcome.NO_EFFECT: "tab:olive",
+    Outcome.OPPOSITE: "tab:orange",
+    Outcome.UNDECIDED: "0.55",
 }
 
 
@@ -838,12 +839,12 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
 
 @draws({"values": "claim training"}, names_model=False)
 def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
-    """Claims of papers, measured in several runs and shown relative to their thresholds.
+    """Claims of papers, measured in several runs and shown relative to no effect.
 
-    Each row shows one tested claim. The horizontal position is the distance of the measured value
-    from the threshold, divided by the largest distance in the row. Values that agree with the claim
-    are on the right. Small points show runs. Diamonds show the means over runs with their
-    intervals, and colours show the outcomes.
+    Each row shows one tested claim. The horizontal position is the effect, divided by the largest
+    effect in the row. Effects in the direction that the paper reports are on the right. Small
+    points show runs. Diamonds show the means over runs with their intervals, and colours show the
+    outcomes.
 
     Args:
         result: Dataset with `values` of dims (claim, training), from `scorecard_of_trainings`.
@@ -863,30 +864,31 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     See also:
         `scorecard_of_trainings`, `report_trainings`.
     """
-    values, result = result["values"], current_outcomes(result)
     is_tested = np.isfinite(result["value"].values)
-    result, values = result.isel(claim=is_tested), values.isel(claim=is_tested)
+    result = result.isel(claim=is_tested)
     count = is_tested.sum()
     if not count:
         raise ValueError("Expected a claim that was tested. Received: none")
     ax = style.new_axes(10.5, 0.25 * count + 1.4) if ax is None else ax
-    for number, every in enumerate(values.values):
+    outcomes = [Outcome(text) for text in result["outcome"].values.tolist()]
+    for number, outcome in enumerate(outcomes):
         row = result.isel(claim=number)
-        side = 1 if row["direction"].item() == "above" else -1
+        side = row["sign"].item() or 1
         numbers = [row[end].item() for end in ("value", "low", "high")]
-        away = side * (np.concatenate([numbers, every]) - row["threshold"].item())
+        away = side * np.concatenate([numbers, row["values"].values])
         away = away / (np.nanmax(np.abs(away)) or 1.0)
-        colour = OUTCOME_COLOURS[row["outcome"].item()]
+        colour = OUTCOME_COLOURS[outcome]
         ax.plot(sorted(away[1:3]), [number] * 2, color=colour, linewidth=1.6)
         ax.plot(away[:1], [number], "D", color=colour, markersize=7, markerfacecolor="white")
-        ax.plot(away[3:], [number] * len(every), "o", color=colour, markersize=3.5)
+        ax.plot(away[3:], [number] * (len(away) - 3), "o", color=colour, markersize=3.5)
     ax.axvline(0, color="grey", linewidth=0.8, linestyle="--")
     ax.set_yticks(range(count), result["statement"].values.tolist(), fontsize=FONT_SIZE)
-    ax.set_xticks([-1, 0, 1], ["opposite side", "threshold", "as predicted"], fontsize=FONT_SIZE)
+    ax.set_xticks([-1, 0, 1], ["opposite", "no effect", "as in the paper"], fontsize=FONT_SIZE)
     ax.set(xlim=(-1.08, 1.08), ylim=(count - 0.5, -0.5))
-    ax.set_title(f"Claims over {values.sizes['training']} runs")
-    for outcome in dict.fromkeys(result["outcome"].values.tolist()):
-        ax.plot([], [], "D", color=OUTCOME_COLOURS[outcome], markerfacecolor="white", label=outcome)
+    ax.set_title(f"Claims over {result.sizes['training']} runs")
+    for outcome in dict.fromkeys(outcomes):
+        look = {"color": OUTCOME_COLOURS[outcome], "markerfacecolor": "white"}
+        ax.plot([], [], "D", label=outcome.value, **look)
     style.tidy(ax)
     style.legend(ax, "outcome")
     return ax

@@ -460,6 +460,8 @@ def _accuracy(totals: Totals, features: Features, probe: Probe) -> xr.DataArray:
     facts = facts_of(features, totals, estimator, **more)
     dims, words = ("layer", "l2", "token"), ("test accuracy of a ridge probe", "1")
     coords = {"layer": list(probe.weights), "l2": probe.l2}
+    widths = [weight.shape[2] for weight, _ in probe.weights.values()]
+    coords["channels"] = ("layer", widths, {"long_name": "channels that a probe is fitted on"})
     result = array_of("accuracy", accuracy, dims, words, facts, **coords)
     if is_each_token:
         return result

@@ -11,19 +11,11 @@ import numpy as np
 
 from vit_tf.common.names import join_words
 
-from ..engine.estimates import (
-    Estimate,
-    accuracy_of,
-    corrected,
-    minus,
-    permuted_images,
-    range_of,
-    require_estimate,
-    within,
-)
+from ..engine.estimates import permuted_images, require_estimate
 from ..engine.failures import explain
 from ..engine.results import Results
 from ..plots import style
+from ..statistics.estimates import Estimate, accuracy_of, corrected, minus
 from .page import Panel
 
 if TYPE_CHECKING:
@@ -191,15 +183,14 @@ def _said(
 ) -> dict[str, Any]:
     """The differences between pairs of models as fields of a `Comparison`."""
     pairs = list(combinations(values, 2))
-    bounds = range_of(f"difference in {unit}")
-    gaps = corrected([within(minus(first, second), bounds) for (_, first), (_, second) in pairs])
+    gaps = corrected([minus(first, second) for (_, first), (_, second) in pairs])
     sentences = [_sentence(a, b, gap) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)]
-    significant = [at for at, gap in enumerate(gaps) if gap.low > 0 or gap.high < 0]
+    significant = [at for at, gap in enumerate(gaps) if is_significant(gap)]
     if len(values) > MOST_PAIRWISE:
         furthest = np.argmax(np.nan_to_num([abs(gap.value) for gap in gaps], nan=-1))
         number = f"{len(significant)} of {len(gaps)} pairs of models differ significantly."
         sentences = [sentences[furthest], number]
-    tested = sum(bool(np.isfinite([gap.low, gap.high]).all()) for gap in gaps)
+    tested = sum(gap.interval is not None for gap in gaps)
     fields = {"sentences": tuple(sentences), "tested": tested, "differs": len(significant)}
     if significant:
         largest = max(significant, key=lambda at: abs(gaps[at].value))
@@ -212,7 +203,11 @@ def _said(
             copies = "; untrained copies {} versus {}".format(
                 *(_number(cast(float, value), unit) for value in of_copies)
             )
-        fields["main"] = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}."
+        these = "two models" if len(values) == 2 else "models"
+        notes = [estimate.note for estimate in (above, below)]
+        conditions = f" ({high}: {notes[0]}; {low}: {notes[1]})" if all(notes) else ""
+        sentence = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}{conditions}."
+        fields["main"] = f"Of these {these}, {sentence}"
         scale = abs(above.value) + abs(below.value)
         fields["size"] = (above.value - below.value) / scale if scale else 0.0
     return fields
@@ -229,8 +224,9 @@ def _plain(values: Values, label: str, unit: str) -> str:
         return f"{label}: {listed}{_unit(unit, label)}."
     ((_, estimate),) = values
     interval = ""
-    if np.isfinite([estimate.low, estimate.high]).all():
-        interval = f"95 % CI {_number(estimate.low, unit)} to {_number(estimate.high, unit)}"
+    if estimate.interval is not None:
+        low, high = (_number(end, unit) for end in estimate.interval)
+        interval = f"95 % CI {low} to {high}"
     notes = "; ".join(filter(None, [_unit_to_show(unit, label), interval]))
     return f"{label} is {_number(estimate.value, unit)}{f' ({notes})' if notes else ''}."
 
@@ -257,18 +253,21 @@ def _decapitalized(text: str) -> str:
     return text if text[1:2].isupper() or text[1:2] == "-" else text[:1].lower() + text[1:]
 
 
+def is_significant(gap: Estimate) -> bool:
+    """Whether the interval of a difference leaves out 0."""
+    return gap.interval is not None and (gap.interval[0] > 0 or gap.interval[1] < 0)
+
+
 def _sentence(name: str, other: str, gap: Estimate) -> str:
     """A difference with its interval, or that it is not significant, as a sentence."""
-    if not np.isfinite([gap.low, gap.high]).all():
+    if gap.interval is None:
         return f"{name} and {other}: no interval is known."
-    if gap.low > 0 or gap.high < 0:
+    if is_significant(gap):
         more, less = (name, other) if gap.value > 0 else (other, name)
-        low, high = sorted((abs(gap.low), abs(gap.high)))
+        low, high = sorted(map(abs, gap.interval))
         return f"{more} is higher than {less} by {abs(gap.value):.2f} ({low:.2f} to {high:.2f})."
-    numbers = f"{_signed(gap.value)}, from {_signed(gap.low)} to {_signed(gap.high)}"
-    if gap.low < gap.high and gap.value in (gap.low, gap.high):
-        numbers += "; the value is at an end of its interval, as few values are possible"
-    return f"{name} and {other}: not significant ({numbers})."
+    low, high = map(_signed, gap.interval)
+    return f"{name} and {other}: not significant ({_signed(gap.value)}, from {low} to {high})."
 
 
 def _signed(value: float) -> str:

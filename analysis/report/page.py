@@ -3,10 +3,8 @@
 import base64
 import hashlib
 import json
-import math
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -21,6 +19,8 @@ import numpy as np
 
 from vit_tf.common.names import without_password
 from vit_tf.data.files import write_whole
+
+from .claim_rows import brief, count_sentence, interval_text, method_text, rows_by_paper
 
 CSS_DOTS = 96  # per inch: figures of one font size show their text at the same size
 MOST_EMBEDDED = 150_000  # bytes of a result that the page holds; larger ones are links
@@ -158,8 +158,9 @@ def write_report(
         introduction: text under the heading. Only the first paragraph is shown there; the other
             paragraphs are in a folded section at the end of the page.
         differences: list of `first_screen.Comparison`, which the page shows as a table.
-        scorecard: list of `Result`. The first screen shows a mark for each result, which links to
-            its claim. A claim links to the file `results/NAME.nc` of each result that it names.
+        scorecard: list of `Tested` and `NotTested`. The first screen shows a mark for each tested
+            claim, which links to the claim. A claim links to the file `results/NAME.nc` of each
+            result that it names.
         trainings: number of runs that the scorecard combines.
         models: rows of a table at the end of the page, as a list of dicts from column name to text
             or number.
@@ -211,7 +212,8 @@ def write_report(
         compared=any(row.sentences for row in differences),
         tested=sum(row.tested > 0 for row in differences),
         differing=sum(row.differs > 0 for row in differences),
-        papers=_by_paper(scorecard, figures_of_claims or {}),
+        papers=rows_by_paper(scorecard, figures_of_claims or {}),
+        count_of_claims=count_sentence(scorecard),
         trainings=trainings,
         models=_table(models),
         sections=[
@@ -238,8 +240,9 @@ def write_page(path: str | os.PathLike, name: str, live: bool, **values: Any) ->
     environment.filters |= {
         "sentence": _sentence,
         "by_reason": _by_reason,
-        "brief": _brief,
-        "interval": _interval,
+        "brief": brief,
+        "interval": interval_text,
+        "method": method_text,
     }
     script = _resource("common.js") + _resource(f"{name}.js") if live else ""
     digest = hashlib.sha256(script.encode()).digest()
@@ -367,8 +370,8 @@ def _summarized(model: ModelSummary) -> dict[str, Any]:
     text = interval = ""
     if accuracy is not None:
         text = f"{100 * accuracy.value:.1f} %"
-        if math.isfinite(accuracy.low + accuracy.high):
-            interval = f"{100 * accuracy.low:.1f} to {100 * accuracy.high:.1f} %"
+        if accuracy.interval is not None:
+            interval = "{:.1f} to {:.1f} %".format(*(100 * end for end in accuracy.interval))
     return {**vars(model), "text": text, "interval": interval, "size": _counted(model.parameters)}
 
 
@@ -380,83 +383,6 @@ def _counted(number: int | None) -> str:
         if number >= unit:
             return f"{number / unit:.3g} {word}"
     return str(number)
-
-
-def _interval(measured: Any) -> str:
-    """The interval of an `Estimate` or a claim as text, which is empty where none is known."""
-    unknown = math.isnan(measured.low) or math.isnan(measured.high)
-    return "" if unknown else f"{_brief(measured.low)} to {_brief(measured.high)}"
-
-
-def _by_paper(claims: Sequence[Any], figures: dict[str, str]) -> list[dict[str, Any]]:
-    """The claims of each paper as the template expects them, with the number of each outcome."""
-    numbered = [_judged(claim, number, figures) for number, claim in enumerate(claims, start=1)]
-    papers = []
-    for name, address in dict.fromkeys(claim["source"] for claim in numbered):
-        claims_of_paper = [claim for claim in numbered if claim["source"] == (name, address)]
-        groups = {}
-        for claim in claims_of_paper:
-            groups.setdefault(claim["statement"], []).append(claim)
-        papers.append(
-            {
-                "name": name,
-                "address": address,
-                "claims": claims_of_paper,
-                "tested": [group for group in groups.values() if _is_tested(group)],
-                "untested": [group for group in groups.values() if not _is_tested(group)],
-                "counts": Counter(claim["key"] for claim in claims_of_paper),
-            }
-        )
-    return papers
-
-
-def _is_tested(group: Sequence[dict[str, Any]]) -> bool:
-    """Whether a claim is tested on some of the models."""
-    return any(claim["key"] != "not-tested" for claim in group)
-
-
-def _judged(claim: Any, number: int, figures: dict[str, str]) -> dict[str, Any]:
-    """A claim as the template expects it: its numbers as text, its interval as a drawing."""
-    interval = _interval(claim)
-    return {
-        **vars(claim),
-        "id": f"claim-{number}",
-        "key": claim.outcome.replace(" ", "-"),
-        "predicted": _predicted(claim),
-        "untrained_values": " and ".join(map(_brief, claim.untrained)),
-        "permuted_value": "" if math.isnan(claim.permuted) else _brief(claim.permuted),
-        "measured": "" if math.isnan(claim.value) else _brief(claim.value),
-        "interval": interval,
-        "strip": _strip(claim) if interval else None,
-        "links": [f"results/{name}.nc" for name in claim.results],
-        "shown": figures.get(claim.name, ""),
-    }
-
-
-def _predicted(claim: Any) -> str:
-    """The side of the threshold that a claim predicts, and the smallest effect of interest."""
-    beyond = f" by more than {_brief(claim.least)}" if claim.least else ""
-    return f"{claim.direction} {_brief(claim.threshold)}{beyond}"
-
-
-def _strip(claim: Any) -> dict[str, Any]:
-    """Positions of a claim's numbers on an axis from 0 to 100, with margins at both ends."""
-    numbers = {name: getattr(claim, name) for name in ("low", "value", "high", "threshold")}
-    every = [*numbers.values(), *claim.untrained]
-    first, last = min(every), max(every)
-    scale = 84 / (last - first or 1)
-
-    def place(number: float) -> float:
-        return round(8 + scale * (number - first), 1)
-
-    places = {name: place(number) for name, number in numbers.items()}
-    return places | {"untrained": [place(number) for number in claim.untrained]}
-
-
-def _brief(value: float) -> str:
-    """Three significant digits with a true minus sign."""
-    text = f"{value:.3g}" if abs(value) >= 0.0005 or not value else f"{value:.1g}"
-    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> dict[str, list]:

@@ -45,7 +45,9 @@ def cka_sensitivity(
     * `S`: two groups of images of each batch. The first group has the largest `sum_j K_ij^2`, and
       the second group has the largest `sum_j L_ij^2`. Each group is the fraction `fraction` of the
       batch.
-    * `K_1` and `L_1`: the kernels of the first principal components of the two layers in a batch.
+    * `K_1` and `L_1`: the kernels of the first principal components of the two layers. The
+      component of each half of a batch is fitted on the other half: a component that is the first
+      by chance removes nothing.
     * `P`: the centred linear kernel of the pixels. `K` and `L` are regressed on `P`.
 
     Three papers show why a few images, the first principal component and the pixels matter:
@@ -70,11 +72,12 @@ def cka_sensitivity(
         three more variables, of shape (part, layer_x, layer_y). The parts are `"images"`,
         `"component"` and `"pixels"`.
 
-        * `share`: share of the numerator of CKA that is due to the part.
+        * `share`: the numerator of CKA that is due to the part, relative to the whole numerator.
+          It may exceed 1, if the rest of the numerator is negative.
         * `without`: CKA without the part. For the parts `"component"` and `"pixels"`, `without` is
           0 if nothing remains of a layer, for example if the layer is a rotation of the pixels.
           Like any unbiased CKA, `without` may lie outside [-1, 1].
-        * `change_stderr`: standard error of `without - cka` on the same images, a jackknife over
+        * `change_stderr`: standard error of the change of CKA on the same images, a jackknife over
           batches.
 
     Raises:
@@ -155,8 +158,9 @@ def sensitivity_terms(
     """What a batch adds to `cka_sensitivity`: HSIC of all pairs of layers, and their scales.
 
     `"all"` is of shape (1, layer + 1, layer + 1), with the pixels last, the others of (1, layer,
-    layer): of the first components, of what is left of the layers, of the rows of the most
-    influential images, and of all pairs of the other images, with another layer and with itself.
+    layer): of the halves of a batch, of their first components and of what is left without these,
+    of the rows of the most influential images, and of all pairs of the other images, with another
+    layer and with itself.
     """
     scaled, squares_of_units = zip(*map(in_units, (*layers, images)), strict=True)
     grams, of_mean = map(tf.stack, zip(*map(layer_gram, scaled), strict=True))
@@ -169,10 +173,6 @@ def sensitivity_terms(
 
     everyone = tf.ones(count)
     kernels = centred(grams, everyone, unbiased)
-    values, vectors = tf.linalg.eigh(grams[:-1])
-    first = tf.einsum("l,li,lj->lij", values[:, -1], vectors[:, :, -1], vectors[:, :, -1])
-    components = centred(first, everyone, unbiased)
-    rest = kernels[:-1] - components
 
     def hsic(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         products = tf.einsum("xij,yij->xy", x, y)
@@ -201,13 +201,40 @@ def sensitivity_terms(
     )
     return {
         "all": hsic(kernels, kernels)[None],
-        "component": hsic(components, components)[None],
-        "without_component": hsic(rest, rest)[None],
+        **{name: x[None] for name, x in component_terms(grams[:-1], unbiased).items()},
         "images": of_images[None],
         "without_images": others[None],
         "own_without_images": own_others[None],
         "scales": scales[None],
     }
+
+
+def component_terms(grams: tf.Tensor, unbiased: bool) -> dict[str, tf.Tensor]:
+    """HSIC (layer, layer) of halves of a batch, of their first components, and without these.
+
+    `grams` are kernels (layer, n, n). A half is every other image. It is projected onto the first
+    component of the other half: of many directions with equal variance, the one that is largest by
+    chance in some images is not so in others.
+    """
+    terms: dict[str, list[tf.Tensor]] = {"halves": [], "component": [], "without_component": []}
+    halves = slice(0, None, 2), slice(1, None, 2)
+    for own, other in (halves, halves[::-1]):
+        size = tf.cast(tf.shape(grams[:, own])[1], tf.float32)
+        fitted = grams[:, other, other]
+        row_means = tf.reduce_mean(fitted, axis=2, keepdims=True)
+        fitted += tf.reduce_mean(row_means, axis=1, keepdims=True)
+        fitted -= row_means + tf.linalg.matrix_transpose(row_means)
+        values, vectors = tf.linalg.eigh(fitted)
+        weights = vectors[:, :, -1] / tf.sqrt(tf.maximum(values[:, -1:], 1e-30))
+        scores = tf.einsum("lij,lj->li", grams[:, own, other], weights)
+        everyone = tf.ones(tf.shape(grams[:, own])[1])
+        kernels = centred(grams[:, own, own], everyone, unbiased)
+        components = centred(scores[:, :, None] * scores[:, None], everyone, unbiased)
+        parts = kernels, components, kernels - components
+        for name, part in zip(terms, parts, strict=True):
+            products = tf.einsum("xij,yij->xy", part, part)
+            terms[name].append(products / normalization(size, unbiased))
+    return {name: first + second for name, (first, second) in terms.items()}
 
 
 def centred(kernels: tf.Tensor, kept: tf.Tensor, unbiased: bool) -> tf.Tensor:
@@ -237,6 +264,7 @@ def sensitivities(hsic: dict[str, np.ndarray]) -> np.ndarray:
     cka = ratio(every)
     own_without = hsic["own_without_images"]
     rest, residual = hsic["without_component"], every - due_to_pixels
+    halves = np.diagonal(hsic["halves"])
     # HSIC of pairs without the part, and those of either layer with itself.
     terms = {
         IMAGES: (hsic["without_images"], own_without, own_without.T),
@@ -245,8 +273,10 @@ def sensitivities(hsic: dict[str, np.ndarray]) -> np.ndarray:
     }
     without = []
     for part, (both, own_x, own_y) in terms.items():
-        least = ROUNDING[part] * self_hsic
+        least = ROUNDING[part] * (halves if part == COMPONENT else self_hsic)
         is_left = (own_x > least[:, None]) & (own_y > least)
         without.append(np.where(is_left, both / np.sqrt(np.where(is_left, own_x * own_y, 1)), 0.0))
-    shares = [part / every for part in (hsic["images"], hsic["component"], due_to_pixels)]
-    return np.stack([cka, *without, *(x - cka for x in without), *shares])
+    shares = [hsic["images"] / every, hsic["component"] / hsic["halves"], due_to_pixels / every]
+    complete = cka, ratio(hsic["halves"]), cka  # on the images that the part is removed from
+    changes = [x - before for x, before in zip(without, complete, strict=True)]
+    return np.stack([cka, *without, *changes, *shares])

@@ -15,7 +15,7 @@ from vit_tf.common.names import format_list
 from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.pooling import as_tokens, grid_of, shared_grid
-from ..engine.results import array_of, expect_array, facts_of, require_finite
+from ..engine.results import array_of, facts_of, require_finite
 from ..engine.roles import Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals, per_batch
 from .cka import pairwise_hsic, unbiased_kernels
@@ -60,13 +60,10 @@ def localization(
         coordinates `token_row` and `token_column` give the position of the token on the grid. Both
         coordinates are NaN for prefix tokens.
 
-        With several batches, standard errors over images can be computed from two attributes. Both
-        attributes describe the last layer. They are lists with one value for each batch, computed
-        from all other batches.
-
-        * `own_share_without_batch`: share of tokens whose most similar patch is their own.
-        * `rank_without_batch`: share of other patches with a lower CKA than the token's own patch,
-          averaged over tokens.
+        Two attributes summarize the last layer: `own_contrast` and `edge_contrast`, as defined by
+        the functions of these names. The attribute `first_contrast` is the `own_contrast` of the
+        first layer. With several batches, the attributes `..._without_batch` are lists of the same
+        numbers without each batch in turn.
 
     Raises:
         ValueError: if the layers do not have one common grid that divides the images evenly, if
@@ -101,15 +98,15 @@ def localization(
             hsic[tap] = unit_hsic * _size(scales)[:, None] * _size(patch_scales)
             token_terms[tap] = _self_terms(kernels, scales)
         patch_terms = _self_terms(patch_kernels, patch_scales)
-        last_tap = list(taps)[-1]
+        ends = [list(taps)[place] for place in (0, -1)]
         return {
             "hsic": hsic,  # (token, patch)
             "token": token_terms,
             "patch": patch_terms,
-            # The terms of the last layer are kept for each batch, so that batches can be left out.
+            # The terms of both ends are kept for each batch, so that batches can be left out.
             "rows": {
-                "hsic": hsic[last_tap][None],
-                "token": token_terms[last_tap][None, :, 0],
+                "hsic": tf.stack([hsic[tap] for tap in ends])[None],
+                "token": tf.stack([token_terms[tap][:, 0] for tap in ends])[None],
                 "patch": patch_terms[None, :, 0],
             },
             "grid": dict(vars(shared)),
@@ -133,7 +130,7 @@ def localization(
         coords |= {"layer": list(totals["hsic"]), "token": positions}
         dims, words = ("layer", "token", "row", "column"), ("CKA of token and input patch", "1")
         result = array_of("localization", grid.as_map(value), dims, words, facts, **coords)
-        return result.assign_attrs(_without_batches(totals["rows"], result))
+        return result.assign_attrs(_contrasts(totals["rows"], result))
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
@@ -143,52 +140,66 @@ def own_share(maps: np.ndarray, own_patches: np.ndarray) -> float:
     return float(np.mean(maps.argmax(axis=1) == own_patches))
 
 
-def _without_batches(
-    batches: dict[str, np.ndarray], result: xr.DataArray
-) -> dict[str, list[float]]:
-    """The attributes `..._without_batch`, from the terms of the last layer in each batch."""
-    num_batches = len(batches["hsic"])
+def own_contrast(maps: np.ndarray, own_patches: np.ndarray) -> float:
+    """CKA with the own patch minus mean CKA with other patches, averaged over tokens.
+
+    `maps` are of shape (token, patch). The number does not depend on how many images there are, as
+    that of tokens whose own patch has the largest of many noisy values does.
+    """
+    own = maps[np.arange(len(maps)), own_patches]
+    others = (maps.sum(axis=1) - own) / (maps.shape[1] - 1)
+    return float(np.mean(own - others))
+
+
+def edge_contrast(maps: np.ndarray, own_patches: np.ndarray, is_edge: np.ndarray) -> float:
+    """How much more tokens at the edge resemble other edge patches than inner tokens do.
+
+    Mean CKA with other patches at the edge minus mean CKA with other inner patches: the value for
+    tokens at the edge minus the value for inner tokens. `is_edge` is of shape (patch,). The number
+    is NaN without tokens at the edge or inside.
+    """
+    is_other = np.ones(maps.shape, bool)
+    is_other[np.arange(len(maps)), own_patches] = False
+    of_edge = is_edge[own_patches]
+    if is_edge.all() or of_edge.all() or not of_edge.any():
+        return np.nan
+    sides = [
+        np.sum(maps * (is_other & side), axis=1) / np.sum(is_other & side, axis=1)
+        for side in (is_edge, ~is_edge)
+    ]
+    contrast = sides[0] - sides[1]
+    return float(contrast[of_edge].mean() - contrast[~of_edge].mean())
+
+
+def _contrasts(batches: dict[str, np.ndarray], result: xr.DataArray) -> dict[str, Any]:
+    """The attributes `..._contrast`, from the terms of the first and last layer in each batch."""
     tokens, patches, own_patches = _compared(result)
-    if num_batches < 2 or not len(tokens):
-        return {}
-    shares, ranks = [], []
-    for left_out in range(num_batches):
-        hsic, token, patch = (
-            np.delete(batches[name], left_out, axis=0).sum(axis=0)
-            for name in ("hsic", "token", "patch")
-        )
-        with np.errstate(invalid="ignore", divide="ignore"):
-            cka = hsic / np.sqrt(token[:, None] * patch)
-        maps = cka[np.ix_(tokens, patches)]
-        shares.append(own_share(maps, own_patches))
-        ranks.append(float(ranks_of_own(maps, own_patches).mean()))
-    return {"own_share_without_batch": shares, "rank_without_batch": ranks}
-
-
-def ranks_of_own(maps: np.ndarray, own_patches: np.ndarray) -> np.ndarray:
-    """Share of other patches with a lower CKA than the token's own patch: shape (token,).
-
-    Other patches with an equal CKA count half.
-    """
-    own_cka = maps[np.arange(len(maps)), own_patches][:, None]
-    lower = (maps < own_cka).sum(axis=1) + 0.5 * ((maps == own_cka).sum(axis=1) - 1)
-    return lower / (maps.shape[1] - 1)
-
-
-def last_maps(similarity: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
-    """The CKA of the last layer of shape (token, patch), and the index of each token's own patch.
-
-    It has the spatial tokens whose own patch has a CKA, and the patches that have one.
-    """
-    similarity = expect_array(similarity, ("layer", "token", "row", "column"))
-    tokens, patches, own_patches = _compared(similarity)
     if not len(tokens) or len(patches) < 2:
-        raise ValueError(
-            "Expected spatial tokens and at least two patches. "
-            f"Received: {similarity.sizes['token']} tokens and {len(patches)} patches with a CKA"
-        )
-    maps = similarity.values[-1].reshape(similarity.sizes["token"], -1)
-    return maps[np.ix_(tokens, patches)], own_patches
+        return {}
+    rows, columns = np.divmod(patches, result.sizes["column"])
+    is_edge = np.isin(rows, (0, result.sizes["row"] - 1))
+    is_edge |= np.isin(columns, (0, result.sizes["column"] - 1))
+
+    def contrasts(terms: dict[str, np.ndarray]) -> dict[str, float]:
+        hsic, token, patch = (terms[name].sum(axis=0) for name in ("hsic", "token", "patch"))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            cka = hsic / np.sqrt(token[:, :, None] * patch)
+        first, last = cka[:, tokens][:, :, patches]
+        return {
+            "own_contrast": own_contrast(last, own_patches),
+            "edge_contrast": edge_contrast(last, own_patches, is_edge),
+            "first_contrast": own_contrast(first, own_patches),
+        }
+
+    attributes: dict[str, Any] = contrasts(batches)
+    count = len(batches["hsic"])
+    without = [
+        contrasts({name: np.delete(terms, at, axis=0) for name, terms in batches.items()})
+        for at in range(count if count > 1 else 0)
+    ]
+    for name in attributes if without else ():
+        attributes = attributes | {f"{name}_without_batch": [each[name] for each in without]}
+    return attributes
 
 
 def _compared(similarity: xr.DataArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -14,11 +14,12 @@ from vit_tf.common.names import format_list
 
 from ..engine.accessors import ResultDataset
 from ..engine.declaration import one_pass_measurement
-from ..engine.estimates import LEAST_EXAMPLES, ranks
+from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.pooling import as_tokens, pool
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
 from ..engine.roles import Images, Model, Taps
 from ..engine.stream import Statistic, Totals
+from ..statistics.intervals import ranks
 from .cka import jackknife, names_of_layers, sides, varying_layers
 from .measures import (
     Layers,

@@ -5,7 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from vit_tf.data.preprocessing import Preprocessing, check_values
 from vit_tf.features.conversion import name_models
 from vit_tf.features.preprocessed import in_common_range
 
-from ..engine.estimates import NOT_TESTED, OUTCOMES, REPLICATES, accuracy_of
+from ..claims.claim import Outcome, Tested, images_to_decide
 from ..engine.failures import explain
 from ..engine.pictures import THUMBNAIL, as_pictures
 from ..engine.results import Results
@@ -31,6 +31,7 @@ from ..engine.store import has_own_digest, load_unchanged, save
 from ..engine.stream import first_batch
 from ..plots.similarity_plots import plot_trainings
 from ..plots.style import figure_of
+from ..report.claim_rows import brief, count_sentence
 from ..report.drawing import Drawer, DrawnPicture, draw, draw_measured
 from ..report.first_screen import (
     Comparison,
@@ -51,19 +52,12 @@ from ..report.page import (
     write_report,
 )
 from ..report.rendering import Processes, save_figure
-from .claims import (
-    Result,
-    evaluate,
-    scorecard_dataset,
-    scorecard_of_trainings,
-    untrained_measurements,
-)
+from ..statistics.estimates import accuracy_of
 from .data import TEST_RULE, TRAIN_RULE, Data, make_data
 from .exploration import probabilities
 from .figure import (
     Figure,
     Picture,
-    all_figures,
     by_figure,
     describe,
     lookup_figures,
@@ -81,6 +75,14 @@ from .models import (
     require_distinct,
     shared_framing,
 )
+from .scorecard import (
+    Row,
+    claims_over_runs,
+    evaluate,
+    scorecard_dataset,
+    scorecard_of_trainings,
+    untrained_measurements,
+)
 from .supervision import require_supervisions, supervision_of
 
 log = logging.getLogger(__name__)
@@ -95,14 +97,14 @@ class Report:
     Attributes:
         path: path of the HTML file.
         results: dict from result name to labelled result.
-        claims: the scorecard, a list of `Result`.
+        claims: the scorecard, a list with a `Tested` or a `NotTested` for each claim.
         left_out: the figures that are missing, as a list of pairs: what the figure shows, and a
             list of sentences that give the reasons.
     """
 
     path: Path
     results: dict[str, Any] = field(repr=False)
-    claims: list[Result] = field(repr=False)
+    claims: list[Row] = field(repr=False)
     left_out: LeftOut = field(repr=False)
 
     def _repr_html_(self) -> str:
@@ -212,7 +214,7 @@ def _evaluated(
     elsewhere: str,
     data: Data,
     folder: Path,
-) -> list[Result]:
+) -> list[Row]:
     """The claims that figures test, which are logged, and saved unless the same are there."""
     claims = evaluate(list(figures), models, results, elsewhere, data)
     if claims:
@@ -220,12 +222,12 @@ def _evaluated(
         saved = load_unchanged(path)
         if saved is None or not saved.identical(scorecard):
             save(scorecard, path)
-    measured = [claim for claim in claims if claim.outcome != NOT_TESTED]
-    for claim in measured:
-        log.info("%-18s %s (%s)", claim.outcome, claim.statement, ", ".join(claim.models))
-    if len(measured) < len(claims):
-        count = len(claims) - len(measured)
-        log.info("%d of %d claims are not tested: see the report", count, len(claims))
+    for row in claims:
+        if isinstance(row, Tested):
+            names = ", ".join(row.models)
+            log.info("%-18s %s (%s)", row.outcome.value, row.claim.statement, names)
+    if claims:
+        log.info("%s", count_sentence(claims))
     return claims
 
 
@@ -430,18 +432,21 @@ def _in_common_range(
     return (convert(np.asarray(pixels)), *labels) if labels else convert(np.asarray(pixels))
 
 
-def _enough_images(claims: list[Result], results: dict[str, Any]) -> list[str]:
+def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
     """How many images were measured, and whether that is enough for the claims, as a sentence."""
     counts = [result.attrs["examples"] for result in results.values() if "examples" in result.attrs]
-    tested = [claim for claim in claims if claim.outcome != NOT_TESTED]
+    tested = [row for row in claims if isinstance(row, Tested)]
     if not counts or not tested:
         return []
-    needed = [claim.needed for claim in tested if np.isfinite(claim.needed)]
+    needed = [images for images in map(images_to_decide, tested) if images]
     measured = f"Measured on {max(counts):,} images"
     if not needed:
         return [f"{measured}. More images would not decide further claims."]
-    claims_in_words = f"{len(needed)} inconclusive claim{'s' if len(needed) > 1 else ''}"
-    return [f"{measured}. About {max(needed):,.0f} images would decide {claims_in_words}."]
+    claims_in_words = f"{len(needed)} undecided claim{'s' if len(needed) > 1 else ''}"
+    return [
+        f"{measured}. About {max(needed):,} images would decide {claims_in_words}, if the true "
+        "effects are at the nearer ends of their 80 % CIs."
+    ]
 
 
 def _introduction(results: Results, data: Data) -> str:
@@ -550,7 +555,7 @@ def _sections(
     drawn: Sequence[tuple[Any, ReportFigure]],
     figures: Sequence[Figure],
     differences: Sequence[Comparison],
-    claims: Sequence[Result],
+    claims: Sequence[Row],
     not_measured: dict[Any, list[tuple[str, list[str]]]],
 ) -> list[Section]:
     """The chapters, in order: list of `Section`."""
@@ -563,7 +568,7 @@ def _sections(
             [figure for figure_chapter, figure in drawn if figure_chapter == chapter],
             _result(
                 [row for row in differences if row.chapter == chapter],
-                [claim for claim in claims if of_claims[claim.name.partition(".")[0]] == chapter],
+                [row for row in claims if of_claims[row.name] == chapter],
             ),
             not_measured.get(chapter, ()),
         )
@@ -571,27 +576,29 @@ def _sections(
     ]
 
 
-def _result(rows: Sequence[Comparison], claims: Sequence[Result]) -> str:
+def _result(rows: Sequence[Comparison], claims: Sequence[Row]) -> str:
     """The result of a chapter as one sentence: of its quantities, otherwise of its claims."""
     differing = [row for row in rows if row.main]
     if differing:
         return max(differing, key=lambda row: row.size).main
     if rows:
         return rows[0].plain
-    tested = [claim for claim in claims if claim.outcome != NOT_TESTED]
+    tested = [row for row in claims if isinstance(row, Tested)]
     if not tested:
         return ""
-    number = sum(claim.outcome == REPLICATES for claim in tested)
     if len(tested) == 1:
-        (claim,) = tested
-        words = {"replicates": "replicated", "does not replicate": "not replicated"}
-        outcome = words.get(claim.outcome, claim.outcome)
-        return f"{claim.statement} This claim is {outcome} ({claim.quantity}: {claim.value:.2f})."
-    return f"Of {len(tested)} claims tested here, {number} replicate{'s' if number == 1 else ''}."
+        (row,) = tested
+        return (
+            f"{row.claim.statement} For these models, this is {row.outcome.value} "
+            f"({row.claim.unit}: {brief(row.estimate.value)})."
+        )
+    number = sum(row.outcome is Outcome.AS_IN_PAPER for row in tested)
+    verb = "is" if number == 1 else "are"
+    return f"Of {len(tested)} claims tested here, {number} {verb} as in the paper."
 
 
 def _figures_of_claims(
-    drawn: Sequence[tuple[Any, ReportFigure]], pictures: Sequence[Picture], claims: Sequence[Result]
+    drawn: Sequence[tuple[Any, ReportFigure]], pictures: Sequence[Picture], claims: Sequence[Row]
 ) -> dict[str, str]:
     """Dict from the name of a claim to the name of a picture of its figure."""
     shown = {panel.name for _, figure in drawn for panel in figure.panels}
@@ -602,8 +609,7 @@ def _figures_of_claims(
         if picture.name in shown
         for claim in picture.figure.claims
     }
-    names = {claim.name: claim.name.partition(".")[0] for claim in claims}
-    return {name: first_picture[own] for name, own in names.items() if own in first_picture}
+    return {row.name: first_picture[row.name] for row in claims if row.name in first_picture}
 
 
 def _not_measured(
@@ -774,24 +780,22 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
             f"Received: {format_list(missing)} without"
         )
     cards = {name: _read_scorecard(Path(path, PLACE)) for name, path in reports.items()}
-    result = scorecard_of_trainings(cards)
+    result, claims = scorecard_of_trainings(cards), claims_over_runs(cards)
     save(result, folder / PLACE)
-    statements = zip(result["statement"].values, result["outcome"].values, strict=True)
     figure = ReportFigure(
         name="trainings",
         title="Claims by run",
-        caption="Each row is a claim on its own scale, with the threshold in the middle and the "
-        "side that the claim predicts on the right. Points are runs, diamonds their mean with its "
-        "95 % CI.",
+        caption="Each row is a claim on its own scale, without an effect in the middle and the "
+        "direction that the paper reports on the right. Points are runs, diamonds their mean with "
+        "its 95 % CI.",
         paper="",
-        alt=" ".join(f"{statement} {outcome}." for statement, outcome in statements),
+        alt=" ".join(f"{row.claim.statement} {row.outcome.value}." for row in claims),
         png=folder / "figures" / "trainings.png",
         results=(str(PLACE),),
     )
     save_figure(figure_of(plot_trainings(result)), folder / "figures" / "trainings.png")
     outcomes = {name: result["outcomes"].sel(training=name).values.tolist() for name in cards}
     counts = {name: Counter(words) for name, words in outcomes.items()}
-    claims = _claims(result)
     path = write_report(
         folder / "report.html",
         title=f"Claims over {len(cards)} runs",
@@ -800,7 +804,7 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
         scorecard=claims,
         trainings=len(cards),
         models=[
-            {"run": name} | {outcome: counts[name][outcome] for outcome in OUTCOMES}
+            {"run": name} | {outcome.value: counts[name][outcome.value] for outcome in Outcome}
             for name in cards
         ],
         sections=[("Runs", "How consistent are the outcomes over runs?", [figure])],
@@ -823,24 +827,3 @@ def _read_scorecard(path: Path) -> xr.Dataset:
             f"Expected {path} to be the scorecard that a report wrote. Received: a file that is "
             f"not netCDF, or cut off; {again}"
         ) from error
-
-
-def _claims(result: xr.Dataset) -> list[Result]:
-    """The rows of a scorecard as `Result`s, whose explanations list the values of all runs."""
-    sources = dict(figure.paper.source for figure in all_figures())
-    plain = {field.name for field in fields(Result)} & set(result)
-    claims = []
-    for name in result["claim"].values:
-        row = result.sel(claim=name)
-        values = {field: row[field].item() for field in plain}
-        rows = [
-            f"{training}: " + ("not measured" if np.isnan(value) else f"{value:.3g}")
-            for training, value in zip(result["training"].values, row["values"].values, strict=True)
-        ]
-        if values["outcome"] != NOT_TESTED:
-            values["explanation"] += f" Values: {'; '.join(rows)}."
-        values["source"] = (values["source"], sources.get(values["source"], ""))
-        untrained = row["untrained_mean"].item()
-        values["untrained"] = () if np.isnan(untrained) else (untrained,)
-        claims.append(Result(name=str(name), results=("scorecard",), **values))
-    return claims

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from vit_tf.common.names import join_words, near_names, unknown_name
 
+from ..claims.claim import Claim
 from ..engine.failures import explain
 from ..engine.results import Results
 from ..report.rendering import Drawing
@@ -92,7 +93,7 @@ class Figure:
             that returns this text from the models and a dict from label to result.
         instead: function of a dict from label to result. It returns a sentence that replaces the
             picture, or None if the picture is shown.
-        claims: list of the `claims.Claim` that the figure tests.
+        claims: list of the `Claim` that the figure tests.
         quantities: list of the `Quantity` by which models are compared.
         also: numbers of figures in other papers that also select this figure. Each number starts
             with the prefix of its paper.
@@ -505,10 +506,9 @@ def _check_words(figure: Figure) -> None:
 def _check_claims(figure: Figure, results: Collection[str]) -> None:
     """Raises a `ValueError` for claims and quantities of results or models that do not exist."""
     for claim in figure.claims:
-        if not hasattr(claim, "threshold"):
+        if not isinstance(claim, Claim):
             raise ValueError(
-                f"Expected claims of {describe(figure)!r} made by `claim`, above or below a "
-                f"threshold. Received: {claim!r}"
+                f"Expected claims of {describe(figure)!r} made by `claim`. Received: {claim!r}"
             )
     used = [
         (name, f"claim {claim.name!r}", ROLES) for claim in figure.claims for name in claim.inputs

@@ -20,12 +20,12 @@ from tqdm import tqdm
 from vit_tf.common.names import join_words
 from vit_tf.features.conversion import choose
 
-from ..engine.estimates import Estimate
 from ..engine.failures import explain, message_of
 from ..engine.results import name_models
 from ..engine.store import base_code, fingerprint, keep, load
 from ..engine.stream import SECONDS_BETWEEN_LINES, Copy, Statistic, pass_of_copies, this_worker
 from ..engine.traces import differ_in_weights, sharing_graphs
+from ..statistics.estimates import Estimate
 from .data import LABELS, Data
 from .models import StudyModel
 

@@ -48,10 +48,10 @@ from vit_tf.torch_models import is_torch_module
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, describe_class_order, match_classes
 
-from ..engine.estimates import accuracy_of
 from ..engine.failures import as_reason, explain
 from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import this_worker
+from ..statistics.estimates import accuracy_of
 from .data import Data
 from .supervision import LABELS, SUPERVISIONS
 
@@ -78,6 +78,8 @@ ROLES = {
 }
 # The roles that trained models play by themselves; any other model is a variant of one of them.
 ARMS = ("vit", "gap", "resnet", "mixer")
+# Variants of another architecture than their base, which have untrained copies of their own.
+COPIED_VARIANTS = ("without", "larger", "masked")
 # Whose variants they are, where it is not the ViT with a CLS token.
 BASES = {"resnet_fraction": "resnet", "after": "before", "far": "before"}
 # The roles of a variant that --roles takes, and what is specified after a colon: its detail.
@@ -531,7 +533,9 @@ def prepare_models(
         # A model whose own head classifies these images was trained with labels, unless it is known
         # how it was trained.
         chance = 1 / data.num_classes if data.num_classes else 1.0
-        if accuracy and not model.supervision and accuracy_of(*accuracy).low > chance:
+        interval_of_accuracy = accuracy_of(*accuracy).interval if accuracy else None
+        is_able = interval_of_accuracy is not None and interval_of_accuracy[0] > chance
+        if is_able and not model.supervision:
             model = replace(model, supervision=LABELS)
         names = class_names if accuracy else model.features.facts.class_names
         names = tuple(names) if model.shapes.get(model.scores_tap) == (len(names),) else ()
@@ -812,7 +816,8 @@ def baselines_of(
     `fresh` and `again` make copies of the model with random weights, of different seeds.
     """
     noise = {"features": gaussian_like(model.features), "keras_model": None}
-    baselines: dict[str, dict[str, Any]] = {"noise": noise}
+    is_variant = model.role in COPIED_VARIANTS
+    baselines: dict[str, dict[str, Any]] = {} if is_variant else {"noise": noise}
     for role, make in zip(UNTRAINED_ROLES, (fresh, again), strict=True):
         if make:
             copy = cache(make)
@@ -861,7 +866,7 @@ def _weight_of_copy(copy: Callable[[], keras.Model], name: str) -> Any:
 def _baselines_of_loaded(
     loaded: LoadedModel, model: StudyModel, seed: int, copies: int
 ) -> list[StudyModel]:
-    if model.role not in (*ARMS, "model"):  # a variant
+    if model.role not in (*ARMS, *COPIED_VARIANTS, "model"):
         return []
 
     def fresh(own_seed: int) -> keras.Model:

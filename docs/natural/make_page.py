@@ -21,14 +21,16 @@ import numpy as np
 import xarray as xr
 
 from vit_tf import analysis
-from vit_tf.analysis.study.claims import scorecard_dataset
+from vit_tf.analysis.claims.claim import NotTested, Outcome, Tested
+from vit_tf.analysis.report.claim_rows import brief, interval_text, paper_text
 from vit_tf.analysis.study.data import Data
+from vit_tf.analysis.study.scorecard import claims_over_runs, scorecard_dataset
 from vit_tf.scripts import analyze
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.with_name("natural-images.md")
 SEEDS = 3
-NUM_TEST = 10_000
+NUM_TEST, NUM_TRAINING = 10_000, 49_000
 # Arms that a report compares, with their names in it and their roles.
 MAIN_ARMS = {"vit-cls": ("vit", "vit"), "vit-gap": ("gap", "gap"), "bit": ("bit", "resnet")}
 OTHER_ARMS = {
@@ -63,13 +65,7 @@ ARCHITECTURES = {
     "bit": "BiT-R26: 3 stages, half width, 1.22 M",
     "mixer": "Mixer: 6 layers, width 96, 0.50 M",
 }
-VALUES = (
-    "Each value is a mean over the seeds in which the claim is tested: over three seeds, unless "
-    'the column "runs" contains fewer values. Intervals cover the variance over seeds and over '
-    "images."
-)
 MINUS = "\N{MINUS SIGN}"
-MARKS = {"replicates": "✓", "does not replicate": "✗", "inconclusive": "?"}
 PICTURES = {  # of the first seed's report
     "without-skips-vit.png": "seeds-without-skips.png",
     "data-scale-vit.png": "seeds-data-scale.png",
@@ -106,8 +102,8 @@ def read_accuracies(runs: Path) -> dict[str, list[float]]:
     return accuracies
 
 
-def accuracy_claims(accuracies: dict[str, list[float]]) -> xr.Dataset:
-    """Claims about accuracy over the seeds."""
+def accuracy_claims(accuracies: dict[str, list[float]]) -> dict[str, xr.Dataset]:
+    """Scorecards of claims about accuracy, one for each seed."""
     scorecards, data = {}, Data(None, None, facts={"test": NUM_TEST})
     for seed in range(SEEDS):
         facts = {arm: (values[seed], NUM_TEST) for arm, values in accuracies.items()}
@@ -119,48 +115,38 @@ def accuracy_claims(accuracies: dict[str, list[float]]) -> xr.Dataset:
             block="block03",
             others={"fraction": "vit-3", "resnet_fraction": "bit-3"},
             accuracy=facts,
+            training_images=NUM_TRAINING,
         )
-        tested = [row for row in rows if row.outcome != "not tested"]
+        tested = [row for row in rows if isinstance(row, Tested)]
         scorecards[f"seed {seed}"] = scorecard_dataset(tested, images=data)
-    return analysis.scorecard_of_trainings(scorecards)
+    return scorecards
 
 
-def claims_table(combined: list[xr.Dataset]) -> str:
-    """A row for each tested claim; of a claim in several scorecards, the last one's."""
-    rows = {}
-    for scorecard in combined:
-        for name in scorecard["claim"].values[scorecard["outcome"].values != "not tested"]:
-            rows[str(name)] = scorecard.sel(claim=name)
+def claims_table(scorecards: list[dict[str, xr.Dataset]]) -> str:
+    """A row for each tested claim; of a claim in several kinds of reports, the last one's."""
+    rows: dict[str, Tested] = {}
+    for by_seed in scorecards:
+        tested = [row for row in claims_over_runs(by_seed) if not isinstance(row, NotTested)]
+        rows |= {row.name: row for row in tested}
     lines = [
-        "| claim | outcome | mean (95 % CI) | runs | untrained |",
-        "| --- | --- | --- | --- | --- |",
+        "| claim | in the paper | here: trained minus untrained (95 % CI) | untrained | runs | "
+        "outcome |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows.values():
-        paper = row["source"].item().split(",")[0].split(" ")[0]
-        figure = row["figure"].item()
-        where = f"{paper}, Figure {figure}" if figure else paper
-        interval = ""
-        if np.isfinite(row["low"]):
-            interval = f" ({number(row['low'])} to {number(row['high'])})"
-        values = [float(value) for value in row["values"].values if np.isfinite(value)]
-        untrained = row["untrained_mean"].item()
-        outcome = row["outcome"].item()
+        paper = row.source[0].split(" ")[0]
+        interval = interval_text(row.estimate)
+        is_descriptive = row.outcome is Outcome.UNDECIDED and not interval
         cells = [
-            f"{row['statement'].item().rstrip('.')} ({where})",
-            MARKS.get(outcome, outcome),
-            number(row["value"]) + interval,
-            ", ".join(map(number, values)),
-            number(untrained) if np.isfinite(untrained) else "",
+            f"{row.claim.statement.rstrip('.')} ({paper})",
+            paper_text(row.claim.paper),
+            brief(row.estimate.value) + (f" ({interval})" if interval else ""),
+            ", ".join(map(brief, row.untrained)),
+            ", ".join(brief(value) for _, value in row.runs),
+            row.outcome.value + (", descriptive" if is_descriptive else ""),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def number(value: float) -> str:
-    """Two significant digits, or two decimals of numbers from 0.1."""
-    value = float(value)
-    text = f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
-    return text.replace("-", MINUS)
 
 
 def percent(values: list[float]) -> str:
@@ -231,12 +217,11 @@ def main() -> None:
     options = parser.parse_args()
     scorecards = measure(options.runs, options.reports, options.data_dir)
     accuracies = read_accuracies(options.runs)
-    combined = [analysis.scorecard_of_trainings(by_seed) for by_seed in scorecards]
-    combined.append(accuracy_claims(accuracies))
+    scorecards.append(accuracy_claims(accuracies))
     page = PAGE.read_text("utf-8")
     page = replace_part(page, "models", models_table(accuracies))
     page = replace_part(page, "amount of data", data_table(accuracies))
-    page = replace_part(page, "claims", f"{VALUES}\n\n{claims_table(combined)}")
+    page = replace_part(page, "claims", claims_table(scorecards))
     PAGE.write_text(page, "utf-8")
     write_logs(options.runs)
     for figure, picture in PICTURES.items():

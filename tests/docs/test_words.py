@@ -51,8 +51,6 @@ PHRASES = {
 
 # Text, as `prose_of` returns it -> why it stays.
 EXCEPTIONS = {
-    "does not hold does not replicate": "the old name of an outcome, which saved results have",
-    "cannot tell not measured not tested": "the old name of an outcome, which saved results have",
     "'place', 'row', 'column'": "an axis of results",
     "layer place row column": "an axis of results",
     "Floor Ceil Round": "operations of TensorFlow",

@@ -15,10 +15,10 @@ from training_runs import count_calls
 
 import vit_tf
 from vit_tf.analysis.engine import stream
-from vit_tf.analysis.study.claims import evaluate
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, lookup_figures, plan as plan_pictures
 from vit_tf.analysis.study.models import baselines_of
+from vit_tf.analysis.study.scorecard import evaluate
 from vit_tf.scripts import common, report_commands, study as study_script
 
 
@@ -200,7 +200,7 @@ def test_what_takes_other_models_says_how_it_is_measured():
     lacking = "a ViT with a CLS token and models trained without the skips of a block"
     assert entry[1] == [f"It needs {lacking}. Run that."]
     for claim in evaluate(figures, [], {}, "Run that."):
-        assert claim.outcome == "not tested" and claim.explanation.endswith("Run that.")
+        assert claim.reason.endswith("Run that.")
     assert plan_pictures(figures, [], Data(None, None))[1] == []
 
 
@@ -302,7 +302,7 @@ def test_every_picture_of_the_full_study_has_a_name_and_a_title_of_its_own(optio
 def test_claims_name_their_missing_data(options):
     models = models_of(tiny_plans(options, 10), options)
     message = {
-        claim.name: claim.explanation
+        claim.name: claim.reason
         for claim in evaluate(all_figures(), models, {}, data=Data(*["there"] * 4, 10))
     }
     assert message["saliency-early"] == "It needs images with masks of objects."

@@ -1,25 +1,25 @@
 """Raghu et al. 2021, section 4: how similar are the representations of layers?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
 
 from vit_tf.features.structure import block_outputs
 
-from ...engine.estimates import Estimate, lower, minus, of_cka, upper
+from ...claims.claim import claim
+from ...engine.estimates import estimate_from_cka
 from ...engine.results import expect_variable, layer_names
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_layer_match_accuracy
 from ...similarity.cka import cka, layer_match_accuracy
-from ...study.claims import RUNS, claim
+from ...statistics.estimates import Estimate, between, minus
+from ...statistics.intervals import lower, upper
 from ...study.figure import Figure, Overview, each, pairs
 from ...study.measure import SharedPass, quantity, statistic
 from ...study.models import StudyModel
 from ..chapters import STRUCTURE
 from . import RAGHU
-
-LEAST_SIMILARITY = 0.5  # CKA of two layers that correspond, half of that of equal ones
 
 
 def cka_of(model: StudyModel) -> SharedPass:
@@ -35,7 +35,9 @@ def cka_of_two(first: StudyModel, second: StudyModel) -> SharedPass:
     return statistic(cka, (first, second), taps, detail="sublayers")
 
 
-@claim("cka.{vit} cka.{resnet}", "4", "1", "difference in CKA", above=0, least=0.05, about=RUNS)
+@claim(
+    "cka.{vit} cka.{resnet}", "section 4, Figure 1", "difference in CKA", effect="above", least=0.05
+)
 def uniform_structure(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     """Lower and upper layers are more similar in the ViT than in the ResNet.
 
@@ -45,55 +47,86 @@ def uniform_structure(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     Each ViT block and each ResNet unit counts once, whatever its number of layers.
     """
     ends = (at_block_ends(expect_cka(result)) for result in (vit, resnet))
-    return minus(*(of_cka(between_halves, result) for result in ends))
+    return between(*(estimate_from_cka(between_halves, result) for result in ends))
 
 
-@claim("cka.{vit}.{resnet}", "4", "2", "share of depth", below=0.5, least=0.1, about=RUNS)
-def early_correspondence(cross: xr.Dataset) -> Estimate:
-    """The lower half of the ResNet corresponds to less than half of the depth of the ViT.
+@claim("cka.{resnet}", "section 4, Figure 1", "difference in CKA", effect="above", least=0.05)
+def resnet_has_stages(resnet: xr.Dataset) -> Estimate:
+    """The similarity structure of the ResNet is divided into stages.
 
-    Share of the ViT's depth that is covered by the blocks most similar to the lower ResNet units.
+    Mean CKA between units of the same stage minus mean CKA between units of different stages.
+    """
+    resnet = at_block_ends(expect_cka(resnet))
+    stages = np.array([name.split("/")[0] for name in layer_names(resnet, "layer_x")])
+    is_same = stages[:, None] == stages
+    is_pair = ~np.eye(len(stages), dtype=bool)
+    if not (is_same & is_pair).any() or is_same.all():
+        raise ValueError(f"Expected several stages of several units. Received: {stages.tolist()}")
+    return estimate_from_cka(
+        lambda cka: cka[is_same & is_pair].mean() - cka[~is_same].mean(), resnet
+    )
 
-        share = 2 mean over the lower ResNet units of (best ViT block + 1/2) / ViT blocks
 
-    If the matches of the lower ResNet units are spread evenly over the lowest fraction s of the ViT
-    blocks, the share is s. If the matches are random, the share is 1 on average. If each unit
-    matches the ViT block at the same relative depth, the share is 1/2, which is the threshold. A
-    best match with a CKA below 1/2 does not count. The claim is tested only if most lower ResNet
-    units have a match, and if no single ViT block is the match of more than half of the matched
-    units. The interval is over images.
+@claim("cka.{vit}.{resnet}", "section 4, Figure 2", "difference in CKA", effect="above", least=0.05)
+def lower_resnet_like_lowest_vit(cross: xr.Dataset) -> Estimate:
+    """The lower half of the ResNet is similar to the lowest quarter of the ViT.
+
+    Mean CKA between the lower half of the ResNet's units and the lowest quarter of the ViT's blocks
+    minus their mean CKA with the second quarter.
+
+    If both models formed their representations at the same relative depth, the lower half of the
+    ResNet would be as similar to the second quarter of the ViT as to the lowest.
+    """
+    return _contrast_of_depths(cross, lower, (0, 1 / 4), (1 / 4, 1 / 2))
+
+
+@claim("cka.{vit}.{resnet}", "section 4, Figure 2", "difference in CKA", effect="above", least=0.05)
+def upper_resnet_like_middle_vit(cross: xr.Dataset) -> Estimate:
+    """The upper half of the ResNet is similar to the next third of the ViT.
+
+    Mean CKA between the upper half of the ResNet's units and the ViT's blocks from a quarter to
+    seven twelfths of its depth minus their mean CKA with all higher blocks.
+    """
+    return _contrast_of_depths(cross, upper, (1 / 4, 7 / 12), (7 / 12, 1))
+
+
+@claim("cka.{vit}.{resnet}", "section 4, Figure 2", "difference in CKA", effect="below", least=0.05)
+def highest_vit_unlike_resnet(cross: xr.Dataset) -> Estimate:
+    """The final third of the ViT is less similar to all of the ResNet than lower ViT layers are.
+
+    Mean CKA between all units of the ResNet and the final third of the ViT's blocks minus their
+    mean CKA with the lower two thirds.
+    """
+    return _contrast_of_depths(cross, lambda units: units, (2 / 3, 1), (0, 2 / 3))
+
+
+def _contrast_of_depths(
+    cross: xr.Dataset,
+    part: Callable[[np.ndarray], np.ndarray],
+    first: tuple[float, float],
+    second: tuple[float, float],
+) -> Estimate:
+    """Mean CKA of a part of the ResNet's units with ViT blocks of one range of depth minus another.
+
+    A block belongs to the range that its middle lies in.
     """
     cross = at_block_ends(expect_cka(cross))
-    cka = cross["cka"].values
-    best = lower(cka.argmax(axis=0))
-    is_matched = lower(cka.max(axis=0)) >= LEAST_SIMILARITY
-    matched = best[is_matched]
-    if 2 * len(matched) <= len(best):
-        raise ValueError(
-            f"Not tested: {len(matched)} of {len(best)} lower ResNet layers have a CKA of "
-            f"{LEAST_SIMILARITY} or more with a layer of the ViT."
-        )
-    if 2 * np.bincount(matched).max() > len(matched) > 1:
-        layer = cross["layer_x"].values[np.bincount(matched).argmax()]
-        raise ValueError(
-            f"Not tested: most lower ResNet layers match the same layer of the ViT, {layer}, so "
-            "that layers do not correspond."
-        )
-
-    def share_of_depth(values: np.ndarray) -> float:
-        return float(np.mean(2 * (lower(values.argmax(axis=0))[is_matched] + 0.5) / len(values)))
-
-    return of_cka(share_of_depth, cross.drop_vars("stderr", errors="ignore"))
+    depth = (np.arange(cross.sizes["layer_x"]) + 0.5) / cross.sizes["layer_x"]
+    units = part(np.arange(cross.sizes["layer_y"]))
+    groups = [np.flatnonzero((depth > start) & (depth < end)) for start, end in (first, second)]
+    if not all(map(len, groups)):
+        raise ValueError(f"Expected ViT blocks in both ranges. Received: {len(depth)} blocks")
+    return estimate_from_cka(
+        lambda cka: np.subtract(*(cka[np.ix_(group, units)].mean() for group in groups)), cross
+    )
 
 
 @claim(
     "cka.{mixer}.{vit} cka.{mixer}.{resnet}",
-    "H",
-    "H.2",
+    "appendix H, Figure H.2",
     "difference in CKA",
-    above=0,
+    effect="above",
     least=0.05,
-    about=RUNS,
 )
 def mixer_like_vit(with_vit: xr.Dataset, with_resnet: xr.Dataset) -> Estimate:
     """An MLP-Mixer is more similar to a ViT than to a ResNet.
@@ -105,7 +138,9 @@ def mixer_like_vit(with_vit: xr.Dataset, with_resnet: xr.Dataset) -> Estimate:
     test.
     """
     ends = (at_block_ends(expect_cka(result)) for result in (with_vit, with_resnet))
-    return minus(*(of_cka(lambda cka: cka.max(axis=1).mean(), result) for result in ends))
+    return minus(
+        *(estimate_from_cka(lambda cka: cka.max(axis=1).mean(), result) for result in ends)
+    )
 
 
 @quantity("cka.{model}", unit="CKA", more="has lower and upper layers that are more similar")
@@ -114,7 +149,7 @@ def halves_alike(result: xr.Dataset) -> Estimate:
 
     Mean CKA between the layers of the lower half of a model and the layers of its upper half.
     """
-    return of_cka(between_halves, expect_cka(result))
+    return estimate_from_cka(between_halves, expect_cka(result))
 
 
 @quantity("cka.{model}.{other}", unit="CKA")
@@ -124,7 +159,7 @@ def last_layers_alike(result: xr.Dataset) -> Estimate:
     CKA between the last layers before the logits. The value is 1 if the two layers are equal up to
     rotation and scale.
     """
-    return of_cka(lambda cka: cka[-1, -1], expect_cka(result))
+    return estimate_from_cka(lambda cka: cka[-1, -1], expect_cka(result))
 
 
 @quantity("cka.{model}.{other}", unit="CKA")
@@ -134,7 +169,7 @@ def best_matches(result: xr.Dataset) -> Estimate:
     CKA of each layer of the first model with the most similar layer of the second model, averaged
     over the layers of the first model.
     """
-    return of_cka(lambda cka: cka.max(axis=1).mean(), expect_cka(result))
+    return estimate_from_cka(lambda cka: cka.max(axis=1).mean(), expect_cka(result))
 
 
 def at_block_ends(result: xr.Dataset) -> xr.Dataset:
@@ -188,7 +223,7 @@ FIGURE_1 = Figure(
         "input are at the lower left. Bright squares are groups of similar layers. The "
         "representation changes between two such squares."
     ),
-    claims=[uniform_structure],
+    claims=[uniform_structure, resnet_has_stages],
     quantities=[halves_alike],
     overview=Overview("CKA between layers", lambda result: expect_cka(result)["cka"].values, "CKA"),
 )
@@ -210,7 +245,11 @@ FIGURE_2 = Figure(
         "second model (row). The brightest cell of a column is the best-matching layer of the "
         "second model."
     ),
-    claims=[early_correspondence],
+    claims=[
+        lower_resnet_like_lowest_vit,
+        upper_resnet_like_middle_vit,
+        highest_vit_unlike_resnet,
+    ],
     quantities=[last_layers_alike, best_matches],
 )
 

@@ -1,20 +1,14 @@
 """Raghu et al. 2021, section 5 and appendix C: attention distance and receptive fields."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import xarray as xr
 
 from vit_tf.features.structure import has_tap_grammar
 
-from ...engine.estimates import (
-    Estimate,
-    descriptive,
-    lower,
-    rank_correlation,
-    student,
-    upper,
-)
+from ...claims.claim import claim
+from ...engine.estimates import estimate_over_batches
 from ...engine.results import Results, expect_array, expect_variable, layer_names
 from ...flow.receptive_field import receptive_field
 from ...heads.attention_distance import attention_distance
@@ -23,7 +17,8 @@ from ...plots.flow_plots import plot_receptive_field
 from ...plots.interactive import distance_lines
 from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_similarity
-from ...study.claims import RUNS, claim
+from ...statistics.estimates import Estimate, between, descriptive
+from ...statistics.intervals import lower, rank_correlation, upper
 from ...study.data import Data
 from ...study.figure import Figure, Overview, each, pairs, together
 from ...study.measure import DATA, Measurement, SharedPass, quantity, statistic, task
@@ -46,60 +41,46 @@ def head_similarity_of(vit: StudyModel, other: StudyModel) -> SharedPass:
     return statistic(head_similarity, (vit, other), taps, detail="lower")
 
 
-@claim("head_classes.{vit}", "5", "3", "difference in share of heads", above=0, least=0.1)
-def first_block_mixes(kinds: xr.Dataset) -> Estimate:
-    """The first block has both local and global heads; the last block has only global heads.
+@claim(
+    "attention_distance.{vit}",
+    "section 5, Figure 3",
+    "difference in relative distance",
+    effect="above",
+    least=0.05,
+)
+def first_block_mixes(distance: xr.DataArray) -> Estimate:
+    """The lowest layer has both local and global heads, and the highest layer only global heads.
 
-    Share of local heads or share of global heads in the first block, whichever is smaller, minus
-    the share of local heads in the last block.
-
-    Local and global heads are defined as for the claims of Walmer et al. The value is descriptive
-    and has no confidence interval, because it covers all heads of the first and the last block,
-    which are not a sample.
+    Range of attention distance over the heads of a block, from the most local to the most global
+    head and relative to uniform attention: the range of the first block minus that of the last.
     """
-    is_local, is_global = local_and_global(kinds)
-    smaller = min(is_local[0].mean(), is_global[0].mean())
-    return descriptive(smaller - is_local[-1].mean(), ALL_HEADS)
+    return _over_distances(lambda heads: np.ptp(heads[0]) - np.ptp(heads[-1]), distance)
 
 
 @claim(
-    "attention_distance.{vit} attention_patterns.{vit}",
-    "5",
-    "3",
-    "share of heads",
-    above=0.5,
-    least=0.1,
+    "attention_distance.{vit}",
+    "section 5, Figure 3",
+    "difference in relative distance",
+    effect="above",
+    least=0.05,
 )
-def last_block_global(distance: xr.DataArray, patterns: xr.Dataset) -> Estimate:
-    """Most heads of the last block are global.
+def last_block_global(distance: xr.DataArray) -> Estimate:
+    """At the highest layers all heads are global; some heads of the lowest layers are local.
 
-    Share of the heads of the last block whose attention distance is at least half the distance of
-    uniform attention.
-
-    The threshold of half the distance is a convention: it lies midway between a head that attends
-    only to its own position and a head that attends uniformly. Heads that attend almost uniformly
-    in every image (a peak below 0.05) are left out, because they select nothing. The value is
-    descriptive and has no confidence interval, because it covers all heads of the block, which are
-    not a sample.
+    Attention distance of the most local head, relative to uniform attention: the value for the last
+    block minus the value for the first block.
     """
-    peaks = expect_variable(patterns, "peak", ("query", "layer", "head")).sel(query="spatial")
-    selects = peaks.values[-1] >= LEAST_PEAK
-    if not selects.any():
-        raise ValueError(
-            "Not tested: all heads of the last block attend almost uniformly (largest peak "
-            f"{np.nanmax(peaks.values[-1]):.2g})."
-        )
-    return descriptive((relative_distance(distance)[-1][selects] >= 0.5).mean(), ALL_HEADS)
+    return _over_distances(lambda heads: heads[-1].min() - heads[0].min(), distance)
 
 
 @claim(
     "attention_distance.{fraction} attention_distance.{vit}",
-    "5",
-    "4",
+    "section 5, Figure 4",
     "difference in relative distance",
-    above=0,
+    effect="above",
     least=0.05,
-    about=RUNS,
+    beyond_untrained=False,
+    least_images=1_000_000,
 )
 def less_data_less_local(less: xr.DataArray, complete: xr.DataArray) -> Estimate:
     """With less training data, lower attention layers do not learn to attend locally.
@@ -108,11 +89,19 @@ def less_data_less_local(less: xr.DataArray, complete: xr.DataArray) -> Estimate
     layers of the lower half: the value for the model trained on the smallest fraction of the data
     minus the value for the model trained on all data.
 
-    In `vit-tf study`, models trained on less data have as many updates as the model trained on all
-    data.
+    The paper compares models trained on 1.3 million and on 300 million images.
     """
-    first, second = (lower(relative_distance(x)).min(axis=1).mean() for x in (less, complete))
-    return descriptive(first - second, "the error over images is not known")
+
+    def most_local(heads: np.ndarray) -> float:
+        return lower(heads).min(axis=1).mean()
+
+    return between(*(_over_distances(most_local, result) for result in (less, complete)))
+
+
+def _over_distances(statistic: Callable[[np.ndarray], float], distance: xr.DataArray) -> Estimate:
+    """A number that is computed from relative attention distances (layer, head)."""
+    uniform = uniform_distance(distance)
+    return estimate_over_batches(lambda heads: statistic(heads / uniform), distance)
 
 
 LOCAL = ("strict", "soft", "axial", "offset")  # the types of local heads of `head_classes`
@@ -136,7 +125,7 @@ def early_reach(distance: xr.DataArray) -> Estimate:
 
     Mean attention distance over heads, divided by the distance of uniform attention.
     """
-    return student(relative_distance(distance)[0], "heads")
+    return _over_distances(lambda heads: heads[0].mean(), distance)
 
 
 @quantity(
@@ -149,47 +138,40 @@ def last_reach(distance: xr.DataArray) -> Estimate:
 
     Mean attention distance over heads, divided by the distance of uniform attention.
     """
-    return student(relative_distance(distance)[-1], "heads")
+    return _over_distances(lambda heads: heads[-1].mean(), distance)
 
 
 @claim(
-    "head_similarity.{vit}.{resnet} attention_distance.{vit}",
-    "5",
-    "5",
+    "head_similarity.{vit}.{resnet}",
+    "section 5, Figure 5",
     "rank correlation",
-    below=0,
+    effect=-1,
     least=0.2,
 )
-def local_heads_resemble(subsets: xr.Dataset, distance: xr.DataArray) -> Estimate:
+def local_heads_resemble(subsets: xr.Dataset) -> Estimate:
     """First-block heads that attend more globally are less similar to lower ResNet layers.
 
     Rank correlation, over subsets of the heads of the first block, between the mean attention
     distance of a subset and the CKA between this subset and lower ResNet layers.
 
-    The correlation is Spearman's, and CKA is averaged over the ResNet layers. The value is
-    descriptive, because the subsets share heads and are not a sample. The claim is not tested if
-    the attention distances of the heads in the first block differ by less than a quarter of the
-    distance of uniform attention.
+    The correlation is Spearman's, and CKA is averaged over the ResNet layers. In the paper, the
+    similarity falls monotonically, which is a correlation of -1.
     """
-    span = np.ptp(relative_distance(distance)[0])
-    if span < LEAST_SPAN:
-        raise ValueError(
-            "Not tested: the attention distances of first-block heads differ by "
-            f"{span:.2g} of that of uniform attention, so that none is more local than others."
-        )
     cka = expect_variable(subsets, "cka", ("layer", "order", "subset")).values
     reach = expect_variable(subsets, "distance", ("order", "subset")).values
     both = np.stack([reach.ravel(), cka.mean(axis=0).ravel()], axis=1)
     both = both[np.isfinite(both).all(axis=1)]
-    return descriptive(rank_correlation(both), "subsets that share heads are not independent")
-
-
-LEAST_SPAN = 0.25  # of uniform attention, between the most local and the most global head
+    return descriptive(rank_correlation(both), "Subsets that share heads are not a sample")
 
 
 def relative_distance(distance: xr.DataArray) -> np.ndarray:
     """Attention distances of shape (layer, head) relative to uniform attention."""
-    heads = expect_array(distance, ("layer", "head"))
+    return expect_array(distance, ("layer", "head")).values / uniform_distance(distance)
+
+
+def uniform_distance(distance: xr.DataArray) -> float:
+    """The attention distance of uniform attention on the same grid."""
+    expect_array(distance, ("layer", "head"))
     missing = {"rows", "columns", "stride"} - set(distance.attrs)
     if missing:
         raise ValueError(
@@ -197,8 +179,7 @@ def relative_distance(distance: xr.DataArray) -> np.ndarray:
         )
     shape = distance.attrs["rows"], distance.attrs["columns"]
     cells = np.indices(shape).reshape(2, -1)
-    uniform = np.hypot(*(cells[:, :, None] - cells[:, None, :])).mean() * distance.attrs["stride"]
-    return heads.values / uniform
+    return np.hypot(*(cells[:, :, None] - cells[:, None, :])).mean() * distance.attrs["stride"]
 
 
 FIGURE_3 = Figure(
@@ -291,60 +272,86 @@ def _part(model: StudyModel, analysis: str, taps: Sequence[str]) -> Measurement:
 
 @claim(
     "receptive_field.{vit} receptive_field.{resnet}",
-    "5",
-    "6",
+    "section 5, Figure 6",
     "difference in receptive-field size",
-    above=0,
+    effect="above",
     least=0.05,
-    about=RUNS,
 )
 def early_fields(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """Effective receptive fields of lower layers are larger in the ViT than in the ResNet.
 
     Mean receptive-field size in the lower half of the layers: the value for the ViT minus the value
     for the ResNet. A size of 1 means that all pixels have equal influence.
-
-    Compare the value with the difference between untrained copies of the models, which is due to
-    the architectures alone. Receptive fields are measured on few images and channels, so their
-    error is not known.
     """
-    first, second = (lower(extent(field)).mean() for field in (vit, resnet))
-    return descriptive(first - second, FEW_FIELDS)
+    return between(*(_lower_extent(field) for field in (vit, resnet)))
+
+
+@claim(
+    "receptive_field.{vit} receptive_field.{resnet}",
+    "section 5, Figure 6",
+    "difference in receptive-field size",
+    effect="above",
+    least=0.05,
+)
+def fields_turn_global_midway(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
+    """ResNet receptive fields grow gradually; ViT fields become much more global midway.
+
+    Largest growth of receptive-field size from one layer to the next within the middle third of the
+    depth: the value for the ViT minus the value for the ResNet.
+    """
+
+    def largest_step(fields: np.ndarray) -> float:
+        count = len(fields)
+        first = max(count // 3 - 1, 0)
+        return np.diff(extent(fields)[first : -(-2 * count // 3) + 1]).max()
+
+    return between(*(_over_fields(largest_step, field) for field in (vit, resnet)))
 
 
 @claim(
     "receptive_field_branch.{vit} receptive_field.{vit} attention_distance.{vit}",
-    "5 and C",
-    "C.4",
+    "section 5 and appendix C, Figure C.4",
     "difference in share",
-    below=0,
+    effect="below",
     least=0.05,
-    learned=True,
 )
 def branch_fields(branch: xr.DataArray, total: xr.DataArray, distance: xr.DataArray) -> Estimate:
     """In later attention sublayers, a token's own patch dominates only because of the skip.
 
     Share of the centre patch in the receptive field of an attention branch minus its share after
-    the skip is added, averaged over the upper half of the sublayers: the value for the trained
-    model minus the value for untrained copies.
-
-    Without the skip, the share is lower in any model, even in an untrained one. The claim requires
-    that training increases this effect. Receptive fields are measured on few images and channels,
-    so their error is not known.
+    the skip is added, averaged over the upper half of the sublayers.
     """
     patch = int(distance.attrs["stride"])
-    shares = [_centre_shares(field, patch) for field in (branch, total)]
-    sites = [site for site in shares[0] if site in shares[1]]
+    places = [_attention_sites(field) for field in (branch, total)]
+    sites = [site for site in places[0] if site in places[1]]
     if not sites:
         raise ValueError(
             "Expected fields of attention branches and of their sums. "
             f"Received: {layer_names(branch)[:3]} and {layer_names(total)[:3]}"
         )
-    gaps = np.array([shares[0][site] - shares[1][site] for site in sites])
-    return descriptive(upper(gaps).mean(), FEW_FIELDS)
+    at = [[place[site] for site in upper(np.array(sites))] for place in places]
+
+    def difference(branch: np.ndarray, total: np.ndarray) -> float:
+        shares = (
+            _centre_shares(x, patch)[rows] for x, rows in zip((branch, total), at, strict=True)
+        )
+        return np.subtract(*shares).mean()
+
+    return _over_fields(difference, branch, total)
 
 
-FEW_FIELDS = "the error of a field of few images and channels is not known"
+def _over_fields(statistic: Callable[..., float], *fields: xr.DataArray) -> Estimate:
+    """A number that is computed from receptive fields (layer, row, column)."""
+    fields = [expect_array(field, ("layer", "row", "column")) for field in fields]
+    return descriptive(statistic(*(field.values for field in fields)), FEW_FIELDS)
+
+
+FEW_FIELDS = "The error of a receptive field of few images and channels is not known"
+
+
+def _lower_extent(field: xr.DataArray) -> Estimate:
+    """Mean receptive-field size in the lower half of the layers."""
+    return _over_fields(lambda fields: lower(extent(fields)).mean(), field)
 
 
 @quantity(
@@ -359,12 +366,11 @@ def early_extent(field: xr.DataArray) -> Estimate:
     token. This standard deviation is divided by its value for a uniform field and averaged over the
     lower half of the layers.
     """
-    return student(lower(extent(field)), "layers")
+    return _lower_extent(field)
 
 
-def extent(field: xr.DataArray) -> np.ndarray:
-    """Standard deviation of position in each field, divided by that of a uniform field."""
-    fields = expect_array(field, ("layer", "row", "column")).values
+def extent(fields: np.ndarray) -> np.ndarray:
+    """Standard deviation of position in each field (layer, row, column), relative to uniform."""
     weights = fields / fields.sum(axis=(1, 2), keepdims=True)
     variance, uniform = 0.0, 0.0
     for axis in (1, 2):
@@ -376,15 +382,17 @@ def extent(field: xr.DataArray) -> np.ndarray:
     return np.sqrt(variance / uniform)
 
 
-def _centre_shares(field: xr.DataArray, patch: int) -> dict[str, float]:
-    """Share of the centre patch in each field of an attention sublayer: dict from site to it."""
-    fields = expect_array(field, ("layer", "row", "column"))
+def _centre_shares(fields: np.ndarray, patch: int) -> np.ndarray:
+    """Share of the centre patch in each field (layer, row, column), of shape (layer,)."""
     row, column = (size // patch // 2 * patch for size in fields.shape[1:])
-    centre = fields.values[:, row : row + patch, column : column + patch].sum(axis=(1, 2))
-    shares = centre / fields.values.sum(axis=(1, 2))
+    centre = fields[:, row : row + patch, column : column + patch].sum(axis=(1, 2))
+    return centre / fields.sum(axis=(1, 2))
+
+
+def _attention_sites(fields: xr.DataArray) -> dict[str, int]:
+    """The attention sublayers among the layers: dict from site to position."""
     sites = [name.rpartition("/")[0] for name in layer_names(fields)]
-    named = zip(sites, shares, strict=True)
-    return {site: share for site, share in named if site.endswith("attention")}
+    return {site: at for at, site in enumerate(sites) if site.endswith("attention")}
 
 
 def fields_caption(models: list[StudyModel], results: Results) -> str:
@@ -410,9 +418,11 @@ FIGURE_6 = Figure(
     call='analysis.receptive_field({model}, few_images(images), channels=1, detail="sums")',
     title="Effective receptive fields",
     caption=fields_caption,
-    claims=[early_fields],
+    claims=[early_fields, fields_turn_global_midway],
     quantities=[early_extent],
-    overview=Overview("Receptive-field size", extent, "relative to uniform"),
+    overview=Overview(
+        "Receptive-field size", lambda field: extent(field.values), "relative to uniform"
+    ),
 )
 
 

@@ -1,27 +1,19 @@
 """Raghu et al. 2021, section 6 and appendix E: skip connections."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from ...engine.estimates import (
-    Estimate,
-    contrast_over_depth,
-    descriptive,
-    lower,
-    means_of,
-    minus,
-    of_cka,
-    student,
-    transformed,
-    upper,
-)
+from ...claims.claim import claim
+from ...engine.estimates import estimate_from_cka, estimate_over_batches
 from ...engine.results import expect_variable, layer_names
 from ...flow.skips import skip_ratio
 from ...plots.flow_plots import plot_skip_ratio, plot_skip_ratio_lines
 from ...plots.similarity_plots import plot_cka
-from ...study.claims import RUNS, claim
+from ...statistics.estimates import Estimate, between
+from ...statistics.intervals import lower, upper
 from ...study.figure import Figure, each, group, together, variants, with_roles
 from ...study.measure import Measurements, SharedPass, quantity, statistic
 from ...study.models import StudyModel
@@ -58,86 +50,75 @@ def _with_accuracy(model: StudyModel) -> str:
     return f"{words}\n{100 * model.accuracy[0]:.1f} % accuracy" if model.accuracy else words
 
 
-@claim("skip_ratio.{vit}", "6", "7 left", "ratio of ratios", above=1, least=0.1)
+@claim(
+    "skip_ratio.{vit}", "section 6, Figure 7 left", "log ratio of ratios", effect="above", least=0.1
+)
 def cls_skips_first(ratios: xr.Dataset) -> Estimate:
     """Skips propagate CLS more than spatial tokens in lower blocks, and less in upper blocks.
 
-    Let r be the skip-to-branch norm ratio of the CLS token divided by that of the spatial tokens.
-    The estimate is r in the lower half of the blocks divided by r in the upper half.
+    Let r be the logarithm of the skip-to-branch norm ratio of the CLS token divided by that of the
+    spatial tokens: the mean of r in the lower half of the blocks minus its mean in the upper half.
 
-    The geometric mean of the ratios is taken over the sublayers of a block and then over blocks, so
-    that attention and MLP have equal weight. The threshold is 1 (no change with depth).
+    The mean is taken over the sublayers of a block and then over blocks, so that attention and MLP
+    have equal weight.
     """
-    logs = _cls_over_spatial(ratios)
-    blocks = (
-        [name.split("/")[0] for name in layer_names(ratios)]
-        if "layer" in ratios.coords
-        else ([str(index // 2) for index in range(len(logs))])
-    )
+    blocks = [name.split("/")[0] for name in layer_names(ratios)]
     names = list(dict.fromkeys(blocks))
-    of_blocks = np.array([logs[[block == name for block in blocks]].mean() for name in names])
-    places = np.arange(len(names))
-    halves = means_of(len(names), lower(places), upper(places))
-    return transformed(contrast_over_depth(of_blocks, halves, "blocks"), np.exp)
+    parts = [str(part) for part in ratios["part"].values] if "part" in ratios else []
+    if "cls" not in parts:
+        raise ValueError(f"Expected ratios of a CLS token. Received: {parts}")
 
+    def contrast(of_parts: np.ndarray) -> float:
+        logs = np.log(of_parts[:, parts.index("cls")]) - np.log(of_parts[:, parts.index("spatial")])
+        of_blocks = [logs[[block == name for block in blocks]].mean() for name in names]
+        return np.mean(lower(of_blocks)) - np.mean(upper(of_blocks))
 
-def _cls_over_spatial(ratios: xr.Dataset) -> np.ndarray:
-    """Logarithm of the norm ratio of CLS over that of the mean spatial token, of each layer."""
-    ratio = expect_variable(ratios, "norm_ratio", ("layer", "token"))
-    prefix = ratios.attrs.get("prefix")
-    if not prefix:
-        raise ValueError(f"Expected ratios with prefix tokens. Received: prefix={prefix}")
-    spatial = np.nanmean(ratio.values[:, int(prefix) :], axis=1)
-    return np.log(ratio.values[:, 0]) - np.log(spatial)
+    return estimate_over_batches(contrast, ratios, variable="part_ratio")
 
 
 @claim(
     "skip_ratio.{vit} skip_ratio.{resnet}",
-    "6",
-    "7 right",
-    "ratio ViT / ResNet",
-    above=1,
+    "section 6, Figure 7 right",
+    "log ratio ViT / ResNet",
+    effect="above",
     least=0.1,
-    about=RUNS,
 )
 def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     """Skip connections are more influential in the ViT than in the ResNet.
 
-    Skip-to-branch norm ratio of identity skips: the ratio of the ViT divided by the ratio of the
-    ResNet.
+    Logarithm of the skip-to-branch norm ratio of identity skips, averaged over layers: the value
+    for the ViT minus the value for the ResNet.
 
-    The ratio of a model is the mean over tokens and then the geometric mean over layers. ResNets of
-    type v1 (the paper's ResNet and the ResNets of timm and torchvision) apply a ReLU after the
-    residual sum. Therefore, their identity skips have no negative values. Their projection
-    shortcuts have negative values and are left out. BiT (type v2) applies the ReLU within the
-    branch. The ratios of BiT are not comparable with those of a ResNet of type v1, so the claim is
-    not tested on BiT.
+    ResNets of type v1 (the paper's ResNet and the ResNets of timm and torchvision) apply a ReLU
+    after the residual sum. Therefore, their identity skips have no negative values. Their
+    projection shortcuts have negative values and are left out. BiT (type v2) applies the ReLU
+    within the branch. The ratios of BiT are not comparable with those of a ResNet of type v1, so
+    the claim is not tested on BiT.
     """
-    ratio = expect_variable(resnet, "norm_ratio", ("layer", "token"))
     is_rectified = expect_variable(resnet, "negative_share", ("layer",)).values == 0
     if not is_rectified.any():
         raise ValueError(
-            "Not tested: other architecture. The paper's ResNet has a ReLU after the sum (v1), so "
-            "that identity skips have no negative values; all skips of this one have."
+            "Expected a ResNet with a ReLU after the sum, as the paper's (v1), so that identity "
+            "skips have no negative values. Received: another architecture, whose skips all have"
         )
-    of_vit = expect_variable(vit, "norm_ratio", ("layer", "token"))
     # The stem of a hybrid projects in the first unit of a stage.
-    is_identity = [not name.endswith("/unit01") for name in layer_names(of_vit)]
-    means = [
-        np.log(np.nanmean(layers, axis=1)).mean()
-        for layers in (of_vit.values[is_identity], ratio.values[is_rectified])
-    ]
-    return descriptive(np.exp(means[0] - means[1]), "the error over images is not known")
+    is_identity = [not name.endswith("/unit01") for name in layer_names(vit)]
+    return between(_mean_log_ratio(vit, is_identity), _mean_log_ratio(resnet, is_rectified))
+
+
+def _mean_log_ratio(ratios: xr.Dataset, layers: Any) -> Estimate:
+    """Mean over layers of the logarithm of the norm ratio of the mean token."""
+    return estimate_over_batches(
+        lambda parts: np.log(parts[layers, -1]).mean(), ratios, variable="part_ratio"
+    )
 
 
 @claim(
     "cka.{vit} cka.{without} block",
-    "6",
-    "8",
+    "section 6, Figure 8",
     "difference in CKA",
-    below=0,
+    effect="below",
     least=0.05,
-    about=RUNS,
 )
 def skips_partition(intact: xr.Dataset, without: xr.Dataset, block: str) -> Estimate:
     """Without the skips of a block, layers before it and after it are less similar.
@@ -153,17 +134,16 @@ def skips_partition(intact: xr.Dataset, without: xr.Dataset, block: str) -> Esti
     if not before or not after:
         raise ValueError(f"Expected layers before and after the block. Received: block={block!r}")
     parts = (result.sel(layer_x=before, layer_y=after) for result in (without, intact))
-    return minus(*(of_cka(np.mean, expect_cka(part)) for part in parts))
+    return between(*(estimate_from_cka(np.mean, expect_cka(part)) for part in parts))
 
 
 @claim(
     "accuracy.{vit} accuracy.{without}",
-    "6",
-    "8",
+    "section 6, Figure 8",
     "difference in accuracy",
-    above=0,
+    effect=0.04,
     least=0.01,
-    about=RUNS,
+    beyond_untrained=False,
 )
 def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
     """Removing the skips of a middle block reduces accuracy.
@@ -179,17 +159,16 @@ def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
 
 @quantity(
     "skip_ratio.{model}",
-    unit="ratio",
+    unit="log ratio",
     more="has a larger skip-to-branch norm ratio",
 )
 def skips_over_branches(ratios: xr.Dataset) -> Estimate:
     """Skip-to-branch norm ratio.
 
-    Norm of the skip divided by the norm of its branch: the mean over tokens, then the geometric
-    mean over layers. If it is above 1, the skip dominates.
+    Logarithm of the norm of the skip divided by the norm of its branch: the mean over tokens, then
+    the mean of logarithms over layers. If it is above 0, the skip dominates.
     """
-    ratio = expect_variable(ratios, "norm_ratio", ("layer", "token")).values
-    return transformed(student(np.log(np.nanmean(ratio, axis=1)), "layers"), np.exp)
+    return _mean_log_ratio(ratios, slice(None))
 
 
 FIGURE_7_LEFT = Figure(

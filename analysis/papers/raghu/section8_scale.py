@@ -8,10 +8,12 @@ from typing import cast
 import numpy as np
 import xarray as xr
 
-from ...engine.estimates import Estimate, lower, minus, of_cka, upper
+from ...claims.claim import claim
+from ...engine.estimates import estimate_from_cka
 from ...plots.similarity_plots import plot_best_matching_layer, plot_data_scale
 from ...similarity.cka import best_matching_layer, cka
-from ...study.claims import RUNS, claim
+from ...statistics.estimates import Estimate, between, minus
+from ...statistics.intervals import lower, upper
 from ...study.figure import Figure, group, variants, with_roles
 from ...study.measure import Measurement, Measurements, SharedPass, statistic, task
 from ...study.models import NotApplicable, StudyModel
@@ -79,7 +81,15 @@ def same_blocks_of(models: list[StudyModel]) -> Measurements:
     return same_layers
 
 
-@claim("data_scale.{vit}", "8", "12", "difference in CKA", above=0, least=0.05, about=RUNS)
+@claim(
+    "data_scale.{vit}",
+    "section 8, Figure 12",
+    "difference in CKA",
+    effect="above",
+    least=0.05,
+    beyond_untrained=False,
+    least_images=1_000_000,
+)
 def data_hunger(similarity: xr.Dataset) -> Estimate:
     """Higher layers need more training data than lower layers.
 
@@ -95,25 +105,25 @@ def data_hunger(similarity: xr.Dataset) -> Estimate:
     least, control = int(fractions.argmin()), np.flatnonzero(fractions == 1)
     if not len(control) or fractions[least] == 1:
         raise ValueError(
-            "Not tested: it needs a model trained on a fraction of the data and, as a control, a "
-            f"second seed trained on all. Received: fractions {fractions.tolist()}."
+            "Expected a model trained on a fraction of the data and, as a control, a second seed "
+            f"trained on all. Received: fractions {fractions.tolist()}"
         )
 
     def falls(row: int) -> Estimate:
         halves = (lambda values, half=half: half(values[row]).mean() for half in (lower, upper))
-        return minus(*(of_cka(half, similarity) for half in halves))
+        return minus(*(estimate_from_cka(half, similarity) for half in halves))
 
     return minus(falls(least), falls(int(control[0])))
 
 
 @claim(
     "data_scale.{vit} data_scale.{larger}",
-    "8",
-    "12",
+    "section 8, Figure 12",
     "difference in CKA",
-    above=0,
+    effect="above",
     least=0.05,
-    about=RUNS,
+    beyond_untrained=False,
+    least_images=1_000_000,
 )
 def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate:
     """Higher layers of larger models need more training data.
@@ -130,31 +140,35 @@ def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate
     fractions = [result["fraction"].values.tolist() for result in results]
     shared = set.intersection(*map(set, fractions)) - {1.0}
     if not shared:
-        raise ValueError("Not tested: both models have to be trained on one fraction of the data.")
+        raise ValueError(
+            f"Expected models trained on one fraction of the data. Received: {fractions}"
+        )
     if not all(1 in of_model for of_model in fractions):
         raise ValueError(
-            "Not tested: it needs, as a control, a second seed of each model trained on all data. "
-            f"Received: fractions {fractions[0]} and, of the larger model, {fractions[1]}."
+            "Expected, as a control, a second seed of each model trained on all data. "
+            f"Received: fractions {fractions[0]} and, of the larger model, {fractions[1]}"
         )
 
     def loss(similarity: xr.Dataset, fractions: Sequence[float]) -> Estimate:
         rows = (fractions.index(fraction) for fraction in (1, min(shared)))
         return minus(
-            *(of_cka(lambda cka, row=row: upper(cka[row]).mean(), similarity) for row in rows)
+            *(
+                estimate_from_cka(lambda cka, row=row: upper(cka[row]).mean(), similarity)
+                for row in rows
+            )
         )
 
     of_smaller, of_larger = map(loss, results, fractions)
-    return minus(of_larger, of_smaller)
+    return between(of_larger, of_smaller)
 
 
 @claim(
     "fine_tuning.{before}.{after}",
-    "G",
-    "G.1",
+    "appendix G, Figure G.1",
     "difference in CKA",
-    above=0,
+    effect="above",
     least=0.05,
-    about=RUNS,
+    beyond_untrained=False,
 )
 def fine_tuning_keeps_first_blocks(similarity: xr.Dataset) -> Estimate:
     """The first four to five of 12 blocks are well preserved by fine-tuning.
@@ -168,17 +182,16 @@ def fine_tuning_keeps_first_blocks(similarity: xr.Dataset) -> Estimate:
         raise ValueError(f"Expected at least 3 blocks. Received: {count}")
     first = round(count / 3)
     means = (lambda cka: cka[:first].mean(), lambda cka: cka[first:].mean())
-    return minus(*(of_cka(mean, similarity) for mean in means))
+    return minus(*(estimate_from_cka(mean, similarity) for mean in means))
 
 
 far_fine_tuning_keeps_first_blocks = claim(
     "fine_tuning.{before}.{far}",
-    "G",
-    "G.1",
+    "appendix G, Figure G.1",
     "difference in CKA",
-    above=0,
+    effect="above",
     least=0.05,
-    about=RUNS,
+    beyond_untrained=False,
     name="far-fine-tuning-keeps-first-blocks",
     text=(
         "The first four to five of 12 blocks are well preserved by fine-tuning on a far domain.",
@@ -189,12 +202,11 @@ far_fine_tuning_keeps_first_blocks = claim(
 
 @claim(
     "fine_tuning.{before}.{after} fine_tuning.{before}.{far}",
-    "G",
-    "G.1",
+    "appendix G, Figure G.1",
     "difference in CKA",
-    above=0,
+    effect="above",
     least=0.05,
-    about=RUNS,
+    beyond_untrained=False,
 )
 def far_domains_change_more(near: xr.Dataset, far: xr.Dataset) -> Estimate:
     """Fine-tuning on a distant domain changes representations more than on a similar domain.
@@ -208,7 +220,7 @@ def far_domains_change_more(near: xr.Dataset, far: xr.Dataset) -> Estimate:
     domains are medical and satellite images.
     """
     results = (expect_cka(blocks_of(result), ("layer",)) for result in (near, far))
-    return minus(*(of_cka(np.mean, result) for result in results))
+    return between(*(estimate_from_cka(np.mean, result) for result in results))
 
 
 FIGURE_12 = Figure(

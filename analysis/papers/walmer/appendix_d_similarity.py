@@ -3,14 +3,16 @@
 import numpy as np
 import xarray as xr
 
-from ...engine.estimates import Estimate, lower, minus, of_cka, upper
+from ...claims.claim import claim
+from ...engine.estimates import estimate_from_cka
 from ...engine.results import Results, layer_names
 from ...engine.roles import Features
 from ...engine.stream import Statistic
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_last_layer_cka
 from ...similarity.cka import last_layer_cka, residual_cka
-from ...study.claims import claim
+from ...statistics.estimates import Estimate, minus
+from ...statistics.intervals import lower, upper
 from ...study.figure import Figure, each, group
 from ...study.measure import Measurement, SharedPass, statistic, task
 from ...study.models import NotApplicable, StudyModel
@@ -61,10 +63,9 @@ def residual_cka_of(model: StudyModel) -> SharedPass:
 
 @claim(
     "residual_cka.{vit}",
-    "D.4",
-    "23",
+    "appendix D.4, Figure 23",
     "difference in CKA",
-    below=0,
+    effect="below",
     least=0.05,
     supervision=EXPLICIT,
 )
@@ -86,10 +87,16 @@ def skips_diverge(similarity: xr.Dataset) -> Estimate:
     halves = (
         lambda values, half=half: half(values[rows, columns]).mean() for half in (upper, lower)
     )
-    return minus(*(of_cka(half, similarity) for half in halves))
+    return minus(*(estimate_from_cka(half, similarity) for half in halves))
 
 
-@claim("norm_cka.{masked}", "D.3", "21 and 22", "difference in CKA", above=0, least=0.05)
+@claim(
+    "norm_cka.{masked}",
+    "appendix D.3, Figures 21 and 22",
+    "difference in CKA",
+    effect="above",
+    least=0.05,
+)
 def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
     """ViTs trained by reconstruction have an X pattern: their last layers resemble the first again.
 
@@ -99,7 +106,7 @@ def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
 
     The pattern appears if the model contains both an encoder and a decoder. If layers only become
     less similar with distance in depth, the first layers are more similar to the middle layer than
-    to the last layers. The interval is over images.
+    to the last layers.
     """
     similarity = expect_cka(similarity)
     count = similarity.sizes["layer_x"]
@@ -108,7 +115,7 @@ def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
     first = np.arange(count // 3)
     partners = (count - 1 - first, np.full(len(first), count // 2))
     means = (lambda cka, other=other: cka[first, other].mean() for other in partners)
-    return minus(*(of_cka(mean, similarity) for mean in means))
+    return minus(*(estimate_from_cka(mean, similarity) for mean in means))
 
 
 def last_layers_caption(models: list[StudyModel], results: Results) -> str:

@@ -12,17 +12,7 @@ import xarray as xr
 from vit_tf.features.noise import gaussian_like
 from vit_tf.features.tokens import TokenGrid
 
-from ...engine.estimates import (
-    Estimate,
-    accuracy_of,
-    contrast_over_depth,
-    descriptive,
-    estimate,
-    lower,
-    means_of,
-    minus,
-    upper,
-)
+from ...claims.claim import Claim, claim
 from ...engine.pooling import Pooled, pooled_statistic
 from ...engine.results import KEPT, POOLED, Results, expect_variable, layer_names
 from ...engine.roles import Features
@@ -30,7 +20,16 @@ from ...engine.stream import Statistic
 from ...plots.probe_plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_clustering
 from ...similarity.localization import input_patches
-from ...study.claims import RUNS, Claim, claim
+from ...statistics.estimates import (
+    Estimate,
+    Method,
+    accuracy_of,
+    between,
+    descriptive,
+    minus,
+    with_limits,
+)
+from ...statistics.intervals import lower, upper
 from ...study.data import Data
 from ...study.figure import Figure, together
 from ...study.measure import Measurement, SharedPass, statistic, task
@@ -192,26 +191,28 @@ def with_chance(scores: xr.Dataset, of_pixels: xr.Dataset | None = None) -> xr.D
     return scores.assign_attrs({CHANCE[name]: float(purity) for name, purity in purities})
 
 
-@claim("clustering_first.{vit}", "5.2", "7 left", "difference in purity", above=0, least=0.05)
+@claim(
+    "clustering_first.{vit}",
+    "section 5.2, Figure 7 left",
+    "difference in purity",
+    effect="above",
+    least=0.05,
+)
 def clusters_deepen(clusters: xr.Dataset) -> Estimate:
     """Cluster purity of CLS features increases with depth.
 
     Cluster purity of the last block minus cluster purity of the first block.
 
-    The interval is over the steps from one layer to the next, because neighbouring layers are
-    similar and their values are not independent.
+    The interval treats the two purities as independent, which makes it conservative.
     """
-    purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values
-    count = len(purity)
-    return contrast_over_depth(purity, means_of(count, slice(-1, None), slice(0, 1)))
+    return minus(*(_purity(clusters, part) for part in (slice(-1, None), slice(0, 1))))
 
 
 @claim(
     "clustering_rest.{vit} clustering_first.{vit}",
-    "5.2",
-    "7",
+    "section 5.2, Figure 7",
     "difference in purity",
-    above=0,
+    effect="above",
     least=0.02,
     supervision=EXPLICIT,
 )
@@ -221,8 +222,7 @@ def spatial_first(spatial: xr.Dataset, cls: xr.Dataset) -> Estimate:
     Cluster purity of the mean spatial token minus cluster purity of the CLS token, averaged over
     the lower half of the layers.
 
-    The interval is over images. It treats the two purities as independent, which makes the interval
-    conservative.
+    The interval treats the two purities as independent, which makes it conservative.
     """
     count = len(blocks_of(cls["layer"]))
     return minus(*(_purity(result, lower(np.arange(count))) for result in (spatial, cls)))
@@ -230,11 +230,11 @@ def spatial_first(spatial: xr.Dataset, cls: xr.Dataset) -> Estimate:
 
 @claim(
     "clustering_first.{masked} clustering_first.{untrained}",
-    "5.2",
-    "7 left",
+    "section 5.2, Figure 7 left",
     "difference in purity",
-    above=0,
+    effect="above",
     least=0.02,
+    beyond_untrained=False,
 )
 def masked_cls_is_semantic(clusters: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     """ViTs trained by reconstruction learn semantic CLS features, though no loss depends on CLS.
@@ -248,12 +248,11 @@ def masked_cls_is_semantic(clusters: xr.Dataset, untrained: xr.Dataset) -> Estim
 
 @claim(
     "clustering_first.{vit} clustering_first.{masked}",
-    "5.2",
-    "7 left",
+    "section 5.2, Figure 7 left",
     "difference in purity",
-    above=0,
+    effect="above",
     least=0.02,
-    about=RUNS,
+    beyond_untrained=False,
     supervision=EXPLICIT,
 )
 def supervised_most_semantic(labels: xr.Dataset, masked: xr.Dataset) -> Estimate:
@@ -266,7 +265,7 @@ def supervised_most_semantic(labels: xr.Dataset, masked: xr.Dataset) -> Estimate
     use released weights of contrastive ViTs.
     """
     halves = (upper(np.arange(len(blocks_of(x["layer"])))) for x in (labels, masked))
-    return minus(*(_purity(x, half) for x, half in zip((labels, masked), halves, strict=True)))
+    return between(*(_purity(x, half) for x, half in zip((labels, masked), halves, strict=True)))
 
 
 def _over_untrained(clusters: xr.Dataset, untrained: xr.Dataset) -> Estimate:
@@ -280,22 +279,24 @@ def _over_untrained(clusters: xr.Dataset, untrained: xr.Dataset) -> Estimate:
     over = "objects" if "objects" in clusters.attrs else "images"
     levels = {"untrained": _purity(untrained)}
     levels |= {
-        name: accuracy_of(clusters.attrs[at], count, over=over)
+        name: accuracy_of(clusters.attrs[at], count, name=over)
         for name, at in CHANCE.items()
         if at in clusters.attrs
     }
-    gaps = [minus(_purity(clusters), level) for level in levels.values()]
-    words = ", ".join(f"{name} {level.value:.2g}" for name, level in levels.items())
-    how = f"{gaps[0].how}; chance: {words}"
+    purity = _purity(clusters)
+    gaps = [minus(purity, level) for level in levels.values()]
     value = min(gap.value for gap in gaps)
-    if not np.isfinite([gap.low for gap in gaps]).all():
-        return descriptive(value, how.removeprefix("no interval: "))
+    without = [gap.note for gap in gaps if gap.limits is None]
+    if without or purity.units is None:
+        return descriptive(value, without[0])
 
     def limits(alpha: float) -> tuple[float, float]:
-        lows, highs = zip(*(gap.at(alpha) for gap in gaps), strict=True)
+        lows, highs = zip(*(gap.limits(alpha) for gap in gaps if gap.limits), strict=True)
         return min(lows), max(highs)
 
-    return estimate(value, limits, how)
+    estimate = with_limits(value, limits, purity.units, Method.BINOMIAL)
+    words = ", ".join(f"{name} {level.value:.2g}" for name, level in levels.items())
+    return replace(estimate, note=f"Chance levels: {words}")
 
 
 def _last_quarter_over_last(clusters: xr.Dataset) -> Estimate:
@@ -315,10 +316,15 @@ def _cluster_claims(kind: str, plural: str, figure: str) -> list[Claim]:
     """
     of_kind = "object class" if kind == "object" else kind
     task_claim = partial(
-        claim, section="5.3", figure=figure, unit="difference in purity", above=0, least=0.02
+        claim,
+        place=f"section 5.3, Figure {figure}",
+        unit="difference in purity",
+        effect="above",
+        least=0.02,
     )
     above_chance = task_claim(
         f"{plural}.{{vit}} {plural}.{{untrained}}",
+        beyond_untrained=False,
         name=f"{plural}-above-chance",
         text=(
             f"Tokens within {'an' if kind == 'object' else 'a'} {kind} mask cluster by {of_kind}.",
@@ -350,7 +356,7 @@ def _purity(clusters: xr.Dataset, part: slice | np.ndarray = slice(None)) -> Est
     purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values[part].mean()
     over = "objects" if "objects" in clusters.attrs else "images"
     count = clusters.attrs.get("objects", clusters.attrs.get("examples", np.nan))
-    return accuracy_of(purity, count, over=over)
+    return accuracy_of(purity, count, name=over)
 
 
 def read_of(models: list[StudyModel]) -> str:

@@ -7,14 +7,7 @@ from typing import cast
 import numpy as np
 import xarray as xr
 
-from ...engine.estimates import (
-    Estimate,
-    accuracy_of,
-    descriptive,
-    minus,
-    require_above_chance,
-    student,
-)
+from ...claims.claim import Claim, claim
 from ...engine.pooling import Pooled
 from ...engine.results import Results, expect_array, expect_variable, layer_names, unpack_correct
 from ...objects.keypoints import keypoint_correspondence
@@ -30,7 +23,15 @@ from ...plots.probe_plots import (
 from ...probes.knn import knn_accuracy
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
-from ...study.claims import RUNS, Claim, claim
+from ...statistics.estimates import (
+    Estimate,
+    accuracy_of,
+    between,
+    descriptive,
+    mean_over,
+    minus,
+    share_of,
+)
 from ...study.data import Data
 from ...study.figure import Figure, together
 from ...study.measure import (
@@ -95,7 +96,13 @@ def retrieval_of(model: StudyModel) -> Measurement:
     return task("retrieval", model, make, reads="landmarks", inputs=(DATA,))
 
 
-@claim("knn_accuracy.{vit}", "6.3", "9 left", "difference in accuracy", above=0, least=0.01)
+@claim(
+    "knn_accuracy.{vit}",
+    "section 6.3, Figure 9 left",
+    "difference in accuracy",
+    effect="above",
+    least=0.01,
+)
 def knn_last_best(neighbours: xr.DataArray) -> Estimate:
     """The last layer is the best for k-NN classification.
 
@@ -104,24 +111,22 @@ def knn_last_best(neighbours: xr.DataArray) -> Estimate:
     To avoid selection bias, the best layer is chosen on one half of the images (every second image)
     and scored on the other half, and vice versa.
     """
-    accuracy = top_one_above_chance(neighbours)
+    accuracy = top_one(neighbours)
     if len(accuracy) < 2:
         raise ValueError(f"Expected at least two layers. Received: {len(accuracy)}")
     if "correct" not in accuracy.coords:
         gap = accuracy.values[-1] - accuracy.values[:-1].max()
-        return descriptive(gap, "the file of an older version lacks the predictions")
+        return descriptive(gap, "An interval needs which images are classified correctly")
     *others, last = unpack_correct(accuracy["correct"], int(neighbours.attrs["examples"]))
-    return minus(*(accuracy_of(0, 0, correct) for correct in (last, best_of_layers(others))))
+    return minus(share_of(last), share_of(best_of_layers(others)))
 
 
 @claim(
     "knn_accuracy.{larger} knn_accuracy.{vit}",
-    "E.2",
-    "28",
+    "appendix E.2, Figure 28",
     "difference in accuracy",
-    above=0,
+    effect="above",
     least=0.01,
-    about=RUNS,
 )
 def larger_is_better(larger: xr.DataArray, vit: xr.DataArray) -> Estimate:
     """Larger architectures tend to give better features.
@@ -129,16 +134,15 @@ def larger_is_better(larger: xr.DataArray, vit: xr.DataArray) -> Estimate:
     Top-1 k-NN accuracy of the last layer: the value for the larger ViT minus the value for the
     smaller ViT.
     """
-    return minus(last_knn.estimator(larger), last_knn.estimator(vit))
+    return between(last_knn.estimator(larger), last_knn.estimator(vit))
 
 
 @claim(
     "linear_probe.{masked}",
-    "E.4",
-    "T6",
+    "appendix E.4, Table 6 (MAE)",
     "difference in accuracy",
-    above=0,
-    least=0.02,
+    effect=0.0249,
+    least=0.01,
 )
 def masked_spatial_better_than_cls(probes: xr.DataArray) -> Estimate:
     """In ViTs trained by reconstruction, spatial features are better for probes than CLS.
@@ -146,12 +150,11 @@ def masked_spatial_better_than_cls(probes: xr.DataArray) -> Estimate:
     Test accuracy of linear probes on the last layer, without batch normalization: the value for the
     mean of the spatial tokens minus the value for the CLS token.
 
-    The standard error is binomial and treats the two accuracies as independent.
+    The interval is binomial and treats the two accuracies as independent.
     """
     last = expect_array(probes, ("layer", "tokens", "batch_norm")).isel(layer=-1)
     last = last.sel(batch_norm=False)
     values = [last.sel(tokens=tokens).item() for tokens in ("spatial", "cls")]
-    require_above_chance(max(values), probes.attrs, "the better of CLS and spatial tokens")
     return minus(*(accuracy_of(value, probes.attrs["examples"]) for value in values))
 
 
@@ -163,13 +166,6 @@ def best_of_layers(correct: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         best = correct[:, start::2].mean(axis=1).argmax()
         is_right[1 - start :: 2] = correct[best, 1 - start :: 2]
     return is_right
-
-
-def top_one_above_chance(neighbours: xr.DataArray) -> xr.DataArray:
-    """`top_one`; a `ValueError` where no layer is above chance: none is then the best."""
-    accuracy = top_one(neighbours)
-    require_above_chance(accuracy.max().item(), neighbours.attrs, "the best layer")
-    return accuracy
 
 
 def top_one(neighbours: xr.DataArray) -> xr.DataArray:
@@ -299,7 +295,7 @@ def _above_chance(task: xr.Dataset, untrained: xr.Dataset) -> Estimate:
             f"Received: shapes {scores.shape} and {fresh.shape}"
         )
     chances = [fresh.mean("layer").values, *_scores_of_positions(task)]
-    return student(scores.mean("layer").values - max(chances, key=np.mean), over)
+    return mean_over(scores.mean("layer").values - max(chances, key=np.mean), over)
 
 
 def _scores_of_positions(task: xr.Dataset) -> list[np.ndarray]:
@@ -335,11 +331,16 @@ def _task_claims(
     and vice versa. The middle of an odd number of layers is in neither half.
     """
     task_claim = partial(
-        claim, section="6.2", figure=figure, unit=f"difference in {score}", above=0, least=0.02
+        claim,
+        place=f"section 6.2, Figure {figure}",
+        unit=f"difference in {score}",
+        effect="above",
+        least=0.02,
     )
     name, inputs = {"propagation": "videos"}.get(result, result), f"{result}.{{vit}}"
     above_chance = task_claim(
         f"{inputs} {result}.{{untrained}}",
+        beyond_untrained=False,
         name=f"{name}-above-chance",
         text=(
             f"Spatial tokens score above chance in {task}.",
@@ -370,10 +371,9 @@ def _task_claims(
 
 @claim(
     "keypoints.{vit} knn_accuracy.{vit}",
-    "6.3",
-    "10 right",
+    "section 6.3, Figure 10 right",
     "difference in PCK",
-    above=0,
+    effect="above",
     least=0.02,
 )
 def no_single_layer(task: xr.Dataset, neighbours: xr.DataArray) -> Estimate:
@@ -385,7 +385,7 @@ def no_single_layer(task: xr.Dataset, neighbours: xr.DataArray) -> Estimate:
     The competing layer is chosen on one half of the categories and scored on the other half. The
     interval does not include the uncertainty about which layer is best for k-NN.
     """
-    accuracy = top_one_above_chance(neighbours)
+    accuracy = top_one(neighbours)
     best = str(accuracy["layer"].values[accuracy.values.argmax()])
     scores, over = task_scores(task)
     names = layer_names(scores)
@@ -417,7 +417,7 @@ def _better_group(
         first, second = (group[means[group].argmax()] for group in (first_layers, other_layers))
         rest = scores[1 - start :: 2]
         gains[1 - start :: 2] = rest[:, first] - rest[:, second]
-    return student(gains, over)
+    return mean_over(gains, over)
 
 
 FIGURE_10_VIDEOS = Figure(
@@ -509,9 +509,10 @@ def best_of_scores(scores: xr.DataArray, over: str) -> xr.Dataset:
         best = values[:, start::2].mean(axis=1).argmax()
         held_out[1 - start :: 2] = values[best, 1 - start :: 2]
     is_truth = values.dtype == bool
-    measured = accuracy_of(0, 0, held_out) if is_truth else student(held_out, over)
+    measured = share_of(held_out) if is_truth else mean_over(held_out, over)
     number = int(values.mean(axis=1).argmax())
-    data = {"best_score": measured.value, "low": measured.low, "high": measured.high}
+    low, high = measured.interval or (np.nan, np.nan)
+    data = {"best_score": measured.value, "low": low, "high": high}
     coords = {"best_layer": layer_names(scores)[number], "number": number + 1}
     facts = {"layers": len(values), "units": values.shape[1], "over": over}
     return xr.Dataset(data, coords, facts)

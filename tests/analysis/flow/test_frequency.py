@@ -15,10 +15,10 @@ def amplitude(maps, grid=None, **layers):
 @pytest.mark.parametrize("size", [(8, 8), (6, 10), (7, 5), (1, 4)])
 def test_equals_the_fourier_transform(rng, size):
     maps = rng.normal(size=(9, *size, 4)).astype("float32") + 1
-    spectrum = np.abs(np.fft.fft2(maps.astype("float64"), axes=(1, 2))) ** 2
-    logarithm = np.log(spectrum.mean(axis=-1)) / 2
+    spectrum = np.abs(np.fft.fft2(maps.astype("float64"), axes=(1, 2)))
+    logarithm = np.log(spectrum)
     rows, columns = (np.rint(np.linspace(0, 1, 5) * (n // 2)).astype(int) for n in size)
-    expected = (logarithm[:, rows, columns] - logarithm[:, :1, 0]).astype("float64")
+    expected = (logarithm[:, rows, columns] - logarithm[:, :1, 0]).mean(axis=-1)
     tokens = np.concatenate([rng.normal(size=(9, 2, 4)), maps.reshape(9, -1, 4)], axis=1)
     grid = TokenGrid(*size, prefix=2, stride=1)
     result = amplitude(maps, grid, tokens=tokens.astype("float32"), vector=maps[:, 0, 0])
@@ -72,3 +72,16 @@ def test_layers_without_positions_or_amplitude_are_refused(rng):
         amplitude(x, dead=np.zeros_like(x))
     with pytest.raises(ValueError, match="at bad"):
         amplitude(x, bad=np.full_like(x, np.nan))
+
+
+def test_one_massive_channel_counts_like_any_other_and_a_dead_one_does_not(rng):
+    """One of 768 channels with a large offset would decide a mean of the power."""
+    maps = rng.normal(size=(4, 6, 6, 768)).astype("float32")
+    massive, dead = maps.copy(), maps.copy()
+    massive[..., 0] += 30
+    dead[..., :300] = 0
+    result = amplitude(maps, massive=massive, dead=dead).amplitude
+    difference = abs(result.sel(layer="massive") - result.sel(layer="map")).max()
+    assert difference < 10 / 768
+    others = amplitude(maps[..., 300:]).amplitude.sel(layer="map")
+    np.testing.assert_allclose(result.sel(layer="dead"), others, atol=1e-6)

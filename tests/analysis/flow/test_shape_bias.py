@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from vit_tf import analysis, data
-from vit_tf.analysis.engine.estimates import wilson
+from vit_tf.analysis.statistics.intervals import wilson
 from vit_tf.data.shapes import KINDS
 
 NAMES = list(KINDS)

@@ -9,9 +9,9 @@ import xarray as xr
 from study_models import study_model_of
 
 import vit_tf
+from vit_tf.analysis.claims.claim import Outcome, decide
 from vit_tf.analysis.engine.stream import as_dataset
 from vit_tf.analysis.papers import darcet
-from vit_tf.analysis.study.claims import claim_outcome
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.measure import measure_all
 
@@ -31,21 +31,19 @@ def roles(of_class, of_position, error=0.01):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_outcomes_and_values(sign):
     result = roles(0.2 * sign, -0.3 * sign)
-    expected = "replicates" if sign == 1 else "does not replicate"
+    expected = Outcome.AS_IN_PAPER if sign == 1 else Outcome.OPPOSITE
     claims = {darcet.outliers_hold_the_class: 0.2, darcet.outliers_hold_no_position: -0.3}
     for claim, value in claims.items():
         estimate = claim(result)
         np.testing.assert_allclose(estimate.value, sign * value)
-        np.testing.assert_allclose(estimate.high - estimate.low, 2 * 1.962 * 0.01, rtol=1e-3)
-        outcome = claim_outcome(
-            estimate.low, estimate.high, claim.threshold, claim.direction, claim.least
-        )
+        np.testing.assert_allclose(np.ptp(estimate.interval), 2 * 1.962 * 0.01, rtol=1e-3)
+        outcome = decide(estimate.interval, claim.paper, claim.least)
         assert outcome == expected
 
 
 def test_without_outliers_nothing_is_tested():
     for claim in (darcet.outliers_hold_the_class, darcet.outliers_hold_no_position):
-        with pytest.raises(ValueError, match="Not tested: no high-norm tokens"):
+        with pytest.raises(ValueError, match="Expected high-norm tokens"):
             claim(roles(np.nan, np.nan))
 
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import xarray as xr
 from scipy import stats
-from study_parts import cka_result, model_like as model
+from study_parts import cka_result, estimated, model_like as model
 
-from vit_tf.analysis.engine.estimates import Estimate, minus, with_error
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves_alike
 from vit_tf.analysis.papers.raghu.section5_locality import early_extent, early_reach
@@ -17,16 +16,24 @@ from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
 from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
 from vit_tf.analysis.report.first_screen import compare, main_results
 from vit_tf.analysis.report.page import write_report
+from vit_tf.analysis.statistics.estimates import Method, Units, minus, with_error, with_limits
 from vit_tf.analysis.study.measure import quantity
 
 
 def test_difference_of_normal_intervals_is_that_of_independent_values():
-    gap = minus(with_error(0.7, 0.03, np.inf, ""), with_error(0.5, 0.04, np.inf, ""))
+    units = Units("images", 9, 9)
+    pair = (
+        with_error(value, (error, np.inf), units) for value, error in ((0.7, 0.03), (0.5, 0.04))
+    )
+    gap = minus(*pair)
     assert gap.value == pytest.approx(0.2)
     reach = stats.norm.ppf(0.975) * 0.05
-    assert (gap.low, gap.high) == (pytest.approx(0.2 - reach), pytest.approx(0.2 + reach))
-    skewed = minus(Estimate(5.0, 4.0, 9.0, ""), Estimate(1.0, 0.0, 1.0, ""))
-    assert (skewed.low, skewed.high) == pytest.approx((3.0, 4 + np.hypot(4, 1)))
+    assert gap.interval == (pytest.approx(0.2 - reach), pytest.approx(0.2 + reach))
+    skewed = minus(
+        with_limits(5.0, lambda alpha: (4.0, 9.0), units, Method.BINOMIAL),
+        with_limits(1.0, lambda alpha: (0.0, 1.0), units, Method.BINOMIAL),
+    )
+    assert skewed.interval == pytest.approx((3.0, 4 + np.hypot(4, 1)))
 
 
 @quantity("size.{model}", unit="pixels")
@@ -35,13 +42,17 @@ def size(result):
 
     As it was told.
     """
-    return Estimate(*result.values, "told")
+    value, low, high = result.values
+    if np.isnan(low):
+        return estimated(value)
+    error = (high - low) / 2 / stats.norm.ppf(0.975)
+    return with_error(value, (error, np.inf), Units("images", 9, 9))
 
 
 @pytest.mark.parametrize("text", [None, "Size of a thing.", "Size.\n\nAs told.\n\nAnd more."])
 def test_a_quantity_has_a_label_and_an_explanation(text):
     def statistic(result):
-        return Estimate(*result.values, "told")
+        return estimated(*result.values)
 
     statistic.__doc__ = text
     with pytest.raises(ValueError, match=r"statistic'.* two paragraphs"):
@@ -101,8 +112,8 @@ def test_untrained_copies_stand_next_to_each_value_and_in_the_main_results():
     (row,) = made([size], [*models, *copies], **results)
     assert row.untrained == {"A": 1.5, "B": 5.0} and [name for name, _ in row.values] == ["A", "B"]
     assert main_results([row]) == [
-        "B has a higher size of a thing than A: 6.00 versus 3.00 (pixels); untrained copies 5.00 "
-        "versus 1.50."
+        "Of these two models, B has a higher size of a thing than A: 6.00 versus 3.00 (pixels); "
+        "untrained copies 5.00 versus 1.50."
     ]
     of_pairs = replace(size, result="size.{model}.{other}")
     results = {"size.A.B": [3.0, 2.9, 3.1], "size.A 0.B 0": [1.0] * 3, "size.A 1.B 1": [2.0] * 3}
@@ -153,15 +164,15 @@ def test_the_main_results_are_the_significant_differences_in_words_the_largest_f
     results |= {"width_a": [1.0, 0.9, 1.1], "width_b": [1.1, 1.0, 1.2]}
     rows = made([size, more], models, **results)
     assert main_results(rows) == [
-        "B has a higher size of a thing than A: 6.00 versus 3.00 (pixels).",
-        "A has a higher test accuracy than B: 90.0\N{NO-BREAK SPACE}% versus "
+        "Of these two models, B has a higher size of a thing than A: 6.00 versus 3.00 (pixels).",
+        "Of these two models, A has a higher test accuracy than B: 90.0\N{NO-BREAK SPACE}% versus "
         "80.0\N{NO-BREAK SPACE}%.",
         "There is no significant difference in width of a thing.",
     ]
     assert [row.size for row in rows] == pytest.approx([0.1 / 1.7, 3 / 9, 0])
     wide = {"width_a": [2.0, 1.9, 2.1], "width_b": [1.0, 0.9, 1.1]}
     (row,) = made([more], [model("A"), model("B")], **wide)
-    assert row.main == "A is larger than B: 2.00 versus 1.00 (pixels)."
+    assert row.main == "Of these two models, A is larger than B: 2.00 versus 1.00 (pixels)."
     assert len(main_results([row] * 9)) == 5
 
 
@@ -178,38 +189,16 @@ def test_a_unit_that_the_sentence_contains_is_not_repeated():
     both = [model("A"), model("B")]
     (row,) = made([ratio], both, **results)
     assert row.plain == "Norm ratio: 3.00 for A and 1.00 for B."
-    assert row.main == "A has a higher norm ratio than B: 3.00 versus 1.00."
+    assert row.main == "Of these two models, A has a higher norm ratio than B: 3.00 versus 1.00."
     (row,) = made([replace(ratio, more="is larger")], both, **results)
-    assert row.main == "A is larger than B: 3.00 versus 1.00 (ratio)."
-
-
-def test_a_difference_at_the_end_of_its_interval_is_explained():
-    """Depths are those of layers: a bootstrap may end at the estimate itself."""
-    depth = replace(size, label="Depth", unit="share of depth")
-    rows = made([depth], [model("A"), model("B")], size_a=[2 / 3, 0, 2 / 3], size_b=[0.5, 0.5, 0.5])
-    (sentence,) = rows[0].sentences
-    assert "(+0.17, from \N{MINUS SIGN}0.50 to +0.17; the value is at an end" in sentence
-    wide = made([depth], [model("A"), model("B")], size_a=[0.6, 0, 1], size_b=[0.5, 0, 1])
-    assert "end" not in wide[0].sentences[0]
-
-
-def test_a_difference_of_shares_stays_within_its_range():
-    share = replace(size, unit="share of heads")
-    rows = {
-        quantity.unit: made(
-            [quantity], [model("A"), model("B")], size_a=[0.5, -1, 2], size_b=[0.4, -1, 2]
-        )
-        for quantity in (share, size)
-    }
-    assert "from \N{MINUS SIGN}1.00 to +1.00" in rows["share of heads"][0].sentences[0]
-    assert "to +2." in rows["pixels"][0].sentences[0]
+    assert row.main == "Of these two models, A is larger than B: 3.00 versus 1.00 (ratio)."
 
 
 def test_quantities_of_results_whose_truth_is_known():
     # Lower half {0, 1}, upper {2, 3}: their mean is that of the four corner cells.
     blocks = np.kron(np.eye(2), np.ones((2, 2))) + np.kron(1 - np.eye(2), np.full((2, 2), 0.25))
     actual = halves_alike.estimator(cka_result(blocks, "abcd", stderr=0.1))
-    assert actual.value == 0.25 and actual.high == pytest.approx(0.25 + 0.1 * stats.t.ppf(0.975, 9))
+    assert actual.value == 0.25 and actual.interval[0] < 0.25 < actual.interval[1]
     cross = np.array([[0.1, 0.9], [0.3, 0.2]])
     assert best_matches.estimator(cka_result(cross, "ab")).value == pytest.approx(0.6)
     grid = {"rows": 1, "columns": 2, "stride": 4}
@@ -218,19 +207,15 @@ def test_quantities_of_results_whose_truth_is_known():
     assert early_reach.estimator(distance).value == pytest.approx(0.25)
     even = xr.DataArray(np.ones((2, 6, 6)), dims=("layer", "row", "column"))
     assert early_extent.estimator(even).value == pytest.approx(1.0)
-    ratios = xr.Dataset({"norm_ratio": (("layer", "token"), [[1.0, 3.0], [8.0, 8.0]])})
-    assert skips_over_branches.estimator(ratios).value == pytest.approx(4.0)
+    ratios = xr.Dataset({"part_ratio": (("layer", "part"), [[1.0, 3.0, 2.0], [8.0, 8.0, 8.0]])})
+    assert skips_over_branches.estimator(ratios).value == pytest.approx(np.log(4.0))
     accuracy = probed([0.1, 0.5, 0.85, 0.9], 10**5)
     depth = readable_from.estimator(accuracy)
-    assert depth.value == depth.low == depth.high == pytest.approx(2 / 3)
-    few = readable_from.estimator(probed([0.1, 0.5, 0.85, 0.9], 40))
-    assert few.low < few.high
+    assert depth.value == pytest.approx(2 / 3) and depth.interval is None
     best = best_probe.estimator(accuracy.assign_coords(validation_accuracy=("layer", [0, 1, 3, 2])))
-    assert best.value == 0.85 and best.units.mean() == 0.85  # chosen on held-out images
+    assert best.value == 0.85 and best.parts.mean() == 0.85  # chosen on held-out images
     older = accuracy.drop_vars(["correct", "validation_accuracy"])
-    for item in (readable_from, best_probe):
-        assert np.isnan(item.estimator(older).low)
-    assert best_probe.estimator(older).value == 0.9
+    assert best_probe.estimator(older).value == 0.9 and best_probe.estimator(older).interval is None
 
 
 def probed(accuracy, examples):
@@ -250,3 +235,18 @@ def test_page_begins_with_what_differs(tmp_path):
     assert "1 of 1 tested quantity differs significantly between models." in page
     assert "B is higher than A by 0.50 (0.36 to 0.64)." in page and "2.9 to 3.1" in page
     assert page.index('id="differences"') > page.index('href="#differences"')
+
+
+def test_probes_on_other_widths_say_so():
+    """How many channels and images a probe has stands next to the difference."""
+    results = {}
+    for name, share, width in (("a", 0.9, 512), ("b", 0.5, 128)):
+        probes = probed([0.1, share], 1000).assign_coords(channels=("layer", [3, width]))
+        results[f"ridge_probe.{name}"] = probes.assign_attrs(train_examples=100)
+    figure = SimpleNamespace(quantities=[best_probe], chapter=None)
+    pictures = [SimpleNamespace(figure=figure, name="probe")]
+    (row,), left_out = compare(pictures, [model("A"), model("B")], results)
+    assert not left_out
+    assert row.main.endswith(
+        "(A: 512 channels, 100 training images; B: 128 channels, 100 training images)."
+    )

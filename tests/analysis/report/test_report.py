@@ -5,14 +5,15 @@ import hashlib
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from PIL import Image
-from study_parts import claim_result
+from study_parts import tested_claim
 
-from vit_tf.analysis.engine.estimates import share
+from vit_tf.analysis.claims.claim import NotTested, PaperEffect
 from vit_tf.analysis.papers import raghu, walmer
 from vit_tf.analysis.report.page import (
     LinkedPage,
@@ -24,6 +25,7 @@ from vit_tf.analysis.report.page import (
     ShownImage,
     write_report,
 )
+from vit_tf.analysis.statistics.estimates import mean_over, share
 
 VOID = {"meta", "link", "img", "br", "hr"}
 
@@ -280,26 +282,19 @@ def test_figures_must_be_pngs_of_different_names(tmp_path, png):
 
 
 def test_a_report_without_tested_claims_explains_no_marks(tmp_path):
-    nan = float("nan")
-    claim = claim_result(
-        **dict.fromkeys(("value", "low", "high"), nan) | {"outcome": "not tested", "results": ()}
-    )
+    claim = NotTested(tested_claim().claim, "It needs a ViT.", source=RAGHU)
     page = _write(tmp_path / "report.html", scorecard=[claim])
     words = " ".join(page.text.split())
     assert "No claim could be tested on these models." in words
-    assert "Each mark is" not in words and "Of 0" not in words
+    assert "Each mark is" not in words and "0 of 1" not in words
 
 
 def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path, png):
-    nan = float("nan")
     claims = [
-        claim_result(),
-        claim_result(value=-0.3, low=-0.4, high=-0.00002, outcome="does not replicate"),
-        claim_result(value=0.0, low=nan, high=nan, outcome="inconclusive", statement="Another."),
-        claim_result(
-            **dict.fromkeys(("value", "low", "high"), nan) | {"outcome": "not tested"},
-            **{"explanation": "It needs <x>.", "results": (), "statement": "A third."},
-        ),
+        tested_claim(),
+        tested_claim(-0.3, -0.4, -0.06),
+        tested_claim(0.0, None, statement="Another."),
+        NotTested(tested_claim(statement="A third.").claim, "It needs <x>.", source=RAGHU),
     ]
     page = _write(
         tmp_path / "report.html",
@@ -309,7 +304,7 @@ def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path
     )
     assert page.balanced
     marks = [a for a in page.all("a") if a.get("class", "").startswith("mark")]
-    outcomes = ["replicates", "does-not-replicate", "inconclusive"]
+    outcomes = ["as-in-the-paper", "opposite", "undecided"]
     assert [mark["class"] for mark in marks] == [f"mark {outcome}" for outcome in outcomes]
     assert [mark["href"] for mark in marks] == [f"#claim-{number}" for number in (1, 2, 3)]
     ids = [attrs["id"] for attrs in page.all("div") if "id" in attrs]
@@ -321,47 +316,65 @@ def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path
         < words.index("1 other claim was not tested")
         < words.index("A third.")
     )
-    assert "Of 3 claims tested on these models, 1 replicates and 1 does not." in words
-    reported = "; the claim predicts above 0 (section 4, figure 1)."
-    assert f"difference in CKA: 0.2 (0.1 to 0.25){reported}" in words.replace(
-        "\N{NO-BREAK SPACE}", " "
-    )
+    assert (
+        "2 of 4 claims are decided: 1 as in the paper, 1 opposite; 1 are undecided, 1 of them "
+        "without an interval; 1 are not tested."
+    ) in words
     minus = "\N{MINUS SIGN}"
-    assert f"{minus}0.3 ({minus}0.4 to {minus}2e{minus}05); the claim" in words
-    assert "difference in CKA: 0; the claim" in words
+    assert (
+        "difference in CKA, trained minus untrained: 0.2 (0.1 to 0.25); trained 0.3, untrained "
+        "0.1; in the paper above 0 (section 4, Figure 1); smallest effect of interest 0.05. About "
+        "these models."
+    ) in words
+    assert f"{minus}0.3 ({minus}0.4 to {minus}0.06); trained" in words
+    assert "trained minus untrained: 0; trained" in words and "Descriptive. A maximum." in words
     assert "not tested It needs <x>." in words
-    assert words.count("Mean CKA. Interval: bootstrap over layers.") == 3
+    assert words.count("Interval: Student's t over 8 batches of 200 images in all.") == 2
     hrefs = [a["href"] for a in page.all("a")]
-    assert "results/cka.b%20t.nc" in hrefs and hrefs.count("#figure-cka") == 4 - 1
+    assert "results/cka.b%20t.nc" in hrefs and hrefs.count("#figure-cka") == 3
     assert "cka.b t" not in page.text
     assert len([svg for svg in page.all("svg") if svg.get("class") == "strip"]) == 2
     # Claims of one statement stand together; those that were not tested are in a fold of their own.
     assert len(page.all("summary")) == len({"statement", "Another.", "A third."}) + 1 + 1 + 1 + 3
 
 
+def test_an_undecided_claim_states_how_many_images_would_decide_it(tmp_path):
+    parts = 0.1 + 0.08 * np.array([1.5, -1.5, 1, -1, 0.5, -0.5, 0.8, -0.8])
+    undecided = replace(tested_claim(), estimate=mean_over(parts, "batches", 200))
+    page = _write(tmp_path / "report.html", scorecard=[undecided])
+    assert re.search(r"About [\d,]+ images would decide the claim, if the true effect", page.text)
+
+
 def test_claims_of_each_paper_stand_together(tmp_path):
-    later = {"source": WALMER, "section": "4.4", "figure": "5", "outcome": "inconclusive"}
+    paper = PaperEffect(-1, 0.25, "section 4.4, Figure 5")
+    later = {"source": WALMER, "paper": paper}
     claims = [
-        claim_result(),
-        claim_result(**later, statement="Later."),
-        claim_result(),
-        claim_result(**later),
+        tested_claim(),
+        tested_claim(**later, statement="Later."),
+        tested_claim(),
+        tested_claim(**later),
     ]
     page = _write(tmp_path / "report.html", scorecard=claims)
     assert page.balanced
-    words = " ".join(page.text.split()).replace("\N{NO-BREAK SPACE}", " ")
+    words = " ".join(page.text.split())
     *_, first, second = re.split(r"(?:Raghu|Walmer) et al. \(\d+\)", words)
-    assert first.count("section 4, figure 1") == second.count("section 4.4, figure 5") == 2
+    assert first.count("above 0 (section 4, Figure 1)") == 2
+    assert second.count("\N{MINUS SIGN}0.25 (section 4.4, Figure 5)") == 2
     assert "Later." in second and "section 4.4" not in first
     papers = [attrs["href"] for attrs in page.all("a") if "arxiv.org" in attrs["href"]]
     assert papers == [RAGHU[1], WALMER[1]]
 
 
-def test_scorecard_draws_the_interval_against_the_line(tmp_path):
-    page = _write(tmp_path / "report.html", scorecard=[claim_result(low=0.1, value=0.2, high=0.25)])
-    places = [page.all("path")[0]["d"], page.all("path")[1]["d"], page.all("circle")[0]["cx"]]
-    assert places == ["M8.0 0v14", "M41.6 7H92.0M41.6 4v6M92.0 4v6", "75.2"]
-    assert (page.all("rect")[0]["x"], page.all("rect")[0]["width"]) == ("8.0", "92.0")
+def test_scorecard_draws_the_interval_against_no_effect_and_the_paper(tmp_path):
+    paper = PaperEffect(1, 0.3, "Table 1")
+    page = _write(tmp_path / "report.html", scorecard=[tested_claim(0.2, 0.1, 0.25, paper=paper)])
+    # From -0.05, the smallest effect of interest, to 0.3, the effect of the paper.
+    place = {x: round(8 + 84 * (x + 0.05) / 0.35, 1) for x in (-0.05, 0, 0.05, 0.1, 0.2, 0.25, 0.3)}
+    assert page.all("path")[0]["d"] == f"M{place[0]} 0v14"
+    span = f"M{place[0.1]} 7H{place[0.25]}M{place[0.1]} 4v6M{place[0.25]} 4v6"
+    assert page.all("path")[1]["d"] == span
+    assert [circle["cx"] for circle in page.all("circle")] == [str(place[0.3]), str(place[0.2])]
+    assert page.all("rect")[0]["x"] == str(place[-0.05])
 
 
 def test_only_the_script_of_the_report_may_run(tmp_path, png):

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import xarray as xr
 from browser import CHROMIUM, place
-from study_parts import cka_result, claim_result
+from study_parts import cka_result, tested_claim
 
 from vit_tf.analysis import plots
-from vit_tf.analysis.engine.estimates import share
 from vit_tf.analysis.plots import interactive
 from vit_tf.analysis.report.first_screen import Comparison
 from vit_tf.analysis.report.page import ModelSummary, Panel, ReportFigure, Section, write_report
+from vit_tf.analysis.statistics.estimates import share
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
 
@@ -68,10 +68,12 @@ def report(tmp_path_factory):
 
 
 def claim(number):
-    return claim_result(
+    """As in the paper, opposite or undecided."""
+    low, high = ((0.1, 0.3), (-0.3, -0.1), (-0.1, 0.1))[number % 3]
+    return tested_claim(
+        *((low + high) / 2, low, high),
         name=f"claim-{number}",
         statement=f"Statement number {number} about the layers of a ViT and of a ResNet.",
-        outcome=("replicates", "does not replicate", "inconclusive")[number % 3],
         **{"results": (), "source": ("A paper", "https://example.org"), "models": ("ViT", "BiT")},
     )
 

@@ -36,9 +36,17 @@ def cka_of(batches, unbiased):
     return both / np.sqrt(own * other)
 
 
-def first_component(x):
-    u, s, _ = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
-    return s[0] ** 2 * np.outer(u[:, 0], u[:, 0])
+def halves(x):
+    """Pairs of the halves of rows, the half that is measured first."""
+    first, second = x[::2], x[1::2]
+    return (first, second), (second, first)
+
+
+def first_component(x, other):
+    """The kernel of rows along the first principal component of other rows."""
+    _, _, directions = np.linalg.svd(other - other.mean(axis=0), full_matrices=False)
+    scores = x @ directions[0]
+    return np.outer(scores, scores)
 
 
 def expected_values(batches, pixels, count, unbiased):
@@ -58,9 +66,14 @@ def expected_values(batches, pixels, count, unbiased):
     without.append(cka_of(kept, unbiased))
     shares = [sum(shares)]
 
-    first = [[centred(first_component(z), unbiased) for z in pair] for pair in batches]
-    shares.append(sum(hsic(k, q, unbiased) for k, q in first) / product)
-    rest = [[k - f for k, f in zip(*both, strict=True)] for both in zip(pairs, first, strict=True)]
+    own, first = [], []
+    for x, y in batches:
+        for pair in zip(halves(x), halves(y), strict=True):
+            own.append([kernel(z, unbiased) for z, _ in pair])
+            first.append([centred(first_component(*each), unbiased) for each in pair])
+    of_halves = sum(hsic(k, q, unbiased) for k, q in own)
+    shares.append(sum(hsic(k, q, unbiased) for k, q in first) / of_halves)
+    rest = [[k - f for k, f in zip(*both, strict=True)] for both in zip(own, first, strict=True)]
     without.append(cka_of(rest, unbiased))
 
     p = [kernel(x, unbiased) for x in pixels]
@@ -164,3 +177,33 @@ def test_functions_of_the_pixels_have_nothing_in_common_without_them(rng):
 def test_a_fraction_that_leaves_too_few_images_is_refused(rng, fraction):
     with pytest.raises(ValueError, match="fraction"):
         analysis.cka_sensitivity({"x": rng.normal(size=(20, 3))}, fraction=fraction)
+
+
+def sensitivity_of(x, y, batch):
+    """The sensitivity of a pair of layers that are read from images, in batches."""
+    width = x.shape[1]
+    images = np.concatenate([x, y], axis=1).astype("float32")[:, None, None]
+    data = tf.data.Dataset.from_tensor_slices(images).batch(batch)
+    layers = lambda images: {"x": images[:, 0, 0, :width], "y": images[:, 0, 0, width:]}  # noqa: E731
+    return analysis.cka_sensitivity(layers, data).sel(layer_x="x", layer_y="y")
+
+
+@pytest.mark.parametrize("batch", [32, 64])
+def test_isotropic_layers_have_no_first_component(rng, batch):
+    """Without the largest of 200 equal directions, CKA is what it was, for batches of any size."""
+    x = rng.normal(size=(1280, 200))
+    result = sensitivity_of(x, x + rng.normal(size=x.shape), batch)
+    change = result["without"].sel(part="component") - result["cka"]
+    error = result["change_stderr"].sel(part="component")
+    assert abs(change) < 3 * np.hypot(error, result["stderr"]) and abs(change) < 0.04
+    assert abs(result["share"].sel(part="component")) < 0.05
+
+
+@pytest.mark.parametrize("batch", [40, 160])
+def test_a_component_that_dominates_is_removed_for_batches_of_any_size(rng, batch):
+    """Two layers that share one direction of large variance alone."""
+    shared, own = rng.normal(size=(640, 1)), rng.normal(size=(2, 640, 60))
+    directions = 20 * rng.normal(size=(2, 1, 60)) / np.sqrt(60)
+    result = sensitivity_of(*(shared * directions + own), batch)
+    assert result["cka"] > 0.9 and abs(result["without"].sel(part="component")) < 0.15
+    assert result["share"].sel(part="component") == pytest.approx(1, abs=0.1)

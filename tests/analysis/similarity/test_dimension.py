@@ -10,6 +10,7 @@ from vit_tf.analysis.similarity.dimension import (
     MEASURES,
     NUM_GROUPS,
     covariance_eigenvalues,
+    decimated_two_nn,
     layer_dimensions,
     nearest_distances,
     two_nn,
@@ -171,3 +172,19 @@ def test_layers_of_models_are_pooled_as_asked(rng):
 def test_layers_without_a_dimension_are_refused(rows, named):
     with pytest.raises(ValueError, match=named):
         measure(rows)
+
+
+def test_fewer_images_show_the_sheet_below_its_noise(rng):
+    """Noise of 0.01 around a sheet in 50 dimensions: the more images, the more of it is seen."""
+    sheet = linearly_embedded(rng.uniform(size=(1600, 2)), rng, channels=50)
+    noisy = sheet + 0.01 * rng.normal(size=sheet.shape)
+    result = measure(noisy)
+    by_images = result["two_nn_by_images"]
+    assert by_images["images"].values.tolist() == [1600, 800, 400, 200]
+    assert (np.diff(by_images) < 0).all() and by_images[0] > 15 > 12 > by_images[-1]
+    np.testing.assert_allclose(by_images[0], result["dimension"].sel(measure="two_nn"), rtol=1e-6)
+    clean = measure(sheet)["two_nn_by_images"]
+    np.testing.assert_allclose(clean, 2, atol=0.3)
+    # Of subsets, it is the mean of their own estimates.
+    halves = [measure(noisy[start::2])["dimension"].sel(measure="two_nn") for start in (0, 1)]
+    np.testing.assert_allclose(decimated_two_nn(noisy, 2), np.mean(halves), rtol=1e-4)

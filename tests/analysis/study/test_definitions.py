@@ -8,17 +8,18 @@ import pytest
 from placeholder_models import study_models, user_models
 from study_models import study_model_of
 
-from vit_tf.analysis.engine.estimates import student
+from vit_tf.analysis.claims.claim import NotTested, claim
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, cka_of, halves_alike
-from vit_tf.analysis.study.claims import claim, evaluate
+from vit_tf.analysis.statistics.estimates import mean_over
 from vit_tf.analysis.study.figure import all_figures, check_figures, each, lookup_figures, together
 from vit_tf.analysis.study.measure import statistic, with_inputs
+from vit_tf.analysis.study.scorecard import evaluate
 
 PLAIN = replace(FIGURE_1, claims=(), quantities=())
 
 
-def made(inputs="cka.{vit}", returned=None, **line):
+def made(inputs="cka.{vit}", returned=None, text=None):
     """A claim on these results, whose statistic returns a value."""
 
     def own_claim(*results):
@@ -26,10 +27,10 @@ def made(inputs="cka.{vit}", returned=None, **line):
 
         How it is measured.
         """
-        return student(np.arange(3.0), over="layers") if returned is None else returned
+        return mean_over(np.arange(3.0), "videos") if returned is None else returned
 
-    where = {"section": "1", "figure": "1", "unit": "CKA"}
-    return claim(inputs, **where, **(line or {"above": 0}))(own_claim)
+    own_claim.__doc__ = own_claim.__doc__ if text is None else text
+    return claim(inputs, "Figure 1", "CKA", "above", 0.1)(own_claim)
 
 
 def nothing(*results):
@@ -54,7 +55,7 @@ def with_mistake(model):
         ({"claims": [made("ckka.{vit}")]}, ("own-claim", "result", "'ckka'", "cka")),
         ({"quantities": [replace(halves_alike, result="cka.{modle}")]}, ("'modle'", "model")),
         ({"quantities": [replace(halves_alike, result="cca.{model}")]}, ("'cca'", "cka")),
-        ({"claims": [nothing]}, ("Figures 1 and B.1", "above or below a threshold", "nothing")),
+        ({"claims": [nothing]}, ("Figures 1 and B.1", "made by `claim`", "nothing")),
         ({"claims": [made(), made()]}, ("one claim 'own-claim'",)),
         ({"name": "cka-{modle}"}, ("Figures 1 and B.1", "modle")),
         ({"title": "{models} of {whom}"}, ("Figures 1 and B.1", "whom")),
@@ -132,10 +133,10 @@ def test_the_figures_of_this_package_have_no_mistake():
     assert any(figure.paper is RAGHU for figure in all_figures())
 
 
-def test_a_claim_without_a_threshold_is_an_error_that_names_it():
-    for line in ({"above": None}, {"above": 0, "below": 0}):
-        with pytest.raises(ValueError, match="'own_claim' to be above or below a threshold"):
-            made(**line)
+@pytest.mark.parametrize("text", ["", "Something is said."])
+def test_a_claim_without_a_definition_is_an_error_that_names_it(text):
+    with pytest.raises(ValueError, match=r"two paragraphs.*own_claim"):
+        made(text=text)
 
 
 @pytest.mark.parametrize("returned", [0.5, np.float64(1), (1, 2), "above"])
@@ -143,5 +144,5 @@ def test_a_claim_that_returns_no_estimate_is_not_tested_and_named(returned):
     figure = replace(PLAIN, claims=[made(returned=returned)])
     model = study_model_of("ViT", "vit", "key", ("embedding", "block00/mlp/sum"), None, None)
     (row,) = evaluate([figure], [model], {"cka.vit": 1})
-    assert row.outcome == "not tested" and repr(returned) in row.explanation
-    assert re.search("own-claim.* to return an Estimate", row.explanation)
+    assert isinstance(row, NotTested) and repr(returned) in row.reason
+    assert re.search("own-claim.* to return an Estimate", row.reason)

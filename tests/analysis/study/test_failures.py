@@ -13,15 +13,15 @@ import xarray as xr
 from study_models import study_model_of
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine.estimates import Estimate
+from vit_tf.analysis.claims.claim import NotTested, claim
 from vit_tf.analysis.engine.failures import NO_MEMORY, explain
 from vit_tf.analysis.papers.chapters import STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.report import rendering
 from vit_tf.analysis.report.drawing import Drawer, draw
+from vit_tf.analysis.statistics.estimates import share
 from vit_tf.analysis.study import exploration, exploration_results, measure
 from vit_tf.analysis.study.assemble import write_figures
-from vit_tf.analysis.study.claims import claim
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import Figure, Overview, Picture, Selection, each
 from vit_tf.analysis.study.measure import quantity, task
@@ -133,7 +133,7 @@ def test_failing_plots_captions_claims_and_comparisons_are_explained(tmp_path, c
         """
         raise ZeroDivisionError("no layers")
 
-    bad_claim = claim("sound.{vit}", "1", "1", "value", above=0, name="breaks")(statistic)
+    bad_claim = claim("sound.{vit}", "Figure 1", "value", "above", 0.1, name="breaks")(statistic)
     bad_quantity = quantity("sound.{model}", unit="value")(statistic)
     bad_overview = Overview("small plot", raises(IndexError("none")), "value")
     figures = [
@@ -148,7 +148,7 @@ def test_failing_plots_captions_claims_and_comparisons_are_explained(tmp_path, c
     report, text = write(figures, tmp_path)
     assert "Title sound" in text
     (row,) = report.claims
-    assert row.outcome == "not tested" and "ZeroDivisionError: no layers" in row.explanation
+    assert isinstance(row, NotTested) and "ZeroDivisionError: no layers" in row.reason
     reasons = {title: why for title, (why,) in report.left_out}
     words = {"plot": "KeyError", "caption": "no grid", "sentence": "no text"}
     words |= {"memory": NO_MEMORY, "interactive": "no page", "plan": "rows"}
@@ -220,11 +220,11 @@ def test_a_corrupt_file_of_a_report_is_made_again(name, corrupt, tmp_path, caplo
 
         Its value.
         """
-        return Estimate(float(values[1]), 0.5, 1.5, "of nothing")
+        return share(float(values[1]), 10)
 
-    figures = [
-        make_figure("good", claims=[claim("good.{vit}", "1", "1", "value", above=0)(statistic)])
-    ]
+    options = {"beyond_untrained": False}
+    made = claim("good.{vit}", "Figure 1", "value", "above", 0.1, **options)(statistic)
+    figures = [make_figure("good", claims=[made])]
     write(figures, tmp_path)
     whole = (tmp_path / name).read_bytes()
     if name == "figures/keys.json" and corrupt == "one byte":

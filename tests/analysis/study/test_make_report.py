@@ -15,11 +15,12 @@ from study_models import study_model_of
 import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis import branch_norms, make_report
+from vit_tf.analysis.claims.claim import NotTested, Tested
 from vit_tf.analysis.study import assemble
-from vit_tf.analysis.study.claims import evaluate
 from vit_tf.analysis.study.data import TEST_RULE
 from vit_tf.analysis.study.figure import all_figures, lookup_figures
 from vit_tf.analysis.study.models import slug
+from vit_tf.analysis.study.scorecard import evaluate
 
 SHAPE = (16, 16, 3)
 SLOW = pytest.mark.slow
@@ -81,11 +82,10 @@ def require_whole(report, names):
     """Every claim has a row, and those that lack a part say so once."""
     page = report.path.read_text("utf-8")
     assert all(name in page for name in names)
-    claims = [claim.name for claim in report.claims]
-    assert len(set(claims)) == len(claims)
-    for claim in report.claims:
-        assert (claim.outcome == "not tested") == np.isnan(claim.value)
-        assert claim.explanation
+    names = [(row.name, row.models) for row in report.claims]
+    assert len(set(names)) == len(names)
+    for row in report.claims:
+        assert row.reason if isinstance(row, NotTested) else np.isfinite(row.estimate.value)
 
 
 def as_study_model(name):
@@ -113,10 +113,10 @@ def test_claims_of_every_mix_that_lack_a_part_say_so_once(mix):
     models = [as_study_model(name) for name in names]
     parts = {model.scorecard_role for model in models}
     claims = evaluate(all_figures(), models, {})
-    assert len({claim.name for claim in claims}) == len(claims)
+    assert len({(row.name, row.models) for row in claims}) == len(claims)
     claims_by_name = {claim.name: claim for figure in all_figures() for claim in figure.claims}
     for name, claim in claims_by_name.items():
-        rows = [claim for claim in claims if claim.name.split(".")[0] == name]
+        rows = [row for row in claims if row.name == name]
         needed = {
             role
             for role in ("vit", "gap", "resnet", "mixer")
@@ -124,9 +124,9 @@ def test_claims_of_every_mix_that_lack_a_part_say_so_once(mix):
         }
         counts = [sum(model.scorecard_role == role for model in models) for role in needed]
         assert len(rows) == (np.prod(counts) if needed <= parts else 1), name
-        assert {claim.outcome for claim in rows} == {"not tested"}
+        assert all(isinstance(row, NotTested) for row in rows)
         if not needed <= parts:
-            assert "No model to test it on" in rows[0].explanation
+            assert "No model to test it on" in rows[0].reason
 
 
 # Every kind, two of each, every two and three kinds and all, and several models of some kinds.
@@ -164,7 +164,7 @@ def test_every_mix_has_a_report_of_all_figures(of_mix, images, folder, mix):
 def report_of(named, images, folder, **options):
     report = make_report(named, images, folder=folder, **options)
     require_whole(report, named)
-    measured = [claim for claim in report.claims if claim.outcome != "not tested"]
+    measured = [row for row in report.claims if isinstance(row, Tested)]
     kinds = {name.split()[0] for name in named}
     assert measured or "ViT" not in kinds or not {"BiT", "CNN"} & kinds
 

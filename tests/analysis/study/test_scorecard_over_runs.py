@@ -1,165 +1,109 @@
-"""The scorecard over several trainings, beside NumPy and SciPy and simulated trainings."""
+"""The scorecard over several runs, next to SciPy and simulated runs."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import xarray as xr
 from scipy import stats
-from study_parts import claim_result
+from study_parts import estimated
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.engine.estimates import Estimate, minus, over_trainings, range_of, student
+from vit_tf.analysis.claims.claim import NotTested, Outcome, Tested, decide
 from vit_tf.analysis.engine.store import save
-from vit_tf.analysis.study.claims import scorecard_dataset
+from vit_tf.analysis.statistics.estimates import between, descriptive, over_runs
 from vit_tf.analysis.study.data import Data
+from vit_tf.analysis.study.figure import all_figures
+from vit_tf.analysis.study.scorecard import claims_over_runs, scorecard_dataset
 from vit_tf.scripts import scorecard as script
 
-CLAIM = claim_result(
-    **{"name": "skips", "statement": "Skips matter.", "quantity": "ratio"},
-    **{"value": 1.0, "low": 0.5, "high": 2.0},
-)
+NAME, OTHER = "uniform-structure", "skips-cost-accuracy"
+CLAIMS = {claim.name: claim for figure in all_figures() for claim in figure.claims}
 
 
-def card(**claims):
-    """A scorecard of claims that differ from `CLAIM` in some fields."""
-    return scorecard_dataset(
-        [replace(CLAIM, name=name, **fields) for name, fields in claims.items()]
-    )
+def row(value, second=None, name=NAME, untrained=(), models=("vit", "bit")):
+    """A tested claim, as the difference of two independent models where there are two numbers."""
+    estimate = estimated(value, value - 0.1, value + 0.1)
+    if second is not None:
+        estimate = between(*(descriptive(number, "") for number in (value, second)))
+    return Tested(CLAIMS[name], estimate, estimate.value, untrained, models=models)
 
 
-def test_the_interval_is_the_spread_between_trainings_and_within():
-    values, below, above = [1.0, 1.4, 0.9], [0.1, 0.3, 0.2], [0.2, 0.2, 0.5]
-    message = zip(values, below, above, strict=True)
-    actual = over_trainings([Estimate(v, v - b, v + a, "") for v, b, a in message])
-    ends = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    assert actual.value == pytest.approx(1.1)
-    assert actual.low == pytest.approx(1.1 - np.hypot(1.1 - ends[0], 0.2))
-    assert actual.high == pytest.approx(1.1 + np.hypot(ends[1] - 1.1, 0.3))
-    unknown = over_trainings([Estimate(v, np.nan, np.nan, "") for v in values])
-    np.testing.assert_allclose((unknown.low, unknown.high), ends)
-    assert "no interval within" in unknown.how
-    assert np.isnan(over_trainings([Estimate(1.0, 0.0, 2.0, "")]).low)
+def card(value, second=None, **fields):
+    """A scorecard of one claim."""
+    return scorecard_dataset([row(value, second, **fields)])
 
 
-@pytest.mark.parametrize("shared", [0.0, 1.0])
-def test_it_covers_the_truth_also_of_trainings_that_share_their_images(rng, shared):
-    """`shared` of the variance within is of the images, which all trainings are measured on."""
-    trials, count, within, hits = 2000, 4, 1.0, 0
-    for _ in range(trials):
-        of_images = rng.normal() * np.sqrt(shared)
-        own = rng.normal(size=count) * np.sqrt(1 - shared)
-        values = rng.normal(scale=0.5, size=count) + within * (of_images + own)
-        actual = over_trainings([Estimate(v, v - 1.96, v + 1.96, "") for v in values])
-        hits += actual.low <= 0 <= actual.high
-    error = np.sqrt(0.95 * 0.05 / trials)
-    assert hits / trials > 0.95 - 3 * error
+def test_the_interval_is_welchs_of_the_runs_of_both_arms():
+    arms = np.array([[0.55, 0.62, 0.58], [0.40, 0.41, 0.45]])
+    cards = {f"seed {n}": card(*pair) for n, pair in enumerate(arms.T)}
+    (actual,) = claims_over_runs(cards)
+    wanted = stats.ttest_ind(*arms, equal_var=False).confidence_interval()
+    np.testing.assert_allclose(actual.estimate.interval, wanted)
+    assert actual.outcome is Outcome.AS_IN_PAPER
+    assert dict(actual.runs) == pytest.approx(dict(zip(cards, arms[0] - arms[1], strict=True)))
+    # Which seeds share a report does not matter.
+    turned = {
+        f"seed {n}": card(*pair)
+        for n, pair in enumerate(np.stack([arms[0], arms[1][::-1]], axis=1))
+    }
+    np.testing.assert_allclose(claims_over_runs(turned)[0].estimate.interval, wanted)
 
 
-def test_equal_values_have_no_interval():
-    actual = student(np.ones(5), over="heads")
-    assert actual.value == 1 and np.isnan([actual.low, actual.high]).all()
-    assert "all values are equal" in actual.how
-    varied = student(np.arange(5.0), over="heads")
-    assert varied.low < varied.high
-    # A sample that varies still shows how far its mean is from that of the equal values.
-    gap = minus(varied, actual)
-    assert gap.high - gap.low == pytest.approx(varied.high - varied.low)
+def test_a_number_of_one_model_has_students_interval():
+    values = [0.089, 0.069, 0.081]
+    (actual,) = claims_over_runs({str(n): card(value) for n, value in enumerate(values)})
+    wanted = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    np.testing.assert_allclose(actual.estimate.interval, wanted)
+    assert actual.outcome is Outcome.AS_IN_PAPER
 
 
-@pytest.mark.parametrize("end", [1.0, np.nan])
-def test_equal_runs_without_a_width_of_their_own_are_descriptive(end):
-    same = over_trainings([Estimate(1.0, end, end, "")] * 3)
-    assert same.value == 1 and np.isnan([same.low, same.high]).all()
-    assert "all 3 runs are equal" in same.how
-    wide = over_trainings([Estimate(1.0, 0.5, 1.25, "")] * 3)
-    assert (wide.low, wide.high) == (0.5, 1.25)
+def test_fewer_than_three_runs_decide_nothing():
+    (actual,) = claims_over_runs({str(n): card(0.3 + 0.01 * n) for n in range(2)})
+    assert actual.outcome is Outcome.UNDECIDED and actual.estimate.interval is None
+    assert "at least 3 runs" in actual.estimate.note
 
 
-def test_claims_are_matched_by_name_and_evaluated_anew():
+def test_claims_are_matched_by_name():
+    without = NotTested(CLAIMS[OTHER], "There is none.")
+    nothing = scorecard_dataset([without])
     cards = {
-        "seed 0": card(skips={}, heads={"value": 2.0, "outcome": "inconclusive"}),
-        "seed 1": card(skips={"value": 1.1, "low": 0.9, "high": 1.3}),
-        "seed 2": card(
-            heads={"value": np.nan, "low": np.nan, "high": np.nan, "outcome": "not tested"},
-            skips={"value": 0.9, "low": 0.8, "high": 1.2},
-        ),
+        "a": scorecard_dataset([row(1.0), row(2.0, name=OTHER)]),
+        "b": scorecard_dataset([row(1.1), without]),
+        "c": card(0.9, untrained=(0.2, 0.4)),
     }
     actual = analysis.scorecard_of_trainings(cards)
-    assert actual["claim"].values.tolist() == ["skips", "heads"]
-    np.testing.assert_array_equal(actual["values"].sel(claim="skips"), [1.0, 1.1, 0.9])
-    np.testing.assert_array_equal(actual["values"].sel(claim="heads"), [2.0, np.nan, np.nan])
-    skips, heads = actual.sel(claim="skips"), actual.sel(claim="heads")
-    below = np.mean([0.5, 0.2, 0.1])
-    reach = stats.t.ppf(0.975, 2) * stats.sem([1.0, 1.1, 0.9])
-    assert skips["low"].item() == pytest.approx(1.0 - np.hypot(reach, below))
-    assert skips["outcome"].item() == "replicates"
-    # One training tells nothing of another.
-    assert heads["value"].item() == 2 and np.isnan(heads["low"].item())
-    assert heads["outcome"].item() == "descriptive"
-    assert actual["outcomes"].sel(claim="heads").values.tolist() == [
-        *("inconclusive", "not tested", "not tested")
-    ]
+    assert actual["claim"].values.tolist() == [NAME, OTHER]
+    np.testing.assert_array_equal(actual["values"].sel(claim=NAME), [1.0, 1.1, 0.9])
+    np.testing.assert_array_equal(actual["values"].sel(claim=OTHER), [2.0, np.nan, np.nan])
+    assert actual["outcome"].values.tolist() == ["as in the paper", "undecided"]
+    outcomes = actual["outcomes"].sel(claim=OTHER).values.tolist()
+    assert outcomes == ["as in the paper", "not tested", "not tested"]
+    assert claims_over_runs(cards)[0].untrained == (pytest.approx(0.3),)
+    rows = claims_over_runs({"a": nothing, "b": nothing})
+    assert isinstance(rows[0], NotTested) and rows[0].reason == "There is none."
 
 
-@pytest.mark.parametrize(
-    ("quantity", "values", "ends"),
-    [
-        ("rank correlation", (-0.9, 0.8, 0.1), (-1.0, 1.0)),
-        ("share of heads", (0.1, 0.3, 0.8), (0.0, 1.0)),
-        ("share beyond chance", (0.2, 0.5, 0.9), (None, 1.0)),
-        ("difference in share", (-0.6, 0.1, 0.56), (-1.0, 1.0)),
-        ("difference in share of patches", (-0.9, 0.8, 0.1), (-1.0, 1.0)),
-        ("ratio", (0.2, 0.5, 0.9), (0.0, None)),
-        ("number of types", (0.0, 0.0, 1.0), (0.0, None)),
-        ("CKA", (0.2, 0.5, 0.9), (0.0, 1.0)),
-        ("nat", (0.2, 0.5, 0.9), (None, None)),
-    ],
-)
-def test_an_interval_ends_where_the_quantity_does(quantity, values, ends):
-    cards = {
-        name: card(one={"quantity": quantity, "value": value, "low": value, "high": value})
-        for name, value in zip("abc", values, strict=True)
-    }
-    actual = analysis.scorecard_of_trainings(cards).sel(claim="one")
-    free = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    for name, end, without in zip(("low", "high"), ends, free, strict=True):
-        assert actual[name].item() == pytest.approx(without if end is None else end)
-        assert end is None or abs(without) > abs(end)
-
-
-def test_an_absolute_difference_is_not_negative():
-    """Its interval ends at 0, and that of a signed difference does not."""
-    runs = [Estimate(value, value - 0.1, value + 0.1, "") for value in (0.07, 0.02, 0.02)]
-    bounded = over_trainings(runs, range_of("absolute difference in accuracy"))
-    signed = over_trainings(runs, range_of("difference in accuracy"))
-    assert bounded.low == 0 and signed.low < 0 and bounded.high == signed.high
-
-
-def test_an_interval_within_a_range_covers_what_the_free_one_does(rng):
-    """Ends at the limits of the possible values cost no coverage: no truth lies beyond them."""
-    unit = "difference in share"
-    for values in rng.uniform(-1, 1, (200, 3)):
-        runs = [Estimate(value, value - 0.3, value + 0.2, "") for value in values]
-        free, bounded = over_trainings(runs), over_trainings(runs, range_of(unit))
-        assert -1 <= bounded.low <= bounded.value <= bounded.high <= 1
-        truths = np.linspace(-1, 1, 41)
-        covered = [(x.low <= truths) & (truths <= x.high) for x in (free, bounded)]
-        np.testing.assert_array_equal(*covered)
-        for alpha in (0.01, 0.2):
-            assert -1 <= bounded.at(alpha)[0] <= bounded.at(alpha)[1] <= 1
+@pytest.mark.parametrize("runs", [3, 5])
+def test_equal_arms_are_decided_in_5_percent(rng, runs):
+    """Without a smallest effect of interest, whose measured images all runs share."""
+    count, paper, decided = 8000, CLAIMS[NAME].paper, 0
+    terms = rng.normal(size=(count, runs, 2)) * np.array([1.0, 2.0])
+    for each in terms:
+        outcome = decide(over_runs(each).interval, paper, 1e-9)
+        decided += outcome is not Outcome.UNDECIDED
+    assert abs(decided / count - 0.05) < 0.015
 
 
 @pytest.mark.parametrize(
     ("cards", "message"),
     [
-        ({"one": card(skips={})}, "at least two scorecards. Received: 1"),
-        ({"one": card(skips={}), "two": xr.Dataset({"cka": 1.0})}, "two to be a scorecard"),
+        ({"one": card(1.0)}, "at least two scorecards. Received: 1"),
+        ({"one": card(1.0), "two": xr.Dataset({"cka": 1.0})}, "two to be a scorecard"),
         (
-            {"one": card(skips={}), "two": card(skips={"threshold": 1.0})},
-            r"one threshold of 'skips' in all scorecards. Received: \[0.0, 1.0\]",
+            dict.fromkeys(("one", "two"), card(1.0).assign_coords(claim=["unknown"])),
+            "claims of this version. Received: 'unknown'",
         ),
     ],
 )
@@ -192,10 +136,10 @@ def facts(part="vit", layers=2, seed=0, **changed):
 )
 def test_reports_of_other_models_or_data_are_refused(first, second, words):
     cards = {
-        n: scorecard_dataset([CLAIM], *fields) for n, fields in (("one", first), ("two", second))
+        n: scorecard_dataset([row(1.0)], *fields) for n, fields in (("one", first), ("two", second))
     }
     if words is None:
-        assert analysis.scorecard_of_trainings(cards)["claim"].values.tolist() == ["skips"]
+        assert analysis.scorecard_of_trainings(cards)["claim"].values.tolist() == [NAME]
     else:
         with pytest.raises(ValueError, match="same models and data") as error:
             analysis.scorecard_of_trainings(cards)
@@ -219,56 +163,42 @@ def test_reports_of_unlike_models_have_no_common_scorecard(tmp_path, capsys, rng
     assert not (tmp_path / "none").exists()
 
 
-def test_scorecards_of_earlier_versions_get_the_present_outcomes():
-    """They are read, and drawn, under the words that those versions saved."""
-    words = ("holds", "does not hold", "cannot tell", "not measured", "descriptive")
-    now = ["replicates", "does not replicate", "inconclusive", "not tested", "descriptive"]
-    for old, new in zip(words, now, strict=True):
-        cards = {name: card(skips={"outcome": old}).rename(outcome="verdict") for name in "ab"}
-        actual = analysis.scorecard_of_trainings(cards)
-        assert actual["outcomes"].sel(claim="skips").values.tolist() == [new, new]
-        if old != "not measured":  # as such a claim has no value
-            drawn = [
-                analysis.plots.plot_trainings(actual.assign(outcome=("claim", [word])))
-                for word in (old, new)
-            ]
-            assert [ax.get_legend().texts[0].get_text() for ax in drawn] == [new, new]
-
-
-def test_points_are_trainings_on_the_side_that_the_paper_reports():
-    below = {"direction": "below", "threshold": 1.0, "outcome": "replicates"}
+def test_points_are_runs_on_the_side_that_the_paper_reports():
+    name = "skips-partition"
     cards = {
-        "a": card(skips={}, heads=below | {"value": 0.5, "low": 0.4, "high": 0.6}),
-        "b": card(skips={"value": 2.0, "low": 1.9}, heads=below | {"value": 0.6, "low": 0.5}),
+        "a": xr.concat([card(1.0), card(-0.5, name=name)], "claim"),
+        "b": xr.concat([card(2.0), card(-0.6, name=name)], "claim"),
+        "c": xr.concat([card(1.5), card(-0.4, name=name)], "claim"),
     }
     actual = analysis.scorecard_of_trainings(cards)
     ax = analysis.plots.plot_trainings(actual)
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["Skips matter."] * 2
+    statements = [CLAIMS[NAME].statement, CLAIMS[name].statement]
+    assert [label.get_text() for label in ax.get_yticklabels()] == statements
     points = [line.get_xydata() for line in ax.lines if line.get_marker() == "o"]
-    for place, (name, sign) in enumerate((("skips", 1), ("heads", -1))):
-        row = actual.sel(claim=name)
-        away = sign * (row["values"].values - row["threshold"].item())
-        scale = np.abs([row[end].item() - row["threshold"].item() for end in ("low", "high")]).max()
-        np.testing.assert_allclose(points[place][:, 0], away / scale)
+    for place, (own_name, sign) in enumerate(((NAME, 1), (name, -1))):
+        values = actual.sel(claim=own_name)
+        numbers = np.append(values["values"].values, [values["low"], values["high"]])
+        away = sign * values["values"].values / np.abs(numbers).max()
+        np.testing.assert_allclose(points[place][:, 0], away)
         assert (points[place][:, 1] == place).all()
     with pytest.raises(ValueError, match="Expected a claim that was tested"):
         analysis.plots.plot_trainings(actual.assign(value=actual["value"] * np.nan))
 
 
-def test_a_report_of_two_reports(tmp_path, capsys):
-    for name, value in (("first", 1.0), ("second", 1.1)):
+def test_a_report_of_three_reports(tmp_path, capsys):
+    names = ("first", "second", "third")
+    for name, value in zip(names, (1.0, 1.1, 1.2), strict=True):
         (tmp_path / name / "results").mkdir(parents=True)
-        item = card(skips={"value": value, "low": value - 0.1, "high": value + 0.1})
-        item.to_netcdf(tmp_path / name / "results" / "scorecard.nc")
-    folders = [str(tmp_path / name) for name in ("first", "second")]
-    assert script.main([*folders, "--out", str(tmp_path / "both")]) == 0
-    assert "inconclusive       Skips matter." not in (message := capsys.readouterr().out)
-    assert "replicates         Skips matter." in message
-    page = (tmp_path / "both" / "report.html").read_text("utf-8")
-    assert "spread between 2 runs" in page and "not the variance" not in page
-    assert "Values: first: 1; second: 1.1." in page and "2108.08810" in page
-    saved = xr.load_dataset(tmp_path / "both" / "results" / "scorecard.nc")
-    np.testing.assert_allclose(saved["value"].values, 1.05)
+        card(value).to_netcdf(tmp_path / name / "results" / "scorecard.nc")
+    folders = [str(tmp_path / name) for name in names]
+    assert script.main([*folders, "--out", str(tmp_path / "all")]) == 0
+    assert f"as in the paper    {CLAIMS[NAME].statement}" in capsys.readouterr().out
+    page = (tmp_path / "all" / "report.html").read_text("utf-8")
+    assert "The intervals are over 3 runs" in page and "over images: outcomes" not in page
+    assert "Effect in each run: first: 1; second: 1.1; third: 1.2." in page
+    assert "such models in general (3 runs of each)" in page and "2108.08810" in page
+    saved = xr.load_dataset(tmp_path / "all" / "results" / "scorecard.nc")
+    np.testing.assert_allclose(saved["value"].values, 1.1)
     assert script.main([folders[0], str(tmp_path), "--out", str(tmp_path / "none")]) == 2
     assert "Expected the folders of reports with a scorecard" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
@@ -278,7 +208,7 @@ def test_a_report_of_two_reports(tmp_path, capsys):
 def test_a_scorecard_that_was_cut_off_or_changed_is_named(tmp_path, capsys):
     paths = [tmp_path / name / "results" / "scorecard.nc" for name in ("first", "second")]
     for path in paths:
-        save(card(skips={"value": 1.0, "low": 0.9, "high": 1.1}), path)
+        save(card(1.0), path)
     command = [str(tmp_path / "first"), str(tmp_path / "second"), "--out", str(tmp_path / "both")]
     assert script.main(command) == 0
     whole = paths[1].read_bytes()

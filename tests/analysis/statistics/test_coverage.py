@@ -14,28 +14,22 @@ from sklearn.datasets import load_digits
 from study_parts import model_like
 
 import vit_tf
-from vit_tf.analysis.engine.estimates import (
+from vit_tf.analysis.engine.estimates import estimate_from_cka
+from vit_tf.analysis.engine.results import pack_correct
+from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, between_halves
+from vit_tf.analysis.papers.raghu.section7_tokens import best_probe
+from vit_tf.analysis.papers.walmer.section6_tasks import best_of_layers
+from vit_tf.analysis.statistics.estimates import (
     accuracy_of,
     corrected,
-    correlation,
-    jackknifed,
+    jackknife_over,
+    mean_over,
     minus,
-    newcombe_paired,
-    of_cka,
-    pair_counts,
-    ratio_of_means,
-    ratio_of_spreads,
-    share,
-    student,
-    welch,
-    wilson,
+    over_runs,
+    share_of,
 )
-from vit_tf.analysis.engine.results import pack_correct
-from vit_tf.analysis.papers.ding import measures_disagree
-from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, between_halves
-from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
-from vit_tf.analysis.papers.walmer.section6_tasks import best_of_layers
-from vit_tf.analysis.study.claims import evaluate
+from vit_tf.analysis.statistics.intervals import newcombe_paired, pair_counts, wilson
+from vit_tf.analysis.study.scorecard import evaluate
 
 pytestmark = pytest.mark.slow
 # CIFAR-10's 10,000 test images: both right, only vit-cls-cifar10, only vit-gap-cifar10, neither.
@@ -56,7 +50,7 @@ class Coverage:
         self.widths.append(high - low)
 
     def add_estimate(self, estimate, truth):
-        self.add(estimate.low, estimate.high, truth)
+        self.add(*(estimate.interval or (np.nan, np.nan)), truth)
 
     def add_normal(self, value, error, truth):
         self.add(value - 1.96 * error, value + 1.96 * error, truth)
@@ -68,6 +62,11 @@ class Coverage:
     def __str__(self):
         without = f", {self.without} without" if self.without else ""
         return f"{self.percent:5.1f} % (median width {np.median(self.widths):.3g}{without})"
+
+
+def is_outside(gap):
+    """Whether an interval leaves out 0."""
+    return gap.interval[0] > 0 or gap.interval[1] < 0
 
 
 def reported(case, after, before, low=93, high=97):
@@ -155,7 +154,7 @@ def test_coverage_of_cka_and_of_its_paired_difference(pool_of_hsic, batches):
     rows = {name: (Coverage(), Coverage()) for name in ("one", "best matches", "gap")}
     for _ in range(1000):
         result = cka_result(pool[rng.integers(len(pool), size=batches)], 50)
-        found = {name: of_cka(statistic, result) for name, statistic in OF_CKA.items()}
+        found = {name: estimate_from_cka(statistic, result) for name, statistic in OF_CKA.items()}
         for name in ("one", "best matches"):
             rows[name][0].add_estimate(found[name], truths[name])
             rows[name][1].add_normal(found[name].value, found[name].error[0], truths[name])
@@ -194,10 +193,10 @@ def test_coverage_of_the_difference_of_cls_and_gap():
     population = np.repeat(np.arange(4), CLS_AND_GAP)
     for _ in range(2000):
         outcome = rng.choice(population, 1000, replace=False)
-        pair = [accuracy_of(0, 0, outcome < 2), accuracy_of(0, 0, outcome % 2 == 0)]
+        pair = [share_of(outcome < 2), share_of(outcome % 2 == 0)]
         paired = minus(*pair)
         unpaired = minus(*(accuracy_of(one.value, 1000) for one in pair))
-        significant.append([gap.low > 0 or gap.high < 0 for gap in (unpaired, paired)])
+        significant.append([is_outside(gap) for gap in (unpaired, paired)])
     unpaired, paired = 100 * np.mean(significant, axis=0)
     print(f"\nCLS and GAP differ significantly: unpaired {unpaired:.1f} %, paired {paired:.1f} %")
     assert 1 < unpaired < 3 and 20 < paired < 26
@@ -222,19 +221,6 @@ def test_coverage_of_accuracy(images, accuracy):
     reported(f"accuracy {accuracy} of {images} images", *rows)
 
 
-@pytest.mark.parametrize("units", [4, 8, 24])
-def test_coverage_of_a_share_of_heads(units):
-    """Exact, averaged over shares from 0.02 to 0.98; the bootstrap's from its quantiles."""
-    rng, after, before = np.random.default_rng(0), Coverage(), Coverage()
-    for truth in rng.uniform(0.02, 0.98, 2000):
-        hits = rng.random(units) < truth
-        found = share(hits.sum(), units, "heads")
-        after.add_estimate(found, truth)
-        low, high = stats.binom.ppf([0.025, 0.975], units, hits.mean()) / units
-        before.add(low, high, truth)
-    reported(f"share of {units} heads", after, before)
-
-
 SHAPES = {
     "normal": lambda rng, size: rng.normal(size=size),
     "uniform": lambda rng, size: rng.uniform(-1.7, 1.7, size),
@@ -244,35 +230,19 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("units", [3, 4, 6, 12])
-def test_coverage_of_means_over_layers_or_heads(units, shape):
+def test_coverage_of_means_over_videos_or_runs(units, shape):
     """Student's t supposes normal values: of few uniform or skewed ones it covers 92 to 93 %."""
     rng, rows = np.random.default_rng(units), [Coverage() for _ in range(4)]
     for trial in range(1500):
         one = SHAPES[shape](rng, units)
         other = SHAPES[shape](rng, units) * (1 if trial % 2 else 2)
-        found, gap = student(one, "heads"), welch(one, other, "heads")
+        found, gap = mean_over(one, "videos"), over_runs(np.stack([one, -other], axis=1))
         rows[0].add_estimate(found, 0)
         rows[1].add(*percentile(lambda x: x.mean(axis=1), one, rng=rng), 0)
         rows[2].add_estimate(gap, 0)
         rows[3].add(*percentile(mean_gap, one, other, rng=rng), 0)
-    reported(f"mean of {units} {shape} heads", *rows[:2], low=93 if shape == "normal" else 92)
-    reported(f"difference of means of {units} and {units} {shape} layers", *rows[2:])
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("units", [4, 6, 12])
-def test_coverage_of_a_ratio_of_spreads(units, shape):
-    """Spreads in the ratio 1 and 3; before, the difference of spreads."""
-    rng, after, before = np.random.default_rng(units), Coverage(), Coverage()
-    for trial in range(1500):
-        ratio = 3 if trial % 2 else 1
-        one, other = ratio * SHAPES[shape](rng, units), SHAPES[shape](rng, units)
-        found = ratio_of_spreads(one, other, "heads")
-        after.add_estimate(found, ratio)
-        ends = percentile(lambda x, y: x.std(axis=1) - y.std(axis=1), one, other, rng=rng)
-        before.add(*ends, ratio - 1)
-    low = 91 if shape == "skewed" else 93
-    reported(f"spread of {units} over {units} {shape} heads", after, before, low=low, high=98.5)
+    reported(f"mean of {units} {shape} videos", *rows[:2], low=93 if shape == "normal" else 92)
+    reported(f"two arms of {units} {shape} runs", *rows[2:])
 
 
 def draw_layers(rng, accuracies, images):
@@ -303,7 +273,7 @@ def test_coverage_of_the_best_layer(spread):
         rows[0].add_estimate(found, accuracies[chosen])
         best = test.mean(axis=1).max()
         rows[1].add_normal(best, np.sqrt(best * (1 - best) / 500), accuracies.max())
-        gap = minus(*(accuracy_of(0, 0, c) for c in (test[-1], best_of_layers(test[:-1]))))
+        gap = minus(*(share_of(c) for c in (test[-1], best_of_layers(test[:-1]))))
         picked = [accuracies[test[:-1, start::2].mean(axis=1).argmax()] for start in (0, 1)]
         rows[2].add_estimate(gap, accuracies[-1] - np.mean(picked))
         last, other = test[-1].mean(), test[:-1].mean(axis=1).max()
@@ -313,71 +283,6 @@ def test_coverage_of_the_best_layer(spread):
     reported(f"last minus best of 13 layers that differ by {spread}", *rows[2:])
 
 
-@pytest.mark.parametrize("images", [300, 1000])
-def test_coverage_of_the_depth_at_which_the_class_is_decodable(images):
-    rng, after, before = np.random.default_rng(0), Coverage(), Coverage()
-    accuracies = 0.6 * (1 - np.exp(-(np.arange(14) + 1) / 3))
-    truth = np.argmax(accuracies >= 0.9 * accuracies.max()) / 13
-    for _ in range(150):
-        correct = draw_layers(rng, accuracies, images)
-        found = readable_from.estimator(probe_result(correct, correct))
-        after.add_estimate(found, truth)
-        draws = rng.binomial(images, correct.mean(axis=1), (400, 14))
-        depths = np.argmax(draws >= 0.9 * draws.max(axis=1, keepdims=True), axis=1) / 13
-        before.add(*np.percentile(depths, [2.5, 97.5]), truth)
-    reported(f"depth of 90 % of the best accuracy, {images} images", after, before, high=100)
-
-
-@pytest.mark.parametrize("units", [6, 12, 24])
-def test_coverage_of_a_rank_correlation(units):
-    rng, after, before = np.random.default_rng(units), Coverage(), Coverage()
-    for rho in np.tile([0.0, 0.5, 0.8], 600):
-        pairs = rng.normal(size=(units, 2))
-        pairs[:, 1] = rho * pairs[:, 0] + np.sqrt(1 - rho**2) * pairs[:, 1]
-        truth = 6 / np.pi * np.arcsin(rho / 2)
-        found = correlation(pairs, "heads")
-        after.add_estimate(found, truth)
-        drawn = pairs[rng.integers(units, size=(200, units))]
-        placed = stats.rankdata(drawn, axis=1)
-        placed -= placed.mean(axis=1, keepdims=True)
-        scale = np.sqrt(np.square(placed).sum(axis=1).prod(axis=1))
-        ranked = placed.prod(axis=2).sum(axis=1)[scale > 0] / scale[scale > 0]
-        before.add(*np.percentile(ranked, [2.5, 97.5]), truth)
-    reported(f"rank correlation of {units} heads", after, before, high=98.5)
-
-
-@pytest.mark.parametrize("units", [4, 8, 24])
-def test_coverage_of_a_ratio_of_means(units):
-    rng, after, before = np.random.default_rng(units), Coverage(), Coverage()
-    for truth in np.tile([0.2, 0.5, 0.9], 500):
-        below, own = rng.gamma(4, 0.25, (2, units))
-        pairs = np.stack([truth * (0.7 * below + 0.3 * own), below], axis=1)
-        found = ratio_of_means(pairs, "heads")
-        after.add_estimate(found, truth)
-        ends = percentile(lambda x: x[..., 0].mean(1) / x[..., 1].mean(1), pairs, rng=rng)
-        before.add(*ends, truth)
-    reported(f"ratio of means of {units} heads", after, before)
-
-
-@pytest.mark.parametrize("layers", [6, 12])
-def test_coverage_of_the_agreement_of_measures(layers):
-    """Four measures that see the same layers with noise of their own; truth by simulation."""
-    rng, after = np.random.default_rng(layers), Coverage()
-    found = []
-    for _ in range(250):
-        points = rng.normal(size=(layers, 3))
-        own = 0.4 * rng.normal(size=(4, layers))
-        noise = rng.normal(size=(4, layers, layers))
-        maps = points @ points.T + own[:, :, None] + own[:, None] + noise + noise.swapaxes(1, 2)
-        maps[:, range(layers), range(layers)] = 1  # of a layer with itself
-        result = xr.Dataset({"similarity": (("measure", "layer_x", "layer_y"), maps)})
-        found.append(measures_disagree(result))
-    truth = np.mean([estimate.value for estimate in found])
-    for estimate in found:
-        after.add_estimate(estimate, truth)
-    reported(f"agreement of measures on {layers} layers", after, "not simulated", high=98.5)
-
-
 def test_coverage_of_a_jackknife_of_a_ratio():
     """The ratio of sums over batches, as CKA is, of skewed terms."""
     rng, after, before = np.random.default_rng(0), Coverage(), Coverage()
@@ -385,7 +290,7 @@ def test_coverage_of_a_jackknife_of_a_ratio():
         terms = rng.gamma(8, 1, (6, 2)) @ [[1, 0.5], [0, 1]]
         above, below = terms.sum(axis=0)
         rest = (above - terms[:, 0]) / (below - terms[:, 1])
-        found = jackknifed(above / below, rest, "batches")
+        found = jackknife_over(above / below, rest, 60)
         after.add_estimate(found, 8 / 12)
         before.add_normal(found.value, found.error[0], 8 / 12)
     reported("ratio of sums over 6 batches", after, before)
@@ -396,13 +301,11 @@ EQUAL = {
         accuracy_of(rng.binomial(1000, 0.58) / 1000, 1000) for _ in range(k)
     ],
     "accuracy on the same 1,000 images": lambda rng, k: [
-        accuracy_of(0, 0, correct) for correct in draw_layers(rng, np.full(k, 0.58), 1000)
+        share_of(correct) for correct in draw_layers(rng, np.full(k, 0.58), 1000)
     ],
     "CKA over the same 9 batches": lambda rng, k: [
-        student(values, "batches", "9 batches")
-        for values in rng.normal(size=(k, 9)) + rng.normal(size=9)
+        mean_over(values, "batches", 900) for values in rng.normal(size=(k, 9)) + rng.normal(size=9)
     ],
-    "mean of 6 heads": lambda rng, k: [student(x, "heads") for x in rng.normal(size=(k, 6))],
 }
 
 
@@ -414,8 +317,8 @@ def test_coverage_of_all_comparisons_of_equal_models(name, models):
     for _ in range({2: 8000, 4: 1000, 10: 200}[models]):
         made = EQUAL[name](rng, models)
         gaps = [minus(one, other) for one, other in combinations(made, 2)]
-        before.append(any(gap.low > 0 or gap.high < 0 for gap in gaps))
-        after.append(any(gap.low > 0 or gap.high < 0 for gap in corrected(gaps)))
+        before.append(any(is_outside(gap) for gap in gaps))
+        after.append(any(is_outside(gap) for gap in corrected(gaps)))
     wrong = 100 * np.mean(after)
     print(f"\nany of {models} equal models, {name}: {100 * np.mean(before):.1f} %, {wrong:.1f} %")
     assert wrong <= 5 + 300 * np.sqrt(0.05 * 0.95 / len(after))
@@ -442,11 +345,11 @@ def test_coverage_of_a_scorecard_of_equal_models(count):
         results = {f"cka.{model.slug}": two_layers(rng, shared) for model in models}
         claims = evaluate([FIGURE_1], models, results)
         # Any difference is of interest here, for the correction alone.
-        after.append(any(claim.low > 0 or claim.high < 0 for claim in claims))
-        own = [of_cka(between_halves, results[f"cka.{model.slug}"]) for model in models]
+        after.append(any(is_outside(claim.estimate) for claim in claims))
+        own = [estimate_from_cka(between_halves, results[f"cka.{model.slug}"]) for model in models]
         gaps = [minus(one, other) for one in own[::2] for other in own[1::2]]
         assert len(gaps) == len(claims)
-        before.append(any(gap.low > 0 or gap.high < 0 for gap in gaps))
+        before.append(any(is_outside(gap) for gap in gaps))
     wrong = 100 * np.mean(after)
     print(f"\nscorecard of {count} equal models: {100 * np.mean(before):.1f} %, {wrong:.1f} %")
     assert wrong <= 5 + 200 * np.sqrt(0.05 * 0.95 / len(after))

@@ -1,0 +1,1 @@
+"""What a claim of a paper is, and how it is decided."""

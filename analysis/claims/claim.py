@@ -1,0 +1,255 @@
+"""A claim of a paper: its statistic, the effect that the paper reports, and what decides it."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from ..statistics.estimates import Estimate, Method, Units
+from ..statistics.intervals import Limits
+from ..statistics.planning import safeguard_effect, units_for_power
+
+POWER = 0.8  # with which a number of images decides
+
+
+class Outcome(Enum):
+    """What the interval of an effect says about a claim."""
+
+    AS_IN_PAPER = "as in the paper"
+    SMALLER = "smaller"
+    NO_EFFECT = "no relevant effect"
+    OPPOSITE = "opposite"
+    UNDECIDED = "undecided"
+    NOT_TESTED = "not tested"
+
+
+# Outcomes with a mark: what is measured agrees with the paper, or contradicts it.
+DECIDED = (Outcome.AS_IN_PAPER, Outcome.SMALLER, Outcome.NO_EFFECT, Outcome.OPPOSITE)
+
+
+@dataclass(frozen=True)
+class PaperEffect:
+    """The effect that a paper reports.
+
+    Attributes:
+        sign: 1 for a number above its value without an effect, -1 for one below, and 0 for the
+            claim that there is no effect.
+        size: absolute value of the effect; None where the paper shows its sign in a picture, but
+            prints no number.
+        place: where the paper reports it, such as "section 6, Figure 8".
+    """
+
+    sign: int
+    size: float | None
+    place: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper, as a statistic that is 0 without an effect.
+
+    The decorator `claim` creates a `Claim` from the function that computes the statistic. A
+    `Claim` can be called like this function.
+
+    Attributes:
+        name: short and unique name of the claim.
+        statement: the claim, as a sentence.
+        explanation: definition of the number.
+        estimator: function that computes an `Estimate` from the results named in `inputs`.
+        inputs: names of the results that the estimator needs, with the roles of the models in
+            braces: `"cka.{vit}"`. `"accuracy.{vit}"` is the test accuracy of a model. `"block"` is
+            the block without skips of the model in the role "without".
+        unit: name of the number, such as "difference in CKA".
+        paper: the effect that the paper reports.
+        least: the smallest effect of interest, of either sign.
+        beyond_untrained: whether the effect is what training adds: the number of trained models
+            minus the number of untrained copies of the same models. It is false where copies have
+            no such number, or where it is 0 for them by construction: a model's own accuracy, and
+            models that differ in their training alone.
+        least_images: the number of training images from which on the claim is about a model.
+        supervision: how the ViTs that the claim is about were trained, as values of
+            `supervision.SUPERVISIONS`; empty for ViTs with any training.
+    """
+
+    name: str
+    statement: str
+    explanation: str
+    estimator: Callable[..., Estimate]
+    inputs: tuple[str, ...]
+    unit: str
+    paper: PaperEffect
+    least: float
+    beyond_untrained: bool = True
+    least_images: int = 0
+    supervision: tuple[str, ...] = ()
+
+    def __call__(self, *results: Any) -> Estimate:
+        return self.estimator(*results)
+
+
+def claim(
+    inputs: str,
+    place: str,
+    unit: str,
+    effect: float | Literal["above", "below"],
+    least: float,
+    *,
+    beyond_untrained: bool = True,
+    least_images: int = 0,
+    supervision: tuple[str, ...] = (),
+    name: str = "",
+    text: tuple[str, str] | None = None,
+) -> Callable[[Callable[..., Estimate]], Claim]:
+    """Returns a decorator that creates a `Claim` from the function of its statistic.
+
+    The name of the claim is the name of the function. In the docstring of the function, the first
+    paragraph is the claim, the second paragraph defines the number, and the rest is for readers of
+    the code. The number is 0 without an effect: use differences, and logarithms of ratios.
+
+    Args:
+        inputs: names of the results, separated by spaces, as for a `Claim`.
+        place: where the paper reports the claim.
+        unit: as for a `Claim`.
+        effect: the effect that the paper prints. `"above"` and `"below"` stand for an effect whose
+            sign a figure shows, and 0 for a claim that there is none.
+        least, beyond_untrained, least_images, supervision: as for a `Claim`.
+        name, text: name of the claim, and its statement and explanation. They replace the name and
+            the docstring of the function, if the same function is used for several claims.
+
+    Raises:
+        ValueError: if the smallest effect of interest is not above 0, or not below the effect of
+            the paper, or if the docstring lacks a paragraph.
+    """
+    signs = {"above": 1, "below": -1}
+    size = None if isinstance(effect, str) else abs(effect)
+    sign = signs[effect] if isinstance(effect, str) else int(np.sign(effect))
+    if not least > 0 or (size and least >= size):
+        raise ValueError(
+            "Expected a smallest effect of interest above 0 and below the effect of the paper. "
+            f"Received: least={least}, effect={effect}"
+        )
+
+    def make(estimator: Callable[..., Estimate]) -> Claim:
+        docstring = inspect.getdoc(estimator) or ""
+        paragraphs = text or [" ".join(part.split()) for part in docstring.split("\n\n")]
+        if len(paragraphs) < 2 or paragraphs[1].startswith("Args:"):
+            raise ValueError(
+                "Expected a docstring with two paragraphs, the claim and the definition of its "
+                f"number. Received: {paragraphs} of {estimator}"
+            )
+        return Claim(
+            name=name or estimator.__name__.replace("_", "-"),
+            statement=paragraphs[0],
+            explanation=paragraphs[1],
+            estimator=estimator,
+            inputs=tuple(inputs.split()),
+            unit=unit,
+            paper=PaperEffect(sign, size, place),
+            least=least,
+            beyond_untrained=beyond_untrained,
+            least_images=least_images,
+            supervision=supervision,
+        )
+
+    return make
+
+
+def decide(interval: Limits | None, paper: PaperEffect, least: float) -> Outcome:
+    """The outcome of a claim, from the 95 % interval of its effect.
+
+    An effect counts if its whole interval lies beyond the smallest effect of interest, on either
+    side. It is as in the paper if the interval contains the effect of the paper or lies beyond it
+    (Simonsohn 2015). There is no relevant effect if the whole interval lies within the smallest
+    effect of interest; where the paper reports no effect, this is as in the paper.
+    """
+    if interval is None:
+        return Outcome.UNDECIDED
+    low, high = interval if paper.sign >= 0 else (-interval[1], -interval[0])
+    if -least < low and high < least:
+        return Outcome.NO_EFFECT if paper.sign else Outcome.AS_IN_PAPER
+    if high < -least or (not paper.sign and low > least):
+        return Outcome.OPPOSITE
+    if not (paper.sign and low > least):
+        return Outcome.UNDECIDED
+    is_smaller = paper.size is not None and high < paper.size
+    return Outcome.SMALLER if is_smaller else Outcome.AS_IN_PAPER
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A claim that was tested on some models.
+
+    Attributes:
+        claim: the `Claim`.
+        estimate: the effect that decides the claim. Over images, it is about these models; over
+            runs, it is about such models in general.
+        trained: the number of the trained models.
+        untrained: the numbers of their untrained copies; empty for a claim without copies.
+        permuted: for a claim about the CKA of two models, the number when the two are shown
+            different images; None for other claims.
+        models: names of the models.
+        results: names of the results from which the number was computed.
+        source: name and address of the paper.
+        runs: the effect in each run, by name of the run, of an estimate over runs.
+    """
+
+    claim: Claim
+    estimate: Estimate
+    trained: float
+    untrained: tuple[float, ...] = ()
+    permuted: float | None = None
+    models: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    source: tuple[str, str] = ("", "")
+    runs: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the claim."""
+        return self.claim.name
+
+    @property
+    def outcome(self) -> Outcome:
+        """The decision about the claim."""
+        return decide(self.estimate.interval, self.claim.paper, self.claim.least)
+
+
+@dataclass(frozen=True)
+class NotTested:
+    """A claim that was not tested, and the reason as a sentence."""
+
+    claim: Claim
+    reason: str
+    models: tuple[str, ...] = ()
+    source: tuple[str, str] = ("", "")
+
+    @property
+    def name(self) -> str:
+        """The name of the claim."""
+        return self.claim.name
+
+    @property
+    def outcome(self) -> Outcome:
+        """`Outcome.NOT_TESTED`."""
+        return Outcome.NOT_TESTED
+
+
+def images_to_decide(tested: Tested) -> int | None:
+    """The number of images with which an undecided claim is probably decided; None for others.
+
+    The true effect is taken to be the nearer end of its 80 % interval. If this end lies within the
+    smallest effect of interest, the number of images is not known.
+    """
+    estimate, least = tested.estimate, tested.claim.least
+    if tested.outcome is not Outcome.UNDECIDED or estimate.method in (None, Method.RUNS):
+        return None
+    units, effect = cast(Units, estimate.units), safeguard_effect(estimate)
+    if units.images is None or abs(effect) <= least:
+        return None
+    count = units_for_power(estimate, POWER, effect, float(np.copysign(least, effect)))
+    images = int(np.ceil(count * units.images / units.count))
+    step = 10 ** max(len(str(images)) - 2, 0)
+    return -(-images // step) * step

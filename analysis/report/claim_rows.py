@@ -1,0 +1,165 @@
+"""The claims of papers as a report shows them: numbers as text, intervals as drawings."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..claims.claim import DECIDED, NotTested, Outcome, PaperEffect, Tested, images_to_decide
+from ..statistics.estimates import Estimate, Method
+
+Row = Tested | NotTested
+
+METHODS = {
+    Method.IMAGES: "Student's t over {units}",
+    Method.RUNS: "Student's t, Welch's between arms, over {units}",
+    Method.BINOMIAL: "binomial, {units}",
+}
+
+
+def brief(value: float) -> str:
+    """Three significant digits with a true minus sign."""
+    text = f"{value:.3g}" if abs(value) >= 0.0005 or not value else f"{value:.1g}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def interval_text(estimate: Estimate) -> str:
+    """The interval of an `Estimate` as text, which is empty where there is none."""
+    if estimate.interval is None:
+        return ""
+    return " to ".join(map(brief, estimate.interval))
+
+
+def method_text(estimate: Estimate) -> str:
+    """How the interval of an `Estimate` was made, or why it has none, as a sentence."""
+    if estimate.method is None or estimate.units is None:
+        return f"Descriptive. {estimate.note}." if estimate.note else "Descriptive."
+    units = f"{estimate.units.count} {estimate.units.name}"
+    if estimate.units.images not in (None, estimate.units.count):
+        units += f" of {estimate.units.images:,} images in all"
+    method = METHODS[estimate.method].format(units=units)
+    holm = f", corrected for {estimate.comparisons} comparisons (Holm)"
+    text = f"Interval: {method}{holm if estimate.comparisons > 1 else ''}."
+    return f"{text} {estimate.note}." if estimate.note else text
+
+
+def level_text(estimate: Estimate) -> str:
+    """What an outcome is about: the models at hand, or models that are trained like them."""
+    if estimate.method is Method.RUNS and estimate.units is not None:
+        return f"such models in general ({estimate.units.count} runs of each)"
+    return "these models"
+
+
+def paper_text(paper: PaperEffect) -> str:
+    """The effect that a paper reports, with its place."""
+    if not paper.sign:
+        return f"no effect ({paper.place})"
+    if paper.size is not None:
+        return f"{brief(paper.sign * paper.size)} ({paper.place})"
+    return f"{'above' if paper.sign > 0 else 'below'} 0 ({paper.place})"
+
+
+def count_sentence(rows: Sequence[Row]) -> str:
+    """How many claims are decided and how, as a sentence."""
+    counts = Counter(row.outcome for row in rows)
+    decided = sum(counts[outcome] for outcome in DECIDED)
+    tested = [row for row in rows if isinstance(row, Tested)]
+    if not tested:
+        return "No claim could be tested on these models."
+    listed = [f"{counts[outcome]} {outcome.value}" for outcome in DECIDED if counts[outcome]]
+    how = f": {', '.join(listed)}" if listed else ""
+    descriptive = sum(row.estimate.interval is None for row in tested)
+    without = f", {descriptive} of them without an interval" if descriptive else ""
+    return (
+        f"{decided} of {len(rows)} claims are decided{how}; {counts[Outcome.UNDECIDED]} are "
+        f"undecided{without}; {counts[Outcome.NOT_TESTED]} are not tested."
+    )
+
+
+def key_of(outcome: Outcome) -> str:
+    """The name of an outcome in the page's style."""
+    return outcome.value.replace(" ", "-")
+
+
+def rows_by_paper(rows: Sequence[Row], figures: dict[str, str]) -> list[dict[str, Any]]:
+    """The claims of each paper as the template expects them, with the number of each outcome."""
+    shown = [_shown(row, number, figures) for number, row in enumerate(rows, start=1)]
+    papers = []
+    for name, address in dict.fromkeys(row.source for row in rows):
+        claims = [each for each in shown if each["source"] == (name, address)]
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for each in claims:
+            groups.setdefault(each["statement"], []).append(each)
+        is_tested = {
+            statement: any(each["key"] != "not-tested" for each in group)
+            for statement, group in groups.items()
+        }
+        papers.append(
+            {
+                "name": name,
+                "address": address,
+                "claims": claims,
+                "tested": [group for statement, group in groups.items() if is_tested[statement]],
+                "untested": [
+                    group for statement, group in groups.items() if not is_tested[statement]
+                ],
+                "counts": Counter(each["key"] for each in claims),
+            }
+        )
+    return papers
+
+
+def _shown(row: Row, number: int, figures: dict[str, str]) -> dict[str, Any]:
+    """A claim as the template expects it."""
+    claim = row.claim
+    shown = {
+        "id": f"claim-{number}",
+        "key": key_of(row.outcome),
+        "outcome": row.outcome.value,
+        "statement": claim.statement,
+        "source": row.source,
+        "models": row.models,
+        "unit": claim.unit,
+        "paper": paper_text(claim.paper),
+        "least": brief(claim.least),
+        "shown": figures.get(row.name, ""),
+        "links": [],
+        "strip": None,
+    }
+    if isinstance(row, NotTested):
+        return shown | {"explanation": row.reason}
+    interval = interval_text(row.estimate)
+    explanation = [claim.explanation, method_text(row.estimate)]
+    if row.runs:
+        runs = "; ".join(f"{name}: {brief(value)}" for name, value in row.runs)
+        explanation.append(f"Effect in each run: {runs}.")
+    if images := images_to_decide(row):
+        explanation.append(
+            f"About {images:,} images would decide the claim, if the true effect is at the nearer "
+            "end of its 80 % CI."
+        )
+    return shown | {
+        "explanation": " ".join(explanation),
+        "effect": brief(row.estimate.value),
+        "interval": interval,
+        "level": level_text(row.estimate),
+        "trained": brief(row.trained),
+        "untrained": " and ".join(map(brief, row.untrained)),
+        "permuted": "" if row.permuted is None else brief(row.permuted),
+        "strip": _strip(row) if interval else None,
+        "links": [f"results/{name}.nc" for name in row.results],
+    }
+
+
+def _strip(row: Tested) -> dict[str, Any]:
+    """Positions of a claim's numbers on an axis from 0 to 100, with margins at both ends."""
+    paper, least = row.claim.paper, row.claim.least
+    low, high = row.estimate.interval or (np.nan, np.nan)
+    numbers = {"low": low, "value": row.estimate.value, "high": high, "zero": 0.0}
+    numbers |= {"least_below": -least, "least_above": least}
+    if paper.size is not None and paper.sign:
+        numbers["paper"] = paper.sign * paper.size
+    first, last = min(numbers.values()), max(numbers.values())
+    scale = 84 / (last - first or 1)
+    return {name: round(8 + scale * (number - first), 1) for name, number in numbers.items()}

@@ -1,0 +1,5 @@
+"""Intervals, estimates and comparisons of numbers, with NumPy alone.
+
+There are three kinds of intervals: over images, over runs, and binomial. A number without one of
+these is descriptive.
+"""

@@ -1,0 +1,277 @@
+"""A number with its 95 % interval, and differences of such numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+
+import numpy as np
+
+from .intervals import (
+    ALPHA,
+    Limits,
+    holm_levels,
+    mean_error,
+    mover,
+    newcombe_paired,
+    p_value,
+    pair_counts,
+    pseudo_values,
+    sum_of_errors,
+    t_interval,
+    wilson,
+)
+
+ROUNDING = 1e-12  # relative to a value: a smaller standard error is none
+
+
+class Method(Enum):
+    """The three kinds of intervals, by what varies."""
+
+    IMAGES = "images"  # Student's t over batches that are left out in turn, or over images
+    RUNS = "runs"  # Student's t over runs; Welch's between arms
+    BINOMIAL = "binomial"  # of a share of images, and of differences of shares
+
+
+@dataclass(frozen=True)
+class Units:
+    """What was sampled, such as 9 batches with 900 images."""
+
+    name: str  # "batches", "images", "objects", "videos", "runs"
+    count: int
+    images: int | None = None  # in all units; None where the units hold no images
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % confidence interval, which is None for a descriptive number.
+
+    Attributes:
+        value: the number.
+        interval: both ends of its 95 % interval, or None.
+        units: what was sampled; None for a descriptive number.
+        method: the kind of the interval; None for a descriptive number.
+        note: why a number is descriptive, or what else its reader has to know.
+        limits: function from alpha to both ends of the interval.
+        error: standard error and degrees of freedom, of Student's and Welch's intervals.
+        parts: array of shape (unit,): pseudo-values of the jackknife, whose mean is the number up
+            to its bias, or truth values of images. Estimates with equal `units` are compared by
+            paired parts.
+        arms: for a difference between models that are trained independently, the terms that it is
+            the sum of, one for each model.
+        comparisons: how many comparisons the interval allows for.
+    """
+
+    value: float
+    interval: Limits | None
+    units: Units | None
+    method: Method | None
+    note: str = ""
+    limits: Callable[[float], Limits] | None = field(default=None, compare=False, repr=False)
+    error: tuple[float, float] | None = field(default=None, compare=False, repr=False)
+    parts: np.ndarray | None = field(default=None, compare=False, repr=False)
+    arms: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    comparisons: int = field(default=1, compare=False)
+
+    @property
+    def terms(self) -> tuple[float, ...]:
+        """The terms of independent models; the number itself if it is about one model."""
+        return self.arms or (self.value,)
+
+
+def descriptive(value: float | np.ndarray, why: str, arms: Sequence[float] = ()) -> Estimate:
+    """An `Estimate` without an interval, and why it has none, as a sentence without its dot."""
+    return Estimate(float(value), None, None, None, why, arms=tuple(arms))
+
+
+def with_limits(
+    value: float,
+    limits: Callable[[float], Limits],
+    units: Units,
+    method: Method,
+    parts: np.ndarray | None = None,
+) -> Estimate:
+    """The `Estimate` whose interval is `limits(0.05)`."""
+    low, high = map(float, limits(ALPHA))
+    return Estimate(float(value), (low, high), units, method, limits=limits, parts=parts)
+
+
+def with_error(
+    value: float | np.ndarray,
+    error: tuple[float, float],
+    units: Units,
+    method: Method = Method.IMAGES,
+    parts: np.ndarray | None = None,
+) -> Estimate:
+    """The `Estimate` with Student's interval, from a standard error and degrees of freedom.
+
+    Equal values show nothing of their variance: such a number is descriptive.
+    """
+    value, stderr = float(value), float(error[0])
+    if not stderr > ROUNDING * abs(value):
+        same = f"The number does not vary between the {units.count} {units.name}"
+        return replace(descriptive(value, same), units=units, error=error, parts=parts)
+    made = with_limits(value, partial(t_interval, value, stderr, error[1]), units, method, parts)
+    return replace(made, error=(stderr, error[1]))
+
+
+def mean_over(values: np.ndarray, name: str, images: int | None = None) -> Estimate:
+    """Mean of independent values (unit,) of images, videos and the like, with Student's interval.
+
+    `images` is the number of images in all units; by default, each unit is an image.
+    """
+    values = np.asarray(values, float)
+    if len(values) < 2:
+        return descriptive(values.mean(), f"An interval needs at least two {name}")
+    units = Units(name, len(values), len(values) if images is None else images)
+    return with_error(values.mean(), mean_error(values), units, parts=values)
+
+
+def jackknife_over(
+    value: float | np.ndarray, leave_one_out: np.ndarray, images: float, name: str = "batches"
+) -> Estimate:
+    """A statistic with its jackknife interval; `leave_one_out` (batch,) lacks one batch each."""
+    rest = np.atleast_1d(np.asarray(leave_one_out, float))
+    if len(rest) < 2 or not np.isfinite(rest).all():
+        return descriptive(value, f"An interval needs at least two {name} of images")
+    parts = pseudo_values(float(value), rest)
+    units = Units(name, len(rest), int(np.nan_to_num(images)))
+    return with_error(value, mean_error(parts), units, parts=parts)
+
+
+def share(successes: float, trials: float, name: str = "images") -> Estimate:
+    """A proportion, with Wilson's interval; `successes` may be a mean, and not an integer."""
+    if not trials >= 1:
+        return descriptive(successes, f"The number of {name} is not known")
+    units = Units(name, round(trials), round(trials))
+    limits = partial(wilson, successes, trials)
+    return with_limits(successes / trials, limits, units, Method.BINOMIAL)
+
+
+def share_of(correct: np.ndarray) -> Estimate:
+    """The share of true values among truth values of images (image,), with Wilson's interval."""
+    correct = np.asarray(correct, bool)
+    return replace(share(correct.sum(), len(correct)), parts=correct)
+
+
+def accuracy_of(
+    accuracy: float, images: float, correct: np.ndarray | None = None, name: str = "images"
+) -> Estimate:
+    """Test accuracy with Wilson's interval; `correct` are truth values of the images."""
+    if correct is not None:
+        return share_of(correct)
+    return share(accuracy * images, images, name) if images >= 1 else share(accuracy, 0, name)
+
+
+def over_runs(terms: np.ndarray) -> Estimate:
+    """A number over runs of each arm, from the terms (run, arm) that it is the sum of.
+
+    The arms share nothing: the variances of their means add up (Welch 1947). With one arm, the
+    interval is Student's.
+    """
+    terms = np.asarray(terms, float).reshape(len(terms), -1)
+    value, count = float(terms.mean(axis=0).sum()), len(terms)
+    if count < 2:
+        return descriptive(value, "An interval needs at least two runs")
+    error = sum_of_errors(*map(mean_error, terms.T))
+    return with_error(value, error, Units("runs", count), Method.RUNS)
+
+
+def minus(first: Estimate, second: Estimate) -> Estimate:
+    """The difference of two numbers: paired where both have parts of the same units.
+
+    A paired difference of truth values has Newcombe's interval, one of other numbers Student's. The
+    interval of an unpaired difference is Welch's if both are Student's, otherwise the variances are
+    recovered from the intervals (Zou and Donner 2008).
+    """
+    value, units = first.value - second.value, first.units or second.units
+    if first.parts is not None and second.parts is not None and first.units == second.units:
+        differences = np.subtract(first.parts, second.parts, dtype=float)
+        if first.parts.dtype == second.parts.dtype == bool:
+            limits = partial(newcombe_paired, *pair_counts(first.parts, second.parts))
+            return with_limits(value, limits, units, Method.BINOMIAL, differences)
+        return with_error(value, mean_error(differences), units, parts=differences)
+    if first.error and second.error:
+        return with_error(value, sum_of_errors(first.error, second.error), units)
+    without = [estimate for estimate in (first, second) if estimate.limits is None]
+    if without:
+        return descriptive(value, without[0].note)
+
+    def limits_of_both(alpha: float) -> Limits:
+        ends = first.limits(alpha), second.limits(alpha)
+        return mover(first.value, ends[0], second.value, ends[1])
+
+    is_binomial = Method.BINOMIAL in (first.method, second.method)
+    return with_limits(
+        value, limits_of_both, units, Method.BINOMIAL if is_binomial else Method.IMAGES
+    )
+
+
+def between(first: Estimate, second: Estimate) -> Estimate:
+    """The difference of two models that are trained independently, with the term of each."""
+    return replace(minus(first, second), arms=(*first.terms, *(-term for term in second.terms)))
+
+
+def mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean of estimates on the same units, whose errors need not be independent.
+
+    The mean of the intervals is at least as wide as the interval of the mean.
+    """
+    first = estimates[0]
+    value = float(np.mean([estimate.value for estimate in estimates]))
+    arms = {len(estimate.terms) for estimate in estimates}
+    terms = tuple(np.mean([e.terms for e in estimates], axis=0)) if len(arms) == 1 else ()
+    parts = [estimate.parts for estimate in estimates]
+    if len(estimates) == 1:
+        return first
+    if all(part is not None for part in parts) and len({e.units for e in estimates}) == 1:
+        mean = np.mean(parts, axis=0)
+        return replace(with_error(value, mean_error(mean), first.units, parts=mean), arms=terms)
+    if any(estimate.limits is None for estimate in estimates):
+        note = next(estimate.note for estimate in estimates if estimate.limits is None)
+        return descriptive(value, note, terms)
+
+    def limits(alpha: float) -> Limits:
+        low, high = np.mean([estimate.limits(alpha) for estimate in estimates], axis=0).tolist()
+        return low, high
+
+    return replace(with_limits(value, limits, first.units, first.method), arms=terms)
+
+
+def beyond(trained: Estimate, untrained: Sequence[Estimate]) -> Estimate:
+    """What training adds: the number of trained models minus the mean of their untrained copies."""
+    null = mean_of(untrained)
+    effect = minus(trained, null)
+    if len(trained.terms) != len(null.terms):
+        return effect
+    return replace(effect, arms=tuple(np.subtract(trained.terms, null.terms).tolist()))
+
+
+def transformed(inner: Estimate, function: Callable[[float], float]) -> Estimate:
+    """An increasing function of an `Estimate`, such as the log odds of an accuracy."""
+    value = float(function(inner.value))
+    if inner.limits is None:
+        return descriptive(value, inner.note)
+
+    def limits(alpha: float) -> Limits:
+        low, high = inner.limits(alpha)
+        return float(function(low)), float(function(high))
+
+    return with_limits(value, limits, inner.units, inner.method)
+
+
+def corrected(estimates: Sequence[Estimate], null: float | Sequence[float] = 0.0) -> list[Estimate]:
+    """Estimates whose intervals exclude `null` where Holm's method rejects it, at 5 % for all.
+
+    `null` is one number for all estimates, or one for each.
+    """
+    nulls = np.broadcast_to(null, len(estimates))
+    places = [at for at, estimate in enumerate(estimates) if estimate.limits is not None]
+    if len(places) < 2:
+        return list(estimates)
+    results = list(estimates)
+    levels = holm_levels([p_value(estimates[at].limits, nulls[at]) for at in places])
+    for at, level in zip(places, levels, strict=True):
+        low, high = map(float, estimates[at].limits(level))
+        results[at] = replace(estimates[at], interval=(low, high), comparisons=len(places))
+    return results

@@ -1,0 +1,75 @@
+"""How many images, or runs, an interval of a given width or a decision needs."""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import nctdtr, ndtr, ndtri, stdtrit
+
+from .estimates import Estimate
+from .intervals import ALPHA
+
+MOST_UNITS = 10**9
+SAFEGUARD = 0.2  # alpha of the interval whose nearer end is taken as the true value
+
+
+def safeguard_effect(pilot: Estimate, threshold: float = 0.0) -> float:
+    """The end of the 80 % interval of a pilot that is nearer to a threshold (Perugini 2014).
+
+    The true value is farther from the threshold with a probability of 90 %. The effect is the
+    threshold itself where the interval contains it.
+    """
+    if pilot.limits is None:
+        return threshold
+    low, high = pilot.limits(SAFEGUARD)
+    if low > threshold:
+        return float(low)
+    return float(high) if high < threshold else threshold
+
+
+def units_for_width(pilot: Estimate, half_width: float) -> int:
+    """The number of units with which the interval is as narrow, by the spread of the pilot."""
+    deviation = standard_error(pilot) * np.sqrt(pilot.units.count)
+    return _least_count(lambda n: -stdtrit(n - 1, ALPHA / 2) * deviation / np.sqrt(n) <= half_width)
+
+
+def units_for_power(pilot: Estimate, power: float, effect: float, threshold: float = 0.0) -> int:
+    """The number of units with which the interval excludes the threshold with this probability.
+
+    `effect` is the true value, and the spread of the units is that of the pilot.
+    """
+    deviation = standard_error(pilot) * np.sqrt(pilot.units.count)
+    if not deviation:
+        return 2
+
+    def is_enough(count: int) -> bool:
+        critical = -stdtrit(count - 1, ALPHA / 2)
+        noncentrality = np.sqrt(count) * abs(effect - threshold) / deviation
+        reached = (
+            nctdtr(count - 1, noncentrality, critical)
+            if count < 1000
+            else ndtr(critical - noncentrality)
+        )
+        return bool(1 - reached >= power)
+
+    return _least_count(is_enough)
+
+
+def standard_error(pilot: Estimate) -> float:
+    """The standard error of an estimate, or that of a normal interval of the same width."""
+    if pilot.error:
+        return pilot.error[0]
+    low, high = pilot.interval
+    return (high - low) / 2 / -ndtri(ALPHA / 2)
+
+
+def _least_count(is_enough: Callable[[int], bool]) -> int:
+    """The smallest number from 2 on that is enough, of a condition that stays true once it is."""
+    low, high = 1, 2
+    while not is_enough(high):
+        low, high = high, 2 * high
+        if high > MOST_UNITS:
+            return MOST_UNITS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high

@@ -1,0 +1,622 @@
+"""The scorecard: each claim of a paper on the models of a report, and over several runs."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+import xarray as xr
+
+from vit_tf.common.names import format_list
+from vit_tf.training.checkpointing import flatten
+
+from ..claims.claim import Claim, NotTested, Outcome, Tested
+from ..engine.estimates import permuted_images, require_estimate
+from ..engine.failures import explain
+from ..engine.results import Results
+from ..engine.store import fingerprint
+from ..statistics.estimates import Estimate, beyond, corrected, descriptive, over_runs
+from .data import UNKNOWN, Data
+from .figure import Figure, all_figures, describe, fields_of, missing_data
+from .measure import DATA, Measurement
+from .models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
+from .supervision import RECONSTRUCTION, SUPERVISIONS
+
+LEAST_RUNS = 3  # of each arm, for an outcome about such models in general
+Row: TypeAlias = Tested | NotTested
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The number of a claim for some models, and the results that it is computed from."""
+
+    estimate: Estimate
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Assigned:
+    """A claim with the names of the models that it is tested on."""
+
+    claim: Claim
+    source: tuple[str, str]  # name and address of the paper
+    assignment: dict[str, Any]  # from role to the name of a model, as in results
+    copies: Sequence[dict[str, str]]  # the same for untrained copies, one dict for each set
+    models: tuple[str, ...] = ()  # names as the report shows them
+    why_not: str = ""  # why the claim is not about these models; empty where it is
+    elsewhere: str = ""  # a sentence on how to test claims about models that are missing here
+    not_measured: str = ""  # why a result is missing, as a sentence
+
+
+def scorecard(
+    results: Results,
+    *,
+    vit: str | None = None,
+    resnet: str | None = None,
+    gap: str | None = None,
+    without: str | None = None,
+    untrained: str | None = None,
+    noise: str | None = None,
+    block: str | None = None,
+    accuracy: Mapping[str, tuple] | None = None,
+    copies: Sequence[Any] = (),
+    others: Mapping[str, Any] | None = None,
+    training_images: int | None = None,
+) -> list[Row]:
+    """Tests all claims of all papers on measured results, paper by paper.
+
+    Args:
+        results: dict from result name to labelled result. Names are as in a study: "cka.VIT",
+            "cka.VIT.RESNET", "attention_distance.VIT" and so on, where VIT and RESNET stand for
+            the names of models. Each `Claim` lists the names of its results in `inputs`.
+        vit: name of the ViT with a CLS token, as in `results`; None without such a model.
+        resnet: name of the ResNet, as in `results`; None without such a model.
+        gap: name of the ViT with average pooling, as in `results`; None without such a model.
+        without: name of the ViT that was trained without the skips of `block`, as in `results`;
+            None without such a model.
+        untrained, noise: names of two baselines: the untrained ViT, and noise in place of features.
+        block: name of the block without skips in the model `without`, for example "block03".
+        accuracy: dict from the name of a model to a tuple. The tuple contains the test accuracy in
+            [0, 1] and the number of test examples. It may also contain an array of shape
+            (example,) that is true for correctly classified examples, and the number of classes.
+        copies: list of dicts from roles, such as `"vit"` and `"resnet"`, to the names of randomly
+            initialized copies of the models in these roles. A claim about what training adds is
+            tested only with copies of all its models.
+        others: dict from further roles, such as `"mixer"`, `"fraction"` or `"masked"`, to the names
+            of the models in these roles.
+        training_images: number of images that the models trained on all data have seen. Claims
+            about large amounts of data are tested only if it is known and large enough.
+
+    Returns:
+        List with a `Tested` or a `NotTested` for each claim. A `NotTested` states the reason, for
+        example the model or result that is missing.
+    """
+    assignment: dict[str, Any] = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
+    assignment |= {"untrained": untrained, "noise": noise, "block": block, **(others or {})}
+    values = {**results, **{f"accuracy.{name}": facts for name, facts in (accuracy or {}).items()}}
+    return [
+        row
+        for figure in all_figures()
+        for claim in figure.claims
+        for row in _test(
+            [_Assigned(claim, figure.paper.source, assignment, copies)], values, training_images
+        )
+    ]
+
+
+def evaluate(
+    figures: list[Figure],
+    models: list[StudyModel],
+    results: dict[str, Any],
+    elsewhere: str = "",
+    data: Data | None = None,
+) -> list[Row]:
+    """The claims that these figures test, with their outcomes for these models and results.
+
+    A claim is tested on every set of models with its roles (`StudyModel.scorecard_role`), next to
+    their untrained copies. Where there are several sets, the intervals are corrected for their
+    number (Holm). `elsewhere` is a sentence on how to test claims about models that are missing
+    here.
+    """
+    classes = data.num_classes if data else None
+    training_images = data.facts.get("training_images") if data else None
+    values = results | {
+        f"accuracy.{m.slug}": (*m.accuracy, m.correct, classes) for m in models if m.accuracy
+    }
+    rows = []
+    for figure in figures:
+        absent = missing_data(figure.select(models)[0], data) if data and figure.claims else []
+        not_measured = " ".join(dict.fromkeys(filter(None, absent)))
+        not_measured = not_measured or f"Not measured for these models: {describe(figure, ', ')}."
+        for claim in figure.claims:
+            sets_of_models = [
+                _Assigned(
+                    claim,
+                    figure.paper.source,
+                    {role: model.slug for role, model in by_role.items()}
+                    | {"block": by_role["without"].detail if "without" in by_role else None},
+                    _copies_of(by_role, models),
+                    tuple(model.name for model in by_role.values()),
+                    _of_other_supervision(claim, by_role) or "",
+                    elsewhere,
+                    not_measured,
+                )
+                for by_role in _models_by_role(claim, models)
+            ]
+            rows += _test(sets_of_models, values, training_images)
+    return rows
+
+
+def _test(
+    sets_of_models: Sequence[_Assigned], values: dict[str, Any], training_images: int | None
+) -> list[Row]:
+    """The rows of a claim for some sets of models, whose intervals allow for their number."""
+    rows = [_test_one(assigned, values, training_images) for assigned in sets_of_models]
+    tested = [row for row in rows if isinstance(row, Tested)]
+    # What an interval has to exclude for a mark: the smallest effect of interest, on the effect's
+    # own side. An effect within it has no mark, however narrow its interval.
+    effects = [row.estimate.value for row in tested]
+    nulls = [
+        float(np.sign(effect)) * row.claim.least if abs(effect) > row.claim.least else effect
+        for effect, row in zip(effects, tested, strict=True)
+    ]
+    estimates = iter(corrected([row.estimate for row in tested], nulls))
+    return [
+        replace(row, estimate=next(estimates)) if isinstance(row, Tested) else row for row in rows
+    ]
+
+
+def _test_one(assigned: _Assigned, values: dict[str, Any], training_images: int | None) -> Row:
+    """A claim on one set of models: its effect beyond untrained copies, or why it has none."""
+    claim, names = assigned.claim, assigned.models
+
+    def not_tested(reason: str) -> NotTested:
+        return NotTested(claim, reason, names, assigned.source)
+
+    if assigned.why_not:
+        return not_tested(assigned.why_not)
+    trained = _measure(assigned, assigned.assignment, values)
+    if isinstance(trained, str):
+        missing = not all(assigned.assignment.get(role) for role in _roles(claim))
+        return not_tested(f"{trained} {assigned.elsewhere}".strip() if missing else trained)
+    if claim.least_images > (training_images or 0):
+        known = "an unknown number of" if training_images is None else f"{training_images:,}"
+        return not_tested(
+            f"Too few images: the claim is about models trained on {claim.least_images:,} images "
+            f"or more; these were trained on {known} images."
+        )
+
+    # What holds without training is subtracted; without copies this is not known.
+    effect, untrained = trained.estimate, ()
+    if claim.beyond_untrained:
+        measured = [
+            _measure(assigned, assigned.assignment | copy, values)
+            for copy in assigned.copies
+            if set(_roles(claim)) <= set(copy)
+        ]
+        nulls = [null.estimate for null in measured if isinstance(null, _Measured)]
+        if not nulls:
+            reasons = " ".join(dict.fromkeys(null for null in measured if isinstance(null, str)))
+            return not_tested(
+                "It needs the same number of untrained copies of all these models. " + reasons
+            )
+        effect, untrained = beyond(effect, nulls), tuple(null.value for null in nulls)
+    return Tested(
+        claim,
+        effect,
+        trained.estimate.value,
+        untrained,
+        _number_of_permuted_images(assigned, values),
+        names,
+        trained.results,
+        assigned.source,
+    )
+
+
+def untrained_measurements(
+    figures: Iterable[Figure], models: list[StudyModel], data: Data
+) -> list[Measurement]:
+    """What the claims and quantities of these figures need of untrained copies of the models."""
+    figures, wanted = list(figures), []
+    templates = [
+        name
+        for figure in figures
+        for claim in figure.claims
+        if claim.beyond_untrained
+        for name in claim.inputs
+    ]
+    templates += [quantity.result for figure in figures for quantity in figure.quantities]
+    needed = {name.partition(".")[0] for name in templates}
+    for untrained_role in UNTRAINED_ROLES:
+        copies = [model for model in models if model.role == untrained_role]
+        # Figures select them as they do the trained models, variants with their bases.
+        in_place: dict[int, StudyModel] = {}
+        for copy in sorted(copies, key=lambda copy: copy.original.base is not None):
+            trained = copy.original
+            in_place[id(trained)] = replace(
+                copy,
+                role=trained.role,
+                given_role=trained.scorecard_role,
+                detail=trained.detail,
+                base=in_place.get(id(trained.base)),
+            )
+        originals = {in_place[id(copy.original)]: copy for copy in copies}
+        for figure in figures if originals else []:
+            selections, _ = figure.select(list(originals))
+            absent = missing_data(selections, data)
+            wanted += [
+                _of_models(measurement, originals)
+                for selection, why in zip(selections, absent, strict=True)
+                for measurement in selection.measurements.values()
+                if not why and measurement.name.partition(".")[0] in needed
+            ]
+    return wanted
+
+
+def _of_models(measurement: Measurement, models: dict[StudyModel, StudyModel]) -> Measurement:
+    """A measurement, with all that it is made of, of other models."""
+    return replace(
+        measurement,
+        models=tuple(models.get(model, model) for model in measurement.models),
+        inputs=tuple(
+            source if source is DATA else _of_models(source, models)
+            for source in measurement.inputs
+        ),
+    )
+
+
+def _copies_of(by_role: dict[str, StudyModel], models: list[StudyModel]) -> list[dict[str, str]]:
+    """Names of the untrained copies of a set of models by role, for each initialization."""
+    copies = []
+    for untrained_role in UNTRAINED_ROLES:
+        of_base = {id(model.base): model.slug for model in models if model.role == untrained_role}
+        names = {role: of_base.get(id(model)) for role, model in by_role.items()}
+        copies.append({role: name for role, name in names.items() if name})
+    return [names for names in copies if names]
+
+
+def _of_other_supervision(claim: Claim, by_role: dict[str, StudyModel]) -> str | None:
+    """Why a claim about ViTs with some supervision is not tested on these; None if it is."""
+    masked = by_role.get("masked")
+    if masked is not None and masked.supervision not in ("", RECONSTRUCTION):
+        return (
+            f"{masked.name} was trained {SUPERVISIONS[masked.supervision]}; the claim "
+            f"is about ViTs trained {SUPERVISIONS[RECONSTRUCTION]}."
+        )
+    model = by_role.get("vit")
+    if not claim.supervision or model is None or model.supervision in claim.supervision:
+        return None
+    kinds = " or ".join(SUPERVISIONS[kind] for kind in claim.supervision)
+    trained = f"{model.name} was trained {SUPERVISIONS.get(model.supervision)}"
+    if not model.supervision:
+        trained = f"it is not known how {model.name} was trained (specify its supervision)"
+    return f"{trained[0].upper()}{trained[1:]}; the claim is about ViTs trained {kinds}."
+
+
+def _number_of_permuted_images(assigned: _Assigned, values: dict[str, Any]) -> float | None:
+    """The number of a claim about two models that are shown different images; None for others."""
+    if not all(assigned.assignment.get(role) for role in _roles(assigned.claim)):
+        return None
+    permuted = {name: permuted_images(value) for name, value in values.items()}
+    permuted = {name: value for name, value in permuted.items() if value is not None}
+    names = [_named(template, assigned.assignment) for template in assigned.claim.inputs]
+    if all(_lookup(name, permuted) is None for name in names):
+        return None
+    measured = _measure(assigned, assigned.assignment, values | permuted)
+    return measured.estimate.value if isinstance(measured, _Measured) else None
+
+
+def _measure(
+    assigned: _Assigned, assignment: dict[str, Any], values: dict[str, Any]
+) -> _Measured | str:
+    """The number of a claim for the models of an assignment, or the reason why there is none."""
+    claim, values = assigned.claim, values | {"block": assignment["block"]}
+    try:
+        names = [_named(template, assignment) for template in claim.inputs]
+        inputs = [_lookup(name, values) for name in names]
+        absent = [name for name, value in zip(names, inputs, strict=True) if value is None]
+        if absent:
+            raise ValueError(
+                assigned.not_measured or f"Expected results {' and '.join(absent)}. Received: none"
+            )
+        estimate = claim.estimator(*inputs)
+        require_estimate(estimate, f"the claim {claim.name!r}")
+    except Exception as error:
+        return explain(error, f"The claim {claim.name!r}")
+    if np.isnan(estimate.value):
+        return "The number is not defined here."
+    labelled = [isinstance(value, xr.DataArray | xr.Dataset) for value in inputs]
+    used = tuple(name for name, is_result in zip(names, labelled, strict=True) if is_result)
+    return _Measured(estimate, used)
+
+
+def _lookup(name: str, values: dict) -> Any:
+    """A result by name; CKA between two models also as that of the second and the first."""
+    if name in values or name.count(".") != 2:
+        return values.get(name)
+    analysis, first, second = name.split(".")
+    other = values.get(f"{analysis}.{second}.{first}")
+    if not isinstance(other, xr.Dataset) or not {"layer_x", "layer_y"} <= set(other.dims):
+        return None
+    exchanged = other.rename(layer_x="layer_y", layer_y="layer_x")
+    return exchanged.transpose(..., "layer_x", "layer_y")
+
+
+def _named(template: str, assignment: dict) -> str:
+    """A result's name with the models' names in it."""
+    for role in fields_of(template):
+        if not assignment.get(role):
+            raise ValueError(f"No model to test it on: it needs {ROLES[role]}.")
+    return template.format(**assignment)
+
+
+MOST_LETTERS = 100  # of a value that is kept as it is, as attributes of a file are not long
+
+
+def _brief(facts: dict) -> dict[str, Any]:
+    """Nested facts by field, long ones as their `fingerprint`."""
+    texts = {name: json.dumps(value, default=str) for name, value in flatten(facts).items()}
+    return {
+        name: json.loads(text) if len(text) <= MOST_LETTERS else fingerprint(text)
+        for name, text in texts.items()
+    }
+
+
+def _roles(claim: Claim) -> list[str]:
+    """The parts of models that a claim is about."""
+    return list(dict.fromkeys(role for template in claim.inputs for role in fields_of(template)))
+
+
+def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, StudyModel]]:
+    """Every set of models that can play the parts of a claim, without parts that none can play."""
+    roles = _roles(claim)
+    arms = [role for role in roles if role in ARMS]
+    candidates = {
+        role: [model for model in models if model.scorecard_role == role] for role in arms
+    }
+    present = [role for role in arms if candidates[role]]
+    sets_of_models = []
+    # If a role has no candidate, the claim is not measured: one set of models of the others serves.
+    combinations = product(*(candidates[role] for role in present))
+    for combination in combinations if present == arms else [next(combinations)]:
+        by_role = dict(zip(present, combination, strict=True))
+        for role in roles:
+            if role in arms:
+                continue
+            base = by_role.get(BASES.get(role, "vit"))
+            if base is None and role != "before":
+                continue
+            kind = "fraction" if role == "resnet_fraction" else role
+            # What is compared before and after fine-tuning need not be a variant of another model.
+            variants = [
+                m for m in models if m.role == kind and (role == "before" or m.base == base)
+            ]
+            if "resnet_fraction" in roles and kind == "fraction":
+                # Both models are compared on the smallest fraction that both were trained on.
+                bases = [by_role.get("vit"), by_role.get("resnet")]
+                of_bases = [
+                    {m.detail for m in models if m.role == kind and m.base == arm} for arm in bases
+                ]
+                shared = set.intersection(*of_bases)
+                # Without one, the reason names the ResNet's.
+                if shared or role == "resnet_fraction":
+                    variants = [m for m in variants if m.detail in shared]
+            if variants:
+                by_role[role] = min(variants, key=partial(_order_of_variants, base))
+        sets_of_models.append(by_role)
+    return sets_of_models
+
+
+def _order_of_variants(model: StudyModel | None, variant: StudyModel) -> float:
+    """The variant with the least is tested: that on the least data, or without middle skips."""
+    if isinstance(variant.detail, int | float):
+        return variant.detail
+    if model is None or not variant.detail:
+        return 0
+    blocks = [tap.split("/")[0] for tap in model.blocks if "/" in tap]
+    if variant.detail not in blocks:
+        return 0
+    return abs(blocks.index(variant.detail) - len(blocks) // 2)
+
+
+NUMBERS = ("value", "trained", "permuted")
+
+
+def scorecard_dataset(
+    rows: Sequence[Row], models: Iterable[StudyModel] = (), images: Data | None = None
+) -> xr.Dataset:
+    """The rows of a scorecard as a Dataset along `claim`, to save with the results."""
+    several = {name for name, count in Counter(row.name for row in rows).items() if count > 1}
+    names = [".".join([row.name, *row.models]) if row.name in several else row.name for row in rows]
+    of_rows = [_numbers_of(row) for row in rows]
+    data: dict[str, Any] = {
+        name: ("claim", np.array([numbers[name] for numbers in of_rows], float))
+        for name in (*NUMBERS, "low", "high", "count")
+    }
+    data |= {
+        name: ("claim", np.array([texts[name] for texts in map(_texts_of, rows)], object))
+        for name in ("statement", "unit", "outcome", "reason", "method", "models", "results")
+    }
+    data |= {
+        "sign": ("claim", [row.claim.paper.sign for row in rows]),
+        "paper_size": ("claim", [_or_nan(row.claim.paper.size) for row in rows]),
+        "least": ("claim", [row.claim.least for row in rows]),
+    }
+    for name, dim in (("untrained", "copy"), ("terms", "arm")):
+        padded = np.full((len(rows), max((len(n[name]) for n in of_rows), default=0)), np.nan)
+        for row, numbers in zip(padded, of_rows, strict=True):
+            row[: len(numbers[name])] = numbers[name]
+        data[name] = (("claim", dim), padded)
+    of_models = [
+        {"model": model.name, "role": str(model.scorecard_role)} | _brief(model.configuration)
+        for model in models
+        if model.base is None
+    ]
+    attributes = {"interval": "95 %"}
+    if images is not None:
+        attributes |= {"models": json.dumps(of_models), "data": json.dumps(_brief(images.facts))}
+    return xr.Dataset(data, coords={"claim": names}, attrs=attributes)
+
+
+def _or_nan(number: float | None) -> float:
+    return np.nan if number is None else number
+
+
+def _numbers_of(row: Row) -> dict[str, Any]:
+    """The numbers of a row by name; NaN for those that it lacks."""
+    if isinstance(row, NotTested):
+        nothing = dict.fromkeys((*NUMBERS, "low", "high", "count"), np.nan)
+        return {**nothing, "untrained": (), "terms": ()}
+    low, high = row.estimate.interval or (np.nan, np.nan)
+    count = row.estimate.units.count if row.estimate.units else np.nan
+    numbers = {"value": row.estimate.value, "trained": row.trained, "low": low, "high": high}
+    numbers |= {"permuted": _or_nan(row.permuted), "count": count}
+    return {**numbers, "untrained": row.untrained, "terms": row.estimate.terms}
+
+
+def _texts_of(row: Row) -> dict[str, str]:
+    """The names and reasons of a row by name."""
+    texts = {"statement": row.claim.statement, "unit": row.claim.unit, "method": "", "results": ""}
+    texts |= {"outcome": row.outcome.value, "models": ", ".join(row.models)}
+    if isinstance(row, NotTested):
+        return texts | {"reason": row.reason}
+    method = row.estimate.method.value if row.estimate.method else ""
+    texts |= {"method": method, "results": " ".join(row.results)}
+    return texts | {"reason": row.estimate.note}
+
+
+def scorecard_of_trainings(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Combines the scorecards of several runs of the same models.
+
+    The effect of a claim is its mean over the runs in which the claim was tested. Its interval is
+    over runs: models of different arms that are trained independently are not paired by their seed
+    (Welch). An outcome needs at least three runs.
+
+    Args:
+        scorecards: dict from the name of a run to its scorecard, a Dataset that the report of the
+            run stores as `results/scorecard.nc`. At least two scorecards are needed.
+
+    Returns:
+        Dataset with the dim `claim` and the variables of a scorecard. In addition, `values` and
+        `outcomes` of shape (claim, training) contain the effect and the outcome in each run. For a
+        run without the claim, the effect is NaN and the outcome is `"not tested"`.
+
+    Raises:
+        ValueError: if there are fewer than two scorecards, if a scorecard is invalid or of another
+            version, or if the models or data of the scorecards differ.
+    """
+    rows = claims_over_runs(scorecards)
+    dataset = scorecard_dataset(rows).assign_attrs(interval="95 %, over runs")
+    by_run = {
+        name: card.reindex(claim=dataset["claim"].values) for name, card in scorecards.items()
+    }
+    values = np.stack([card["value"].values for card in by_run.values()], axis=1)
+    outcomes = np.stack([card["outcome"].values for card in by_run.values()], axis=1)
+    is_text = np.vectorize(lambda outcome: isinstance(outcome, str), otypes=[bool])(outcomes)
+    outcomes = np.where(is_text, outcomes, Outcome.NOT_TESTED.value)
+    return dataset.assign(
+        values=(("claim", "training"), values), outcomes=(("claim", "training"), outcomes)
+    ).assign_coords(training=list(scorecards))
+
+
+def claims_over_runs(scorecards: Mapping[str, xr.Dataset]) -> list[Row]:
+    """The claims of several scorecards, with their outcomes for such models in general."""
+    if len(scorecards) < 2:
+        raise ValueError(f"Expected at least two scorecards. Received: {len(scorecards)}")
+    for name, card in scorecards.items():
+        needed = {*NUMBERS, "untrained", "terms", "outcome", "reason"}
+        if "claim" not in card.dims or not needed <= set(card):
+            raise ValueError(
+                f"Expected {name} to be a scorecard of this version. Received: {list(card)}"
+            )
+    _require_alike(scorecards)
+    defined = {
+        claim.name: (claim, figure.paper.source)
+        for figure in all_figures()
+        for claim in figure.claims
+    }
+    rows = []
+    names = dict.fromkeys(str(c) for card in scorecards.values() for c in card["claim"].values)
+    for name in names:
+        own_name = name.partition(".")[0]
+        if own_name not in defined:
+            raise ValueError(f"Expected claims of this version. Received: {own_name!r}")
+        cards = {
+            run: card.sel(claim=name)
+            for run, card in scorecards.items()
+            if name in card["claim"].values
+        }
+        rows.append(_combine(*defined[own_name], cards))
+    return rows
+
+
+def _combine(claim: Claim, source: tuple[str, str], cards: dict[str, xr.Dataset]) -> Row:
+    """A claim over runs, from its row in the scorecard of each run."""
+    tested = {run: card for run, card in cards.items() if np.isfinite(card["value"].item())}
+    models = tuple(next(iter(cards.values()))["models"].item().split(", "))
+    if not tested:
+        reasons = dict.fromkeys(str(card["reason"].item()) for card in cards.values())
+        return NotTested(claim, " ".join(reasons), models, source)
+
+    # The terms of independent arms; the effect itself if runs disagree about them.
+    terms = [card["terms"].values[np.isfinite(card["terms"].values)] for card in tested.values()]
+    values = [card["value"].item() for card in tested.values()]
+    estimate = over_runs(np.array(terms if len(set(map(len, terms))) == 1 else values))
+    if len(tested) < LEAST_RUNS:
+        few = f"An outcome about such models needs at least {LEAST_RUNS} runs of each"
+        estimate = descriptive(estimate.value, few)
+    untrained = np.concatenate([card["untrained"].values for card in tested.values()])
+    permuted = [card["permuted"].item() for card in tested.values()]
+    return Tested(
+        claim,
+        estimate,
+        float(np.mean([card["trained"].item() for card in tested.values()])),
+        (float(np.nanmean(untrained)),) if np.isfinite(untrained).any() else (),
+        float(np.mean(permuted)) if np.isfinite(permuted).all() else None,
+        models,
+        source=source,
+        runs=tuple(zip(tested, values, strict=True)),
+    )
+
+
+def _require_alike(scorecards: Mapping[str, xr.Dataset]) -> None:
+    """Raises a `ValueError` for scorecards of other models or data, as far as they state them."""
+    facts = {name: _facts_of(card) for name, card in scorecards.items() if "models" in card.attrs}
+    first, *others = facts or [""]
+    differences = [
+        f"{field} is {first_facts} in {first} and {here} in {name}"
+        for name in others
+        for field, first_facts, here in _differences(facts[first], facts[name])
+    ]
+    if differences:
+        raise ValueError(
+            "Expected reports of the same models and data, whose seed alone differs. "
+            f"Received: {format_list(differences, '; ')}"
+        )
+
+
+def _facts_of(card: xr.Dataset) -> dict[str, Any]:
+    """Facts of a report's models, which are called by their roles, and of its data: a dict."""
+    facts, counts = {}, Counter()
+    for model in json.loads(card.attrs["models"]):
+        role = model.pop("role")
+        counts[role] += 1
+        words = f"{role} {counts[role]}" if counts[role] > 1 else role
+        facts |= {f"{name} of {words}": value for name, value in model.items() if name != "model"}
+    return facts | json.loads(card.attrs["data"])
+
+
+def _differences(first_facts: dict, facts_of_other: dict) -> Iterator[tuple[str, str, str]]:
+    """Fields of facts and their two values, as words, where reports of other seeds would agree."""
+    seeds_differ = first_facts.get("seed") != facts_of_other.get("seed")
+    # Another seed chooses other images of the same data; the same images may lie elsewhere.
+    free = {"seed", "train", "validation", "test" if seeds_differ else "data"}
+    for field in dict.fromkeys((*first_facts, *facts_of_other)):
+        values = [str(facts.get(field, "absent")) for facts in (first_facts, facts_of_other)]
+        are_known = not any(value.startswith(UNKNOWN) for value in values)
+        if are_known and values[0] != values[1] and field not in free:
+            yield field, values[0], values[1]
