@@ -450,7 +450,7 @@ class Embedding(ConfiguredLayer):
             "num_prefix_positions": num_prefix_positions,
         }
         super().__init__(config, **kwargs)
-        self.grid, self.hidden_dim = grid, hidden_dim
+        self.grid, self.hidden_dim, self.patch_size = grid, hidden_dim, patch_size
         self.use_positions, self.num_prefix_positions = use_positions, num_prefix_positions
         self.patches = self.make(
             PatchDense, hidden_dim, patch_size, use_bias=use_bias, name="patches"

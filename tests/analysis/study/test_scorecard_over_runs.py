@@ -214,12 +214,9 @@ def test_a_scorecard_that_was_cut_off_or_changed_is_named(tmp_path, capsys):
     whole = paths[1].read_bytes()
     position = len(whole) // 2
     other = bytes([whole[position] ^ 1])
-    for content, words in (
-        (b"", "not netCDF"),
-        (whole[:500], "cut off"),
-        (whole[:position] + other + whole[position + 1 :], "changed since"),
-    ):
+    for content in (b"", whole[:500], whole[:position] + other + whole[position + 1 :]):
         paths[1].write_bytes(content)
         capsys.readouterr()
         assert script.main(command) == 2
-        assert str(paths[1]) in (message := capsys.readouterr().err) and words in message
+        message = capsys.readouterr().err
+        assert str(paths[1]) in message and "cut off or changed since" in message
