@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -157,14 +157,77 @@ def _paths_and_labels(source: Source, split: str, indices: Indices) -> list[np.n
     return [np.concatenate(column) for column in zip(*items, strict=True)]
 
 
-class _Derived(Source):
-    """Some examples of another source, which decodes them."""
+class SourceView(Source):
+    """Splits that join examples of another source's splits, which decodes them.
 
-    def __init__(self, source: Source):
-        self._source = source
-        self.class_names, self.num_examples = source.class_names, source.num_examples
+    `splits` has for each split a function to its examples, (split of the source, sorted indices)
+    for each split of the source. `new_labels` are the labels by those of the source.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        splits: Mapping[str, Callable[[], list[Selected]]],
+        class_names: tuple[str, ...],
+        new_labels: np.ndarray | None = None,
+    ):
+        self._source, self._members, self._new_labels = source, LazyDict(splits), new_labels
+        self.class_names = class_names
+        self.num_examples = LazyDict({split: partial(self._count, split) for split in splits})
         self.shuffle_buffer, self.in_files = source.shuffle_buffer, source.in_files
         self.in_any_order = source.in_any_order
+        # Only contiguous examples are read from several files at once.
+        self.shuffles_files = source.shuffles_files and new_labels is None
+
+    def _count(self, split: str) -> int:
+        return sum(len(indices) for _, indices in self._members[split])
+
+    def _select(self, split: str, indices: Indices) -> tuple[list[Selected], np.ndarray]:
+        """Examples of a split by split of the source, and the number of the latter for each."""
+        members = self._members[split]
+        if len(members) == 1:
+            name, inner = members[0]
+            return [(name, inner[indices])], np.zeros(len(indices), np.int64)
+        counts = np.array([len(inner) for _, inner in members])
+        ends = np.cumsum(counts)
+        owners = np.searchsorted(ends, indices, side="right")
+        numbers, choices = np.unique(owners, return_inverse=True)
+        parts = []
+        for number in numbers:
+            name, inner = members[number]
+            parts.append((name, inner[indices[owners == number] - ends[number] + counts[number]]))
+        return parts, choices.astype(np.int64)
+
+    def labels(self, split: str) -> np.ndarray | None:
+        parts = [(self._source.labels(name), indices) for name, indices in self._members[split]]
+        if any(labels is None for labels, _ in parts):
+            return None
+        labels = np.concatenate([cast(np.ndarray, labels)[indices] for labels, indices in parts])
+        return labels if self._new_labels is None else self._new_labels[labels]
+
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        parts, _ = self._select(split, indices)
+        sizes = {name: self._source.image_size(name, inner) for name, inner in parts}
+        if len(set(sizes.values())) > 1:
+            raise SizesDifferError(str(sizes))
+        return next(iter(sizes.values()))
+
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        parts, choices = self._select(split, indices)
+        examples, *others = (self._source.read(*part) for part in parts)
+        if others:
+            # Each part has its examples in order: the choices say which part comes next.
+            numbers = tf.data.Dataset.from_tensor_slices(choices)
+            examples = tf.data.Dataset.choose_from_datasets([examples, *others], numbers)
+            examples = examples.apply(tf.data.experimental.assert_cardinality(len(indices)))
+        new_labels = self._new_labels
+        if new_labels is None:
+            return examples
+        return examples.map(lambda item, label: (item, tf.gather(new_labels, label)))
+
+    def read_shuffled(self, split: str, indices: Indices, seed: int) -> tf.data.Dataset:
+        (part,), _ = self._select(split, indices)
+        return self._source.read_shuffled(*part, seed)
 
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
         return self._source.decoder(examples, num_channels)
@@ -173,66 +236,15 @@ class _Derived(Source):
         return self._source.version()
 
 
-class _WithAll(_Derived):
-    """A source with one more split, `"all"`: the examples of the others, in order."""
-
-    def __init__(self, source: Source):
-        super().__init__(source)
-        self.shuffles_files = source.shuffles_files
-        self._splits = [split for split in SPLITS if split in source.num_examples]
-        sizes = {split: partial(source.num_examples.__getitem__, split) for split in self._splits}
-        self.num_examples = LazyDict(sizes | {ALL: lambda: int(self._ends[-1])})
-
-    @cached_property
-    def _ends(self) -> np.ndarray:
-        """Where each split ends in the order of all examples."""
-        return np.cumsum([self._source.num_examples[split] for split in self._splits])
-
-    def _by_split(self, split: str, indices: Indices) -> Iterator[tuple[str, Indices]]:
-        """(split, indices into it) of each split of the source that has some of the examples."""
-        if split != ALL:
-            yield split, indices
-            return
-        owners = np.searchsorted(self._ends, indices, side="right")
-        for number in np.unique(owners):
-            name = self._splits[number]
-            first = self._ends[number] - self._source.num_examples[name]
-            yield name, indices[owners == number] - first
-
-    def labels(self, split: str) -> np.ndarray | None:
-        if split != ALL:
-            return self._source.labels(split)
-        label_arrays = [self._source.labels(name) for name in self._splits]
-        known = [labels for labels in label_arrays if labels is not None]
-        return np.concatenate(known) if len(known) == len(label_arrays) else None
-
-    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
-        if split != ALL:
-            return self._source.image_size(split, indices)
-        parts = self._by_split(split, indices)
-        sizes = {name: self._source.image_size(name, inner) for name, inner in parts}
-        if len(set(sizes.values())) > 1:
-            raise SizesDifferError(str(sizes))
-        return next(iter(sizes.values()))
-
-    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
-        if split != ALL:
-            return self._source.read(split, indices)
-        parts = [self._source.read(*part) for part in self._by_split(split, indices)]
-        # Each part has its examples in order: the split of each example says which comes next.
-        owners = np.searchsorted(self._ends, indices, side="right")
-        _, choices = np.unique(owners, return_inverse=True)
-        numbers = tf.data.Dataset.from_tensor_slices(choices.astype(np.int64))
-        chosen = tf.data.Dataset.choose_from_datasets(parts, numbers)
-        return chosen.apply(tf.data.experimental.assert_cardinality(len(indices)))
-
-    def read_shuffled(self, split: str, indices: Indices, seed: int) -> tf.data.Dataset:
-        return self._source.read_shuffled(split, indices, seed)
-
-
 def with_all(source: Source) -> Source:
     """The source with one more split, `"all"`: the examples of the others, in order."""
-    return _WithAll(source)
+    splits = [split for split in SPLITS if split in source.num_examples]
+
+    def join(names: Sequence[str]) -> list[Selected]:
+        return [_whole(source, name) for name in names]
+
+    members = {split: partial(join, [split]) for split in splits} | {ALL: partial(join, splits)}
+    return SourceView(source, members, source.class_names)
 
 
 class SizesDifferError(ValueError):
@@ -466,46 +478,18 @@ def select_classes(source: Source, classes: Sequence[str] | None) -> Source:
     for name in classes:
         if name not in source.class_names:
             raise unknown_name("class", name, source.class_names)
-    return _OfClasses(source, tuple(classes))
+    positions = [source.class_names.index(name) for name in classes]
+    new_labels = np.full(len(source.class_names), -1, np.int32)
+    new_labels[positions] = np.arange(len(positions))
 
+    def select(split: str) -> list[Selected]:
+        labels = source.labels(split)
+        if labels is None:
+            raise ValueError(
+                "Expected classes of a data set whose labels are known without reading its images. "
+                f"Received: classes={tuple(classes)!r} of one whose {split} split is too large"
+            )
+        return [(split, np.flatnonzero(new_labels[labels] >= 0))]
 
-class _OfClasses(_Derived):
-    """The examples of some classes, in the same splits, labelled by their order in `classes`."""
-
-    def __init__(self, source: Source, classes: tuple[str, ...]):
-        super().__init__(source)
-        self.class_names = classes
-        self._new_label = np.full(len(source.class_names), -1, np.int32)
-        positions = [source.class_names.index(name) for name in classes]
-        self._new_label[positions] = np.arange(len(classes))
-        self._selections: dict[str, tuple[Indices, np.ndarray]] = {}
-        self.num_examples = LazyDict(
-            {split: partial(self._count, split) for split in source.num_examples}
-        )
-
-    def _select(self, split: str) -> tuple[Indices, np.ndarray]:
-        """Where the examples of these classes are in a split, and their labels."""
-        if split not in self._selections:
-            given = self._source.labels(split)
-            if given is None:
-                raise ValueError(
-                    "Expected classes of a data set whose labels are known without reading its "
-                    f"images. Received: classes={self.class_names!r} of one whose {split} split is "
-                    "too large"
-                )
-            indices = np.flatnonzero(self._new_label[given] >= 0)
-            self._selections[split] = indices, self._new_label[given[indices]]
-        return self._selections[split]
-
-    def _count(self, split: str) -> int:
-        return len(self._select(split)[0])
-
-    def labels(self, split: str) -> np.ndarray:
-        return self._select(split)[1]
-
-    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
-        return self._source.image_size(split, self._select(split)[0][indices])
-
-    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
-        examples = self._source.read(split, self._select(split)[0][indices])
-        return examples.map(lambda item, label: (item, tf.gather(self._new_label, label)))
+    members = {split: partial(select, split) for split in source.num_examples}
+    return SourceView(source, members, tuple(classes), new_labels)
