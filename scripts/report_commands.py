@@ -153,13 +153,14 @@ def figure_numbers(options: Options) -> list[str]:
 
 
 def require_figures(options: Options) -> None:
-    """Raises a `ValueError` for unknown figures, before TensorFlow is imported."""
-    from vit_tf.analysis.study.listing import listed_figures
+    """Raises a `ValueError` for unknown figures, before data and models are read."""
+    if not (numbers := figure_numbers(options)):
+        return
+    from vit_tf.analysis.study.figure import all_figures
 
-    listed = listed_figures()
-    choices = list(dict.fromkeys(choice for figure in listed or () for choice in figure.choices))
-    for number in figure_numbers(options):
-        if choices and number not in choices:
+    choices = list(dict.fromkeys(choice for figure in all_figures() for choice in figure.choices))
+    for number in numbers:
+        if number not in choices:
             raise unknown_name("--figures", number, choices)
 
 
