@@ -8,7 +8,7 @@ import xarray as xr
 
 from vit_tf.features.features import ScoreKind
 
-from ..engine.class_scores import require_scores
+from ..engine.class_scores import class_probabilities, require_scores
 from ..engine.declaration import measurement
 from ..engine.results import dataset_of, provenance, require_finite, variable
 from ..engine.roles import Features, Images, Model, Scores
@@ -82,7 +82,6 @@ def _probability_statistic(
     def step(batch: tf.Tensor) -> tf.Tensor:
         taps = features(tf.cast(batch, tf.float32))
         require_scores(taps, scores, [0])
-        values = tf.cast(taps[scores], tf.float32)
-        return tf.nn.softmax(values) if kind is ScoreKind.SOFTMAX else tf.sigmoid(values)
+        return class_probabilities(tf.cast(taps[scores], tf.float32), kind)
 
     return row_statistic(step)
