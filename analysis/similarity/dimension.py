@@ -221,7 +221,7 @@ def decimated_two_nn(x: np.ndarray, count: int) -> float:
     largest = np.abs(x - x.mean(axis=0)).max()
     x = (x - x.mean(axis=0)) / (largest or 1.0)
     subsets = [x[start::count] for start in range(count)]
-    nearest = [nearest_distances(rows, np.zeros(len(rows), int))[:, 0] for rows in subsets]
+    nearest = [nearest_distances(rows, np.zeros(len(rows), int))[0][:, 0] for rows in subsets]
     return float(np.mean([two_nn(distances) for distances in nearest]))
 
 
