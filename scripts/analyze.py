@@ -210,6 +210,7 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
         slug,
     )
     from vit_tf.analysis.study.supervision import require_supervisions, supervision_of
+    from vit_tf.features.features import Features
 
     sources = options.models
     lists = {"--names": options.names, "--roles": options.roles}
@@ -236,7 +237,7 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
                 name,
                 model,
                 expects,
-                cast(Any, model).digest() if hasattr(model, "digest") else digest(source),
+                model.digest() if isinstance(model, Features) else digest(source),
                 source,
                 tuple(options.taps or ()),
                 options.patch_size,
@@ -260,12 +261,14 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
 
 def check_use(opened: Sequence[LoadedModel], options: Options) -> None:
     """Raises a `ValueError` for options that apply to none of the models."""
+    from vit_tf.features.conversion import facts_of
+
     received = f"Received: {', '.join(options.models)}"
     if options.taps and not any(model.is_foreign for model in opened):
         raise ValueError(
             f"--taps applies only to models whose layers are not named by this package. {received}"
         )
-    if options.patch_size and all(getattr(model.model, "token_grid", None) for model in opened):
+    if options.patch_size and all(facts_of(model.model).grid for model in opened):
         raise ValueError(
             f"--patch-size applies only to models whose token grid is unknown. {received}"
         )
@@ -289,15 +292,12 @@ def digest(source: str) -> str:
 
 def input_shape(opened: LoadedModel) -> tuple[int | None, ...]:
     """Shape (example, height, width, channel) of a model's images, None for what is free."""
-    if not opened.is_keras:
-        shape = opened.model.input_shape or ()
-        size = opened.expects.size
-        # A PyTorch module that takes images of any size gets those that it was made for.
-        examples, *_, channels = shape or (None, None)
-        return (examples, *size, channels) if None in shape[1:3] and size else shape
-    if hasattr(opened.model, "image_shape") and not opened.is_foreign:
-        return (None, *opened.model.image_shape)
-    return tuple(opened.model.input_shape)
+    from vit_tf.features.conversion import facts_of
+
+    shape, size = facts_of(opened.model).input_shape or (), opened.expects.size
+    # A PyTorch module that takes images of any size gets those that it was made for.
+    is_free = not opened.is_keras and None in shape[1:3] and size is not None
+    return (shape[0], *size, shape[3]) if is_free else shape
 
 
 def common_size(opened: Sequence[LoadedModel], image_size: int | None) -> tuple[int, int]:

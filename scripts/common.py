@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from etils import epath
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from vit_tf.checkpoints.saving import SavedFeatures
     from vit_tf.data.source import Description
-    from vit_tf.features.module_taps import ModuleTaps
+    from vit_tf.features.features import Features
 
 Options: TypeAlias = argparse.Namespace
 # The words of a command line; None for those that the process was started with.
@@ -50,7 +50,7 @@ AddOption: TypeAlias = Callable[..., argparse.Action]  # called like `ArgumentPa
 ParseOptions: TypeAlias = Callable[[Arguments], Options]
 RunCommand: TypeAlias = Callable[[Options], int | None]  # returns an exit status other than 0
 Size: TypeAlias = tuple[int, int]  # (height, width) of images, in pixels
-OpenedModel: TypeAlias = "keras.Model | SavedFeatures | ModuleTaps"
+OpenedModel: TypeAlias = "keras.Model | SavedFeatures | Features"
 TrainingRecipe: TypeAlias = "vit_tf.Recipe | vit_tf.FineTuning | vit_tf.Pretraining"
 Splits: TypeAlias = "Sequence[tf.data.Dataset]"  # for training, validation and test
 
@@ -532,13 +532,9 @@ def open_features(source: str) -> OpenedModel:
     from vit_tf.torch_models.timm_names import PREFIX, open_timm
 
     if source.startswith(PREFIX):
-        module = open_timm(source)
-        # PyTorch is there only now.
-        from vit_tf.features.module_taps import study_features
+        from vit_tf.features.conversion import as_features
 
-        features = study_features(module)
-        features.token_grid = vit_tf.analysis.features_of(module).token_grid
-        return cast("ModuleTaps", features)
+        return as_features(open_timm(source))
     return (vit_tf.load_features if is_saved_model(source) else open_model)(source)
 
 
@@ -564,23 +560,14 @@ def expected_images(
     options: Options, model: OpenedModel, override: bool = True
 ) -> tuple[Preprocessing, str]:
     """The `Preprocessing` of a model's images, and its origin; options `override` the model's."""
-    # Only here, since it imports Keras.
-    from vit_tf.features.input_range import find_preprocessing, input_size
+    from vit_tf.features.conversion import facts_of  # only here, since it imports Keras
 
-    is_keras = hasattr(model, "count_params")
-    if is_keras:
-        inferred, origin = find_preprocessing(model)
-    else:
-        inferred, origin = getattr(model, "preprocessing", None), "set in its folder"
-    shape = [None] * 4 if is_keras else cast(Any, model).input_shape or [None] * 4
-    size: Any = inferred.size if inferred else input_size(model) if is_keras else tuple(shape[1:3])
-    size = None if size is None or None in size else size
-    specified = given_preprocessing(options, size)
-    if specified and (override or inferred is None or not origin.startswith("set ")):
+    facts = facts_of(model)
+    expected, origin = facts.expected_images, facts.preprocessing_origin
+    specified = given_preprocessing(options, expected.size)
+    if specified and (override or not origin.startswith("set ")):
         return specified, "set by the options"
-    if inferred:
-        return inferred, origin
-    return Preprocessing(size), f"assumed: {origin if is_keras else 'unknown'}"
+    return expected, origin if facts.preprocessing else f"assumed: {origin}"
 
 
 def describe_values(preprocessing: Preprocessing, origin: str) -> str:

@@ -87,10 +87,11 @@ def relabelled(
     """The test data with the labels of the model's own classes."""
     import tensorflow as tf
 
+    from vit_tf.features.conversion import facts_of
     from vit_tf.training.evaluation import match_classes
     from vit_tf.training.runs import checked_labels
 
-    model_classes = getattr(model, "class_names", None)
+    model_classes = facts_of(model).class_names or None
     try:
         numbers = match_classes(model_classes, num_scores, class_names, options.allow_other_classes)
     except ValueError as error:
@@ -177,6 +178,7 @@ def run(options: Options) -> None:
 def evaluate(options: Options) -> dict[str, Any]:
     """The numbers that the options ask for, as a dict."""
     from vit_tf.analysis.study.models import MIN_VARIATION, variation
+    from vit_tf.features.conversion import facts_of
     from vit_tf.training.evaluation import (
         class_scores_of,
         describe_class_order,
@@ -202,7 +204,7 @@ def evaluate(options: Options) -> dict[str, Any]:
         scores = class_scores_of(model)(next(iter(test))[0])
         names = description.class_names
         if not options.classes:
-            class_order = describe_class_order(getattr(model, "class_names", None), names)
+            class_order = describe_class_order(facts_of(model).class_names or None, names)
         own_labels = relabelled(options, model, scores.shape[-1], names, test)
         with explain_wrong_examples():
             top = top_k_accuracy(model, own_labels)

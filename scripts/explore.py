@@ -115,7 +115,7 @@ def run(options: Options) -> None:
     """Explore the models on one page."""
     from vit_tf.analysis.study.exploration import explore_models
     from vit_tf.analysis.study.models import distinct, slug
-    from vit_tf.features.class_names import find_class_names
+    from vit_tf.features.conversion import facts_of
 
     start = time.perf_counter()
     models, lines = {}, []
@@ -128,7 +128,7 @@ def run(options: Options) -> None:
         names = ("image_size", "patch_size", "prefix", "samples", "noise", "seed")
         settings = {setting: getattr(options, setting) for setting in names}
         settings |= {"preprocessing": preprocessing, "taps": options.taps or ()}
-        classes = class_numbers(options.explain, find_class_names(model))
+        classes = class_numbers(options.explain, facts_of(model).class_names)
         models[name] = model, settings | {"classes": classes}
     page = explore_models(models, options.images, options.out)
     left_out_by_model: Any = page.left_out  # by model, as several were passed

@@ -19,7 +19,8 @@ from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images, is_raw
 from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.preprocessing import Preprocessing, check_values
-from vit_tf.features.conversion import name_models
+from vit_tf.features.conversion import facts_of, name_models
+from vit_tf.features.features import ModelFacts
 from vit_tf.features.preprocessed import in_common_range
 
 from ..claims.claim import Outcome, Tested, images_to_decide
@@ -68,8 +69,6 @@ from .measure import Measurement, measure_all
 from .models import (
     LoadedModel,
     StudyModel,
-    declared,
-    expected,
     open_model,
     prepare_models,
     require_distinct,
@@ -326,10 +325,11 @@ def make_report(
         if isinstance(model, str | os.PathLike)
     }
     models = _named(models)
-    expectations = {name: expected(model) for name, model in models.items()}
+    facts = {name: facts_of(model) for name, model in models.items()}
+    expectations = {name: each.expected_images for name, each in facts.items()}
     framing = shared_framing(list(expectations.values()))
     if any(given is not None and not is_raw(given) for given in (images, train)):
-        expectations |= _one_range(models, expectations)
+        expectations |= _one_range(facts, expectations)
     setup = SETUP
     if isinstance(images, np.ndarray | tuple):
         setup += "\nimages = batch_test(images)"
@@ -340,7 +340,7 @@ def make_report(
     data = make_data(images, train, num_classes, optional or {})
     if class_names and not data.labelled:
         raise ValueError("Expected class_names only with labels of the images. Received: no labels")
-    class_names = class_names or _class_names(images, data, models)
+    class_names = class_names or _class_names(images, data, facts)
     given = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
     supervision = {name: supervision_of(path) for name, path in sources.items()} | (
         supervision or {}
@@ -378,7 +378,7 @@ SETUP = "# models, images, train: the arguments of make_report"
 
 
 def _one_range(
-    models: dict[str, Any], expectations: dict[str, Preprocessing]
+    facts: dict[str, ModelFacts], expectations: dict[str, Preprocessing]
 ) -> dict[str, Preprocessing]:
     """What models expect of float images, which they are all given as they are.
 
@@ -386,8 +386,8 @@ def _one_range(
     """
     values = {
         name: {"mean": found.mean, "std": found.std, "channel_order": found.channel_order}
-        for name, model in models.items()
-        if (found := declared(model))
+        for name, each in facts.items()
+        if (found := each.preprocessing)
     }
     different = {tuple(each.items()): name for name, each in values.items()}
     if len(different) > 1:
@@ -472,13 +472,13 @@ def _named(models: Models) -> dict[str, Any]:
     return models
 
 
-def _class_names(images: Any, data: Data, models: dict[str, Any]) -> tuple[str, ...]:
+def _class_names(images: Any, data: Data, facts: dict[str, ModelFacts]) -> tuple[str, ...]:
     """Names of the classes of the labels: those of the data, or those on which models agree."""
     if not data.labelled:
         return ()
     if names := getattr(images, "class_names", None):
         return tuple(names)
-    declared = {tuple(getattr(model, "class_names", None) or ()) for model in models.values()}
+    declared = {tuple(each.class_names) for each in facts.values()}
     (declared,) = declared - {()} if len(declared - {()}) == 1 else [()]
     return declared if data.num_classes is None or data.num_classes <= len(declared) else ()
 

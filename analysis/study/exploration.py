@@ -21,8 +21,7 @@ from vit_tf.common.names import without_password
 from vit_tf.data.any_images import as_images, in_known_form
 from vit_tf.data.files import write_whole
 from vit_tf.data.preprocessing import Preprocessing, require_levels
-from vit_tf.features.class_names import find_class_names
-from vit_tf.features.conversion import name_models, own_name
+from vit_tf.features.conversion import facts_of, name_models, own_name
 
 from ..engine.results import layer_names
 from ..engine.roles import Classes
@@ -44,7 +43,6 @@ from .models import (
     PROBES,
     LoadedModel,
     describe_model,
-    expected,
     open_model,
     slug,
     study_model,
@@ -200,7 +198,7 @@ def explore(
         return explore_models(models, images, path)
     if isinstance(model, str | os.PathLike):
         model, name = vit_tf.load(model), name or own_name(model)
-    page_name = name or getattr(model, "name", None) or getattr(model, "__name__", "model")
+    page_name = name or own_name(model)
     return explore_models({page_name: (model, settings)}, images, path).select(page_name)
 
 
@@ -258,7 +256,7 @@ def open_subject(
 ) -> tuple[LoadedModel, Subject, list[tuple[np.ndarray, np.ndarray]]]:
     """The `LoadedModel`, it and its images as a `Subject`, and pairs (photograph, as seen)."""
     require_samples(samples, noise)
-    expects = preprocessing or expected(model)
+    expects = preprocessing or facts_of(model).expected_images
     opened = LoadedModel(
         name, model, expects, taps=tuple(taps), patch_size=patch_size, prefix=prefix
     )
@@ -279,8 +277,6 @@ def open_subject(
         batch,
         samples=samples,
         noise=noise,
-        named=getattr(model, "prefix_names", None),
-        pooled=getattr(model, "pooled_tokens", None),
         **options,
     )
     if subject.classes is not None:
@@ -322,7 +318,7 @@ def _view(
     labels: Sequence[int | str | None],
 ) -> dict[str, Any]:
     """What the page shows of a model: name, numbers, panels, what is left out, and facts."""
-    classes = find_class_names(opened.model)
+    classes = subject.model.features.facts.class_names
     row = describe_model(opened, subject.model)
     packed, failed = keep_possible(
         results, lambda name: PACKERS[name](results[name], subject, classes), opened.name

@@ -58,22 +58,19 @@ class Subject:
     samples: int = 6  # of SmoothGrad
     noise: float = 0.1  # of SmoothGrad
     seed: int = 0  # of SmoothGrad
-    # Names of its prefix tokens, None where the model does not name them.
-    named: tuple | None = None
-    # Positions of the tokens that its head reads, None where it does not name them.
-    pooled: tuple | None = None
 
     @property
     def prefix_names(self) -> Sequence[str]:
         """Names of the prefix tokens: the model's own, or CLS and registers."""
         default_names = prefix_names(self.model.grid.prefix if self.model.grid else 0)
-        return self.named if self.named and len(self.named) == len(default_names) else default_names
+        names = self.model.features.facts.prefix_names
+        return names if len(names) == len(default_names) else default_names
 
     @property
     def pooled_tokens(self) -> tuple[int, ...]:
         """Positions of the tokens that the head reads: the model's own, or CLS, or all."""
         grid = self.model.grid
-        return pooled_tokens(self.pooled, grid) if grid else ()
+        return pooled_tokens(self.model.features.facts.pooled_tokens, grid) if grid else ()
 
     @property
     def pooled_name(self) -> str:

@@ -446,27 +446,6 @@ class LoadedModel:
         return whole.with_facts(preprocessing=self.expects)
 
 
-def declared(model: Any) -> Preprocessing | None:
-    """The preprocessing that a model declares, or that its layers show; None if neither does."""
-    from vit_tf.features.input_range import find_preprocessing
-
-    if isinstance(model, keras.Model):
-        return find_preprocessing(model)[0]
-    return as_features(model).facts.preprocessing if callable(model) else None
-
-
-def expected(model: Any) -> Preprocessing:
-    """The preprocessing of a model's images; by default values in [-1, 1]."""
-    from vit_tf.features.input_range import input_size
-
-    if preprocessing := declared(model):
-        return preprocessing
-    if not isinstance(model, keras.Model):
-        return Preprocessing(None)
-    channels = (recorder.input_spec(model)[0][3:] or (1,))[0] or 3
-    return Preprocessing(input_size(model), (0.5,) * channels, (0.5,) * channels)
-
-
 def shared_framing(
     expected_images: Sequence[Preprocessing], size: tuple[int, int] | None = None
 ) -> Preprocessing:

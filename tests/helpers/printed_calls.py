@@ -18,9 +18,10 @@ from vit_tf.analysis.study.assemble import HELPERS, example_code
 from vit_tf.analysis.study.data import make_data
 from vit_tf.analysis.study.figure import by_figure, lookup_figures, plan
 from vit_tf.analysis.study.measure import SharedPass, measure_all, with_inputs
-from vit_tf.analysis.study.models import LoadedModel, expected, prepare_models
+from vit_tf.analysis.study.models import LoadedModel, prepare_models
 from vit_tf.data.any_images import as_images
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.features.conversion import facts_of
 from vit_tf.features.submodels import describe_taps
 
 
@@ -32,13 +33,15 @@ def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=Non
     figure measures, are left out.
     """
     rng = np.random.default_rng(0)
-    size = next(expected(model).size for model in models.values())
+    size = next(facts_of(model).expected_images.size for model in models.values())
     pixels = rng.integers(0, 256, (count, *size, 3)).astype(np.uint8)
     labels = np.arange(count) % num_classes
     images = tf.data.Dataset.from_tensor_slices((pixels, labels)).batch(count // 2)
     train = tf.data.Dataset.from_tensor_slices((pixels[::-1].copy(), labels[::-1].copy()))
     train = train.batch(count // 2)
-    loaded = [LoadedModel(name, model, expected(model)) for name, model in models.items()]
+    loaded = [
+        LoadedModel(name, model, facts_of(model).expected_images) for name, model in models.items()
+    ]
     if all(each.is_plain for each in loaded):
         images, train = (
             data.map(lambda x, y: (tf.cast(x, tf.float32) / 127.5 - 1, y))
@@ -64,11 +67,11 @@ def compare_layers(model, folder, *, num_classes=5, optional=()):
     Nothing is measured. Returns a dict from (figure, model) to the two lists, and the number of
     figures whose layers were compared.
     """
-    size = expected(model).size
+    size = facts_of(model).expected_images.size
     pixels = np.random.default_rng(0).uniform(-1, 1, (8, *size, 3)).astype(np.float32)
     labels = np.arange(8) % num_classes
     data = make_data((pixels, labels), (pixels, labels), None, dict.fromkeys(optional, dict))
-    loaded = LoadedModel("m", model, expected(model))
+    loaded = LoadedModel("m", model, facts_of(model).expected_images)
     studied, _, _ = prepare_models([loaded], data, folder)
     studied = [replace(each, accuracy=(0.5, 8)) for each in studied]
     pictures, _ = plan(lookup_figures(()), studied, data)

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import keras
 
 from vit_tf.common.names import as_patterns
-from vit_tf.features.features import DerivedFeatures, Features, pick_taps
+from vit_tf.features.features import DerivedFeatures, Features, ModelFacts, pick_taps
 from vit_tf.features.function_features import FunctionFeatures
-from vit_tf.features.keras_features import keras_features
+from vit_tf.features.keras_features import declared_facts, keras_features
 from vit_tf.features.layers import KINDS, Detail
 from vit_tf.torch_models import is_torch_module
 
@@ -54,6 +54,11 @@ def as_features(
         return keras_features(model, size, patch_size, prefix)
     require_model(model)
     return FunctionFeatures(model)
+
+
+def facts_of(model: ModelLike) -> ModelFacts:
+    """What is known of a model's images and classes; a Keras model is not traced for it."""
+    return declared_facts(model) if isinstance(model, keras.Model) else as_features(model).facts
 
 
 def select_features(

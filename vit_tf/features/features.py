@@ -58,6 +58,7 @@ class ModelFacts:
         structure: which of all layers are representations, blocks and scores.
         grid: where the tokens or positions of the last layers lie.
         preprocessing: what turns 8-bit images into the model's input.
+        preprocessing_origin: how the preprocessing is known, or why it is not, in words.
         input_shape: of a batch of images, (example, height, width, channel); None for what varies.
         input_dtype: of the images that a Keras model was built for.
         integer_images: whether images may be integers.
@@ -75,6 +76,7 @@ class ModelFacts:
     structure: ModelGraph = field(default_factory=lambda: ModelGraph((), ()))
     grid: TokenGrid | None = None
     preprocessing: Preprocessing | None = None
+    preprocessing_origin: str = "unknown"
     input_shape: tuple[int | None, ...] | None = None
     input_dtype: str | None = None
     integer_images: bool = False
@@ -84,6 +86,21 @@ class ModelFacts:
     pooled_tokens: tuple[int, ...] | None = None
     prefix_names: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """(height, width) of the images, where the model takes images of one size."""
+        shape = self.input_shape or ()
+        return shape[1:3] if len(shape) in (3, 4) and None not in shape[1:3] else None
+
+    @property
+    def expected_images(self) -> Preprocessing:
+        """The preprocessing of the images; where it is not known, to values in [-1, 1]."""
+        if self.preprocessing is not None:
+            return self.preprocessing
+        # Models of grey images may have no axis of channels.
+        channels = ((self.input_shape or (None,) * 4)[3:] or (1,))[0] or 3
+        return Preprocessing(self.image_size, (0.5,) * channels, (0.5,) * channels)
 
 
 class Features(abc.ABC):
@@ -109,13 +126,16 @@ class Features(abc.ABC):
     @property
     def image_size(self) -> tuple[int, int] | None:
         """(height, width) of the images, where the model takes images of one size."""
-        shape = self.facts.input_shape or ()
-        return shape[1:3] if len(shape) == 4 and None not in shape[1:3] else None
+        return self.facts.image_size
 
     @property
     def weights(self) -> Sequence[keras.Variable]:
         """The variables in which a model differs from its untrained copies."""
         return ()
+
+    def digest(self) -> str:
+        """Identifies structure and weights; empty where nothing identifies them."""
+        return ""
 
     @property
     def gradient_requirement(self) -> str:

@@ -141,15 +141,18 @@ def facts_of_function(function: Callable[..., Any]) -> ModelFacts:
     """What a function declares in its attributes, as SavedModels and functions of users do."""
     layers = tuple(getattr(function, "taps", ()))
     name = getattr(function, "name", None) or getattr(function, "__name__", "features")
+    declared = {
+        fact: getattr(function, attribute)
+        for fact, attribute in DECLARED.items()
+        if getattr(function, attribute, None) is not None
+    }
+    origin = "set in its folder" if "preprocessing" in declared else "unknown"
     return ModelFacts(
         name=name.removesuffix("_taps"),
         layers=layers,
         structure=structure_of_outputs(layers, {}),
-        **{
-            fact: getattr(function, attribute)
-            for fact, attribute in DECLARED.items()
-            if getattr(function, attribute, None) is not None
-        },
+        preprocessing_origin=origin,
+        **declared,
     )
 
 

@@ -188,14 +188,42 @@ def keras_features(
         every_name, shapes = described.names, described.shapes
         return with_prefix_first(inferred, model.name, every_name, shapes, values_of_noise)
 
-    declared_grid = getattr(model, "token_grid", None)
-    facts = ModelFacts(
-        name=model.name,
+    declared = declared_facts(model)
+    facts = replace(
+        declared,
         layers=described.names,
         shapes=described.shapes,
         structure=described.graph,
-        grid=declared_grid or infer_grid(described.names, described.graph),
-        preprocessing=find_preprocessing(model)[0],
+        grid=declared.grid or infer_grid(described.names, described.graph),
+    )
+    if described.scores.tap and described.scores.is_head:
+        scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
+        facts = replace(facts, scores=scores)
+    inferring = None if declared.grid else infer_grid
+    return KerasFeatures(described.source, facts, described.scores, inferring, is_whole=True)
+
+
+def _features_of_submodel(model: TapModel) -> KerasFeatures:
+    """The outputs of a submodel, which its user chose."""
+    shapes = shapes_of_submodel(model)
+    facts = replace(
+        declared_facts(model),
+        layers=model.taps,
+        shapes=shapes,
+        structure=structure_of_outputs(model.taps, shapes),
+    )
+    return KerasFeatures(model, facts)
+
+
+def declared_facts(model: keras.Model) -> ModelFacts:
+    """What a Keras model or submodel declares, without its layers, whose names need a trace."""
+    shape, dtype = recorder.input_spec(model)
+    preprocessing, origin = find_preprocessing(model)
+    return ModelFacts(
+        name=model.name.removesuffix("_taps"),
+        grid=getattr(model, "token_grid", None),
+        preprocessing=preprocessing,
+        preprocessing_origin=origin,
         input_shape=tuple(shape),
         input_dtype=dtype,
         integer_images="int" in dtype,
@@ -204,30 +232,6 @@ def keras_features(
         pooled_tokens=getattr(model, "pooled_tokens", None),
         prefix_names=tuple(getattr(model, "prefix_names", None) or ()),
     )
-    if described.scores.tap and described.scores.is_head:
-        scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
-        facts = replace(facts, scores=scores)
-    inferring = None if declared_grid else infer_grid
-    return KerasFeatures(described.source, facts, described.scores, inferring, is_whole=True)
-
-
-def _features_of_submodel(model: TapModel) -> KerasFeatures:
-    """The outputs of a submodel, which its user chose."""
-    shape, dtype = recorder.input_spec(model)
-    facts = ModelFacts(
-        name=model.name.removesuffix("_taps"),
-        layers=model.taps,
-        shapes=shapes_of_submodel(model),
-        structure=structure_of_outputs(model.taps, shapes_of_submodel(model)),
-        grid=model.token_grid,
-        preprocessing=model.preprocessing,
-        input_shape=tuple(shape),
-        input_dtype=dtype,
-        integer_images="int" in dtype,
-        class_names=find_class_names(model) or (),
-        pooled_tokens=model.pooled_tokens,
-    )
-    return KerasFeatures(model, facts)
 
 
 def shapes_of_submodel(model: TapModel) -> dict[str, tuple[int | None, ...]]:

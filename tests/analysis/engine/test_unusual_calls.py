@@ -7,8 +7,9 @@ import tensorflow as tf
 from keras import layers, ops
 
 from vit_tf import analysis
-from vit_tf.analysis.study.models import LoadedModel, expected, study_model
+from vit_tf.analysis.study.models import LoadedModel, study_model
 from vit_tf.data.any_images import as_images
+from vit_tf.features.conversion import facts_of
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 nn = torch.nn
@@ -82,7 +83,7 @@ def chosen_grid(model):
 
 
 def grid_of_report(model):
-    return study_model(LoadedModel("ViT", model, expected(model)), IMAGES)[0].grid
+    return study_model(LoadedModel("ViT", model, facts_of(model).expected_images), IMAGES)[0].grid
 
 
 @pytest.mark.slow

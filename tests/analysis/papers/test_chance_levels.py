@@ -15,7 +15,8 @@ from vit_tf.analysis.papers.walmer.section5_clusters import (
 from vit_tf.analysis.similarity.localization import input_patches
 from vit_tf.analysis.study.data import make_data
 from vit_tf.analysis.study.measure import measure_all
-from vit_tf.analysis.study.models import LoadedModel, baselines_of, expected, prepare_models
+from vit_tf.analysis.study.models import LoadedModel, baselines_of, prepare_models
+from vit_tf.features.conversion import facts_of
 
 COUNT, CLASSES, SIDE = 48, 3, 16
 
@@ -33,7 +34,7 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chance")
     data = make_data((images, labels), None, None, {"objects": objects})
     vit = vit_tf.ViT((SIDE, SIDE, 3), 4, 2, 2, 8, 8, CLASSES)
-    loaded = LoadedModel("ViT", vit, expected(vit))
+    loaded = LoadedModel("ViT", vit, facts_of(vit).expected_images)
     (model, *_), _, _ = prepare_models([loaded], data, folder, copies=1)
     wanted = [clustering_of(model), objects_of(model)]
     results, problems = measure_all(wanted, data, folder / "results")

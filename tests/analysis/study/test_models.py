@@ -13,11 +13,11 @@ from vit_tf.analysis.study import models as study_models
 from vit_tf.analysis.study.data import make_data
 from vit_tf.analysis.study.models import (
     LoadedModel,
-    expected,
     prepare_models,
     shared_framing,
     with_given_roles,
 )
+from vit_tf.features.conversion import facts_of
 
 NAMES = ("cat", "dog", "owl")
 
@@ -37,7 +37,7 @@ def small_vit(seed, **options):
 
 
 def opened(name, model):
-    return LoadedModel(name, model, expected(model))
+    return LoadedModel(name, model, facts_of(model).expected_images)
 
 
 def test_the_accuracy_is_how_often_the_largest_score_is_right(images, tmp_path):
