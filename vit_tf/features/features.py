@@ -119,6 +119,21 @@ class Features(abc.ABC):
         return self.facts.name
 
     @property
+    def taps(self) -> tuple[str, ...]:
+        """Names of the layers, in depth order: `facts.layers`."""
+        return self.facts.layers
+
+    @property
+    def token_grid(self) -> TokenGrid | None:
+        """Where the tokens or positions of the last layers lie: `facts.grid`."""
+        return self.facts.grid
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """What turns 8-bit images into the model's input: `facts.preprocessing`."""
+        return self.facts.preprocessing
+
+    @property
     def identity(self) -> int:
         """Equal for features that compute the same, which a pass calls once."""
         return id(self)

@@ -60,11 +60,6 @@ class TorchFeatures(Features):
         shapes = {layer: layouts[name].shape for layer, name in layers.items()}
         return replace(self._facts, layers=tuple(layers), shapes=shapes)
 
-    @property
-    def taps(self) -> tuple[str, ...]:
-        """The names of the layers, for images of the size that the model is made for."""
-        return self.facts.layers
-
     def with_facts(self, **changes: Any) -> TorchFeatures:
         return TorchFeatures(self.model, self._select, replace(self._facts, **changes))
 
