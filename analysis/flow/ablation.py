@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from vit_tf.data.equal_batches import split_batches
 from vit_tf.data.labels import batch_labels, require_counted
 from vit_tf.features.features import ScoreKind
 from vit_tf.features.layers import Shape
+from vit_tf.features.structure import OF_SUBLAYERS
 from vit_tf.features.tokens import as_grid
 
 from ..engine.accessors import ResultDataset
@@ -516,8 +518,7 @@ def _skip_cells(
     for tap in require_submodel(features, scores):
         site, _, path = tap.rpartition("/")
         if path in PATHS and site:
-            layer = site.rpartition("/")[0] or site
-            layer = layer if whole_blocks and layer.startswith("block") else site
+            layer = re.sub(OF_SUBLAYERS, "", site) if whole_blocks else site
             cells.setdefault((layer, path), {})[tap] = edits.zero
     return cells
 

@@ -189,6 +189,8 @@ def _has_usual_form(trace: Trace) -> bool:
         path, _ = _path_and_number(block)
         # A block that has more of them than it runs has two sums of one kind.
         after_last = f"{path}@{last[path] + 1}"
+        if _within(block, "mlp2/sum") in trace.layouts:
+            return False
         if any(
             name not in trace.layouts or not trace.layouts[name].has_examples for name in needed
         ) or any(
@@ -259,7 +261,10 @@ def _graph(trace: Trace, sources: dict[str, str]) -> ModelGraph:
         layers = [t for t in layers if not any(is_inside(o, t) for o in layers)]
         return ModelGraph(tuple(spread(layers, MAX_LAYERS)), (), scores)
     is_usual = _has_usual_form(trace)
-    ends = [_within(block, "mlp/sum") if is_usual else block for block in trace.blocks]
+    ends = [
+        _within(block, "mlp/sum") if is_usual and block not in trace.post_norm else block
+        for block in trace.blocks
+    ]
     blocks = [EMBEDDING, *ends]
     blocks = [by_name[name] for name in blocks if name in by_name]
     norm = [by_name[trace.final_norm]] if trace.final_norm in by_name else []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MAX_LAYERS = 40  # of the representations
-OF_SUBLAYERS = r"/(attention|mlp|token_mixing|channel_mixing)$"
+OF_SUBLAYERS = r"/(attention|mlp|token_mixing|channel_mixing)\d*$"
 
 
 @dataclass(frozen=True)

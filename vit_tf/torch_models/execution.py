@@ -400,6 +400,7 @@ class Residual:
     streams: list[Tensor]  # the tensors that hold it: itself, and its normalization
     attends: bool = False  # whether attention came since the last sum
     num_sums: int = 0
+    num_mlps: int = 0
 
     def is_stream(self, tensor: Tensor) -> bool:
         """Whether a tensor is the stream, or has its values in another shape."""
@@ -410,9 +411,12 @@ class Residual:
         )
 
     def next_site(self) -> str:
-        """The path of the block with the name of the next sum: `attention`, none, or `mlp`."""
+        """The path of the block with the name of the next sum: `attention`, none, `mlp`, `mlp2`."""
         self.num_sums += 1
         if self.attends:
             self.attends = False
             return f"{self.path}/attention"
-        return self.path if self.num_sums == 1 else f"{self.path}/mlp"
+        if self.num_sums == 1:
+            return self.path
+        self.num_mlps += 1
+        return f"{self.path}/mlp{self.num_mlps if self.num_mlps > 1 else ''}"

@@ -68,6 +68,8 @@ class Trace:
     # From several vectors that the module returns, none of which is known to be the class scores,
     # to the names of the values that they are, "" for none.
     vectors: dict[str, str] = field(default_factory=dict)
+    # Blocks that return something else than their last sum, such as its normalization.
+    post_norm: frozenset[str] = frozenset()
 
     @property
     def scores(self) -> str:
@@ -244,10 +246,14 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         norm = find_final_norm(calls, blocks)
         classes = {call.path: type(call.module).__name__ for call in calls}
         del calls, sources  # they hold all outputs of the first run, which the second needs no more
-        layouts, vectors = {}, {}
+        layouts, vectors, sums, post_norm = {}, {}, {}, set()
 
         def watch(name: str, value: torch.Tensor) -> torch.Tensor:
             layouts[name] = layout_of(name, value, shapes, image_shape)
+            if name.partition("@")[0].endswith("/mlp/sum"):
+                sums[name.replace("/mlp/sum", "")] = value
+            elif name in sums and not same_values(sums.pop(name), value):
+                post_norm.add(name)
             if value.dim() == 2 and name != SCORES:
                 vectors[name] = value
             return value
@@ -263,7 +269,7 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         if len(execution.vectors) > 1
     }
     sites = execution.attention_sites
-    return Trace(layouts, classes, tuple(blocks), norm, sites, returned)
+    return Trace(layouts, classes, tuple(blocks), norm, sites, returned, frozenset(post_norm))
 
 
 def _refusal(model: TorchModule, image_shape: tuple[int, ...], error: Exception) -> str:
