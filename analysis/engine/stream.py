@@ -469,7 +469,7 @@ def collect(
 
 
 def per_batch(totals: Totals, name: str) -> Any:
-    """Integers that all steps return alike, such as the number of classes, from their sums."""
+    """Integers that all steps return equally, such as the number of classes, from their sums."""
     return tf.nest.map_structure(lambda total: int(total / totals["batches"]), totals[name])
 
 

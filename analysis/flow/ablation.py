@@ -65,7 +65,7 @@ Interventions: TypeAlias = Sequence[Any] | Callable[..., list[dict[str, Any]]]
 def effects_statistic(
     features: Features, interventions: Interventions, scores: str, count: int, least: int = 1
 ) -> Statistic[Totals]:
-    """`Statistic` over images and labels with the sums from which `effects` follow.
+    """`Statistic` over images and labels with what is summed, from which `effects` follow.
 
     `count` is the number of interventions, `least` the number of examples that a batch must have.
     """
@@ -732,7 +732,7 @@ def _patching_statistic(
     cells: Sequence[tuple[str, int]],
     max_runs: int,
 ) -> Statistic[Totals]:
-    """`Statistic` over pairs of images with the sums from which transfers follow."""
+    """`Statistic` over pairs of images with what is summed, from which transfers follow."""
 
     def step(images: tf.Tensor, others: tf.Tensor) -> dict[str, tf.Tensor]:
         other = source(tf.cast(others, tf.float32))

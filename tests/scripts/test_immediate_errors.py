@@ -1,4 +1,4 @@
-"""Wrong names, files and figures are refused before TensorFlow is imported, without a trace."""
+"""Wrong names and files are refused before TensorFlow is imported, without a trace."""
 
 import os
 import subprocess
@@ -26,7 +26,6 @@ sys.exit(f"imported {heavy}" if heavy else status)
             "Unknown model 'vit-cls-cifar'. Did you mean 'vit-cls-cifar10",
         ),
         (["analyze", "missing.keras"], "Model file not found: 'missing.keras'"),
-        (["analyze", "vit-cls-cifar10", "--figures", "1,C.44"], "Received: 'C.44'"),
         (
             ["analyze", "vit-cls-cifar10", "--data", "photos/"],
             "Folder of images not found: 'photos/'",

@@ -80,7 +80,7 @@ MISTAKES = {
     },
     "explore --out page.html": {
         "{0}/named.keras none.jpg": "Image file not found: 'none.jpg'",
-        "none.keras {0}/photos/1.png": "no such file",
+        "none.keras {0}/photos/1.png": "not found",
         "{0}/named.keras {0}/named.keras": "No image file",
     },
     "explore {0}/named.keras {0}/photos/1.png": {

@@ -530,7 +530,7 @@ def _classes_of_rows(
             return [[titles[column] for column in columns][index] for index in ones]
         class_column = named[0] if len(named) == 1 else None
     elif len(columns) > 1:
-        # Boxes may follow a class, and a column of one value tells no images apart.
+        # Boxes may follow a class, and a column of one value distinguishes no images.
         varying = [column for column, cells in columns.items() if len(set(cells)) > 1]
         are_text = [not _are_numbers(columns[column]) for column in varying]
         class_column = varying[0] if are_text[:1] == [True] and sum(are_text) == 1 else None

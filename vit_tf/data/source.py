@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import file_error, unknown_name
-from vit_tf.data.files import as_path, digest_files
+from vit_tf.data.files import digest_files
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 
 log = logging.getLogger(__name__)
@@ -454,7 +454,9 @@ def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
         ValueError: if the file cannot be read, or lists no class.
     """
     try:
-        lines = as_path(os.path.expanduser(path)).read_bytes().decode().splitlines()
+        # As TensorFlow reads the images, in any of its file systems.
+        with tf.io.gfile.GFile(os.path.expanduser(path), "rb") as file:
+            lines = file.read().decode().splitlines()
     except (OSError, ValueError, tf.errors.OpError) as error:
         raise ValueError(
             "Expected a text file that lists classes. "

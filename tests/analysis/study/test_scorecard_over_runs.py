@@ -189,7 +189,7 @@ def test_a_report_of_three_reports(tmp_path, capsys):
     names = ("first", "second", "third")
     for name, value in zip(names, (1.0, 1.1, 1.2), strict=True):
         (tmp_path / name / "results").mkdir(parents=True)
-        card(value).to_netcdf(tmp_path / name / "results" / "scorecard.nc")
+        save(card(value), tmp_path / name / "results" / "scorecard.nc")
     folders = [str(tmp_path / name) for name in names]
     assert script.main([*folders, "--out", str(tmp_path / "all")]) == 0
     assert f"as in the paper    {CLAIMS[NAME].statement}" in capsys.readouterr().out
