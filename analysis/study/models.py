@@ -26,17 +26,16 @@ from vit_tf.features import recorder
 from vit_tf.features.attention_weights import attention_taps, by_own_rule, contradictions
 from vit_tf.features.conversion import as_features
 from vit_tf.features.features import Features, ScoreKind
+from vit_tf.features.first_images import observed_grid
 from vit_tf.features.layers import (
     KINDS,
     Detail,
     Shape,
     attended,
-    grid_of_shapes,
     layers_of,
     readable_layers,
     structure_of_outputs,
     warn_of_missed_blocks,
-    with_prefix_first,
 )
 from vit_tf.features.lazy_features import LazyFeatures
 from vit_tf.features.noise import gaussian_like
@@ -731,24 +730,8 @@ def _observed_features(
     observed = selected.with_facts(
         layers=layers, shapes=shapes, structure=replace(graph, **kept), scores=scores
     )
-    grid = facts.grid or _infer_grid_of_function(loaded, observed, images)
+    grid = observed_grid(observed, images, loaded.patch_size, loaded.prefix)
     return observed.with_facts(grid=grid, reasons=reasons), constant, last_variation
-
-
-def _infer_grid_of_function(
-    loaded: LoadedModel, features: Features, images: np.ndarray
-) -> TokenGrid | None:
-    """Where the tokens of a function or a SavedModel lie, from the shapes of what it returns."""
-    shapes, size = features.facts.shapes, tuple(images.shape[1:3])
-    grid = grid_of_shapes(
-        shapes, shapes, size, features.facts.structure, loaded.patch_size, loaded.prefix
-    )
-
-    def values_of_noise(layer: str) -> np.ndarray:
-        noise = np.random.default_rng(0).uniform(-1, 1, (2, *images.shape[1:]))
-        return np.asarray(features.select([layer])(tf.constant(noise.astype(np.float32)))[layer])
-
-    return with_prefix_first(grid, loaded.name, tuple(shapes), shapes, values_of_noise)
 
 
 def variation(values: np.ndarray) -> float:
