@@ -272,8 +272,9 @@ def open_subject(
         )
     framing = expects.framing(tuple(size))
     batch = np.stack([_framed(picture, framing) for picture in pictures])
+    studied = study_model(opened, _probes(batch))[0]
     subject = Subject(
-        study_model(opened, _probes(batch))[0],
+        replace(studied, features=studied.features.with_pooled_tokens()),
         batch,
         samples=samples,
         noise=noise,

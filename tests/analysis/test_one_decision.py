@@ -7,6 +7,7 @@ class scores and give the same numbers.
 import argparse
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -43,7 +44,7 @@ SHAPE = (16, 24, 3)
 NAMES = ("ant", "bee", "cat", "dog", "owl")
 COUNT, BATCH = 16, 8
 KINDS = ("representations", "attention", "skips", "heads", "tokens", "maps", "lens")
-FACTS = ("class_names", "num_classes", "pooled_tokens", "prefix_names")
+FACTS = ("class_names", "num_classes", "prefix_names")
 
 
 def functional_cnn():
@@ -349,3 +350,28 @@ def test_the_accuracy_is_that_of_the_scores(surfaces, tmp_path):
         score = class_scores_of(surfaces.model)
         evaluated = np.concatenate([score(batch) for batch, _ in images])
         np.testing.assert_array_equal(evaluated.argmax(axis=1) == surfaces.pixels[1], correct)
+
+
+@pytest.mark.parametrize(
+    ("options", "pooled"), [({}, (0,)), ({"global_pool": "avg"}, (1, 2, 3, 4, 5, 6))]
+)
+def test_the_explorer_shows_the_tokens_that_the_head_of_a_module_reads(options, pooled, tmp_path):
+    surfaces = Surfaces("timm", timm_vit(**options), tmp_path)
+    called = analysis.features_of(surfaces.model, "class_attention")
+    assert called.facts.pooled_tokens == pooled
+    assert surfaces.subject.pooled_tokens == pooled
+
+
+@whole_models
+def test_the_pooled_tokens_are_the_same(surfaces):
+    called = surfaces.facts.pooled_tokens
+    assert surfaces.study.features.facts.pooled_tokens == called
+    if isinstance(surfaces.model, keras.Model):
+        assert surfaces.subject.model.features.facts.pooled_tokens == called
+
+
+def test_the_explorer_names_the_classes_of_a_module_as_a_call_does(tmp_path):
+    surfaces = Surfaces("torch", torch_cnn(), tmp_path)
+    surfaces.model.config = SimpleNamespace(id2label=dict(enumerate(NAMES)))
+    assert tuple(surfaces.subject.model.features.facts.class_names) == NAMES
+    assert tuple(facts_of(surfaces.model).class_names) == NAMES

@@ -210,6 +210,10 @@ class Features(abc.ABC):
         """The features with the grid of their own layers, where it is inferred from layers."""
         return self
 
+    def with_pooled_tokens(self) -> Features:
+        """The features with the positions of the tokens that the head reads, where these show."""
+        return self
+
     def with_model(self, model: keras.Model) -> Features:
         """The same layers of another Keras model of the same structure, such as an untrained copy.
 

@@ -68,6 +68,9 @@ class PreprocessedFeatures(Features):
     def with_grid_of_layers(self) -> Features:
         return self._around(self.inner.with_grid_of_layers())
 
+    def with_pooled_tokens(self) -> Features:
+        return self._around(self.inner.with_pooled_tokens())
+
     def segments(self) -> Sequence[Callable[[tf.Tensor], tuple[Taps, tf.Tensor | None]]]:
         first, *others = self.inner.segments()
         return [lambda images: first(self.preprocess(images)), *others]

@@ -66,10 +66,11 @@ class ModuleFeatures(TorchFeatures):
         if in_windows:
             warnings.warn(f"Attention within windows is left out: {in_windows}", stacklevel=6)
         features = ModuleFeatures(self._described, self._facts, tuple(names))
-        if kind == "class_attention":
-            pooled = pooled_tokens(self._described, self._facts.grid)
-            return features.with_facts(pooled_tokens=pooled)
-        return features
+        return features.with_pooled_tokens() if kind == "class_attention" else features
+
+    def with_pooled_tokens(self) -> ModuleFeatures:
+        pooled = pooled_tokens(self._described, self._facts.grid)
+        return self.with_facts(pooled_tokens=pooled)
 
     def read_scores(
         self, layer: str | None, images: Callable[[], tf.Tensor] | None = None
