@@ -238,7 +238,7 @@ NARROW = 0.55  # share of the expected range that a half of it does not exceed
 
 def check_dtype(features: Callable, dtype: str) -> None:
     """Raises a ValueError for integer images unless features declare or expect such."""
-    if words := _wrong_dtype(innermost_features(features), dtype):
+    if words := _wrong_dtype(features, dtype):
         raise ValueError(words)
 
 
@@ -257,7 +257,7 @@ def _wrong_dtype(features: Any, dtype: str) -> str | None:
 
 def check_values(features: Callable, images: Any) -> None:
     """Warns of values outside or in a small part of the expected range; an error far beyond it."""
-    words, far = _wrong_values(innermost_features(features), np.asarray(images))
+    words, far = _wrong_values(features, np.asarray(images))
     if far:
         raise ValueError(words)
     if words:
@@ -343,13 +343,6 @@ def require_finite(images: Any, first: int = 0) -> None:
             f"Expected images with finite values. Received: {values} in image {first + place} "
             f"of the data (from 0), {int((~finite).sum())} of {len(images)} images of its batch"
         )
-
-
-def innermost_features(features: Any) -> Any:
-    """The features that others are made of."""
-    while callable(getattr(features, "features", None)):
-        features = features.features
-    return features
 
 
 def value_range(features: Any) -> tuple[np.ndarray, np.ndarray] | None:
