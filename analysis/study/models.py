@@ -679,6 +679,9 @@ def _observed_features(
 ) -> tuple[Features, list[str], float]:
     """The layers of a loaded model that measurements read and that vary between a few images."""
     whole = loaded.features(tuple(images.shape[1:3]))
+    if not loaded.is_keras and not isinstance(loaded.model, Features):
+        # A function shows by its values whether its scores are probabilities.
+        whole = whole.read_scores(None, lambda: tf.constant(images))
     facts = whole.facts
     computed, reasons = _attention_of(loaded, whole, images)
     features, graph = whole, facts.structure

@@ -375,3 +375,23 @@ def test_the_explorer_names_the_classes_of_a_module_as_a_call_does(tmp_path):
     surfaces.model.config = SimpleNamespace(id2label=dict(enumerate(NAMES)))
     assert tuple(surfaces.subject.model.features.facts.class_names) == NAMES
     assert tuple(facts_of(surfaces.model).class_names) == NAMES
+
+
+@pytest.mark.filterwarnings("ignore:'logits' of")
+def test_probabilities_of_a_function_are_no_scores_for_calls_and_the_explorer(tmp_path):
+    vit = tiny("vit")
+
+    def features(images):
+        taps = vit.intermediates(images)
+        probabilities = keras.ops.softmax(taps["logits"])
+        return {"last": taps["block01/mlp/sum"], "logits": probabilities}
+
+    features.input_shape = (None, *SHAPE)
+    surfaces = Surfaces("function", features, tmp_path)
+    images = surfaces.subject.images
+    called = as_features(features).read_scores(None, lambda: images).facts.scores
+    for opened in (surfaces.study, surfaces.subject.model):
+        assert opened.features.facts.scores == called
+    shares = np.exp(surfaces.subject.scores.values)
+    shares /= shares.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(shares, features(images)["logits"], atol=1e-5)
