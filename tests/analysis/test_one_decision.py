@@ -37,7 +37,8 @@ from vit_tf.analysis.study.models import (
 from vit_tf.data.any_images import as_images
 from vit_tf.features.conversion import as_features, facts_of
 from vit_tf.features.first_images import observed_grid
-from vit_tf.scripts import common
+from vit_tf.scripts import analyze, common
+from vit_tf.torch_models import timm_names
 from vit_tf.training.evaluation import class_scores_of
 
 SHAPE = (16, 24, 3)
@@ -395,3 +396,14 @@ def test_probabilities_of_a_function_are_no_scores_for_calls_and_the_explorer(tm
     shares = np.exp(surfaces.subject.scores.values)
     shares /= shares.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(shares, features(images)["logits"], atol=1e-5)
+
+
+def test_the_commands_open_a_model_of_timm_as_a_call_does(monkeypatch):
+    monkeypatch.setattr(timm_names, "open_timm", lambda source: timm_vit())
+    options = analyze.parse(["timm:tiny", "--data", "digits"])
+    (opened,), _, images = analyze.open_models(options)
+    called = as_features(timm_vit()).facts
+    assert facts_of(opened.model).layers == called.layers
+    assert opened.expects == called.expected_images
+    assert images.size == called.image_size
+    assert opened.digest == as_features(timm_vit()).digest()
