@@ -15,6 +15,7 @@ from vit_tf.common.names import format_list
 from vit_tf.training.checkpointing import flatten
 
 from ..claims.claim import Claim, NotTested, Outcome, Tested
+from ..engine.accessors import ResultDataset
 from ..engine.estimates import permuted_images, require_estimate
 from ..engine.failures import explain
 from ..engine.results import Results
@@ -459,7 +460,7 @@ def scorecard_dataset(
     attributes = {"interval": "95 %"}
     if images is not None:
         attributes |= {"models": json.dumps(of_models), "data": json.dumps(_brief(images.facts))}
-    return xr.Dataset(data, coords={"claim": names}, attrs=attributes)
+    return ResultDataset(data, coords={"claim": names}, attrs=attributes)
 
 
 def _or_nan(number: float | None) -> float:

@@ -76,7 +76,7 @@ def localization_of_stages(model: StudyModel) -> Measurements | None:
     return measurements
 
 
-@claim("localization.{vit}", "section 7, Figure 9", "difference in CKA", effect="above", least=0.02)
+@claim("localization.{vit}", "section 7, Figure 9", "difference in CKA", effect="above", least=0.05)
 def own_patch(similarity: xr.DataArray) -> Estimate:
     """Tokens of the ViT's last layer are most similar to their own patch.
 
@@ -89,7 +89,7 @@ def own_patch(similarity: xr.DataArray) -> Estimate:
     return _contrast(similarity, "own_contrast")
 
 
-@claim("localization.{vit}", "section 7, Figure 9", "difference in CKA", effect="above", least=0.02)
+@claim("localization.{vit}", "section 7, Figure 9", "difference in CKA", effect="above", least=0.05)
 def edge_tokens_resemble_edges(similarity: xr.DataArray) -> Estimate:
     """Tokens at the edge of the image are also similar to other edge positions.
 
@@ -104,7 +104,7 @@ def edge_tokens_resemble_edges(similarity: xr.DataArray) -> Estimate:
     "appendix D, Figure D.3",
     "difference in CKA",
     effect="above",
-    least=0.02,
+    least=0.05,
 )
 def earlier_resnet_layers_localize_better(similarity: xr.DataArray) -> Estimate:
     """Layers of the ResNet below the final layer localize better than the final layer.
@@ -123,7 +123,7 @@ def earlier_resnet_layers_localize_better(similarity: xr.DataArray) -> Estimate:
     "section 7, Figure 10",
     "difference in CKA",
     effect="above",
-    least=0.02,
+    least=0.05,
 )
 def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
     """A ViT trained with a CLS token localizes better than one with global average pooling.
@@ -139,7 +139,7 @@ def cls_localizes_more(vit: xr.DataArray, gap: xr.DataArray) -> Estimate:
     "section 7, Figure 9",
     "difference in CKA",
     effect="above",
-    least=0.02,
+    least=0.05,
 )
 def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     """The ViT localizes better than the ResNet.
