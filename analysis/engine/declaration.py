@@ -239,6 +239,8 @@ def _prepared(
             )
         # Each call computes the signature: `fingerprint` would include one in the closure in keys.
         signature = inspect.signature(function)
+        if declaration.roles.labelled:
+            args = _pair_labels(args)
         try:
             given = signature.bind_partial(*args, **kwargs)
         except TypeError:
@@ -253,6 +255,32 @@ def _prepared(
     prepared.__signature__ = _with_layer_arguments(inspect.signature(function))
     prepared.kind, prepared.declaration = declaration.kind, declaration
     return prepared
+
+
+def _pair_labels(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Positional arguments in which images and the labels after them are one pair.
+
+    `head_ablation(model, x, y)` thus is `head_ablation(model, (x, y))`, as Keras takes them.
+    """
+    paired: list[Any] = []
+    for value in args:
+        before = paired[-1] if paired else None
+        follows_images = not isinstance(before, tuple) and np.ndim(_values(before)) >= 3
+        labels = _values(value)
+        is_labels = isinstance(labels, np.ndarray) and labels.dtype.kind in "iu"
+        if follows_images and is_labels and np.ndim(labels) in (1, 2):
+            paired[-1] = (before, value)
+        else:
+            paired.append(value)
+    return tuple(paired)
+
+
+def _values(argument: Any) -> Any:
+    """A tensor, or a list of numbers, as an array; anything else as it is."""
+    if tf.is_tensor(argument):
+        return argument.numpy()
+    is_list = isinstance(argument, list) and argument and isinstance(argument[0], int | np.integer)
+    return np.asarray(argument) if is_list else argument
 
 
 def _statistic_maker(

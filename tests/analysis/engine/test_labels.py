@@ -172,3 +172,22 @@ def test_pairs_of_images_are_no_images_with_labels(classifier):
     vit, images, _ = classifier
     with pytest.raises(ValueError, match="pairs of images"):
         analysis.activation_patching(vit, (images, LABELS))
+
+
+@pytest.mark.parametrize("form", [np.asarray, tf.constant, list, lambda y: np.asarray(y)[:, None]])
+def test_labels_after_the_images_are_their_labels(form):
+    """`f(model, x, y)`, as Keras takes images and labels, is `f(model, (x, y))`."""
+    rng = np.random.default_rng(0)
+    images = rng.uniform(-1, 1, (24, 8, 8, 3)).astype("float32")
+    labels = np.arange(24) % 3
+    model = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 8, num_classes=3)
+    given = form(labels)
+    ours = analysis.head_ablation(model, images, given)
+    assert ours.identical(analysis.head_ablation(model, (images, labels)))
+    sets = images[:12], form(labels[:12]), images[12:], form(labels[12:])
+    pairs = (images[:12], labels[:12]), (images[12:], labels[12:])
+    options = {"k": 3, "layers": "norm"}
+    ours = analysis.knn_accuracy(model, *sets, **options)
+    assert ours.identical(analysis.knn_accuracy(model, *pairs, **options))
+    with pytest.raises(TypeError):
+        analysis.cka(model, images, given, given)
