@@ -294,10 +294,11 @@ def input_shape(opened: LoadedModel) -> tuple[int | None, ...]:
     """Shape (example, height, width, channel) of a model's images, None for what is free."""
     from vit_tf.features.conversion import facts_of
 
-    shape, size = facts_of(opened.model).input_shape or (), opened.expects.size
+    shape, size = facts_of(opened.model).input_shape, opened.expects.size
     # A PyTorch module that takes images of any size gets those that it was made for.
-    is_free = not opened.is_keras and None in shape[1:3] and size is not None
-    return (shape[0], *size, shape[3]) if is_free else shape
+    if shape is None or opened.is_keras or None not in shape[1:3] or size is None:
+        return shape or ()
+    return (shape[0], *size, shape[3])
 
 
 def common_size(opened: Sequence[LoadedModel], image_size: int | None) -> tuple[int, int]:

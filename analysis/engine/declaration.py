@@ -386,7 +386,8 @@ def _read_scores(
 ) -> None:
     """Makes models return their class scores, and names the layer of the first one's in `given`."""
     roles = declaration.roles
-    requested = given.get(roles.scores)
+    parameter = cast(str, roles.scores)
+    requested = given.get(parameter)
     images = next((given[name] for name in roles.images if name in given), None)
     show = None if images is None else partial(first_batch, images)
     for name in reversed(scored):  # the measurement gets the name of the first one's scores
@@ -395,7 +396,7 @@ def _read_scores(
             features, ("class scores", requested), partial(features.read_scores, requested, show)
         )
         scores = models[name, None].facts.scores
-        given |= {roles.scores: scores.layer} if scores else {}
+        given |= {parameter: scores.layer} if scores else {}
 
 
 def _scored_models(models: FeaturesByArgument, declaration: Declaration) -> list[str]:

@@ -265,7 +265,7 @@ def pass_of_copies(
                 results[name] = statistic.step(*state, images, *own_labels, *map(taps, features))
             return results
 
-    totals = [_Totals(requests, states | copy.states) for copy in copies]
+    totals = [_Totals(requests, {**states, **copy.states}) for copy in copies]
     weights = [_values_of(variables, copy) for copy in copies]
     dataset = _batches_of(images, with_labels)
     signature = _signature_of(dataset, checked)

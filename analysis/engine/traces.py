@@ -198,7 +198,8 @@ def reusable(make: Callable) -> Callable:
         first = next(iter(given.arguments))
         if callable(given.arguments[first]):
             given.arguments[first] = as_features(given.arguments[first])
-        models, key = [], [make.__module__, make.__qualname__]
+        models: list[Any] = []
+        key: list[Any] = [make.__module__, make.__qualname__]
         for value in given.arguments.values():
             if isinstance(value, Mapping):
                 models += map(model_of, value.values())

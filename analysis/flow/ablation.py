@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import tensorflow as tf
@@ -604,7 +604,7 @@ def head_ablation(
 def _head_cells(features: Features, scores: str) -> list[tuple[str, int]]:
     """The layer and the head of each intervention."""
     layers = require_submodel(features, scores)
-    return [(layer, head) for layer, shape in layers.items() for head in range(shape[1])]
+    return [(layer, head) for layer, shape in layers.items() for head in range(cast(int, shape[1]))]
 
 
 @reusable
@@ -674,8 +674,8 @@ def activation_patching(
         measurements/flow/activation-patching.md.
     """
     layers = require_submodel(features, scores)
-    counts = {layer: shape[0] for layer, shape in layers.items() if len(shape) == 2}
-    if len(set(counts.values())) > 1 or None in counts.values() or len(counts) < len(layers):
+    counts = [shape[0] for shape in layers.values() if len(shape) == 2 and shape[0] is not None]
+    if len(set(counts)) > 1 or len(counts) < len(layers):
         raise ValueError(
             "Expected layers of equally many tokens, of shape (example, token, channel). "
             f"Received: {layers}"
@@ -692,7 +692,7 @@ def activation_patching(
             "Expected pairs of images: (images, other images), without labels. "
             f"Received elements {data.element_spec}"
         )
-    places = range(next(iter(counts.values()))) if tokens is None else [int(t) for t in tokens]
+    places = range(counts[0]) if tokens is None else [int(t) for t in tokens]
     cells = [(tap, place) for tap in layers for place in places]
 
     def finish(totals: Totals) -> xr.Dataset:

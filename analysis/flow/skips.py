@@ -192,7 +192,7 @@ def _summed_parts(ratios: tf.Tensor, prefix: int) -> tf.Tensor:
     return tf.stack([tf.reduce_sum(part, axis=0) for part in parts])
 
 
-def _ratios_of_parts(batches: np.ndarray) -> dict[str, xr.Variable]:
+def _ratios_of_parts(batches: np.ndarray) -> dict[str, tuple]:
     """Mean ratio of parts of the tokens, also without each batch, from (batch, layer, part, 2)."""
     dims = ("layer", "part")
     words = "|skip| / |branch|, mean over tokens"

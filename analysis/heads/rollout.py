@@ -16,7 +16,7 @@ from vit_tf.features.tokens import as_grid
 
 from ..engine.class_scores import class_coords, class_gradients
 from ..engine.declaration import measurement, one_pass_measurement
-from ..engine.pooling import PartialGrid, grid_of, pooled_tokens
+from ..engine.pooling import grid_of, pooled_tokens
 from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.roles import Classes, Features, Grid, Images, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals, evaluate, per_batch
@@ -257,7 +257,7 @@ def gradient_attention(
 
 @reusable
 def _relevance_statistic(
-    features: Features, classes: Sequence[int], scores: str, known_grid: PartialGrid
+    features: Features, classes: Sequence[int], scores: str, known_grid: TokenGrid | tuple[int, int]
 ) -> Statistic[Totals]:
     """`Statistic` over images with the relevance of each, and the grid of the tokens."""
 

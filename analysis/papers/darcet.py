@@ -55,7 +55,7 @@ def difference_of(roles: xr.Dataset, content: str) -> Estimate:
     # The layers share images: the error of the mean is at most the mean of the errors.
     images = int(roles.attrs["examples"])
     error = float(np.nanmean(errors)), images - 1.0
-    return with_error(np.nanmean(means), error, Units("images", images, images))
+    return with_error(float(np.nanmean(means)), error, Units("images", images, images))
 
 
 @claim(

@@ -74,6 +74,8 @@ def _recorded_variables(result: Result) -> dict[str, xr.DataArray]:
 
 def _draw_lines(ax: "Axes", values: xr.DataArray) -> None:
     """Lines of the means (epoch, layer) of a variable over its other dims."""
+    from matplotlib.ticker import MaxNLocator
+
     layer_dim = next((dim for dim in LAYER_DIMS if dim in values.dims), None)
     other_dims = [str(dim) for dim in values.dims if dim not in ("epoch", layer_dim)]
     means = values.mean(other_dims).transpose("epoch", ...)
@@ -90,7 +92,7 @@ def _draw_lines(ax: "Axes", values: xr.DataArray) -> None:
     units = str(values.attrs.get("units", "1"))
     label = "value" if units == "1" else units
     style.tidy(ax, xlabel="epoch", ylabel=label + _averaged(other_dims))
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     finite = means.values[np.isfinite(means.values)]
     if finite.size and np.ptp(finite) == 0:
         ax.set_ylim(finite[0] - 0.5, finite[0] + 0.5)

@@ -887,8 +887,8 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     ax.set(xlim=(-1.08, 1.08), ylim=(count - 0.5, -0.5))
     ax.set_title(f"Claims over {result.sizes['training']} runs")
     for outcome in dict.fromkeys(outcomes):
-        look = {"color": OUTCOME_COLOURS[outcome], "markerfacecolor": "white"}
-        ax.plot([], [], "D", label=outcome.value, **look)
+        colour = OUTCOME_COLOURS[outcome]
+        ax.plot([], [], "D", label=outcome.value, color=colour, markerfacecolor="white")
     style.tidy(ax)
     style.legend(ax, "outcome")
     return ax

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import tensorflow as tf
@@ -213,7 +213,8 @@ def _layers_of_passes(
     examples = cardinality * len(first_batch(dataset)) if cardinality >= 0 else np.inf
     groups, used = [], np.inf  # no layer fits, so that the first one starts a group
     for layer in layers:
-        num_tokens, channels = math.prod(shapes[layer][:-1]), shapes[layer][-1]
+        *tokens_of_layer, channels = cast(tuple[int, ...], shapes[layer])
+        num_tokens = math.prod(tokens_of_layer)
         size = 8 * num_tokens * channels * min(channels, examples)
         if used + size > MAX_SUM_BYTES:
             groups, used = [*groups, ()], 0

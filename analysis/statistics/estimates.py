@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -184,7 +185,8 @@ def minus(first: Estimate, second: Estimate) -> Estimate:
     interval of an unpaired difference is Welch's if both are Student's, otherwise the variances are
     recovered from the intervals (Zou and Donner 2008).
     """
-    value, units = first.value - second.value, first.units or second.units
+    value = first.value - second.value
+    units = cast(Units, first.units or second.units)  # where it is used, one has an interval
     if first.parts is not None and second.parts is not None and first.units == second.units:
         differences = np.subtract(first.parts, second.parts, dtype=float)
         if first.parts.dtype == second.parts.dtype == bool:
@@ -193,13 +195,12 @@ def minus(first: Estimate, second: Estimate) -> Estimate:
         return with_error(value, mean_error(differences), units, parts=differences)
     if first.error and second.error:
         return with_error(value, sum_of_errors(first.error, second.error), units)
-    without = [estimate for estimate in (first, second) if estimate.limits is None]
-    if without:
-        return descriptive(value, without[0].note)
+    limits, other_limits = first.limits, second.limits
+    if limits is None or other_limits is None:
+        return descriptive(value, first.note if limits is None else second.note)
 
     def limits_of_both(alpha: float) -> Limits:
-        ends = first.limits(alpha), second.limits(alpha)
-        return mover(first.value, ends[0], second.value, ends[1])
+        return mover(first.value, limits(alpha), second.value, other_limits(alpha))
 
     is_binomial = Method.BINOMIAL in (first.method, second.method)
     return with_limits(
@@ -221,21 +222,23 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
     value = float(np.mean([estimate.value for estimate in estimates]))
     arms = {len(estimate.terms) for estimate in estimates}
     terms = tuple(np.mean([e.terms for e in estimates], axis=0)) if len(arms) == 1 else ()
-    parts = [estimate.parts for estimate in estimates]
     if len(estimates) == 1:
         return first
-    if all(part is not None for part in parts) and len({e.units for e in estimates}) == 1:
+    units, method = cast(Units, first.units), cast(Method, first.method)  # of an interval, below
+    parts = [estimate.parts for estimate in estimates if estimate.parts is not None]
+    if len(parts) == len(estimates) and len({e.units for e in estimates}) == 1:
         mean = np.mean(parts, axis=0)
-        return replace(with_error(value, mean_error(mean), first.units, parts=mean), arms=terms)
-    if any(estimate.limits is None for estimate in estimates):
+        return replace(with_error(value, mean_error(mean), units, parts=mean), arms=terms)
+    all_limits = [estimate.limits for estimate in estimates if estimate.limits is not None]
+    if len(all_limits) < len(estimates):
         note = next(estimate.note for estimate in estimates if estimate.limits is None)
         return descriptive(value, note, terms)
 
     def limits(alpha: float) -> Limits:
-        low, high = np.mean([estimate.limits(alpha) for estimate in estimates], axis=0).tolist()
+        low, high = np.mean([each(alpha) for each in all_limits], axis=0).tolist()
         return low, high
 
-    return replace(with_limits(value, limits, first.units, first.method), arms=terms)
+    return replace(with_limits(value, limits, units, method), arms=terms)
 
 
 def beyond(trained: Estimate, untrained: Sequence[Estimate]) -> Estimate:
@@ -250,14 +253,15 @@ def beyond(trained: Estimate, untrained: Sequence[Estimate]) -> Estimate:
 def transformed(inner: Estimate, function: Callable[[float], float]) -> Estimate:
     """An increasing function of an `Estimate`, such as the log odds of an accuracy."""
     value = float(function(inner.value))
-    if inner.limits is None:
+    inner_limits = inner.limits
+    if inner_limits is None:
         return descriptive(value, inner.note)
 
     def limits(alpha: float) -> Limits:
-        low, high = inner.limits(alpha)
+        low, high = inner_limits(alpha)
         return float(function(low)), float(function(high))
 
-    return with_limits(value, limits, inner.units, inner.method)
+    return with_limits(value, limits, cast(Units, inner.units), cast(Method, inner.method))
 
 
 def corrected(estimates: Sequence[Estimate], null: float | Sequence[float] = 0.0) -> list[Estimate]:
@@ -266,12 +270,12 @@ def corrected(estimates: Sequence[Estimate], null: float | Sequence[float] = 0.0
     `null` is one number for all estimates, or one for each.
     """
     nulls = np.broadcast_to(null, len(estimates))
-    places = [at for at, estimate in enumerate(estimates) if estimate.limits is not None]
-    if len(places) < 2:
+    limits_at = {at: estimate.limits for at, estimate in enumerate(estimates) if estimate.limits}
+    if len(limits_at) < 2:
         return list(estimates)
     results = list(estimates)
-    levels = holm_levels([p_value(estimates[at].limits, nulls[at]) for at in places])
-    for at, level in zip(places, levels, strict=True):
-        low, high = map(float, estimates[at].limits(level))
-        results[at] = replace(estimates[at], interval=(low, high), comparisons=len(places))
+    levels = holm_levels([p_value(limits, nulls[at]) for at, limits in limits_at.items()])
+    for (at, limits), level in zip(limits_at.items(), levels, strict=True):
+        low, high = map(float, limits(level))
+        results[at] = replace(estimates[at], interval=(low, high), comparisons=len(limits_at))
     return results

@@ -1,12 +1,13 @@
 """How many images, or runs, an interval of a given width or a decision needs."""
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 
-from .estimates import Estimate
-from .intervals import ALPHA
+from .estimates import Estimate, Units
+from .intervals import ALPHA, Limits
 
 MOST_UNITS = 10**9
 SAFEGUARD = 0.2  # alpha of the interval whose nearer end is taken as the true value
@@ -28,7 +29,7 @@ def safeguard_effect(pilot: Estimate, threshold: float = 0.0) -> float:
 
 def units_for_width(pilot: Estimate, half_width: float) -> int:
     """The number of units with which the interval is as narrow, by the spread of the pilot."""
-    deviation = standard_error(pilot) * np.sqrt(pilot.units.count)
+    deviation = _deviation(pilot)
     return _least_count(lambda n: -stdtrit(n - 1, ALPHA / 2) * deviation / np.sqrt(n) <= half_width)
 
 
@@ -37,7 +38,7 @@ def units_for_power(pilot: Estimate, power: float, effect: float, threshold: flo
 
     `effect` is the true value, and the spread of the units is that of the pilot.
     """
-    deviation = standard_error(pilot) * np.sqrt(pilot.units.count)
+    deviation = _deviation(pilot)
     if not deviation:
         return 2
 
@@ -58,8 +59,13 @@ def standard_error(pilot: Estimate) -> float:
     """The standard error of an estimate, or that of a normal interval of the same width."""
     if pilot.error:
         return pilot.error[0]
-    low, high = pilot.interval
+    low, high = cast(Limits, pilot.interval)
     return (high - low) / 2 / -ndtri(ALPHA / 2)
+
+
+def _deviation(pilot: Estimate) -> float:
+    """The standard deviation of a unit."""
+    return standard_error(pilot) * np.sqrt(cast(Units, pilot.units).count)
 
 
 def _least_count(is_enough: Callable[[int], bool]) -> int:

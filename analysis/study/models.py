@@ -164,9 +164,9 @@ class StudyModel:
         return self.features.facts.layers
 
     @property
-    def shapes(self) -> Mapping[str, Shape]:
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of each layer without the example axis; empty where names show it."""
-        return self.features.facts.shapes
+        return cast(Mapping[str, tuple[int, ...]], self.features.facts.shapes)
 
     @property
     def grid(self) -> TokenGrid | None:

@@ -14,7 +14,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 from functional_models import functional_vit
 from keras import layers
 from tiny_models import tiny
@@ -40,6 +39,8 @@ from vit_tf.features.first_images import observed_grid
 from vit_tf.scripts import analyze, common
 from vit_tf.torch_models import timm_names
 from vit_tf.training.evaluation import class_scores_of
+
+torch = pytest.importorskip("torch")
 
 SHAPE = (16, 24, 3)
 NAMES = ("ant", "bee", "cat", "dog", "owl")

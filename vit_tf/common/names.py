@@ -45,8 +45,8 @@ def file_error(error: Exception, path: object) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     words = str(error)
-    for shown in (repr(str(path)), repr(path)):
-        words = words.replace(f" {shown}", "")
+    for shown in (f" {str(path)!r}", f" {path!r}", f"{path}; "):
+        words = words.replace(shown, "")
     return words
 
 

@@ -175,7 +175,8 @@ def load(
     worker = None if shard is None else Shard(*shard)
     # What is a shard already is not shared out again.
     read = read_shardable if worker is None else partial(read_batches, worker=worker)
-    loaded, sizes = [], batch_size
+    loaded: list[Any] = []
+    sizes: Any = batch_size  # of each batch, where batches differ
     if shuffle_once:
         drawn, read = {}, partial(read_batches, worker=worker)
     for split, (name, indices) in selection.items():
@@ -257,7 +258,8 @@ def _checked_area(area: bool | Sequence | None) -> CropArea | None:
     """The `CropArea` of random crops, or None."""
     if area is None or area is False:
         return None
-    crop = CropArea(*(AREA if area is True else area))
+    chosen: Any = AREA if area is True else area
+    crop = CropArea(*chosen)
     if not 0 < crop.least <= crop.most <= 1:
         raise ValueError(
             "Expected random_resized_crop to be None, True or a range of area fractions within "

@@ -4,7 +4,7 @@ import contextlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any, cast
@@ -236,7 +236,7 @@ LOOKED_AT = 128  # images of an array
 NARROW = 0.55  # share of the expected range that a half of it does not exceed
 
 
-def check_dtype(features: Callable, dtype: str) -> None:
+def check_dtype(features: Any, dtype: str) -> None:
     """Raises a ValueError for integer images unless features declare or expect such."""
     if words := _wrong_dtype(features, dtype):
         raise ValueError(words)
@@ -255,7 +255,7 @@ def _wrong_dtype(features: Any, dtype: str) -> str | None:
     )
 
 
-def check_values(features: Callable, images: Any) -> None:
+def check_values(features: Any, images: Any) -> None:
     """Warns of values outside or in a small part of the expected range; an error far beyond it."""
     words, far = _wrong_values(features, np.asarray(images))
     if far:

@@ -93,8 +93,9 @@ def read_batches(
         repeats,
     )
     batch_shard = worker if cut_batches else None
-    if batch_shard and not batch_shard.size(len(indices) % batch_size):
-        examples = examples.take(len(indices) // batch_size * batch_size)
+    if batch_shard and isinstance(batch_size, int):
+        whole = len(indices) // batch_size * batch_size
+        examples = examples if batch_shard.size(len(indices) - whole) else examples.take(whole)
 
     def gather(items: tf.data.Dataset, full: bool) -> tf.data.Dataset:
         batches = items.batch(batch_size, drop_remainder=drop_remainder or full)

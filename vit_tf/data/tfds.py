@@ -36,9 +36,14 @@ HOSTS, SECONDS = 3, 5
 
 def is_tfds_name(name: str) -> bool:
     """Whether a name, without its configuration and version, is one that TFDS knows."""
+    return name.split("/")[0].split(":")[0] in _tfds_names()
+
+
+def _tfds_names() -> list[str]:
+    """The names that TFDS knows by itself: those of its community are on a server."""
     import tensorflow_datasets as tfds
 
-    return name.split("/")[0].split(":")[0] in tfds.list_builders()
+    return tfds.list_builders(with_community_datasets=False)
 
 
 def open_tfds(name: str, data_dir: str | os.PathLike | None = None) -> Source:
@@ -195,7 +200,7 @@ def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
     except (ValueError, AssertionError, ImportError) as error:
         if is_tfds_name(name):
             raise _unusable(name, error) from error
-    known_names = ["digits", "shapes", "textured-shapes", "photographs", *tfds.list_builders()]
+    known_names = ["digits", "shapes", "textured-shapes", "photographs", *_tfds_names()]
     raise unknown_name(
         "name (digits, shapes, photographs, a TFDS name or a folder that exists)", name, known_names
     )

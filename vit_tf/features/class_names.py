@@ -43,14 +43,14 @@ def _is_application(model: keras.Model) -> bool:
 def imagenet_names() -> tuple[str, ...] | None:
     """The 1,000 class names of ImageNet in their usual order; None if no local file has them."""
     classes = _imagenet_classes()
-    return classes and tuple(classes.values())
+    return None if classes is None else tuple(classes.values())
 
 
 @cache
 def imagenet_synsets() -> tuple[str, ...] | None:
     """The WordNet numbers of the classes of `imagenet_names`, which ImageNet's folders have."""
     classes = _imagenet_classes()
-    return classes and tuple(classes)
+    return None if classes is None else tuple(classes)
 
 
 def _imagenet_classes() -> dict[str, str] | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import keras
 
@@ -49,11 +49,11 @@ def as_features(
     if is_torch_module(model):
         from vit_tf.features.torch_modules import module_features_of  # which imports PyTorch
 
-        return module_features_of(model, patch_size, prefix)
+        return module_features_of(cast(Any, model), patch_size, prefix)
     if isinstance(model, keras.Model):
         return keras_features(model, size, patch_size, prefix)
     require_model(model)
-    return FunctionFeatures(model)
+    return FunctionFeatures(cast(Callable, model))
 
 
 def facts_of(model: ModelLike) -> ModelFacts:

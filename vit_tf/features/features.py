@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import keras
 import tensorflow as tf
@@ -91,7 +91,8 @@ class ModelFacts:
     def image_size(self) -> tuple[int, int] | None:
         """(height, width) of the images, where the model takes images of one size."""
         shape = self.input_shape or ()
-        return shape[1:3] if len(shape) in (3, 4) and None not in shape[1:3] else None
+        size = shape[1:3] if len(shape) in (3, 4) else (None,)
+        return None if None in size else cast(tuple[int, int], size)
 
     @property
     def expected_images(self) -> Preprocessing:

@@ -178,7 +178,8 @@ def keras_features(
     sizes = shape[1:3] if len(shape) == 4 and None not in shape[1:3] else size
 
     def values_of_noise(tap: str) -> np.ndarray:
-        images = np.random.default_rng(0).uniform(0, 256, (2, *sizes, *shape[3:]))
+        of_image = cast(tuple[int, ...], (*(sizes or ()), *shape[3:]))  # the model's one size
+        images = np.random.default_rng(0).uniform(0, 256, (2, *of_image))
         return np.asarray(submodel(described.source, tap)(images.astype(dtype))[tap])
 
     def infer_grid(layers: Sequence[str], graph: ModelGraph | None = None) -> TokenGrid | None:

@@ -90,7 +90,7 @@ class ModuleTaps:
             preprocessing=expectations.find_preprocessing(module, self.image_shape),
             input_shape=input_shape_of(module),
             num_classes=scores.shape[0] if scores else None,
-            class_names=expectations.find_class_names(module) or (),
+            class_names=expectations.find_class_names(module),
             scores=ClassScores(SCORES) if scores else None,
         )
 

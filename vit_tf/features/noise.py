@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -92,7 +93,7 @@ def content_key(image: tf.Tensor, factors: np.ndarray) -> tf.Tensor:
     return tf.math.floormod(tf.reduce_sum(terms, axis=0), PRIME)
 
 
-def _shapes(features: Features, images: tf.Tensor) -> dict[str, tuple[int, ...]]:
+def _shapes(features: Features, images: tf.Tensor) -> dict[str, Any]:
     """Shapes of the taps without their example axis: dict from tap to tuple."""
     layers, known = features.facts.layers, features.facts.shapes
     if layers and all(layer in known and None not in known[layer] for layer in layers):

@@ -104,7 +104,8 @@ class JointFeatures(Features):
 
     @property
     def image_size(self) -> tuple[int, int]:
-        return self._shape[:2]
+        height, width, *_ = self._shape
+        return height, width
 
     @property
     def weights(self) -> Sequence[keras.Variable]:
@@ -150,13 +151,12 @@ def with_own_preprocessing(
         return dict(models), distinct[0]
     common, *others = dict.fromkeys(preprocessing.framing() for preprocessing in distinct)
     if not others:  # they differ in values alone
-        own = {key: PreprocessedFeatures(x, declared[key]) for key, x in models.items()}
-        return own, common
+        return {key: PreprocessedFeatures(x, declared[key]) for key, x in models.items()}, common
     sizes = {_common_size(images) for images in data} if None in {p.size for p in distinct} else ()
     joint = JointPreprocessing(
         tuple(p if p.size else replace(p, size=size) for p in distinct for size in sizes or [None])
     )
-    of_rows = {
+    of_rows: dict[Key, Features] = {
         key: JointFeatures(features, joint, distinct.index(declared[key]))
         for key, features in models.items()
     }

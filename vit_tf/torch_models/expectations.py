@@ -164,10 +164,10 @@ def _default_processor(names: Any) -> Any:
     return None
 
 
-def find_class_names(module: torch.nn.Module) -> list[str] | None:
+def find_class_names(module: torch.nn.Module) -> tuple[str, ...]:
     """The names of classes in a Hugging Face model's configuration, where they are names."""
     names = getattr(getattr(module, "config", None), "id2label", None)
     names = [names[key] for key in sorted(names)] if names else None
     if not names or all(str(name).startswith("LABEL_") for name in names):
-        return None
-    return names if len(set(names)) == len(names) else None
+        return ()
+    return tuple(names) if len(set(names)) == len(names) else ()

@@ -342,8 +342,8 @@ def branch_fields(branch: xr.DataArray, total: xr.DataArray, distance: xr.DataAr
 
 def _over_fields(statistic: Callable[..., float], *fields: xr.DataArray) -> Estimate:
     """A number that is computed from receptive fields (layer, row, column)."""
-    fields = [expect_array(field, ("layer", "row", "column")) for field in fields]
-    return descriptive(statistic(*(field.values for field in fields)), FEW_FIELDS)
+    maps = [expect_array(field, ("layer", "row", "column")).values for field in fields]
+    return descriptive(statistic(*maps), FEW_FIELDS)
 
 
 FEW_FIELDS = "The error of a receptive field of few images and channels is not known"

@@ -70,8 +70,8 @@ def cls_skips_first(ratios: xr.Dataset) -> Estimate:
 
     def contrast(of_parts: np.ndarray) -> float:
         logs = np.log(of_parts[:, parts.index("cls")]) - np.log(of_parts[:, parts.index("spatial")])
-        of_blocks = [logs[[block == name for block in blocks]].mean() for name in names]
-        return np.mean(lower(of_blocks)) - np.mean(upper(of_blocks))
+        of_blocks = np.array([logs[[block == name for block in blocks]].mean() for name in names])
+        return float(np.mean(lower(of_blocks)) - np.mean(upper(of_blocks)))
 
     return estimate_over_batches(contrast, ratios, variable="part_ratio")
 

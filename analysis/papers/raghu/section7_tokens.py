@@ -192,7 +192,7 @@ def _coarse_contrast(similarity: xr.DataArray, factor: int) -> float:
     row, column = (
         (last[f"token_{axis}"].values // factor).astype(int) for axis in ("row", "column")
     )
-    is_known = np.isfinite(maps).all(axis=0)
+    is_known = np.all(np.isfinite(maps), axis=0)
     own_patch = row * coarse.shape[2] + column
     tokens = is_known[own_patch]
     places = np.searchsorted(np.flatnonzero(is_known), own_patch[tokens])

@@ -247,7 +247,7 @@ def test_statistics_made_of_one_another_keep_their_layers_apart(vit):
 def test_features_that_a_user_changes_are_not_those_of_measurements(vit):
     distance = CALLS["distance"](vit)
     features = analysis.features_of(vit, "attention")
-    features.token_grid = vit_tf.TokenGrid(1, 4, 1, 4)
+    features.facts = replace(features.facts, grid=vit_tf.TokenGrid(1, 4, 1, 4))
     assert CALLS["distance"](vit).identical(distance)
 
 
