@@ -7,6 +7,6 @@ config = configparser.ConfigParser()
 config.read("setup.cfg")
 declared = config["options"]["install_requires"] + config["options.extras_require"]["test"]
 for requirement in filter(None, declared.split("\n")):
-    name, least = re.match(r"([\w-]+)(?:>=([\d.]+))?", requirement).groups()
+    name, least = re.match(r"([\w-]+)(?:\[\w+\])?(?:>=([\d.]+))?", requirement).groups()
     if least:
         print(f"{name}=={least}")
