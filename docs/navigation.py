@@ -140,6 +140,7 @@ def summary(path):
             for alias in line.names:
                 if (alias.asname or alias.name) == name and line.module:
                     package, name = f"{package}.{line.module}", alias.name
+    package = package.removeprefix("vit_tf.") if package.startswith("vit_tf.analysis.") else package
     folder = root.joinpath(*package.split("."))
     modules = [folder / name / "__init__.py", folder / f"{name}.py"]
     files = [*modules, folder.with_suffix(".py"), folder / "__init__.py"]
@@ -149,6 +150,11 @@ def summary(path):
             n for node in tree.body for n in (node.orelse if isinstance(node, ast.If) else [node])
         ]
         for node in nodes:
+            imported = (
+                [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            )
+            if name in imported and not node.level:
+                return summary(f"{node.module}.{name}")
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 return _first_sentence(node)
             targets = (

@@ -141,7 +141,7 @@ CALLS = [
     ("mine", lambda m, d: A.cka(m, d.pixels), None),
     ("mobilenet", lambda m, d: A.cka(m, d.pixels), None),
     ("vit", lambda m, d: A.cka("vit-cls-cifar10", d.floats), None),
-    ("vit", lambda m, d: A.cka("vit-cls-cifar1", d.floats), "near matches: vit-cls-cifar10"),
+    ("vit", lambda m, d: A.cka("vit-cls-cifar1", d.floats), "Did you mean 'vit-cls-cifar10'"),
     ("vit", lambda m, d: A.cka("nowhere.keras", d.floats), "no such file"),
     ("vit", lambda m, d: A.cka(m, d.floats, layers="block*/mlp/sum"), None),
     ("vit", lambda m, d: A.cka(m, d.floats, layers="pooled"), None),

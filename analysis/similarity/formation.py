@@ -122,7 +122,9 @@ def load_records(folder: Path) -> dict[int, Record]:
             for when in ("start", "now")
         }
         names = [name for name, variable in state.items() if variable.dims == ("epoch", "layer")]
-        records[epoch] = Record(state[names], **kernels)
+        values = state[names]
+        result = ResultDataset(values.data_vars, values.coords, values.attrs)
+        records[epoch] = Record(result, **kernels)
     return records
 
 

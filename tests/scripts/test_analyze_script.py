@@ -217,9 +217,9 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
     tiny_cnn(None).save(tmp_path / "any.keras")
     cnn, vit, saved = files / "cnn.keras", files / "vit.keras", files / "exported"
     for arguments, message in [
-        ([cnn, "--figures", "99"], "Received: 99"),
+        ([cnn, "--figures", "99"], "Received: '99'"),
         ([], "Expected at least one MODEL"),
-        ([tmp_path / "none.keras"], "no such file"),
+        ([tmp_path / "none.keras"], "Model file not found"),
         ([tmp_path], "Expected path to be a SavedModel folder"),
         ([cnn, tmp_path / "small.keras"], "cnn 16 x 16, small 8 x 8"),
         ([vit, "--image-size", "32"], "vit 16 x 16, --image-size 32 x 32"),

@@ -218,7 +218,7 @@ def test_the_size_that_a_model_of_any_size_is_given_is_printed(tmp_path, capsys)
     path = tmp_path / "any.keras"
     keras.Model(images, keras.layers.Dense(10)(x)).save(path)
     for options, size in ([], "8 x 8"), (["--image-size", "12"], "12 x 12"):
-        assert evaluate.main([str(path), "--take", "8", *options]) == 0
+        assert evaluate.main([str(path), "--take-test", "8", *options]) == 0
         line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("size:"))
         assert f"{size} pixels" in line and "any size" in line
         assert ("--image-size" in line) == bool(options)

@@ -226,7 +226,7 @@ def test_a_killed_run_goes_on_where_it_was(undisturbed, tmp_path, monkeypatch, o
     assert (tmp_path / "formation.nc").exists()
     resumed = train(tmp_path)
     xr.testing.assert_allclose(resumed, undisturbed[1], atol=1e-5)
-    xr.testing.assert_identical(xr.load_dataset(tmp_path / "formation.nc"), resumed)
+    assert xr.load_dataset(tmp_path / "formation.nc").identical(resumed)
     assert sorted(path.name for path in (tmp_path / "formation-state").iterdir()) == [
         "epoch-0003.nc",
         "epoch-0004.nc",
