@@ -140,7 +140,6 @@ def summary(path):
             for alias in line.names:
                 if (alias.asname or alias.name) == name and line.module:
                     package, name = f"{package}.{line.module}", alias.name
-    package = package.removeprefix("vit_tf.") if package.startswith("vit_tf.analysis.") else package
     folder = root.joinpath(*package.split("."))
     modules = [folder / name / "__init__.py", folder / f"{name}.py"]
     files = [*modules, folder.with_suffix(".py"), folder / "__init__.py"]

@@ -87,7 +87,7 @@ def plot_attention_distance(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.attention_distance(model, images)
@@ -536,7 +536,7 @@ def plot_attention_saliency(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.attention_saliency(model, (images, masks))

@@ -111,7 +111,7 @@ def plot_skip_ratio(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.skip_ratio(model, images)
@@ -181,7 +181,7 @@ def plot_skip_ratio_lines(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.skip_ratio(model, images)
@@ -586,7 +586,7 @@ def plot_head_effects(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.head_ablation(model, (images, labels)).assign(
@@ -643,7 +643,7 @@ def plot_skip_ablation(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.skip_ablation(model, (images, labels))
@@ -686,7 +686,7 @@ def plot_token_ablation(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.token_ablation(model, (images, labels))

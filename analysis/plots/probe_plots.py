@@ -149,7 +149,7 @@ def plot_ridge_probe(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.ridge_probe(model, train, test)
@@ -462,7 +462,7 @@ def plot_best_layers(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = table
@@ -514,7 +514,7 @@ def plot_knn_accuracy(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.knn_accuracy(model, train, test)
@@ -552,7 +552,7 @@ def plot_linear_probe(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.linear_probe(model, train, test)
@@ -596,7 +596,7 @@ def plot_retrieval(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.retrieval(model, queries, gallery, truth)
@@ -641,7 +641,7 @@ def plot_clustering(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.clustering(model, (images, labels))
@@ -695,7 +695,7 @@ def plot_label_propagation(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.label_propagation(model, videos)
@@ -739,7 +739,7 @@ def plot_keypoint_correspondence(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.keypoint_correspondence(model, pairs)

@@ -46,7 +46,7 @@ def plot_intrinsic_dimension(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.intrinsic_dimension(model, images)
@@ -100,7 +100,7 @@ def plot_frequency_amplitude(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.frequency_amplitude(model, images)
@@ -146,7 +146,7 @@ def plot_equivariance_error(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.equivariance_error(model, images)
@@ -191,7 +191,7 @@ def plot_robustness(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.robustness(model, (images, labels))
@@ -304,7 +304,7 @@ def plot_outlier_tokens(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.outlier_tokens(model, images)
@@ -458,7 +458,7 @@ def plot_shape_bias(
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-        invalid.
+            invalid.
 
     Examples:
         >>> result = analysis.shape_bias(model, (images, labels))
