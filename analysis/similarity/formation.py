@@ -20,7 +20,7 @@ from vit_tf.data.preprocessing import check_dtype, check_values
 from vit_tf.features.conversion import as_features
 from vit_tf.features.recorder import infer
 
-from ..engine.accessors import ResultDataset
+from ..engine.accessors import ResultDataset, as_result
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.pooling import pool
 from ..engine.results import ALL, model_name, require_finite, variable
@@ -122,9 +122,7 @@ def load_records(folder: Path) -> dict[int, Record]:
             for when in ("start", "now")
         }
         names = [name for name, variable in state.items() if variable.dims == ("epoch", "layer")]
-        values = state[names]
-        result = ResultDataset(values.data_vars, values.coords, values.attrs)
-        records[epoch] = Record(result, **kernels)
+        records[epoch] = Record(cast(ResultDataset, as_result(state[names])), **kernels)
     return records
 
 

@@ -135,11 +135,9 @@ class KerasFeatures(Features):
                 "model without a classifier; name the layer of the scores with scores="
             )
         name = name or self._scores.tap
-        if name == self._scores.tap:
-            layers = (*(x for x in self.facts.layers if x != name), name)
-            scores = ClassScores(name, kind_of_scores(self._scores))
-            return self._with_layers(layers, scores)
         layers = (*(x for x in self.facts.layers if x != name), name)
+        if name == self._scores.tap:
+            return self._with_layers(layers, ClassScores(name, kind_of_scores(self._scores)))
         return self._with_layers(layers)._read_scores_of_submodel(name)
 
     def _read_scores_of_submodel(self, layer: str) -> Features:
