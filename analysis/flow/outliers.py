@@ -7,15 +7,14 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 from scipy.special import ndtri
 
-from vit_tf import edits, submodel
+from vit_tf import edits
 from vit_tf.common.names import last_part
-from vit_tf.features.conversion import LayerSelection, ModelLike, choose
+from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 from vit_tf.features.noise import content_key, key_factors
@@ -355,16 +354,11 @@ def outlier_roles(
     read_layers = list(require_submodel(features, scores))
     grid = require_grid(features, None)
     if outliers is None:
-        tokens = choose(features, read_layers)
-        if isinstance(features, keras.Model):  # whose graphs are kept
-            tokens = keep(
-                features, ("tokens", *read_layers), lambda: submodel(features, *read_layers)
-            )
-            tokens.token_grid = grid
+        tokens = keep(features, ("tokens", *read_layers), lambda: features.select(read_layers))
         statistic = outlier_tokens_statistic(tokens, level=level)
         outliers = evaluate(statistic, images, tokens, description="outlier tokens")
     if missing := sorted(set(read_layers) - set(outliers["layer"].values)):
-        raise ValueError(f"Expected outliers of the same read_layers. Received: none of {missing}")
+        raise ValueError(f"Expected outliers of the same layers. Received: none of {missing}")
     outliers = outliers.sel(layer=read_layers)
     thresholds = {
         layer: float(outliers["threshold"].sel(layer=layer))

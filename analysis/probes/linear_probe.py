@@ -268,7 +268,13 @@ def linear_probe(
     """
     sets = {"train": train, "test": test}
     features, (train, test), num_classes = prepare_labelled(
-        model, sets, num_classes, kind="outputs", layers=layers, detail=detail
+        model,
+        sets,
+        num_classes,
+        kind="outputs",
+        layers=layers,
+        detail=detail,
+        keep_order=True,
     )
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     if wrong := {name: value for name, value in settings.items() if not value > 0}:
