@@ -17,7 +17,7 @@ from vit_tf.data.any_images import batch_images
 from vit_tf.data.files import write_whole
 from vit_tf.data.labels import require_labels
 from vit_tf.data.preprocessing import check_dtype, check_values
-from vit_tf.features.conversion import as_features, own_name
+from vit_tf.features.conversion import as_features
 from vit_tf.features.features import Features
 from vit_tf.features.recorder import infer
 
@@ -374,7 +374,8 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
         if argument is images and isinstance(features_or_taps, Mapping):
             return as_features(features)
         attempts.append(f"of {argument_name} gives a {type(features_or_taps).__name__}")
-    raise ValueError(f"{EXPECTED}. Received: {own_name(features)}, which {', and '.join(attempts)}")
+    name = getattr(features, "__name__", repr(features))
+    raise ValueError(f"{EXPECTED}. Received: {name}, which {', and '.join(attempts)}")
 
 
 def _compiled(step: Callable[[tf.Tensor], Any], images: np.ndarray) -> Callable[[np.ndarray], Any]:
