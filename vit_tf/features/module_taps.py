@@ -80,7 +80,7 @@ class ModuleTaps:
 
     def facts(self, grid: TokenGrid | None) -> ModelFacts:
         """What is known about the module."""
-        module, scores = self.model.module, self.trace.layouts.get(SCORES)
+        module, has_scores = self.model.module, self.graph.scores is not None
         return ModelFacts(
             name=self.model.name,
             layers=self.names,
@@ -89,10 +89,16 @@ class ModuleTaps:
             grid=grid,
             preprocessing=expectations.find_preprocessing(module, self.image_shape),
             input_shape=input_shape_of(module),
-            num_classes=scores.shape[0] if scores else None,
+            num_classes=self.shapes[SCORES][0] if has_scores else None,
             class_names=expectations.find_class_names(module),
-            scores=ClassScores(SCORES) if scores else None,
+            scores=ClassScores(SCORES) if has_scores else None,
         )
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of what the module returns for an image; () for what is no tensor."""
+        layout = self.trace.layouts.get(SCORES, self.trace.layouts.get(OUTPUT))
+        return layout.shape if layout else ()
 
     @property
     def vectors(self) -> dict[str, str]:
@@ -267,8 +273,9 @@ def _norms(trace: Trace, block: str, name: str) -> dict[str, str]:
 def _graph(trace: Trace, sources: dict[str, str]) -> ModelGraph:
     """Which taps are representations and blocks."""
     by_name = {name: tap for tap, name in sources.items()}
-    # The scores of a headless model are no scores, but tokens.
-    scores, structure = by_name.get(trace.scores), trace.structure
+    structure = trace.structure
+    is_vector = SCORES in trace.layouts and len(trace.layouts[SCORES].shape) == 1
+    scores = by_name.get(SCORES) if is_vector and structure.has_head else None
     if not structure.blocks:
         layers = [tap for tap in sources if tap not in (SCORES, OUTPUT, EMBEDDING)]
         layers = [t for t in layers if not any(is_inside(o, t) for o in layers)]
@@ -327,5 +334,5 @@ def pooled_tokens(taps: ModuleTaps, grid: TokenGrid | None) -> tuple[int, ...] |
     features = taps.features([last, SCORES], [], grid)
     images = np.random.default_rng(0).uniform(-1, 1, (1, *taps.image_shape)).astype(np.float32)
     # A gradient of a sum over classes may vanish; that of one class rarely does.
-    gradient = features.gradient(images, SCORES, last, np.eye(1, features.facts.num_classes))
+    gradient = features.gradient(images, SCORES, last, np.eye(1, taps.shapes[SCORES][0]))
     return tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist()) or None

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vit_tf.common.names import format_list
-from vit_tf.features.features import ClassScores, Features, ModelFacts, require_layers_of_kind
+from vit_tf.features.features import (
+    ClassScores,
+    Features,
+    ModelFacts,
+    no_class_scores,
+    require_layers_of_kind,
+)
 from vit_tf.features.keras_features import require_scores_named
 from vit_tf.features.layers import (
     Detail,
@@ -88,7 +94,10 @@ class ModuleFeatures(TorchFeatures):
             require_scores_named(self.name, vectors)
         name = name or self._described.graph.scores
         if name is None:
-            return self.with_facts(scores=None)
+            shape = self._described.output_shape
+            last = "which returns channels that no kernel computes"
+            other = f"which returns tokens or maps of shape {shape} for an image"
+            raise no_class_scores(self.name, last if len(shape) == 1 else other)
         names = tuple(dict.fromkeys([*(self._names or ()), name]))
         features = ModuleFeatures(self._described, self._facts, names, self._patterns)
         shape = self._described.shapes.get(name, ())

@@ -35,7 +35,7 @@ def main_tensor(output: Any) -> Tensor | None:
     """The tensor that an output stands for: its first one, or that of a field of `MAIN_FIELDS`."""
     if isinstance(output, Tensor):
         return output if output.is_floating_point() and output.dim() else None
-    fields = _fields(output)
+    fields = fields_of(output)
     names = [name for name in MAIN_FIELDS if name in fields]
     for name in [*names, *fields]:
         if (tensor := main_tensor(fields[name])) is not None:
@@ -56,7 +56,7 @@ def returned_tensor(output: Any) -> Tensor | None:
 
 def unnamed_scores(output: Any) -> dict[str, Tensor]:
     """The vectors among several outputs by name or index, if none has one of the usual names."""
-    fields = _fields(output)
+    fields = fields_of(output)
     if any(name in MAIN_FIELDS for name in fields):
         return {}
     vectors: dict[str, Tensor] = {}
@@ -69,7 +69,7 @@ def unnamed_scores(output: Any) -> dict[str, Tensor]:
     return vectors
 
 
-def _fields(output: Any) -> dict:
+def fields_of(output: Any) -> dict:
     """The parts of an output by name or index: of a dict, a sequence, a dataclass or an object."""
     if isinstance(output, Mapping):
         return dict(output)
@@ -99,7 +99,7 @@ def _substituted(output: Any, old: Tensor, new: Tensor) -> Any:
         parts = [_substituted(value, old, new) for value in output]
         return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
     if dataclasses.is_dataclass(output) and not isinstance(output, type):
-        fields = {name: _substituted(x, old, new) for name, x in _fields(output).items()}
+        fields = {name: _substituted(x, old, new) for name, x in fields_of(output).items()}
         return dataclasses.replace(output, **fields)
     return output
 

@@ -22,6 +22,7 @@ from vit_tf.torch_models.execution import (
     SCORES,
     Execution,
     as_inference,
+    fields_of,
     main_tensor,
     returned_tensor,
 )
@@ -69,11 +70,6 @@ class Trace:
     vectors: dict[str, str] = field(default_factory=dict)
     # Blocks that return something else than their last sum, such as its normalization.
     post_norm: frozenset[str] = frozenset()
-
-    @property
-    def scores(self) -> str:
-        """The name of what the module returns."""
-        return SCORES if SCORES in self.layouts else OUTPUT
 
 
 NOTHING = Trace({}, {})
@@ -320,6 +316,7 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], D
             calls[name] = Call(
                 *(name, submodule, sources.get(path), tensor, has_skip),
                 *(first, len(flow.operations), source_value, value_of(tensor)),
+                has_logits="logits" in fields_of(output),
             )
 
         return hook

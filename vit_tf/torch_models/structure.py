@@ -9,11 +9,15 @@ from dataclasses import dataclass, field
 import torch
 
 from vit_tf.torch_models.axes import RESHAPING
-from vit_tf.torch_models.dataflow import Dataflow, Junction
+from vit_tf.torch_models.dataflow import ADDITIONS, Dataflow, Junction
 
 # Operations that return the values that they are given, in inference.
 PASSING = (*RESHAPING, "squeeze", "contiguous", "dropout", "dropout1d", "dropout2d")
 PASSING += ("alpha_dropout",)
+# Operations behind the kernel of class scores: a bias, a scale, a mean over positions, a softmax.
+BEHIND_KERNELS = (*PASSING, *ADDITIONS, "sub", "mul", "div", "__sub__", "__mul__", "__rmul__")
+BEHIND_KERNELS += ("__truediv__", "mean", "adaptive_avg_pool2d", "avg_pool2d", "__getitem__")
+BEHIND_KERNELS += ("softmax", "log_softmax", "sigmoid", "float", "to", "type", "transpose")
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Structure:
         passing: layers of a module without blocks that are no representations: they return what
             they are given, or the class scores.
         num_repeated: number of submodules of one class, where no blocks are found.
+        has_head: whether a kernel computes the vector that the module returns; what a pooling or a
+            normalization returns are channels, and no class scores.
     """
 
     blocks: tuple[str, ...] = ()
@@ -57,6 +63,7 @@ class Structure:
     final_norm: str | None = None
     passing: frozenset[str] = frozenset()
     num_repeated: int = 0
+    has_head: bool = True
 
 
 @dataclass
@@ -74,6 +81,7 @@ class Call:
     # Numbers of the values that it was given and returned; None where these are not known.
     source_value: int | None = None
     value: int | None = None
+    has_logits: bool = False  # whether it returned several tensors, one of them called "logits"
 
     def holds(self, first: int, end: int) -> bool:
         """Whether operations, from the first to before the end, run inside it."""
@@ -193,6 +201,7 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
     by_path = {call.path: call for call in calls}
     is_known = "" in by_path and by_path[""].value is not None
     single = flow.single_values() if is_known else {}
+    has_head = not is_known or _has_head(by_path[""], flow)
     siblings = [by_path[path] for path in find_blocks(calls)]
     joins = [join for join in flow.junctions(single) if _has_positions(join.operation.shape)]
     outside = [j for j in joins if not any(c.holds(j.first, j.last + 1) for c in siblings)]
@@ -227,12 +236,28 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
         kinds = Counter(type(c.module) for c in calls if c.path and _is_composite(c.module))
         repeated = max(kinds.values(), default=0)
         passing = frozenset(_passing(calls, flow))
-        return Structure(passing=passing, num_repeated=repeated if repeated > 1 else 0)
+        repeated = repeated if repeated > 1 else 0
+        return Structure(passing=passing, num_repeated=repeated, has_head=has_head)
     entrance, embedding = blocks[0].partition("@")[0], ""
     if blocks[0] in starts:
         entrance, embedding = _before_join(starts[blocks[0]], calls)
     norm = _final_norm(calls, ends[blocks[-1]], single)
-    return Structure(tuple(blocks), sites, parts, entrance, embedding, norm)
+    return Structure(tuple(blocks), sites, parts, entrance, embedding, norm, has_head=has_head)
+
+
+def _has_head(root: Call, flow: Dataflow) -> bool:
+    """Whether a kernel computes what a module returns, behind which are its bias or scale alone."""
+    declared = getattr(root.module, "num_classes", None)
+    width = 0 if root.output is None else root.output.shape[-1]
+    if root.has_logits or (width and declared == width):
+        return True
+    producers = {value: operation for operation in flow.operations for value in operation.results}
+    operation = producers.get(root.value or 0)
+    while operation is not None and not operation.has_kernel:
+        if operation.name not in BEHIND_KERNELS or len({*operation.sources}) > 1:
+            return False
+        operation = producers.get(operation.sources[0])
+    return operation is not None
 
 
 def _owner(join: Junction, calls: Sequence[Call], single: Mapping[int, int]) -> str:
@@ -284,7 +309,7 @@ def _parts(sites: Sequence[Site], weights: Mapping[str, str]) -> dict[str, str]:
         for name, site in zip(("attention", "mlp"), sites, strict=True)
         for end in ("skip", "branch", "sum")
     }
-    return parts | weights
+    return parts | dict(weights)
 
 
 def _before_join(join: Junction, calls: Sequence[Call]) -> tuple[str | None, str]:
@@ -306,8 +331,10 @@ def _passing(calls: Sequence[Call], flow: Dataflow) -> Iterator[str]:
         if index == last:
             has_kernel = any(parameter.dim() > 1 for parameter in call.module.parameters())
             last = last if has_kernel and is_vector else len(leaves)
-        is_same = call.source is not None and call.output is not None and operations <= {*PASSING}
-        if index >= last or (is_same and same_values(call.source, call.output)):
+        is_same = False
+        if call.source is not None and call.output is not None and operations <= {*PASSING}:
+            is_same = same_values(call.source, call.output)
+        if index >= last or is_same:
             yield call.path
 
 

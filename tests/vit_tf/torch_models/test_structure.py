@@ -318,3 +318,53 @@ class Double(nn.Module):
 def test_blocks_that_are_not_found_are_warned_of(images):
     with pytest.warns(UserWarning, match="it has 3 blocks"):
         analysis.cka(randomized(UNet()), images)
+
+
+class Head(nn.Module):
+    """A model whose last layers are a function of tokens."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.vit, self.norm, self.dense = CallingViT(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 5)
+        self.end = head
+
+    def forward(self, x):
+        return self.end(self, self.norm(self.vit.transformer(self.vit.embed(x))))
+
+
+HEADLESS = {
+    "the CLS token of a norm": lambda m, x: x[:, 0],
+    "a mean of tokens": lambda m, x: x.mean(1),
+    "tokens": lambda m, x: x,
+    "an activation": lambda m, x: torch.tanh(m.dense(x[:, 0])),
+    "attention pooling": lambda m, x: (x + m.vit.transformer.layers[0][1](x)).mean(1),
+}
+CLASSIFIERS = {
+    "a vector": lambda m, x: m.dense(x[:, 0]),
+    "a mean of scores": lambda m, x: m.dense(x).mean(1),
+    "scaled probabilities": lambda m, x: (m.dense(x[:, 0]) / 3 - 1).softmax(-1),
+    "logits among others": lambda m, x: {"logits": m.dense(x).amax(1), "tokens": x},
+}
+
+
+@pytest.mark.parametrize("name", HEADLESS)
+def test_modules_without_class_scores_are_refused_where_these_are_read(images, name):
+    model = randomized(Head(HEADLESS[name]))
+    assert analysis.features_of(model).facts.scores is None
+    for measure in (analysis.skip_ablation, analysis.mistakes):
+        with pytest.raises(ValueError, match=r"model with class scores. Received: 'Head'"):
+            measure(model, (images, np.arange(6) % 5))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_class_scores_are_those_of_a_kernel(images, name):
+    model = randomized(Head(CLASSIFIERS[name]))
+    features = analysis.features_of(model, "scores")
+    with torch.no_grad():
+        output = model(as_torch(images))
+    output = output["logits"] if isinstance(output, dict) else output
+    assert features.facts.num_classes == 5
+    scores = np.asarray(features(images)["logits"], float)
+    if name == "scaled probabilities":
+        scores = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(scores, output, atol=1e-6)
