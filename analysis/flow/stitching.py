@@ -109,6 +109,7 @@ def stitching(
     grid_x = x.facts.grid
     grid = require_grid(y, None)
 
+    # A first pass sums what the linear maps between all pairs of layers are fitted on.
     statistic = _moments_statistic(y, x, layers_y, grid_x, grid)
     checked = x, y
     totals = evaluate(statistic, train, description="stitching maps", checked=checked)
@@ -119,6 +120,7 @@ def stitching(
         which: tuple(values.astype("float32") for values in fitted)
         for which, fitted in fitted_maps(totals, l2).items()
     }
+    # A second pass replaces each layer of the second model by a mapped layer of the first.
     cells = [(layer, other) for layer in names_x for other in layers_y]
     statistic = _stitched_statistic(y, x, cells, grid_x=grid_x, grid=grid, scores=scores)
     return effects(
