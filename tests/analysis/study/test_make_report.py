@@ -158,7 +158,7 @@ SOME = [("CNN",), ("BiT",), ("ViT",), ("Mixer",), ("CNN", "CNN"), ("ViT", "ViT")
     ids="-".join,
 )
 def test_every_mix_has_a_report_of_all_figures(of_mix, images, folder, mix):
-    report_of(of_mix(mix), images, folder)
+    report_of(of_mix(mix), images, folder, figures="all")
 
 
 def report_of(named, images, folder, **options):
