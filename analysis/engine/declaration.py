@@ -18,7 +18,6 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf.common.arguments import argument_error
-from vit_tf.common.names import as_patterns
 from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.equal_batches import IN_ORDER, RANDOM, BatchRule, batch_arrays
@@ -27,6 +26,7 @@ from vit_tf.features.conversion import (
     LayerSelection,
     ModelLike,
     as_features,
+    as_selection,
     name_models,
     require_model,
     select_features,
@@ -38,6 +38,14 @@ from vit_tf.features.preprocessed import with_own_preprocessing
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.training.evaluation import require_classes_of
 
+from .call_forms import (
+    order_models,
+    pair_labels,
+    rename_arguments,
+    select_heads,
+    several_models,
+    split_examples,
+)
 from .class_scores import class_positions, num_scored_classes
 from .pooling import on_grid
 from .roles import LabelledImages, Roles, roles_of
@@ -229,58 +237,47 @@ def _prepared(
     """
 
     @functools.wraps(function)
-    def measure(
-        *args: Any, layers: str | Sequence[str] | None = None, detail: Detail = None, **kwargs: Any
-    ) -> Result:
+    def measure(*args: Any, **kwargs: Any) -> Any:
         if tf.inside_function():
             raise ValueError(
                 f"Expected {function.__name__} to be called outside of a tf.function, as it "
                 "iterates over images and returns arrays. Received: a call inside of one"
             )
         # Each call computes the signature: `fingerprint` would include one in the closure in keys.
-        signature = inspect.signature(function)
-        if declaration.roles.labelled:
-            args = _pair_labels(args)
+        signature, roles = inspect.signature(function), declaration.roles
+        # The arguments are brought into the form that the measurement declares.
+        args = pair_labels(order_models(args, roles), roles)
+        known = [*signature.parameters, "layers", "detail"]
+        kwargs = rename_arguments(kwargs, known, roles)
+        options = {
+            name: kwargs.pop(name, None)
+            for name in ("layers", "detail", "head")
+            if name not in signature.parameters
+        }
         try:
             given = signature.bind_partial(*args, **kwargs)
         except TypeError:
-            known = [*signature.parameters, "layers", "detail"]
             if error := argument_error(function.__name__, kwargs, known):
                 raise error from None
             return function(*args, **kwargs)  # raises it in its own name
-        _prepare(given.arguments, declaration, layers, detail)
-        return run(*given.args, **given.kwargs)
+        # Several models are measured one after another: one result by the name of each.
+        if several := several_models(given.arguments, roles):
+            models = name_models(given.arguments.pop(several)).items()
+            shared = {name: value for name, value in options.items() if value is not None}
+            return {
+                name: measure(**given.arguments | {several: model}, **shared)
+                for name, model in models
+            }
+        _prepare(given.arguments, declaration, options.get("layers"), options.get("detail"))
+        result = run(*given.args, **given.kwargs)
+        if options.get("head") is None:
+            return result
+        return select_heads(result, options["head"], function.__name__)
 
     prepared = cast(Any, measure)  # the type of functions declares no attributes
     prepared.__signature__ = _with_layer_arguments(inspect.signature(function))
     prepared.kind, prepared.declaration = declaration.kind, declaration
     return prepared
-
-
-def _pair_labels(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Positional arguments in which images and the labels after them are one pair.
-
-    `head_ablation(model, x, y)` thus is `head_ablation(model, (x, y))`, as Keras takes them.
-    """
-    paired: list[Any] = []
-    for value in args:
-        before = paired[-1] if paired else None
-        follows_images = not isinstance(before, tuple) and np.ndim(_values(before)) >= 3
-        labels = _values(value)
-        is_labels = isinstance(labels, np.ndarray) and labels.dtype.kind in "iu"
-        if follows_images and is_labels and np.ndim(labels) in (1, 2):
-            paired[-1] = (before, value)
-        else:
-            paired.append(value)
-    return tuple(paired)
-
-
-def _values(argument: Any) -> Any:
-    """A tensor, or a list of numbers, as an array; anything else as it is."""
-    if tf.is_tensor(argument):
-        return argument.numpy()
-    is_list = isinstance(argument, list) and argument and isinstance(argument[0], int | np.integer)
-    return np.asarray(argument) if is_list else argument
 
 
 def _statistic_maker(
@@ -332,7 +329,7 @@ def _with_layer_arguments(signature: inspect.Signature) -> inspect.Signature:
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         for name, annotation in (
-            ("layers", "str | Sequence[str] | None"),
+            ("layers", "str | int | Sequence[str | int] | None"),
             ("detail", "str | int | None"),
         )
     ]
@@ -345,7 +342,7 @@ def _with_layer_arguments(signature: inspect.Signature) -> inspect.Signature:
 def _prepare(
     given: Arguments,
     declaration: Declaration,
-    layers: str | Sequence[str] | None,
+    layers: LayerSelection,
     detail: Detail,
 ) -> None:
     """Replaces models and images in `given` by features and prepared images, and adds defaults."""
@@ -353,7 +350,8 @@ def _prepare(
     for name in roles.images:
         if isinstance(given.get(name), keras.Model):
             raise ValueError(
-                "Expected images; a second model comes after them: cka(model, images, other). "
+                "Expected images in "
+                f"{declaration.expression(len(roles.models)).replace('{', '').replace('}', '')}. "
                 f"Received: {name}={given[name].name!r}, a model"
             )
     model_names = [name for name in roles.models if given.get(name) is not None]
@@ -367,6 +365,10 @@ def _prepare(
         return  # the measurement itself raises that its model is missing
     if not activation_names:
         models = _prepare_images(given, models, declaration)
+    if len(roles.labelled) == 2 and given.get(roles.labelled[1]) is None:
+        train, test = roles.labelled
+        if given.get(train) is not None:
+            given[train], given[test] = split_examples(given[train])
     scored = _scored_models(models, declaration)
     if roles.scores:
         _read_scores(given, models, declaration, scored)
@@ -411,7 +413,7 @@ def _features_of_models(
     given: Arguments,
     model_names: Sequence[str],
     declaration: Declaration,
-    layers: str | Sequence[str] | None,
+    layers: LayerSelection,
     detail: Detail,
 ) -> FeaturesByArgument:
     """The features of the models among the arguments."""
@@ -437,7 +439,7 @@ def _read_model(
     """The layers that a measurement reads, kept with the model for its next call."""
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
         model = vit_tf.load(model)
-    patterns = None if layers is None else tuple(as_patterns([layers]))
+    patterns = None if layers is None else as_selection(layers)
 
     def select() -> Features:
         # Measurements of other kinds of layers are made of the same trace of the model.
@@ -455,7 +457,7 @@ def _prepare_images(
     If models differ in their preprocessing, the returned features all take the same images.
     """
     roles = declaration.roles
-    data = {name: given[name] for name in roles.images if name in given}
+    data = {name: given[name] for name in roles.images if given.get(name) is not None}
     preprocessing: Any = None
     if any(is_raw(images) for images in data.values()):
         models, preprocessing = with_own_preprocessing(models, data.values())

@@ -35,7 +35,7 @@ ROWS = 4096
 def knn_accuracy(
     features: Model,
     train: LabelledImages,
-    test: LabelledImages,
+    test: LabelledImages | None = None,
     num_classes: NumClasses = None,
     k: int | Sequence[int] = (20,),
     tokens: str | None = None,

@@ -190,7 +190,7 @@ def _batches(
 def linear_probe(
     features: Model,
     train: LabelledImages,
-    test: LabelledImages,
+    test: LabelledImages | None = None,
     num_classes: NumClasses = None,
     *,
     tokens: str | Sequence[str] | None = None,

@@ -106,7 +106,7 @@ class Probe:
 def ridge_probe(
     features: Model,
     train: LabelledImages,
-    test: LabelledImages,
+    test: LabelledImages | None = None,
     num_classes: NumClasses = None,
     l2: Sequence[float] = L2,
     tokens: str = ALL,

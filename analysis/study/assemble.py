@@ -143,7 +143,7 @@ def write_figures(
     measuring = partial(progress, "measuring") if progress else None
     wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
     with Processes.for_pictures(len(pictures) if is_chief() else 0) as processes:
-        drawer = Drawer(folder, processes)
+        drawer = Drawer(folder, processes, [model.name for model in models if model.base is None])
         start_to_draw = partial(draw_measured, _drawn(pictures), drawer=drawer)
         nulls = untrained_measurements(figures, models, data)
         results, problems = measure_all(
@@ -233,8 +233,9 @@ def _evaluated(
 def make_report(
     models: Models,
     images: AnyImages,
-    *,
+    labels: Sequence[int] | None = None,
     folder: str | Path = "report",
+    *,
     figures: str | int | Sequence[str | int] = (),
     train: Any = None,
     num_classes: int | None = None,
@@ -266,6 +267,7 @@ def make_report(
         images: images for all measurements, as in `vit_tf.analysis`, with or without labels.
             Files and 8-bit values are preprocessed. Floats must already be preprocessed as the
             models expect.
+        labels: labels of the images, if `images` has none: `make_report(model, x, y)`.
         folder: folder of the report, its figures and its results. If the report is written again
             for the same arrays and Keras models, the results are reused.
         figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. An empty list,
@@ -318,6 +320,8 @@ def make_report(
         ValueError: if the folder contains a report.html that this package did not write.
     """
     require_own(Path(folder, "report.html"))
+    if labels is not None:
+        images = (images, np.asarray(labels))
     chosen_figures = lookup_figures([figures] if isinstance(figures, str | int) else figures)
     sources = {
         name: str(model)

@@ -75,7 +75,7 @@ def test_arguments_are_prepared_by_their_types(vit):
     assert named["names"] == [2] and named["how_many"] == 5
     with pytest.raises(ValueError, match=r"fitted_on .*without labels"):
         arguments(vit, pixels, pixels)
-    with pytest.raises(ValueError, match="second model comes after"):
+    with pytest.raises(ValueError, match=r"Expected images in analysis\.arguments\(model"):
         arguments(vit, vit, (pixels, LABELS))
 
 
@@ -180,8 +180,8 @@ def test_one_definition_is_a_call_and_a_statistic_of_a_shared_pass(vit):
     assert names == ["net", "rival", "x", "power", "layers", "detail"]
     with pytest.raises(TypeError, match=r"mean_activation\(\) missing .* 'x'"):
         mean_activation(vit, None)
-    with pytest.raises(TypeError, match=r"mean_activation\(\) .* 'layer'. Did you mean layers\?"):
-        mean_activation(vit, None, IMAGES, layer="block01")
+    with pytest.raises(TypeError, match=r"mean_activation\(\) .* 'layerz'. Did you mean layers\?"):
+        mean_activation(vit, None, IMAGES, layerz="block01")
 
 
 def test_the_definition_of_the_guide_suffices(vit):
