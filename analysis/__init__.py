@@ -6,7 +6,7 @@ A measurement takes a model and images, and returns a labelled xarray result, fo
 pass over the images, the attribute `statistic` returns its `Statistic`: `analysis.cka.statistic`.
 
 Args that the measurements share, unless their docstrings state otherwise:
-    features: the model, in one of these forms (`features_of` describes them):
+    model: the model, in one of these forms (`features_of` describes them):
 
         * a built Keras model with one input, a submodel, a SavedModel or a PyTorch module
         * the path or the name of such a model
@@ -46,7 +46,7 @@ Args that the measurements share, unless their docstrings state otherwise:
     num_classes: number of classes; by default, it is inferred from the labels, the data set or the
         model.
     grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default, the grid of the
-        features.
+        model.
     classes: names of classes, or positions of classes among the scores. By default, these are the
         classes that are predicted for the images, at most 5.
     tokens: how the tokens of a layer are summarized: `"cls"` is the CLS token, `"spatial"` is the

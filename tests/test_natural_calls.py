@@ -210,7 +210,11 @@ CALLS = [
     ("bit", lambda m, d: A.patch_filters(m), "no patches"),
     ("vit", lambda m, d: A.cka(m, f"{d.folder}/*.png"), "No file matches"),
     ("vit", lambda m, d: A.cka([m, m], d.pixels)["vit-cls-cifar10"], None),
-    ("vit", lambda m, d: A.cka(m, m, m), "Expected images in analysis.cka(model, images, other)"),
+    (
+        "vit",
+        lambda m, d: A.cka(m, m, m),
+        "a second model comes after them",
+    ),
     ("vit", lambda m, d: A.knn_accuracy(m, d.pairs, d.pairs, k=3), None),
     ("vit", lambda m, d: A.ridge_probe(m, named(d), named(d)), "np.unique"),
     ("vit", lambda m, d: A.cka(m, d.pils[0]), "at least 4 examples"),
@@ -725,7 +729,7 @@ def test_features_are_those_of_the_layers(model, data):
 
 @pytest.mark.slow
 def test_a_folder_is_split_into_training_and_test_images(model, data):
-    with pytest.warns(UserWarning, match="one of 5 images tests the probe"):
+    with pytest.warns(UserWarning, match="one of 5 images is a test image"):
         accuracy = analysis.ridge_probe(model("vit"), data.folder, layers=-1)
     assert accuracy.sizes["layer"] == 1 and accuracy.isin([0, 1]).all()  # of a single test image
 

@@ -5,21 +5,32 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from ..engine.declaration import measurement
+from vit_tf.data.any_images import ImagesLike
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features
+from vit_tf.features.layers import Detail
+
+from ..engine.measurements import measurement
+from ..engine.preparation import prepare
 from ..engine.results import require_finite
-from ..engine.roles import Features, Images, Model
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
 
 
-@measurement(keep_order=True)
-def extract_features(features: Model, images: Images) -> dict[str, np.ndarray]:
+@measurement()
+def extract_features(
+    model: ModelLike,
+    images: ImagesLike,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> dict[str, np.ndarray]:
     """The features of every layer for each image, as arrays in memory.
 
     Measurements take them in place of a model: `cka(extract_features(model, images))`.
 
     Args:
-        features, images: as in `vit_tf.analysis`.
+        model, images: as in `vit_tf.analysis`.
 
     Returns:
         Dict from layer name to an array with one row for each image, in the order of the images:
@@ -39,7 +50,8 @@ def extract_features(features: Model, images: Images) -> dict[str, np.ndarray]:
     See also:
         `vit_tf.submodel`, `layers`, `projection`.
     """
-    values = evaluate(_rows_of_layers(features), images, features, description="features")
+    features, batches = prepare(model, images, layers=layers, detail=detail, keep_order=True)
+    values = evaluate(_rows_of_layers(features), batches, features, description="features")
     require_finite("features", list(values.values()), list(values))
     return values
 

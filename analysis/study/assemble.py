@@ -16,10 +16,10 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list, join_words
-from vit_tf.data.any_images import as_images, is_raw
+from vit_tf.data.any_images import ImagesLike, as_images, is_raw
 from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.preprocessing import Preprocessing, check_values
-from vit_tf.features.conversion import facts_of, name_models
+from vit_tf.features.conversion import ModelLike, facts_of, name_models
 from vit_tf.features.features import ModelFacts
 from vit_tf.features.preprocessed import in_common_range
 
@@ -27,7 +27,6 @@ from ..claims.claim import Outcome, Tested, images_to_decide
 from ..engine.failures import explain
 from ..engine.pictures import THUMBNAIL, as_pictures
 from ..engine.results import Results
-from ..engine.roles import AnyImages, Models
 from ..engine.store import has_own_digest, load_unchanged, save
 from ..engine.stream import first_batch
 from ..plots.similarity_plots import plot_trainings
@@ -231,8 +230,8 @@ def _evaluated(
 
 
 def make_report(
-    models: Models,
-    images: AnyImages,
+    models: Mapping[str, ModelLike] | Sequence[ModelLike] | ModelLike,
+    images: ImagesLike,
     labels: Sequence[int] | None = None,
     folder: str | Path = "report",
     *,
@@ -462,7 +461,7 @@ def _introduction(results: Results, data: Data) -> str:
     return f"Measured on {count}images of {height} x {width} pixels, without training."
 
 
-def _named(models: Models) -> dict[str, Any]:
+def _named(models: ModelLike) -> dict[str, Any]:
     """Models by name, those of files and of public names opened."""
     models = name_models(models)
     require_distinct(models)
