@@ -76,12 +76,12 @@ def measurement(
         def measure(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
             positional = forms.pair_labels(forms.order_models(args))
             given = forms.rename(options)
-            heads = None if "head" in parameters else given.pop("head", None)
+            heads = None if "head" in forms.parameters else given.pop("head", None)
             if error := argument_error(function.__name__, given, names):
                 raise error
-            call = cast(Any, function)
+            call: Any = function
             models = forms.several_models(positional, given)
-            result = (
+            result: Any = (
                 call(*positional, **given)
                 if models is None
                 # Several models are measured one after another: one result by the name of each.

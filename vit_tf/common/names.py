@@ -96,7 +96,7 @@ def attach_public(
             return import_public(name)
         if name in other_names:
             public_name, options = other_names[name]
-            function = import_public(public_name)
+            function: Any = import_public(public_name)
             return functools.partial(function, **options) if options else function
         near = near_names(name, public)
         hint = f". Did you mean {' or '.join(near)}?" if near else ""

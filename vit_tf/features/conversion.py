@@ -86,12 +86,14 @@ def select_features(
 
 def as_selection(layers: str | int | Sequence[str | int]) -> tuple[str | int, ...]:
     """Layers that a user selects as a flat tuple of names, patterns and positions."""
-    listed = layers if isinstance(layers, list | tuple | range | np.ndarray) else [layers]
-    is_position = [isinstance(x, int | np.integer) and not isinstance(x, bool) for x in listed]
-    return tuple(
-        int(x) if position else as_patterns([x])[0]
-        for x, position in zip(listed, is_position, strict=True)
-    )
+    listed: list[Any] = list(layers) if isinstance(layers, Sequence | np.ndarray) else [layers]
+    if isinstance(layers, str):
+        listed = [layers]
+    selected: list[str | int] = []
+    for layer in listed:
+        is_position = isinstance(layer, int | np.integer) and not isinstance(layer, bool)
+        selected += [int(layer)] if is_position else as_patterns([layer])
+    return tuple(selected)
 
 
 def _layer_names(
