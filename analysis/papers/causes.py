@@ -7,10 +7,11 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.features.features import Features
+
 from ..claims.claim import claim
 from ..engine.estimates import require_above_chance
 from ..engine.results import expect_variable
-from ..engine.roles import Features
 from ..flow.ablation import head_ablation, skip_ablation, token_ablation
 from ..flow.logit_lens import lens_accuracy, logit_lens
 from ..plots.flow_plots import (

@@ -16,10 +16,10 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list, join_words
-from vit_tf.data.any_images import as_images, is_raw
+from vit_tf.data.any_images import ImagesLike, as_images, is_raw
 from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.preprocessing import Preprocessing, check_values
-from vit_tf.features.conversion import facts_of, name_models
+from vit_tf.features.conversion import ModelLike, facts_of, name_models
 from vit_tf.features.features import ModelFacts
 from vit_tf.features.preprocessed import in_common_range
 
@@ -27,7 +27,6 @@ from ..claims.claim import Outcome, Tested, images_to_decide
 from ..engine.failures import explain
 from ..engine.pictures import THUMBNAIL, as_pictures
 from ..engine.results import Results
-from ..engine.roles import AnyImages, Models
 from ..engine.store import has_own_digest, load_unchanged, save
 from ..engine.stream import first_batch
 from ..plots.similarity_plots import plot_trainings
@@ -156,7 +155,7 @@ def write_figures(
         drawn_figures = list({id(picture.figure): picture.figure for picture in pictures}.values())
         figures = with_measured_claims(figures, wanted)
     with Processes.for_pictures(len(pictures) if is_chief() else 0) as processes:
-        drawer = Drawer(folder, processes)
+        drawer = Drawer(folder, processes, [model.name for model in models if model.base is None])
         start_to_draw = partial(draw_measured, _drawn(pictures), drawer=drawer)
         claims = [claim for figure in figures for claim in figure.claims]
         nulls = untrained_measurements(drawn_figures, claims, models, data)
@@ -245,10 +244,11 @@ def _evaluated(
 
 
 def make_report(
-    models: Models,
-    images: AnyImages,
-    *,
+    models: Mapping[str, ModelLike] | Sequence[ModelLike] | ModelLike,
+    images: ImagesLike,
+    labels: Sequence[int] | None = None,
     folder: str | Path = "report",
+    *,
     figures: str | int | Sequence[str | int] = MAIN,
     train: Any = None,
     num_classes: int | None = None,
@@ -280,6 +280,7 @@ def make_report(
         images: images for all measurements, as in `vit_tf.analysis`, with or without labels.
             Files and 8-bit values are preprocessed. Floats must already be preprocessed as the
             models expect.
+        labels: labels of the images, if `images` has none: `make_report(model, x, y)`.
         folder: folder of the report, its figures and its results. If the report is written again
             for the same arrays and Keras models, the results are reused.
         figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. `"main"`, the
@@ -334,6 +335,8 @@ def make_report(
         ValueError: if the folder contains a report.html that this package did not write.
     """
     require_own(Path(folder, "report.html"))
+    if labels is not None:
+        images = (images, np.asarray(labels))
     numbers = list(map(str, [figures] if isinstance(figures, str | int) else figures))
     chosen_figures = lookup_figures(numbers)
     sources = {
@@ -477,7 +480,7 @@ def _introduction(results: Results, data: Data) -> str:
     return f"Measured on {count}images of {height} x {width} pixels, without training."
 
 
-def _named(models: Models) -> dict[str, Any]:
+def _named(models: ModelLike) -> dict[str, Any]:
     """Models by name, those of files and of public names opened."""
     models = name_models(models)
     require_distinct(models)

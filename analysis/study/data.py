@@ -15,7 +15,7 @@ from vit_tf.data.equal_batches import BATCH_SIZE, BatchRule, batch_arrays
 from vit_tf.data.files import digest_files
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
 
-from ..engine.declaration import require_labelled
+from ..engine.preparation import require_labelled
 from ..engine.stream import as_dataset
 
 LABELS = "labels"  # of the test images, as something that a measurement may need
