@@ -84,6 +84,14 @@ class ReportFigure:
 
 
 @dataclass(frozen=True)
+class FurtherFigures:
+    """The figures of a chapter that were not selected."""
+
+    rows: tuple[tuple[str, str], ...]  # (number of the figure, what it shows)
+    command: str = ""  # that adds all of them; may be empty
+
+
+@dataclass(frozen=True)
 class Section:
     """One chapter of the report."""
 
@@ -93,6 +101,7 @@ class Section:
     result: str = ""  # the answer, as a sentence with numbers; may be empty
     # List of (what a figure shows, list of sentences on what it would take).
     not_measured: Sequence[tuple[str, Sequence[str]]] = ()
+    further: FurtherFigures | None = None
 
 
 @dataclass(frozen=True)
