@@ -36,7 +36,7 @@ ESTIMATOR = "product through the layers of (mean over heads + identity) / 2"
 @measurement("rollout")
 def attention_rollout(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,
@@ -116,7 +116,7 @@ def attention_rollout_statistic(
 @measurement("rollout")
 def rollout_of_images(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,
