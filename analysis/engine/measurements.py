@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
-import numpy as np
-import tensorflow as tf
-
 from vit_tf.common.arguments import argument_error
 
+from .call_forms import CallForms, are_images, are_labels, select_heads
 from .traces import reusable
 
 Parameters = ParamSpec("Parameters")
@@ -54,8 +52,9 @@ def measurement(
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Returns a decorator that registers a function as a measurement, as its `declaration`.
 
-    The function is called with the arguments as they are. A keyword that is nearly one of its
-    parameters is an error that names this parameter.
+    A call may also be in the forms of `call_forms`: in other libraries' words, with a second model
+    before the images, with a list of models, and for one head. A keyword that is nearly one of the
+    function's parameters is an error that names this parameter.
 
     Args:
         kind, arguments: as the attributes of `Declaration`.
@@ -71,12 +70,24 @@ def measurement(
         parameters = inspect.signature(function).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         names = [] if takes_any else list(parameters)
+        forms = CallForms.of(function, arguments)
 
         @functools.wraps(function)
         def measure(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
-            if error := argument_error(function.__name__, options, names):
+            positional = forms.pair_labels(forms.order_models(args))
+            given = forms.rename(options)
+            heads = None if "head" in forms.parameters else given.pop("head", None)
+            if error := argument_error(function.__name__, given, names):
                 raise error
-            return function(*args, **options)
+            call: Any = function
+            models = forms.several_models(positional, given)
+            result: Any = (
+                call(*positional, **given)
+                if models is None
+                # Several models are measured one after another: one result by the name of each.
+                else {name: call(*own, **rest) for name, own, rest in models}
+            )
+            return result if heads is None else select_heads(result, heads, function.__name__)
 
         registered = cast(Any, measure)  # the type of functions declares no attributes
         registered.kind = kind
@@ -109,29 +120,11 @@ def labels_after_images(function: Callable[Parameters, Result]) -> Callable[Para
     def measure(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
         paired: list[Any] = []
         for value in args:
-            if paired and _are_labels(value) and _are_images(paired[-1]):
+            if paired and are_labels(value) and are_images(paired[-1]):
                 paired[-1] = (paired[-1], value)
             else:
                 paired.append(value)
         return cast(Any, function)(*paired, **options)
 
+    cast(Any, measure).takes_labels = True
     return measure
-
-
-def _are_images(value: Any) -> bool:
-    """Whether an argument is images without labels, as an array or a tensor."""
-    return not isinstance(value, tuple) and np.ndim(_as_array(value)) >= 3
-
-
-def _are_labels(value: Any) -> bool:
-    """Whether an argument is an array, a tensor or a list of integers, or a column of them."""
-    array = _as_array(value)
-    return isinstance(array, np.ndarray) and array.dtype.kind in "iu" and array.ndim in (1, 2)
-
-
-def _as_array(argument: Any) -> Any:
-    """A tensor, or a list of numbers, as an array; anything else as it is."""
-    if tf.is_tensor(argument):
-        return argument.numpy()
-    is_list = isinstance(argument, list) and argument and isinstance(argument[0], int | np.integer)
-    return np.asarray(argument) if is_list else argument

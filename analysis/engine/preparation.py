@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from vit_tf.common.names import as_patterns
 from vit_tf.data.any_images import ImagesLike, as_images, is_raw, with_channel_axis
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.equal_batches import IN_ORDER, RANDOM, batch_arrays
@@ -25,6 +24,7 @@ from vit_tf.features.conversion import (
     LayerSelection,
     ModelLike,
     as_features,
+    as_selection,
     require_model,
     select_features,
 )
@@ -34,6 +34,7 @@ from vit_tf.features.layers import KINDS, Detail
 from vit_tf.features.preprocessed import with_own_preprocessing
 from vit_tf.training.evaluation import require_classes_of
 
+from .call_forms import split_examples
 from .class_scores import num_scored_classes
 from .stream import first_batch
 from .traces import keep
@@ -123,11 +124,15 @@ def prepare_labelled(
 ) -> tuple[Features, list[Batches], int]:
     """As `prepare_sets`, for images with labels, and the number of classes.
 
-    By default, the number of classes is that of the labels of arrays, of the class names of a data
-    set, or of the model, in this order.
+    Without a set "test", one of five images of the set "train" is a test image. By default, the
+    number of classes is that of the labels of arrays, of the class names of a data set, or of the
+    model, in this order.
     """
     features = read_model(model, kind, layers, detail)
-    models, sets = _convert_images([features], data, data, keep_order, num_classes=num_classes)
+    given = {name: images for name, images in data.items() if images is not None}
+    models, sets = _convert_images([features], given, given, keep_order, num_classes=num_classes)
+    if list(given) == ["train"] and "test" in data:
+        sets = split_examples(sets[0])
     num_classes = _count_classes(models[0], sets) if num_classes is None else num_classes
     return models[0], [_as_batches(images, keep_order) for images in sets], num_classes
 
@@ -175,7 +180,7 @@ def read_model(
     _require_eager()
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
         model = vit_tf.load(model)
-    patterns = None if layers is None else tuple(as_patterns([layers]))
+    patterns = None if layers is None else as_selection(layers)
 
     def select() -> Features:
         # Measurements of other kinds of layers are made of the same trace of the model.

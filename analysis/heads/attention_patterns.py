@@ -158,7 +158,7 @@ def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
     grid = require_tokens(grid_of_mean(mean))
     names = query_names(grid)
     heads = mean.sizes["layer"], mean.sizes["head"]
-    maps = [attention_maps(mean, name).values.reshape(*heads, -1) for name in names]
+    maps = [attention_maps(mean, query=name).values.reshape(*heads, -1) for name in names]
     maps = tf.constant(np.nan_to_num(np.stack(maps)))
     terms = {name: x.numpy() for name, x in pattern_terms(maps).items()}
     attrs = mean.attrs | {"estimator": "mean over pairs of heads, of the mean over examples"}

@@ -299,14 +299,18 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
     return array_of("mean_distance", values, DIMS, words, mean.attrs, **coords)
 
 
-def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
+def attention_maps(
+    mean: xr.Dataset | ModelLike, images: Any = None, query: str | int = CLS, **options: Any
+) -> xr.DataArray:
     """Mean attention from one query, or from all spatial queries, to the grid of keys.
 
     Args:
-        mean: Dataset from `mean_attention`.
+        mean: Dataset from `mean_attention`; or a model, whose `mean_attention` is measured first.
+        images: images for a model, as in `vit_tf.analysis`; one photograph gives its own maps.
         query: the token that attends. `"cls"` is the first token. An integer is the position of a
             token in the sequence, prefix tokens included. With `"spatial"`, attention is averaged
             over the spatial queries, weighted as in `aligned_attention`.
+        **options: for a model, further arguments of `mean_attention`, such as `layers=-1`.
 
     Returns:
         DataArray of shape (layer, head, row, column). Each map sums to 1, or is NaN if all examples
@@ -321,11 +325,14 @@ def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
         >>> maps = analysis.attention_maps(mean, query="spatial")
         >>> maps.dims
         ('layer', 'head', 'row', 'column')
+        >>> maps = analysis.attention_maps(vit, images[:1], layers=-1)  # of one image
 
     See also:
         `plots.plot_attention_maps`, `mean_attention`; page
         measurements/attention/mean-attention.md.
     """
+    if not isinstance(mean, xr.Dataset):
+        mean = mean_attention(mean, images, **options)
     grid = grid_of_mean(mean)
     if isinstance(query, str) and require_word(query, PARTS, "query") == SPATIAL:
         share, weights, coords = _of_spatial_queries(mean, grid)

@@ -58,11 +58,12 @@ def plot_neighbours(
     pictures = select_layers(result["picture"], layers).values
     num_ranks = similarity.sizes["rank"]
     titles = []
-    for row in similarity.values:
+    for row in similarity.values[::-1]:  # layers run upwards
         titles += ["query", *(f"{value:.3f}" for value in row)]
     shape = (len(layers), 1 + num_ranks)
     title = style.titled("Nearest images by layer, with their cosine similarity", result)
     ax, _ = panels(ax, shape, title, titles, inches=(1.0, 1.0), pad=2)
+    ax.panels = ax.panels[::-1]
     query_picture = result["query_picture"].values
     for row in range(shape[0]):
         for panel, picture in zip(ax.panels[row], [query_picture, *pictures[row]], strict=True):

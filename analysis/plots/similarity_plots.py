@@ -178,8 +178,12 @@ def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     maps = {"CKA": result["cka"]}
     for part in layer_names(without, "part"):
         percent = 100 * float(share.sel(part=part).median())
-        words = f"{WITHOUT.get(part, part)}\n({percent:.0f} % of HSIC)"
-        maps[words if np.isfinite(percent) else WITHOUT.get(part, part)] = without.sel(part=part)
+        words = WITHOUT.get(part, part)
+        if np.isfinite(percent):
+            # More than 100 % where the rest of the unbiased estimate is negative.
+            amount = "all" if percent > 100 else f"{max(percent, 0):.0f} %"
+            words += f"\n({amount} of HSIC)"
+        maps[words] = without.sel(part=part)
     title = style.titled("CKA without parts of the representations", result)
     return _draw_panels(maps, title, [style.models(result)] * len(maps), ax, "CKA")
 

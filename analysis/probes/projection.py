@@ -102,7 +102,9 @@ def projection(
         raise ValueError(
             f"Expected features that differ between images. Received: {format_list(constant)}"
         )
-    points, shares = zip(*(project(x, seed) for x in pooled.layers.values()), strict=True)
+    points, shares = zip(
+        *(project(x.astype(float), seed) for x in pooled.layers.values()), strict=True
+    )
     # Points carry their labels and, where they are known, the names of these.
     coords = {"layer": list(pooled.layers), "label": ("example", pooled.labels)}
     if class_names:

@@ -108,7 +108,7 @@ class Probe:
 def ridge_probe(
     model: ModelLike,
     train: ImagesLike,
-    test: ImagesLike,
+    test: ImagesLike | None = None,
     num_classes: int | None = None,
     l2: Sequence[float] = L2,
     tokens: str = ALL,

@@ -77,6 +77,25 @@ class Data:
             self._made[name] = self.optional[name]()
         return self._made[name]
 
+    def num_images(self, name: str) -> int:
+        """The number of images of a field, in whole batches; 0 if it is not known."""
+        num_batches = self.num_batches(name)
+        if not num_batches:
+            return 0
+        return num_batches * len(tf.nest.flatten(next(iter(getattr(self, name))))[0])
+
+    def num_batches(self, name: str) -> int:
+        """The number of batches of a field; 0 if it is not known."""
+        images: Any = None if name in self.optional else getattr(self, name, None)
+        return max(0, int(images.cardinality())) if isinstance(images, tf.data.Dataset) else 0
+
+    def batches_of_copies(self, name: str) -> int | None:
+        """How many batches of the test images an untrained copy is shown; None for all."""
+        batches = self.num_batches(name) if name == "test" else 0
+        size = self.num_images(name) // batches if batches else 0
+        most = max(COPY_BATCHES, COPY_IMAGES // size) if size else 0
+        return most if most < batches else None
+
     def facts_of(self, name: str | None) -> dict:
         """JSON facts that identify the images of a field."""
         return self.facts | self.optional_facts.get(name or "", {})
@@ -105,19 +124,29 @@ FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
 # The largest `min_batch` of a statistic of a report: a shared pass of smaller batches fails for it,
 # and is traced anew without it.
 SMALLEST_BATCH = 12
+# The products of CKA grow with the square of a batch, as its memory grows with the batch. The
+# estimator has no bias for any size, and more batches make an interval narrower.
+LARGEST_BATCH = 56
 
 
 def batch_size_of(
-    examples: int, fewest: int = FEWEST_BATCHES, smallest: int = SMALLEST_BATCH
+    examples: int,
+    fewest: int = FEWEST_BATCHES,
+    smallest: int = SMALLEST_BATCH,
+    largest: int = LARGEST_BATCH,
 ) -> int:
-    """The largest batch of a report: as in calls, or less for `fewest` batches of `smallest`."""
+    """The size of the batches of a report: `largest`, or less for `fewest` batches."""
     batches = max(1, min(fewest, examples // smallest))
-    return min(BATCH_SIZE, max(1, math.ceil(examples / batches)))
+    return min(largest, max(1, math.ceil(examples / batches)))
 
+
+# Untrained copies are shown the first images only: at most `COPY_IMAGES`, but no fewer batches than
+# an interval needs.
+COPY_IMAGES, COPY_BATCHES = 224, 4
 
 # How images to measure, and to fit probes on, are cut into batches.
 TEST_RULE = BatchRule(batch_size_of)
-TRAIN_RULE = BatchRule(partial(batch_size_of, fewest=2, smallest=1))
+TRAIN_RULE = BatchRule(partial(batch_size_of, fewest=2, smallest=1, largest=BATCH_SIZE))
 
 
 def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) -> Data:

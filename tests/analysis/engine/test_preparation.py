@@ -134,8 +134,8 @@ def test_a_measurement_is_a_call_and_a_statistic_of_a_shared_pass(vit):
     xr.testing.assert_identical(statistic.finish(totals["mean"]), alone)
     with pytest.raises(TypeError, match=r"mean_activation\(\) missing .* 'x'"):
         mean_activation(vit, None)
-    with pytest.raises(TypeError, match=r"mean_activation\(\) .* 'layer'. Did you mean layers\?"):
-        mean_activation(vit, None, IMAGES, layer="block01")
+    with pytest.raises(TypeError, match=r"mean_activation\(\) .* 'layerz'. Did you mean layers\?"):
+        mean_activation(vit, None, IMAGES, layerz="block01")
 
 
 def test_the_definition_of_the_guide_suffices(vit):

@@ -146,6 +146,7 @@ def test_a_result_of_an_untrained_copy_has_one_definition():
     models = [vit, *baselines_of(vit, fresh=lambda: None, again=lambda: None)]
     pictures, _ = plan(all_figures(), models, EVERYTHING)
     of_figures = [m for p in pictures for m in p.selection.measurements.values()]
-    of_claims = untrained_measurements(all_figures(), models, EVERYTHING)
+    claims = [claim for figure in all_figures() for claim in figure.claims]
+    of_claims = untrained_measurements(all_figures(), claims, models, EVERYTHING)
     assert any(m.name.startswith("clustering_first") for m in of_claims)
     with_inputs([*of_figures, *of_claims])  # which refuses two results of a name
