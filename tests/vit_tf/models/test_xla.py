@@ -231,7 +231,8 @@ def test_statistics_equal_those_without_xla(name):
 
     def step(images, labels):
         taps = [of(images), pixels(images)][: 1 + second]
-        return statistic.step(images, *[labels][: statistic.with_labels], *taps)
+        state = [] if statistic.state is None else [statistic.state]
+        return statistic.step(*state, images, *[labels][: statistic.with_labels], *taps)
 
     compare(step, *images_and_labels())
 
