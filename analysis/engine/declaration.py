@@ -19,7 +19,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf.common.arguments import argument_error
 from vit_tf.common.names import as_patterns
-from vit_tf.data.any_images import as_images, is_raw, with_channel_axis
+from vit_tf.data.any_images import as_images, is_raw, size_of_floats, with_channel_axis
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.equal_batches import IN_ORDER, RANDOM, BatchRule, batch_arrays
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
@@ -36,6 +36,7 @@ from vit_tf.features.function_features import features_from_arrays
 from vit_tf.features.layers import KINDS, Detail
 from vit_tf.features.preprocessed import with_own_preprocessing
 from vit_tf.features.tokens import TokenGrid
+from vit_tf.torch_models import is_torch_module
 from vit_tf.training.evaluation import require_classes_of
 
 from .class_scores import class_positions, num_scored_classes
@@ -416,32 +417,43 @@ def _features_of_models(
 ) -> FeaturesByArgument:
     """The features of the models among the arguments."""
     roles, kinds = declaration.roles, dict(declaration.kinds)
+    sizes = [size_of_floats(given[name]) for name in roles.images if given.get(name) is not None]
+    size = sizes[0] if len({*sizes}) == 1 else None
     models: FeaturesByArgument = {}
     for name in model_names:
         kind = kinds.get(name, declaration.kind)
         # If models differ in their kinds, `detail` is for those whose kind has subsets of layers.
         own_detail = detail if KINDS[kind].is_detailed or not kinds else None
         block = roles.value(roles.block, given) or "block00"
-        models[name, None] = _read_model(given[name], kind, layers, block, own_detail)
+        models[name, None] = _read_model(given[name], kind, layers, block, own_detail, size)
     if roles.several_models in given:
         for label, model in name_models(given[roles.several_models]).items():
             models[roles.several_models, label] = _read_model(
-                model, declaration.kind, layers, "block00", detail
+                model, declaration.kind, layers, "block00", detail, size
             )
     return models
 
 
 def _read_model(
-    model: ModelLike, kind: str, layers: LayerSelection, block: str, detail: Detail
+    model: ModelLike,
+    kind: str,
+    layers: LayerSelection,
+    block: str,
+    detail: Detail,
+    size: tuple[int, int] | None,
 ) -> Features:
-    """The layers that a measurement reads, kept with the model for its next call."""
+    """The layers that a measurement reads, kept with the model for its next call.
+
+    `size` is that of the images, where a PyTorch module takes them as they are.
+    """
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
         model = vit_tf.load(model)
     patterns = None if layers is None else tuple(as_patterns([layers]))
 
     def select() -> Features:
         # Measurements of other kinds of layers are made of the same trace of the model.
-        whole = keep(model, ("features",), partial(as_features, model))
+        own_size = size if is_torch_module(model) else None
+        whole = keep(model, ("features",), partial(as_features, model, own_size))
         return select_features(whole, kind, patterns, block, detail)
 
     return keep(model, ("layers", kind, patterns, block, detail), select)

@@ -179,7 +179,7 @@ def keras_features(
         return np.asarray(submodel(described.source, tap)(images.astype(dtype))[tap])
 
     def infer_grid(layers: Sequence[str], graph: ModelGraph | None = None) -> TokenGrid | None:
-        if sizes is None:
+        if sizes is None or (not patch_size and _has_oblong_patches(model)):
             return None
         inferred = grid_of_shapes(layers, described.shapes, sizes, graph, patch_size, prefix)
         every_name, shapes = described.names, described.shapes
@@ -192,12 +192,22 @@ def keras_features(
         shapes=described.shapes,
         structure=described.graph,
         grid=declared.grid or infer_grid(described.names, described.graph),
+        is_grid_inferred=declared.grid is None,
     )
     if described.scores.tap and described.scores.is_head:
         scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
         facts = replace(facts, scores=scores)
     inferring = None if declared.grid else infer_grid
     return KerasFeatures(described.source, facts, described.scores, inferring, is_whole=True)
+
+
+def _has_oblong_patches(model: keras.Model) -> bool:
+    """Whether the first convolution cuts the image into patches that are not square."""
+    layers = (layer for _, layer in recorder.named_layers(model))
+    first = next((layer for layer in layers if isinstance(layer, keras.layers.Conv2D)), None)
+    if first is None or tuple(first.kernel_size) != tuple(first.strides):
+        return False
+    return first.strides[0] != first.strides[1]
 
 
 def _features_of_submodel(model: TapModel) -> KerasFeatures:
@@ -225,7 +235,7 @@ def declared_facts(model: keras.Model) -> ModelFacts:
         input_dtype=dtype,
         integer_images="int" in dtype,
         num_classes=getattr(model, "num_classes", None),
-        class_names=find_class_names(model) or (),
+        class_names=find_class_names(model),
         pooled_tokens=getattr(model, "pooled_tokens", None),
         prefix_names=tuple(getattr(model, "prefix_names", None) or ()),
     )

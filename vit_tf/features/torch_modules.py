@@ -106,16 +106,28 @@ class ModuleFeatures(TorchFeatures):
 
 
 def module_features_of(
-    module: torch.nn.Module, patch_size: int | None = None, prefix: int | None = None
+    module: torch.nn.Module,
+    patch_size: int | None = None,
+    prefix: int | None = None,
+    size: tuple[int, int] | None = None,
 ) -> ModuleFeatures:
-    """All layers of a PyTorch module; `patch_size` and `prefix` where its user knows them."""
-    described = describe_module(module)
-    shapes, size = described.shapes, described.image_shape[:2]
+    """All layers of a PyTorch module; `patch_size` and `prefix` where its user knows them.
+
+    `size` is the (height, width) of the images, where these are at hand.
+    """
+    described = describe_module(module, size)
+    shapes, image_size = described.shapes, described.image_shape[:2]
     # The patch size is that of all tokens, not of those that a model merges.
     patch_size = patch_size or described.patch_size
-    grid = grid_of_shapes(
-        described.graph.representations, shapes, size, patch_size=patch_size, prefix=prefix
-    )
+    grid = None
+    if patch_size or not described.has_oblong_patches:
+        grid = grid_of_shapes(
+            described.graph.representations,
+            shapes,
+            image_size,
+            patch_size=patch_size,
+            prefix=prefix,
+        )
 
     def values_of_noise(tap: str) -> np.ndarray:
         images = np.random.default_rng(0).uniform(-1, 1, (2, *described.image_shape))
@@ -123,4 +135,4 @@ def module_features_of(
 
     names = described.names
     grid = with_prefix_first(grid, described.model.name, names, shapes, values_of_noise)
-    return ModuleFeatures(described, described.facts(grid))
+    return ModuleFeatures(described, replace(described.facts(grid), is_grid_inferred=True))
