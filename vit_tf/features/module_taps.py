@@ -310,7 +310,9 @@ def _graph(trace: Trace, sources: dict[str, str]) -> ModelGraph:
     norm = structure.final_norm
     blocks = [by_name[name] for name in (embedding, *ends) if name in by_name]
     norms = [by_name[norm]] if norm in by_name else []
-    return ModelGraph((*blocks, *norms), tuple(blocks), scores)
+    # Blocks that return no tensor with an axis of examples, as those of two streams, are missed.
+    num_missed = len(ends) if any(name not in by_name for name in ends) else 0
+    return ModelGraph((*blocks, *norms), tuple(blocks), scores, num_missed)
 
 
 def select_taps(

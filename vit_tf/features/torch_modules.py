@@ -27,6 +27,7 @@ from vit_tf.features.layers import (
 )
 from vit_tf.features.module_features import TorchFeatures
 from vit_tf.features.module_taps import ModuleTaps, describe_module, pooled_tokens, select_taps
+from vit_tf.torch_models.execution import OUTPUT
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -93,6 +94,8 @@ class ModuleFeatures(TorchFeatures):
         if name is None and vectors:
             require_scores_named(self.name, vectors)
         name = name or self._described.graph.scores
+        if not self._described.output_shape:  # one number for an image, refused where it is read
+            name = name or OUTPUT
         if name is None:
             shape = self._described.output_shape
             last = "which returns channels that no kernel computes"
@@ -133,6 +136,13 @@ def module_features_of(
         images = np.random.default_rng(0).uniform(-1, 1, (2, *described.image_shape))
         return described.features([tap], [], None)(images.astype(np.float32))[tap]
 
+    if grid is not None and described.trace.structure.is_random:
+        warnings.warn(
+            f"{described.model.name!r} draws random numbers in inference, with which it may mask "
+            "or shuffle its tokens, as masked autoencoders do. No grid is inferred",
+            stacklevel=5,
+        )
+        grid = None
     names = described.names
     grid = with_prefix_first(grid, described.model.name, names, shapes, values_of_noise)
     return ModuleFeatures(described, replace(described.facts(grid), is_grid_inferred=True))

@@ -51,6 +51,7 @@ class Structure:
         passing: layers of a module without blocks that are no representations: they return what
             they are given, or the class scores.
         num_repeated: number of submodules of one class, where no blocks are found.
+        is_random: whether the module draws random numbers, with which it may shuffle its tokens.
         has_head: whether a kernel computes the vector that the module returns; what a pooling or a
             normalization returns are channels, and no class scores.
     """
@@ -63,6 +64,7 @@ class Structure:
     final_norm: str | None = None
     passing: frozenset[str] = frozenset()
     num_repeated: int = 0
+    is_random: bool = False
     has_head: bool = True
 
 
@@ -237,12 +239,26 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
         repeated = max(kinds.values(), default=0)
         passing = frozenset(_passing(calls, flow))
         repeated = repeated if repeated > 1 else 0
-        return Structure(passing=passing, num_repeated=repeated, has_head=has_head)
+        return Structure(
+            passing=passing,
+            num_repeated=repeated,
+            is_random=flow.is_random,
+            has_head=has_head,
+        )
     entrance, embedding = blocks[0].partition("@")[0], ""
     if blocks[0] in starts:
         entrance, embedding = _before_join(starts[blocks[0]], calls)
     norm = _final_norm(calls, ends[blocks[-1]], single)
-    return Structure(tuple(blocks), sites, parts, entrance, embedding, norm, has_head=has_head)
+    return Structure(
+        tuple(blocks),
+        sites,
+        parts,
+        entrance,
+        embedding,
+        norm,
+        is_random=flow.is_random,
+        has_head=has_head,
+    )
 
 
 def _has_head(root: Call, flow: Dataflow) -> bool:

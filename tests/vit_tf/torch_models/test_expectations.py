@@ -186,3 +186,16 @@ def test_modules_of_timm_of_1000_classes_have_the_names_of_imagenet():
     assert imagenet_names()[281] == "tabby"
     model = timm.create_model("vit_tiny_patch16_224", num_classes=7, **sizes)
     assert analysis.features_of(model).facts.class_names == ()
+
+
+def test_tokens_that_are_shuffled_have_no_grid(rng):
+    transformers = import_or_skip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 20, "image_size": 32, "patch_size": 8}
+    config = transformers.ViTMAEConfig(**sizes, mask_ratio=0.0)
+    model, images = transformers.ViTMAEModel(config).eval(), rng.uniform(-1, 1, (4, 32, 32, 3))
+    with (
+        pytest.warns(UserWarning, match="shuffle its tokens"),
+        pytest.raises(ValueError, match="grid"),
+    ):
+        analysis.attention_distance(model, images.astype(np.float32))
