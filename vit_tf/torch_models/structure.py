@@ -204,12 +204,14 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
     is_known = "" in by_path and by_path[""].value is not None
     single = flow.single_values() if is_known else {}
     has_head = not is_known or _has_head(by_path[""], flow)
+    # Paths that are joined inside of a block of the first kind belong to it.
     siblings = [by_path[path] for path in find_blocks(calls)]
     joins = [join for join in flow.junctions(single) if _has_positions(join.operation.shape)]
     outside = [j for j in joins if not any(c.holds(j.first, j.last + 1) for c in siblings)]
     by_owner: dict[str, list[Junction]] = {}
     for join in outside:
         by_owner.setdefault(_owner(join, calls, single), []).append(join)
+    # The other joins end blocks of their own: the submodule around one, or the joins themselves.
     ends = {call.path: call.end - 1 for call in siblings}
     starts: dict[str, Junction] = {}  # of blocks that end in sums or concatenations
     sites: dict[tuple[str, int], Site] = {}
@@ -245,6 +247,7 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
             is_random=flow.is_random,
             has_head=has_head,
         )
+    # What the first block is given is the input of the submodule around it, or another's output.
     entrance, embedding = blocks[0].partition("@")[0], ""
     if blocks[0] in starts:
         entrance, embedding = _before_join(starts[blocks[0]], calls)
