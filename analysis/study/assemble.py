@@ -82,7 +82,7 @@ from .scorecard import (
     scorecard_of_trainings,
     untrained_measurements,
 )
-from .supervision import require_supervisions, supervision_of
+from .supervision import require_supervisions, supervision_of, training_images_of
 
 log = logging.getLogger(__name__)
 
@@ -353,6 +353,7 @@ def make_report(
             expectations[name],
             role=(roles or {}).get(name),
             supervision=supervision.get(name, ""),
+            training_images=training_images_of(sources[name]) if name in sources else None,
             **given,
         )
         for name, model in models.items()

@@ -144,6 +144,7 @@ class StudyModel:
     training_flops: Callable[[], float] | None = field(default=None, compare=False)
     # How it was trained, of `supervision.SUPERVISIONS`; empty where it is not known.
     supervision: str = field(default="", compare=False)
+    training_images: int | None = field(default=None, compare=False)  # None: not known
     given_role: str | None = None  # in the scorecard, of a "model", where the user specifies it
     # JSON facts that models of other seeds share, as a scorecard keeps them.
     configuration: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -401,6 +402,7 @@ class LoadedModel:
     # As `given_role` of a `StudyModel`; or that of a variant, with its detail: "fraction:0.1".
     role: str | None = None
     supervision: str = ""  # as that of a `StudyModel`
+    training_images: int | None = None  # as those of a `StudyModel`
 
     @property
     def is_keras(self) -> bool:
@@ -662,6 +664,7 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         features,
         given_role=loaded.role,
         supervision=loaded.supervision,
+        training_images=loaded.training_images,
         configuration=configuration,
         chosen=loaded.taps if loaded.is_foreign else (),
         keras_model=(lambda: loaded.model) if loaded.is_keras else None,
