@@ -442,7 +442,7 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
     needed = [images for images in map(images_to_decide, tested) if images]
     measured = f"Measured on {max(counts):,} images"
     if not needed:
-        return [f"{measured}. More images would not decide further claims."]
+        return [f"{measured}."]  # how many would decide further claims is not known
     claims_in_words = f"{len(needed)} undecided claim{'s' if len(needed) > 1 else ''}"
     return [
         f"{measured}. About {max(needed):,} images would decide {claims_in_words}, if the true "

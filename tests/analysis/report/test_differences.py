@@ -167,7 +167,7 @@ def test_the_main_results_are_the_significant_differences_in_words_the_largest_f
         "Of these two models, B has a higher size of a thing than A: 6.00 versus 3.00 (pixels).",
         "Of these two models, A has a higher test accuracy than B: 90.0\N{NO-BREAK SPACE}% versus "
         "80.0\N{NO-BREAK SPACE}%.",
-        "There is no significant difference in width of a thing.",
+        "These models do not differ significantly in width of a thing.",
     ]
     assert [row.size for row in rows] == pytest.approx([0.1 / 1.7, 3 / 9, 0])
     wide = {"width_a": [2.0, 1.9, 2.1], "width_b": [1.0, 0.9, 1.1]}
