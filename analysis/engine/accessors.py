@@ -111,11 +111,13 @@ class ResultDataset(xr.Dataset):
         return ResultAccessor(self).to_dataframe()
 
 
-def as_result(dataset: xr.Dataset) -> ResultArray | ResultDataset:
+def as_result(dataset: xr.Dataset | xr.DataArray) -> ResultArray | ResultDataset:
     """A result from the Dataset that its file holds; a DataArray is the only variable of its file.
 
     netCDF stores the attributes of a DataArray with its variable, those of a Dataset by themselves.
     """
+    if isinstance(dataset, xr.DataArray):
+        return ResultArray(dataset)
     if len(dataset.data_vars) == 1 and not dataset.attrs:
         (array,) = dataset.data_vars.values()
         return ResultArray(array)

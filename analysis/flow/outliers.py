@@ -7,15 +7,13 @@ from dataclasses import replace
 from itertools import combinations, product
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 from scipy.special import bdtrc, ndtri
 
-from vit_tf import edits, submodel
+from vit_tf import edits
 from vit_tf.common.names import last_part
-from vit_tf.features.conversion import choose
 from vit_tf.features.noise import content_key, key_factors
 from vit_tf.features.preprocessed import in_own_units
 from vit_tf.features.tokens import TokenGrid
@@ -363,10 +361,7 @@ def outlier_roles(
     layers = list(require_submodel(features, scores))
     grid = require_grid(features, None)
     if outliers is None:
-        tokens = choose(features, layers)
-        if isinstance(features, keras.Model):  # whose graphs are kept
-            tokens = keep(features, ("tokens", *layers), lambda: submodel(features, *layers))
-            tokens.token_grid = grid
+        tokens = keep(features, ("tokens", *layers), lambda: features.select(layers))
         statistic = outlier_tokens.statistic(tokens, level=level)
         outliers = evaluate(statistic, images, tokens, description="outlier tokens")
     if missing := sorted(set(layers) - set(outliers["layer"].values)):

@@ -80,7 +80,6 @@ def draws(
             called `results`.
         by_name_only: whether `plot(result)` uses another plot for such results.
         names_model: whether the results have the attribute `model`; `plot(result)` refuses others.
-        names_model: whether the results have the attribute `model`; `plot(result)` refuses others.
     """
 
     def decorate(

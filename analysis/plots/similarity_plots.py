@@ -383,7 +383,7 @@ def plot_data_scale(results: style.Datasets, ax: "Axes | None") -> "Axes":
     return plot_best_matching_layer(lines, ax)
 
 
-@draws({"cka": "model_x model_y part"})
+@draws({"cka": "model_x model_y part"}, names_model=False)
 def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """CKA between the last layers of all pairs of models (Figures 6 and 19 of Walmer et al.).
 

@@ -186,7 +186,7 @@ def _batches(
     return without_autotune(tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1))
 
 
-@measurement("outputs")
+@measurement("outputs", keep_order=True)
 def linear_probe(
     features: Model,
     train: LabelledImages,

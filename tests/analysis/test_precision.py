@@ -24,8 +24,10 @@ TOLERANCES = {"mixed_bfloat16": 0.04, "mixed_float16": 5e-3, "float64": 2e-5}
 # Results that jump, for precisions of 16 bits: counts and ranks of few examples or layers, the
 # gradient of a ReLU near zero, correlations of as many directions as there are examples.
 COARSE = {"knn_accuracy", "ridge_probe", "select_l2", "clustering", "object_clustering"}
-COARSE |= {"similarities", "position_attribution", "cca", "pwcca"}
+COARSE |= {"similarities", "position_attribution", "cca", "pwcca", "predict"}
 COARSE_TOLERANCE = 0.3
+# Sums of signed gradients, and logarithms of amplitudes far below the largest, round more.
+ILL_CONDITIONED = {"integrated_gradients", "frequency_amplitude"}
 QUICK = {"cka"}
 assert set(public_measurements()) >= QUICK
 
@@ -97,6 +99,8 @@ def results_of_example(name, names):
 def check(name, policy, names_of_policy, in_float32):
     is_coarse = name in COARSE and policy != "float64"
     tolerance = COARSE_TOLERANCE if is_coarse else TOLERANCES[policy]
+    if name in ILL_CONDITIONED and policy != "float64":
+        tolerance *= 3
     expected = in_float32(name)
     received = results_of_example(name, names_of_policy(policy))
     assert expected.keys() == received.keys()

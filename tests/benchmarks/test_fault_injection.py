@@ -237,10 +237,11 @@ HOLD += "with only(sys.argv[2]): print('held', flush=True); time.sleep(60)"
 def test_one_process_at_a_time(undisturbed, tmp_path, capsys):
     out = tmp_path / "out"
     command = [sys.executable, "-c", HOLD, package_files.__file__, out]
+    model = str(undisturbed / "model.keras")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         measured = ["--figures", "1", "--take-test", "60", "--strategy", "none", "--out", str(out)]
-        study, analyze = study_script.main(measured), analyze_script.main(["a.keras", *measured])
+        study, analyze = study_script.main(measured), analyze_script.main([model, *measured])
         assert (study, analyze, run_train(out)) == (2, 2, 2)
         lines = capsys.readouterr().err.splitlines()
         errors = [line for line in lines if line.startswith("error: ")]

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import vit_tf
 from vit_tf import analysis, edits, intervene
@@ -67,8 +68,9 @@ def test_the_one_head_that_carries_the_class_is_found(layer, head):
 @pytest.mark.slow
 def test_a_last_lone_image_without_another_to_resample_from_is_reported():
     features = vit_tf.submodel(one_head_tells(0, 1), "*/heads", "logits")
-    images = bright_and_dark(TOGETHER // (LAYERS * HEADS + 1) + 1)
-    count = len(images[0])
+    size = TOGETHER // (LAYERS * HEADS + 1)
+    count = size + 1
+    images = tf.data.Dataset.from_tensor_slices(bright_and_dark(count)).batch(size)
     with pytest.warns(UserWarning, match=f"1 of {count} images are left out"):
         result = analysis.head_ablation(features, images, replacement="resample")
     assert (result.attrs["examples"], result.attrs["remainder"]) == (count - 1, 1)

@@ -43,15 +43,17 @@ WITHOUT_LABELS = {
     *("attention_maps", "attention_rows", "grad_cam", "gradient_attention", "input_gradients"),
     *("last_layer_cka", "localization", "mean_attention", "patch_filters", "position_attribution"),
     *("attention", "mistakes", "neighbours", "token_similarity", "trainings"),
+    *("integrated_gradients", "predict"),
 }
 
 
 def drawn_values(axes):
-    """All numbers that the artists of some axes show: images, meshes, lines and points."""
+    """All numbers that the artists of some axes show: images, meshes, lines, points and bars."""
     values = []
     for ax in axes:
         values += [np.ma.filled(image.get_array(), np.nan).ravel() for image in ax.images]
         values += [np.asarray(line.get_ydata(), float) for line in ax.lines]
+        values += [np.asarray([bar.get_width(), bar.get_height()]) for bar in ax.patches]
         values += [np.ma.filled(c.get_offsets(), np.nan).ravel() for c in ax.collections]
         values += [
             np.ma.filled(c.get_array(), np.nan).ravel()

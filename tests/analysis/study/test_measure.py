@@ -286,6 +286,7 @@ def test_nothing_is_measured_twice(measured, data, monkeypatch):
     again, _ = measure_all(wanted, data, folder)
     assert again.keys() == results.keys()
     for name, result in results.items():
+        assert type(again[name]) is type(result), name
         xr.testing.assert_identical(again[name], result)
 
 

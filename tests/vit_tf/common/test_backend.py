@@ -108,6 +108,7 @@ def test_another_backend_is_named_in_one_error(call):
     assert last.endswith("set KERAS_BACKEND=tensorflow or jax. Received: 'torch'")
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax is not installed")
 @pytest.mark.parametrize("name", ["none", "mirrored"])
 def test_a_single_device_of_jax_needs_no_distribution(monkeypatch, name):
     monkeypatch.setattr(keras.distribution, "list_devices", lambda *_: ["cpu:0"])
