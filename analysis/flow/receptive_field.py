@@ -460,7 +460,7 @@ def _field_numbers(sums: np.ndarray, height: int, width: int) -> tuple[np.ndarra
 def field_size(row_sums: np.ndarray, column_sums: np.ndarray) -> np.ndarray:
     """Standard deviation of position in fields, relative to uniform ones, from sums (..., pixel).
 
-    The sums are those of the rows, over their columns, and of the columns, over their rows.
+    They are summed over the columns of each row, and over the rows of each column.
     """
     variance, uniform = 0.0, 0.0
     for margin in (row_sums, column_sums):

@@ -287,6 +287,7 @@ def make_report(
             * `"fraction:0.1"`: trained on a tenth of the data
             * `"without:block03"`: without the skips of a block
             * `"seed:1"`, `"larger"` or `"hybrid"`: from another seed, larger, or a hybrid ViT
+            * `"finer"` or `"positions"`: with smaller patches, or other position embeddings
             * `"masked"`: pre-trained by masked patch prediction
             * `"tuned"`: pre-trained by masked patch prediction, then fine-tuned
             * `"before"`, `"after"`: before and after fine-tuning

@@ -65,6 +65,8 @@ ROLES = {
     "fraction": "models trained on fractions of the data",
     "resnet_fraction": "ResNets trained on the same fractions of the data",
     "larger": "a larger ViT",
+    "finer": "the same ViT with smaller patches",
+    "positions": "the same ViT with another kind of position embeddings",
     "hybrid": "a hybrid of ResNet and ViT",
     "masked": "a ViT pre-trained by masked patch prediction",
     "tuned": "the same, fine-tuned",
@@ -78,7 +80,7 @@ ROLES = {
 # The roles that trained models play by themselves; any other model is a variant of one of them.
 ARMS = ("vit", "gap", "resnet", "mixer")
 # Variants of another architecture than their base, which have untrained copies of their own.
-COPIED_VARIANTS = ("without", "larger", "masked")
+COPIED_VARIANTS = ("without", "larger", "finer", "masked")
 # Whose variants they are, where it is not the ViT with a CLS token.
 BASES = {"resnet_fraction": "resnet", "after": "before", "far": "before"}
 # The roles of a variant that --roles takes, and what is specified after a colon: its detail.
@@ -87,6 +89,8 @@ VARIANT_ROLES = {
     "seed": int,
     "fraction": float,
     "larger": None,
+    "finer": None,
+    "positions": None,
     "hybrid": None,
     "masked": None,
     "tuned": None,

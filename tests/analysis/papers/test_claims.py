@@ -24,7 +24,7 @@ from vit_tf.features.layers import sublayers
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
 OTHERS = {"mixer": "mixer", "fraction": "vit-3", "resnet_fraction": "bit-3", "larger": "wide"}
 OTHERS |= {"before": "half", "after": "tuned-half", "far": "tuned-far"}
-OTHERS |= {"hybrid": "stem", "tuned": "tuned"}
+OTHERS |= {"hybrid": "stem", "tuned": "tuned", "positions": "two-d"}
 DESCRIPTIVE = ("local-heads-resemble",)  # numbers of which there is no honest interval
 LAYERS = [f"block{block:02}/{site}/sum" for block in range(4) for site in ("attention", "mlp")]
 NOISE = np.random.default_rng(7).normal(size=(64, 64))
