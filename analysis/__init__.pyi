@@ -1,6 +1,7 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
 from . import engine as engine, plots as plots
 from .claims.claim import Claim as Claim, NotTested as NotTested, Tested as Tested
+from .engine.accessors import load as load
 from .engine.estimates import images_needed as images_needed
 from .engine.features import features_of as features_of
 from .engine.layer_table import layers as layers
@@ -78,6 +79,7 @@ from .probes.clustering import (
     masked_features as masked_features,
     object_clustering as object_clustering,
 )
+from .probes.features import extract_features as extract_features
 from .probes.knn import knn_accuracy as knn_accuracy
 from .probes.linear_probe import linear_probe as linear_probe
 from .probes.mistakes import mistakes as mistakes

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.features.features import Features
 from vit_tf.features.preprocessed import in_common_range
 
 from .accessors import PICTURE_DIMS
 from .results import variable
-from .roles import Features
 
 THUMBNAIL = 112  # pixels of the longer side of a picture of a ranking
 

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+from vit_tf.data.any_images import ImagesLike
 from vit_tf.data.batches import explained_batches, require_finite_length
 from vit_tf.data.equal_batches import IN_ORDER, batch_arrays
 from vit_tf.data.preprocessing import (
@@ -26,7 +27,6 @@ from vit_tf.data.preprocessing import (
 from vit_tf.features.conversion import as_features
 from vit_tf.features.features import DerivedFeatures, Features, Taps
 
-from .roles import AnyImages
 from .traces import MAX_COMPILED, Kept, KeptStep
 
 
@@ -190,7 +190,7 @@ class Copy:
 
 def one_pass(
     requests: dict[str, tuple],
-    images: AnyImages,
+    images: ImagesLike,
     description: str | None = None,
     checked: Sequence[Features] = (),
 ) -> dict[str, Totals]:
@@ -433,7 +433,7 @@ def row_statistic(
 
 def accumulate(
     step: Callable[..., Any],
-    images: AnyImages,
+    images: ImagesLike,
     *,
     with_labels: bool = False,
     description: str | None = None,
@@ -452,7 +452,7 @@ def accumulate(
 
 def collect(
     step: Callable[..., Any],
-    images: AnyImages,
+    images: ImagesLike,
     *,
     with_labels: bool = False,
     description: str | None = None,

@@ -12,10 +12,11 @@ import numpy as np
 import xarray as xr
 
 import vit_tf
+from vit_tf.features.conversion import ModelLike
 from vit_tf.features.tokens import as_grid
 
 from ..engine.accessors import ResultArray
-from ..engine.roles import Grid, Model
+from ..engine.pooling import PartialGrid
 
 MOST_COMPONENTS = 28  # in the figure of the paper
 
@@ -26,7 +27,7 @@ def _weight_of(model: Any, name: str) -> Any:
     return getattr(model, name, None) if callable(model) else model
 
 
-def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.DataArray:
+def patch_filters(kernel: ModelLike, count: int | None = None) -> xr.DataArray:
     """Principal components of the patch-embedding filters of a ViT (Dosovitskiy et al. 2020, figure
     7, left).
 
@@ -94,7 +95,7 @@ def patch_filters(kernel: Model | np.ndarray, count: int | None = None) -> xr.Da
     )
 
 
-def position_similarity(positions: Model | np.ndarray, grid: Grid = None) -> xr.DataArray:
+def position_similarity(positions: ModelLike, grid: PartialGrid = None) -> xr.DataArray:
     """Cosine similarity between the position embeddings of patches (Dosovitskiy et al. 2020, figure
     7, centre).
 
@@ -122,9 +123,9 @@ def position_similarity(positions: Model | np.ndarray, grid: Grid = None) -> xr.
         measurements/flow/position-similarity.md.
     """
     model = vit_tf.load(positions) if isinstance(positions, str | os.PathLike) else positions
-    grid = getattr(model, "token_grid", None) if grid is None else grid
+    own_grid: Any = getattr(model, "token_grid", None) if grid is None else grid
     positions = _weight_of(model, "position_embedding")
-    grid = as_grid(grid, np.shape(positions)[0] if np.ndim(positions) else None)
+    grid = as_grid(own_grid, np.shape(positions)[0] if np.ndim(positions) else None)
     if np.ndim(positions) != 2 or len(positions) != grid.num_tokens:
         received = "None, of a model without absolute positions"
         raise ValueError(

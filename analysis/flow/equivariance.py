@@ -12,12 +12,15 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
-from ..engine.declaration import one_pass_measurement
-from ..engine.pooling import as_maps, grid_of
+from ..engine.measurements import measurement, statistic_of
+from ..engine.pooling import PartialGrid, as_maps, grid_of
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import dataset_of, provenance, require_finite, variable
-from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, per_batch
 from ..similarity.cka import jackknife, leave_one_out
 
 Shift: TypeAlias = tuple[int, int]  # down and to the right, in pixels
@@ -26,13 +29,16 @@ FLIP = "flip"
 NEGLIGIBLE = 1e-6  # of the squares of activations, their variance by rounding of float32
 
 
-@one_pass_measurement(description="equivariance")
+@measurement()
 def equivariance_error(
-    features: Model,
-    images: Images,
+    model: ModelLike,
+    images: ImagesLike,
     shifts: Sequence[Shift] | None = None,
-    grid: Grid = None,
-) -> Statistic[xr.Dataset]:
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Measures whether representations move with the image when it is flipped or shifted.
 
         error = mean over x of |f(T x) - T f(x)|^2 / mean over pairs x, x' of |f(x) - f(x')|^2
@@ -49,7 +55,7 @@ def equivariance_error(
     such as a pooled layer, has no positions, so its error measures invariance.
 
     Args:
-        features, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.
+        model, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.
         shifts: pairs (down, right) of integers, in pixels. By default, these are the smallest shift
             down and to the right for which the maps of all layers move by whole positions, which
             for a ViT is the patch size, and two and four times this shift, up to half the image.
@@ -84,6 +90,16 @@ def equivariance_error(
         `plots.plot_equivariance_error`, `frequency_amplitude`, `receptive_field`; page
         measurements/flow/equivariance-error.md.
     """
+    features, batches = prepare(model, images, layers=layers, detail=detail)
+    statistic = equivariance_error_statistic(features, shifts, grid)
+    return evaluate(statistic, batches, features, description="equivariance")
+
+
+@statistic_of(equivariance_error)
+def equivariance_error_statistic(
+    features: Features, shifts: Sequence[Shift] | None = None, grid: PartialGrid = None
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `equivariance_error`."""
     if shifts is not None:
         try:
             shifts = tuple((index(down), index(right)) for down, right in shifts)
@@ -160,7 +176,7 @@ def equivariance_error(
     return Statistic(step, finish, min_batch=2)
 
 
-def with_positions(taps: Taps, grid: Grid) -> dict[str, tf.Tensor]:
+def with_positions(taps: Taps, grid: PartialGrid) -> dict[str, tf.Tensor]:
     """Maps (example, row, column, channel) of the taps; a vector is a map of one position."""
     vectors = {tap: x for tap, x in taps.items() if x.shape.rank == 2}
     others = {tap: x for tap, x in taps.items() if x.shape.rank != 2}

@@ -14,15 +14,18 @@ from scipy.special import bdtrc, ndtri
 
 from vit_tf import edits
 from vit_tf.common.names import last_part
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 from vit_tf.features.noise import content_key, key_factors
 from vit_tf.features.preprocessed import in_own_units
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.accessors import ResultDataset
-from ..engine.declaration import measurement, one_pass_measurement
-from ..engine.pooling import as_tokens, require_grid
+from ..engine.measurements import labels_after_images, measurement, statistic_of
+from ..engine.pooling import PartialGrid, as_tokens, require_grid
+from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.roles import Features, Grid, Images, LabelledImages, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import keep, reusable
 from ..probes.ridge import ridge_weights
@@ -54,10 +57,16 @@ ESTIMATOR = "chi-squared tail extrapolated from the median and upper quartile of
 ByToken: TypeAlias = dict[str, tf.Tensor]
 
 
-@one_pass_measurement("outliers", description="outlier tokens")
+@measurement("outliers")
 def outlier_tokens(
-    features: Model, images: Images | None = None, grid: Grid = None, level: float = 0.01
-) -> Statistic[xr.Dataset]:
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    level: float = 0.01,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Tokens of unusually large norm in every layer, and the attention that they receive.
 
         threshold^2 = Q(3/4) + (Q(3/4) - Q(1/2)) (q(p) - q(3/4)) / (q(3/4) - q(1/2)),
@@ -79,7 +88,7 @@ def outlier_tokens(
     ten times the norm of other tokens.
 
     Args:
-        features, images, grid: as in `vit_tf.analysis`. Each layer holds tokens on the grid, or is
+        model, images, grid: as in `vit_tf.analysis`. Each layer holds tokens on the grid, or is
             a map. Attention weights are assigned to the layer whose tokens are the input of the
             attention.
         level: upper bound on the probability that at least one layer has an outlier if all tokens
@@ -118,6 +127,16 @@ def outlier_tokens(
         `plots.plot_outlier_tokens`, `outlier_roles`, `token_ablation`; page
         measurements/flow/outlier-tokens.md.
     """
+    features, batches = prepare(model, images, kind="outliers", layers=layers, detail=detail)
+    statistic = outlier_tokens_statistic(features, grid, level)
+    return evaluate(statistic, batches, features, description="outlier tokens")
+
+
+@statistic_of(outlier_tokens)
+def outlier_tokens_statistic(
+    features: Features, grid: PartialGrid = None, level: float = 0.01
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `outlier_tokens`."""
     if not 0 < level < 1:
         raise ValueError(f"Expected a level in (0, 1). Received: {level}")
     grid = features.facts.grid if grid is None else require_grid(features, grid)
@@ -168,8 +187,8 @@ def outlier_tokens(
             ),
         }
         facts = facts_of(features, totals, ESTIMATOR, level=level)
-        coords = {"layer": list(rows), "tokens": [OUTLIER, ORDINARY, PREFIX]}
-        return dataset_of(variables, facts, **coords)
+        kinds_of_tokens = [OUTLIER, ORDINARY, PREFIX]
+        return dataset_of(variables, facts, layer=list(rows), tokens=kinds_of_tokens)
 
     return Statistic(step, finish)
 
@@ -294,13 +313,17 @@ def mean_over_images(values: np.ndarray, is_counted: np.ndarray) -> tuple[float,
 
 
 @measurement("patching")
+@labels_after_images
 def outlier_roles(
-    features: Model,
-    images: LabelledImages,
-    scores: Scores = "logits",
+    model: ModelLike,
+    images: ImagesLike,
+    scores: str | None = None,
     level: float = 0.01,
     seed: int = 0,
     outliers: xr.Dataset | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """What outlier tokens encode, and how the output changes if they are replaced.
 
@@ -315,7 +338,7 @@ def outlier_roles(
       all images share.
 
     Args:
-        features: a model, or a submodel that returns layers of tokens and the scores.
+        model: a model, or a submodel that returns layers of tokens and the scores.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap that holds the scores before a softmax.
         level: as for `outlier_tokens`.
@@ -358,27 +381,33 @@ def outlier_roles(
         `plots.plot_outlier_roles`, `outlier_tokens`, `token_ablation`; page
         measurements/flow/outlier-tokens.md.
     """
-    layers = list(require_submodel(features, scores))
+    features, images = prepare(
+        model, images, kind="patching", layers=layers, detail=detail, scores=scores, labelled=True
+    )
+    scores = score_layer(features, scores)
+    read_layers = list(require_submodel(features, scores))
     grid = require_grid(features, None)
     if outliers is None:
-        tokens = keep(features, ("tokens", *layers), lambda: features.select(layers))
-        statistic = outlier_tokens.statistic(tokens, level=level)
+        tokens = keep(features, ("tokens", *read_layers), lambda: features.select(read_layers))
+        statistic = outlier_tokens_statistic(tokens, level=level)
         outliers = evaluate(statistic, images, tokens, description="outlier tokens")
-    if missing := sorted(set(layers) - set(outliers["layer"].values)):
+    if missing := sorted(set(read_layers) - set(outliers["layer"].values)):
         raise ValueError(f"Expected outliers of the same layers. Received: none of {missing}")
-    outliers = outliers.sel(layer=layers)
+    outliers = outliers.sel(layer=read_layers)
     thresholds = {
         layer: float(outliers["threshold"].sel(layer=layer))
-        for layer in layers
+        for layer in read_layers
         if outliers["images"].sel(layer=layer) * outliers.attrs["examples"] > LEAST_IMAGES - 0.5
     }
     if not thresholds:
         facts = {name: outliers.attrs[name] for name in ("model", "examples", "batch_size")}
-        changes, probes = without_effects(layers, facts), {}
+        changes, probes = without_effects(read_layers, facts), {}
     else:
-        changes = replacement_effects(features, images, scores, thresholds, grid, level, seed)
+        changes = replacement_effects(
+            features, images, scores, thresholds, grid, level=level, seed=seed
+        )
         probes = probes_of_tokens(features, images, thresholds, grid, seed)
-    return changes.reindex(layer=layers).assign(probe_variables(layers, probes))
+    return changes.reindex(layer=read_layers).assign(probe_variables(read_layers, probes))
 
 
 def outliers_and_others(
@@ -406,8 +435,8 @@ def random_order(features: Features, images: tf.Tensor, num_tokens: int, seed: i
 
 
 def replacement_effects(
-    features: Model,
-    images: LabelledImages,
+    features: Features,
+    images: ImagesLike,
     scores: str,
     thresholds: dict[str, float],
     grid: TokenGrid,
@@ -459,8 +488,8 @@ def _replacement_statistic(
 
 
 def probes_of_tokens(
-    features: Model,
-    images: LabelledImages,
+    features: Features,
+    images: ImagesLike,
     thresholds: dict[str, float],
     grid: TokenGrid,
     seed: int,

@@ -11,16 +11,18 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.features.features import layers_of_examples
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps, layers_of_examples
+from vit_tf.features.layers import Detail
 from vit_tf.features.noise import PRIME, content_key, key_factors
 from vit_tf.features.preprocessed import in_own_units
 from vit_tf.features.tokens import as_grid
 
 from ..engine.class_scores import require_float_input
-from ..engine.declaration import measurement
+from ..engine.measurements import measurement
 from ..engine.pooling import PartialGrid, as_tokens, grid_of
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import array_of, facts_of, provenance, require_finite
-from ..engine.roles import Features, Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate, first_batch, row_statistic
 from ..engine.traces import reusable
 
@@ -89,7 +91,7 @@ def run_pieces(
             targets = {tap: target(tap, value) for tap, value in taps.items()}
         at_end = tuple(tap for tap, value in taps.items() if value is end)
         sums = _find_sums(taps, before)
-        pieces.append(Piece(tape, source, end, targets, at_end, is_last, sums))
+        pieces.append(Piece(tape, source, end, targets, at_end, is_last=is_last, sums=sums))
         source, before = end, {tap: taps[tap] for tap in at_end}
     return pieces
 
@@ -308,7 +310,7 @@ def _gradient_of_row(
 
 def _require_gradients(
     features: Features,
-    images: Images,
+    images: ImagesLike,
     target_of: Callable[[tf.Tensor], Target],
     fields: dict[str, np.ndarray],
 ) -> None:
@@ -341,12 +343,15 @@ def _absolute_of_examples(gradient: tf.Tensor) -> tf.Tensor:
 
 @measurement()
 def receptive_field(
-    features: Model,
-    images: Images,
+    model: ModelLike,
+    images: ImagesLike,
     channels: str | int = "sum",
-    grid: Grid = None,
+    grid: PartialGrid = None,
     seed: int = 0,
     token: str = "centre",
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.DataArray:
     """Mean absolute gradient of the centre of each layer with respect to the image.
 
@@ -360,7 +365,7 @@ def receptive_field(
     receptive field of the class token.
 
     Args:
-        features: a model, or a callable that maps images to a dict of layers of shape (example,
+        model: a model, or a callable that maps images to a dict of layers of shape (example,
             token, channel), (example, row, column, channel) or (example, channel).
         images: as in `vit_tf.analysis`.
         channels: how channels are combined. `"sum"` is the gradient of the sum over channels, which
@@ -405,6 +410,7 @@ def receptive_field(
         `plots.plot_receptive_field`, `position_attribution`, `input_gradients`; page
         measurements/flow/receptive-field.md.
     """
+    features, images = prepare(model, images, layers=layers, detail=detail)
     is_count = isinstance(channels, int) and not isinstance(channels, bool) and channels >= 1
     if channels not in ("sum", "all") and not is_count:
         raise ValueError(
@@ -540,8 +546,16 @@ def _centre(
     return tokens[:, 0]
 
 
-@measurement("maps", keep_order=True)
-def position_attribution(features: Model, images: Images, rows: int, columns: int) -> xr.DataArray:
+@measurement("maps")
+def position_attribution(
+    model: ModelLike,
+    images: ImagesLike,
+    rows: int,
+    columns: int,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.DataArray:
     """Absolute gradient of each position of every map with respect to the pixels of each image.
 
         field(row, column) = sum over image channels of |d sum_k A_k(p) / d x(row, column)|
@@ -553,7 +567,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     map, averaged over examples.
 
     Args:
-        features: a model, or a callable that maps images to maps of shape (example, row, column,
+        model: a model, or a callable that maps images to maps of shape (example, row, column,
             channel).
         images: as in `vit_tf.analysis`.
         rows, columns: size of the grid of cells, for example the size of the last map.
@@ -574,6 +588,9 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     See also:
         `plots.plot_position_attribution`, `receptive_field`; page guides/one-image.md.
     """
+    features, images = prepare(
+        model, images, kind="maps", layers=layers, detail=detail, keep_order=True
+    )
     if not (rows >= 1 and columns >= 1):
         raise ValueError(f"Expected a grid with at least one cell. Received: {rows} x {columns}")
     shapes = features.facts.shapes
@@ -592,8 +609,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
         dict(zip(layers, fields_of_layers, strict=True)),
     )
     estimator = "absolute gradient of the sum of channels, summed over image channels"
-    facts = {"estimator": estimator, "rows": rows, "columns": columns}
-    facts = provenance(features, len(fields), 1, **facts)
+    facts = provenance(features, len(fields), 1, estimator=estimator, rows=rows, columns=columns)
     dims = ("example", "layer", "place", "row", "column")
     words = "effective receptive field", UNITS
     return array_of("position_attribution", fields, dims, words, facts, layer=layers)

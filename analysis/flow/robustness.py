@@ -10,13 +10,16 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.data.labels import batch_labels, require_counted
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 from vit_tf.features.noise import content_key, key_factors
 
 from ..engine.class_scores import ONE_SCORE, require_scores
-from ..engine.declaration import one_pass_measurement
+from ..engine.measurements import labels_after_images, measurement, statistic_of
+from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
-from ..engine.roles import LabelledImages, Model, Scores, Taps
-from ..engine.stream import Statistic, Totals, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, per_batch
 
 DROP = "patch drop"
 SALIENT, OTHERS = "occlusion of salient patches", "occlusion of other patches"
@@ -26,15 +29,19 @@ STRENGTHS = (0.25, 0.5, 0.75, 0.9)
 GRIDS = (2, 4, 8, 14)  # cells in a row of those that Naseer et al. shuffle
 
 
-@one_pass_measurement("scores", description="robustness", keep_order=True)
+@measurement("scores")
+@labels_after_images
 def robustness(
-    features: Model,
-    images: LabelledImages,
-    scores: Scores = "logits",
+    model: ModelLike,
+    images: ImagesLike,
+    scores: str | None = None,
     patch_size: int | None = None,
     strengths: Sequence[float] = STRENGTHS,
     seed: int = 0,
-) -> Statistic[xr.Dataset]:
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Accuracy on perturbed images, for several perturbations and strengths, and on shuffled ones.
 
         area = (integral of the accuracy from 0 to s) / s,    s = largest strength
@@ -62,7 +69,7 @@ def robustness(
     same perturbed images.
 
     Args:
-        features: a model, or a callable that maps images to a dict that contains the scores.
+        model: a model, or a callable that maps images to a dict that contains the scores.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap that holds the scores of shape (example, class).
         patch_size: side of a patch in pixels; by default the patch size of the model. To compare
@@ -104,6 +111,30 @@ def robustness(
         `plots.plot_robustness`, `token_ablation`, `equivariance_error`; page
         measurements/flow/robustness.md.
     """
+    features, batches = prepare(
+        model,
+        images,
+        kind="scores",
+        layers=layers,
+        detail=detail,
+        scores=scores,
+        keep_order=True,
+        labelled=True,
+    )
+    scores = score_layer(features, scores)
+    statistic = robustness_statistic(features, scores, patch_size, strengths, seed)
+    return evaluate(statistic, batches, features, description="robustness")
+
+
+@statistic_of(robustness)
+def robustness_statistic(
+    features: Features,
+    scores: str = "logits",
+    patch_size: int | None = None,
+    strengths: Sequence[float] = STRENGTHS,
+    seed: int = 0,
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `robustness`."""
     strengths = tuple(float(strength) for strength in strengths)
     if not strengths or not (np.diff((0.0, *strengths)) > 0).all() or strengths[-1] > 1:
         raise ValueError(f"Expected ascending strengths in (0, 1]. Received: {strengths}")
@@ -183,8 +214,14 @@ def robustness(
             "area_stderr": variable(dims[:1], error(area), "standard error of the area"),
             "intact_accuracy": variable((), intact.mean(), "accuracy on intact images"),
         }
-        facts = {"patch_size": patch_size, "seed": seed, "num_classes": num_classes}
-        facts = facts_of(features, totals, "accuracy; paired differences over images", **facts)
+        facts = facts_of(
+            features,
+            totals,
+            "accuracy; paired differences over images",
+            patch_size=patch_size,
+            seed=seed,
+            num_classes=num_classes,
+        )
         packed = pack_correct(np.moveaxis(correct, 0, -1).astype(bool))
         coords = {
             "perturbation": list(PERTURBATIONS),

@@ -13,13 +13,15 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import edits
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
 from vit_tf.features.keras_features import KerasFeatures
 from vit_tf.features.tokens import TokenGrid
 
-from ..engine.declaration import measurement
+from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import as_maps, require_grid
+from ..engine.preparation import ImagesLike, prepare_images, read_model, score_layer
 from ..engine.results import layer_names, model_name, require_finite
-from ..engine.roles import Features, Images, LabelledImages, Model, Scores, Taps
 from ..engine.stream import Statistic, evaluate, sum_statistic
 from ..engine.traces import keep, reusable
 from .ablation import effects, effects_statistic, require_submodel
@@ -31,14 +33,17 @@ SPATIAL, PREFIX = "spatial", "prefix"
 UNTRAINED, PIXELS = "untrained ", "pixels"  # what nulls are called among the layers
 
 
-@measurement("lens", features_x="stitched")
+@measurement("lens", arguments="{model}, {other}, train, {images}")
+@labels_after_images
 def stitching(
-    features_x: Model,
-    features_y: Model,
-    train: Images,
-    images: LabelledImages,
-    scores: Scores = "logits",
+    features_x: ModelLike,
+    features_y: ModelLike,
+    train: ImagesLike,
+    images: ImagesLike,
+    scores: str | None = None,
     l2: float = 1e-4,
+    *,
+    layers: LayerSelection = None,
 ) -> xr.Dataset:
     """Loss of a model in which a layer is replaced by a linear map of another model's layer.
 
@@ -102,17 +107,21 @@ def stitching(
     See also:
         `plots.plot_stitching`, `cka`, `activation_patching`; page measurements/flow/stitching.md.
     """
+    read = [read_model(features_x, "stitched", layers), read_model(features_y, "lens", layers)]
+    sets = {"train": train, "images": images}
+    (x, y), (train, images) = prepare_images(read, sets, scores=[scores], labelled=["images"])
+    scores = score_layer(y, scores)
     if l2 < 0:
         raise ValueError(f"Expected an l2 of at least 0. Received: {l2}")
-    layers_y = list(require_submodel(features_y, scores))
-    grid_x = features_x.facts.grid
-    grid = require_grid(features_y, None)
-    sources = {"": features_x}
-    if isinstance(features_x, KerasFeatures):
-        sources[UNTRAINED] = keep(features_x, ["untrained copy"], partial(_untrained, features_x))
+    layers_y = list(require_submodel(y, scores))
+    grid_x = x.facts.grid
+    grid = require_grid(y, None)
+    sources = {"": x}
+    if isinstance(x, KerasFeatures):
+        sources[UNTRAINED] = keep(x, ["untrained copy"], partial(_untrained, x))
 
-    statistic = _moments_statistic(features_y, sources, layers_y, grid_x, grid)
-    checked = features_x, features_y
+    statistic = _moments_statistic(y, sources, layers_y, grid_x, grid)
+    checked = x, y
     totals = evaluate(statistic, train, description="stitching maps", checked=checked)
     names_x = list(totals["x"])
     means = [totals["x"][layer][part]["sum"] for layer in names_x for part in totals["x"][layer]]
@@ -122,11 +131,9 @@ def stitching(
         for which, fitted in fitted_maps(totals, l2).items()
     }
     cells = [(layer, other) for layer in names_x for other in layers_y]
-    statistic = _stitched_statistic(
-        features_y, sources, cells, grid_x=grid_x, grid=grid, scores=scores
-    )
+    statistic = _stitched_statistic(y, sources, cells, grid_x=grid_x, grid=grid, scores=scores)
     result = effects(
-        features_y,
+        y,
         replace(statistic, state=maps),
         cells,
         ("layer_x", "layer_y"),
@@ -134,8 +141,8 @@ def stitching(
         scores=scores,
         description="stitching",
         l2=l2,
-        model_x=model_name(features_x),
-        model_y=model_name(features_y),
+        model_x=model_name(x),
+        model_y=model_name(y),
     )
     return _with_nulls(result)
 

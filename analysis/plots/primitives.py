@@ -201,13 +201,11 @@ def draw_lines(
     """Draw lines (layer,) by (label, kind), named in `kinds`, with errors or points; set labels."""
     ax = style.new_axes(8, 4.2) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
-    keys = {pair: pair if points else pair[0] for pair in lines}  # what has a colour of its own
-    grey = [key for pair, key in keys.items() if pair[0] in baselines]
-    colours = style.line_colours(keys.values(), grey)
+    colours = style.line_colours((label for label, _ in lines), baselines)
     for depth, ((label, kind), line) in zip(depths, lines.items(), strict=True):
         order = list(kinds).index(kind)
         name = ": ".join(filter(None, [label, kinds[kind] if len(kinds) > 1 or not label else ""]))
-        colour = colours[keys[label, kind]]
+        colour = colours[label]
         look: dict[str, Any] = {
             "linestyle": style.line_style(order),
             "label": name,
@@ -222,6 +220,7 @@ def draw_lines(
         if points:
             y = points[label, kind].values
             dots = {"s": 12, "color": colour, "alpha": 0.45, "linewidth": 0}
+            dots["marker"] = style.marker(order)
             ax.scatter(np.repeat(depth, y.shape[1]), y.ravel(), **dots)
     style.tidy(ax, **labels)
     if "(%)" in labels.get("ylabel", ""):

@@ -239,7 +239,7 @@ PERTURBED_LINE = ("strength", "accuracy", "accuracy_change_stderr")
 
 STITCHED = {
     "loss_change": "change in cross-entropy (nat)",
-    "accuracy_change": "change in accuracy",
+    "accuracy_change": f"change in accuracy ({style.POINTS})",
     "output_change": "divergence of predictions (nat)",
 }
 
@@ -402,7 +402,7 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     title = style.titled("Outlier tokens and as many ordinary ones", result)
     ax, flat = panels(ax, len(titles), title, titles, columns=3, inches=(2.6, 2.4), size=9)
     kinds = layer_names(result, "tokens")
-    colours = style.line_colours(kinds)
+    colours = style.line_colours(kinds, baselines=["ordinary"])
 
     def draw(
         panel: "Axes", depth: np.ndarray, name: str, tokens: str, line: Any, **where: str
@@ -452,7 +452,8 @@ def plot_shape_bias(
     """Shape bias for each class and over all images (Figure 4 of Geirhos et al. 2019).
 
     Each point shows the bias of one result over the images whose shape is of one class, with its 95
-    % CI. A vertical line shows the bias over all images, with a band for its 95 % CI.
+    % CI. A vertical line shows the bias over all images, with a band for its 95 % CI. Results with
+    labels of the form "MODEL: KIND" have the colour of the model, and a line style for each kind.
 
     Args:
         results: Dataset with `shape_bias` and `low` and `high` of dims () and `class_shape_bias`
@@ -479,21 +480,21 @@ def plot_shape_bias(
     named = style.by_label(results)
     classes = layer_names(next(iter(named.values())), "class")
     ax = style.new_axes(6, 0.8 + 0.3 * len(classes) + 0.2 * len(named)) if ax is None else ax
-    colours = style.line_colours(named, baselines)
+    models = {label: label.partition(": ")[0] for label in named}
+    kinds = list(dict.fromkeys(label.partition(": ")[2] for label in named))
+    colours = style.line_colours(models.values(), [models[label] for label in baselines])
     for order, (label, result) in enumerate(named.items()):
+        colour, kind = colours[models[label]], kinds.index(label.partition(": ")[2])
         value, *ends = (result[f"class_{name}"].values for name in ("shape_bias", "low", "high"))
         y = np.arange(len(value)) + 0.18 * (order - (len(named) - 1) / 2)
         widths = np.abs(np.stack(ends) - value)
-        look: dict[str, Any] = {
-            "color": colours[label],
-            "marker": style.marker(order),
-            "markersize": 4.5,
-        }
+        look: dict[str, Any] = {"color": colour, "marker": style.marker(kind), "markersize": 4.5}
         name = f"{result['shape_bias'].item():.2f} ({label or 'all classes'})"
         ax.errorbar(value, y, xerr=widths, linestyle="", linewidth=1, **look)
-        ax.axvline(result["shape_bias"].item(), color=colours[label], linewidth=1.2, label=name)
+        line = {"linewidth": 1.2, "linestyle": style.line_style(kind)}
+        ax.axvline(result["shape_bias"].item(), color=colour, label=name, **line)
         low, high = result["low"].item(), result["high"].item()
-        ax.axvspan(low, high, color=colours[label], alpha=0.15, linewidth=0)
+        ax.axvspan(low, high, color=colour, alpha=0.15, linewidth=0)
     labels: dict[str, Any] = {"title": style.titled("Shape bias", results), "xlim": (-0.03, 1.03)}
     style.tidy(
         ax, xlabel="shape bias (0: texture, 1: shape)", ylabel="class of the shape", **labels

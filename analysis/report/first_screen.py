@@ -15,6 +15,7 @@ from ..engine.failures import explain
 from ..engine.results import Results
 from ..plots import style
 from ..statistics.estimates import Estimate, accuracy_of, corrected, minus
+from .claim_rows import scale_of
 from .page import Panel
 
 if TYPE_CHECKING:
@@ -186,7 +187,9 @@ def _said(
     """The differences between pairs of models as fields of a `Comparison`."""
     pairs = list(combinations(values, 2))
     gaps = corrected([minus(first, second) for (_, first), (_, second) in pairs])
-    sentences = [_sentence(a, b, gap) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)]
+    sentences = [
+        _sentence(a, b, gap, unit) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)
+    ]
     significant = [at for at, gap in enumerate(gaps) if is_significant(gap)]
     if len(values) > MOST_PAIRWISE:
         furthest = np.argmax(np.nan_to_num([abs(gap.value) for gap in gaps], nan=-1))
@@ -260,22 +263,28 @@ def is_significant(gap: Estimate) -> bool:
     return gap.interval is not None and (gap.interval[0] > 0 or gap.interval[1] < 0)
 
 
-def _sentence(name: str, other: str, gap: Estimate) -> str:
+def _sentence(name: str, other: str, gap: Estimate, unit: str) -> str:
     """A difference with its interval, or that it is not significant, as a sentence."""
     if gap.interval is None:
         return f"{name} and {other}: no interval is known."
+    scale, decimals, points = 1.0, 2, ""
+    if unit == "accuracy":
+        scale, decimals, points = scale_of(unit), 1, " percentage points"
+    value, low, high = (scale * number for number in (gap.value, *gap.interval))
     if is_significant(gap):
-        more, less = (name, other) if gap.value > 0 else (other, name)
-        low, high = sorted(map(abs, gap.interval))
-        return f"{more} is higher than {less} by {abs(gap.value):.2f} ({low:.2f} to {high:.2f})."
-    low, high = map(_signed, gap.interval)
-    return f"{name} and {other}: not significant ({_signed(gap.value)}, from {low} to {high})."
+        more, less = (name, other) if value > 0 else (other, name)
+        value, low, high = abs(value), *sorted((abs(low), abs(high)))
+        numbers = f"{value:.{decimals}f}{points} ({low:.{decimals}f} to {high:.{decimals}f})"
+        return f"{more} is higher than {less} by {numbers}."
+    value, low, high = (_signed(number, decimals) for number in (value, low, high))
+    return f"{name} and {other}: not significant ({value}{points}, from {low} to {high})."
 
 
-def _signed(value: float) -> str:
-    """Two decimals with a sign, which zero has not."""
-    rounded = round(value, 2)
-    return f"{rounded:+.2f}".replace("-", "\N{MINUS SIGN}") if rounded else "0.00"
+def _signed(value: float, decimals: int = 2) -> str:
+    """A number with a sign, which zero has not."""
+    rounded = round(value, decimals)
+    text = f"{rounded:+.{decimals}f}" if rounded else f"{0:.{decimals}f}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 RELATIVE = "relative to uniform"  # unit of values that are compared with uniform ones

@@ -15,7 +15,7 @@ from vit_tf.data.equal_batches import BATCH_SIZE, BatchRule, batch_arrays
 from vit_tf.data.files import digest_files
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
 
-from ..engine.declaration import require_labelled
+from ..engine.preparation import require_labelled
 from ..engine.stream import as_dataset
 
 LABELS = "labels"  # of the test images, as something that a measurement may need
@@ -77,6 +77,15 @@ class Data:
             self._made[name] = self.optional[name]()
         return self._made[name]
 
+    def num_images(self, name: str) -> int:
+        """The number of images of a field, in whole batches; 0 if it is not known."""
+        images: Any = None if name in self.optional else getattr(self, name, None)
+        if not isinstance(images, tf.data.Dataset):
+            return 0
+        num_batches = int(images.cardinality().numpy())
+        first = next(iter(images), None) if num_batches > 0 else None
+        return 0 if first is None else num_batches * len(tf.nest.flatten(first)[0])
+
     def facts_of(self, name: str | None) -> dict:
         """JSON facts that identify the images of a field."""
         return self.facts | self.optional_facts.get(name or "", {})
@@ -97,9 +106,12 @@ class Data:
 
 # Images whose receptive fields are averaged, each for a channel of its own. With as many backward
 # passes, more images have a smaller error than more channels of each.
-MOST_FIELDS = 8  # in a batch
-FIELD_PIXELS = 4 * 224**2  # of a batch
-FEWEST_FIELDS = 4  # in a batch, as this batch also shows which axes hold examples
+FIELD_IMAGES = 64  # at most
+FEWEST_FIELD_IMAGES = 16  # at least
+FIELD_PIXELS = 2**18  # of all images, where they are more than the fewest
+# In a batch: at least so many that their number differs from that of other axes.
+FIELD_BATCH, FEWEST_FIELDS = 8, 4
+COPY_BATCHES = 4  # of an untrained copy, for the standard error
 FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
 # The largest `min_batch` of a statistic of a report: a shared pass of smaller batches fails for it,
 # and is traced anew without it.
@@ -200,20 +212,30 @@ def labels_of(images: tf.data.Dataset) -> np.ndarray:
 def few_images(images: tf.data.Dataset) -> tf.data.Dataset:
     """The first images of a data set in few batches, for what costs a gradient each."""
     size = field_batch_size(images)
-    return images.unbatch().batch(size).take(num_field_images(size) // size)
+    return images.unbatch().batch(size).take(num_field_images(images) // size)
+
+
+def fields_of_copies(few: tf.data.Dataset) -> tf.data.Dataset:
+    """The first of the images that `few_images` returns: those of an untrained copy."""
+    return few.take(COPY_BATCHES)
 
 
 def field_batch_size(test: tf.data.Dataset) -> int:
     """The number of images whose receptive fields are taken at once: activations are kept."""
+    return min(FIELD_BATCH, max(FEWEST_FIELDS, _images_of_pixels(test)))
+
+
+def num_field_images(test: tf.data.Dataset) -> int:
+    """The number of images whose receptive fields are averaged, in whole batches."""
+    size = field_batch_size(test)
+    count = min(FIELD_IMAGES, max(FEWEST_FIELD_IMAGES, _images_of_pixels(test)))
+    return -(-count // size) * size
+
+
+def _images_of_pixels(test: tf.data.Dataset) -> int:
+    """The number of images with `FIELD_PIXELS` in all; the most if their size is not known."""
     size = tf.nest.flatten(test.element_spec)[0].shape[1:3].as_list()
-    if None in size:
-        return MOST_FIELDS
-    return min(MOST_FIELDS, max(FEWEST_FIELDS, FIELD_PIXELS // math.prod(size)))
-
-
-def num_field_images(batch_size: int) -> int:
-    """The number of images whose receptive fields are averaged, in whole batches of this size."""
-    return FEWEST_BATCHES * batch_size
+    return FIELD_IMAGES if None in size else FIELD_PIXELS // math.prod(size)
 
 
 def _batched(images: Any, rule: BatchRule) -> tf.data.Dataset:

@@ -317,7 +317,10 @@ def measure_all(
     log.info("%d of %d results are reused", len(table) - len(missing), len(table))
     problems = {}
     schedule = _schedule(missing)
+    if schedule:
+        log.info("%s", _describe_cost(schedule, data))
     first_start = last_line = time.perf_counter()
+    count_done = 0
 
     for number, together in enumerate(schedule, start=1):
         place = f"[{number}/{len(schedule)}]"
@@ -326,11 +329,13 @@ def measure_all(
         start = time.perf_counter()
         # Many passes take less than a second: they have no line of their own.
         if number == 1 or start - last_line > SECONDS_BETWEEN_LINES:
-            left = (start - first_start) / max(number - 1, 1) * (len(schedule) - number + 1)
+            # Passes differ more in how many results they have than in the time that one takes.
+            left = (start - first_start) / max(count_done, 1) * (len(missing) - count_done)
             about = f", about {tqdm.format_interval(left)} left" if number > 1 else ""
             count = len(together.every_measurement)
             log.info("%s %s: %d results%s", place, together.title, count, about)
             last_line = start
+        count_done += len(together.every_measurement)
         finishes = _make_pass(together, data, results, problems)
         seconds = round(time.perf_counter() - start, 2)
         notes = {"pass": together.title, "seconds": seconds}
@@ -351,6 +356,23 @@ def measure_all(
         if meanwhile:
             meanwhile(results)
     return {name: result for name, result in results.items() if table[name].saved}, problems
+
+
+def _describe_cost(schedule: Sequence["Pass"], data: Data) -> str:
+    """How many images go through which models, as a sentence.
+
+    A pass of interventions or gradients takes several forward passes for each image.
+    """
+    measurements = [m for together in schedule for m in together.every_measurement]
+    is_copy = {model.name: bool(model.original_key) for m in measurements for model in m.models}
+    reading = [together for together in schedule if together.measurements[0].reads]
+    largest = max((data.num_images(str(p.measurements[0].reads)) for p in reading), default=0)
+    images = f" over up to {largest:,} images" if largest else ""
+    copies = sum(is_copy.values())
+    return (
+        f"{len(measurements)} results in {len(reading)} passes{images}, of {len(is_copy)} models "
+        f"({copies} of them untrained copies)"
+    )
 
 
 def in_own_passes(measurements: Iterable[Measurement]) -> list[Measurement]:

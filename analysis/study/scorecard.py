@@ -227,18 +227,34 @@ def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
     )
 
 
-def untrained_measurements(
-    figures: Iterable[Figure], models: list[StudyModel], data: Data
-) -> list[Measurement]:
-    """What the claims and quantities of these figures need of untrained copies of the models."""
-    figures, wanted = list(figures), []
-    templates = [
-        name
+def with_measured_claims(
+    figures: Iterable[Figure], measurements: Iterable[Measurement]
+) -> list[Figure]:
+    """The figures with those of their claims that read nothing but these measurements.
+
+    A claim about models that are missing counts: it is listed as not tested, with the reason.
+    """
+    measured = {(m.name.partition(".")[0], len(m.models)) for m in measurements}
+
+    def is_measured(template: str) -> bool:
+        analysis = template.partition(".")[0]
+        return analysis in ("accuracy", "block") or (analysis, template.count(".")) in measured
+
+    return [
+        replace(figure, claims=[c for c in figure.claims if all(map(is_measured, c.inputs))])
         for figure in figures
-        for claim in figure.claims
-        if claim.beyond_untrained
-        for name in claim.inputs
     ]
+
+
+def untrained_measurements(
+    figures: Iterable[Figure], claims: Iterable[Claim], models: list[StudyModel], data: Data
+) -> list[Measurement]:
+    """What claims, and the quantities of these figures, need of untrained copies of the models.
+
+    It is measured as the figures measure it.
+    """
+    figures, wanted = list(figures), []
+    templates = [name for claim in claims if claim.beyond_untrained for name in claim.inputs]
     templates += [quantity.result for figure in figures for quantity in figure.quantities]
     needed = {name.partition(".")[0] for name in templates}
     for untrained_role in UNTRAINED_ROLES:

@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 from vit_tf.analysis.claims.claim import Outcome
-from vit_tf.analysis.report.claim_rows import brief, paper_text
+from vit_tf.analysis.report.claim_rows import paper_text
 from vit_tf.analysis.study.figure import all_figures
 
 FOLDER = Path(__file__).resolve().parent
@@ -29,6 +29,11 @@ ARCHITECTURES = {
     "mixer": "Mixer: 6 layers, width 96, 0.50 M",
 }
 MINUS = "\N{MINUS SIGN}"
+
+
+def brief(value: float) -> str:
+    """Two significant digits, with a true minus sign."""
+    return f"{value:.2g}".replace("-", MINUS)
 
 
 def claims_table(scorecard: xr.Dataset) -> str:

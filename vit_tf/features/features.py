@@ -44,6 +44,14 @@ class ClassScores:
     kind: ScoreKind = ScoreKind.SOFTMAX
 
 
+def no_class_scores(name: str, reason: str) -> ValueError:
+    """The error for a model without class scores, where these are read."""
+    return ValueError(
+        f"Expected a model with class scores. Received: {name!r}, {reason}, as in a model without "
+        "a classifier; name the layer of the scores with scores="
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class ModelFacts:
     """What is known about a model as it is measured.

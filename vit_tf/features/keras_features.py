@@ -22,6 +22,7 @@ from vit_tf.features.features import (
     Runs,
     ScoreKind,
     Taps,
+    no_class_scores,
     require_layers_of_kind,
 )
 from vit_tf.features.input_range import find_preprocessing
@@ -129,11 +130,8 @@ class KerasFeatures(Features):
         if name is None and vectors:
             require_scores_named(self.name, vectors)
         if name is None and not self._scores.is_head:
-            raise ValueError(
-                "Expected a model with class scores. Received: "
-                f"{self.name!r}, whose last layer, {self._scores.tap!r}, has no kernel, as in a "
-                "model without a classifier; name the layer of the scores with scores="
-            )
+            last = f"whose last layer, {self._scores.tap!r}, has no kernel"
+            raise no_class_scores(self.name, last)
         name = name or self._scores.tap
         layers = (*(x for x in self.facts.layers if x != name), name)
         if name == self._scores.tap:

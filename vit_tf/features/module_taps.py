@@ -80,7 +80,7 @@ class ModuleTaps:
 
     def facts(self, grid: TokenGrid | None) -> ModelFacts:
         """What is known about the module."""
-        module, scores = self.model.module, self.trace.layouts.get(SCORES)
+        module, has_scores = self.model.module, self.graph.scores is not None
         return ModelFacts(
             name=self.model.name,
             layers=self.names,
@@ -89,10 +89,16 @@ class ModuleTaps:
             grid=grid,
             preprocessing=expectations.find_preprocessing(module, self.image_shape),
             input_shape=input_shape_of(module),
-            num_classes=scores.shape[0] if scores else None,
+            num_classes=self.shapes[SCORES][0] if has_scores else None,
             class_names=expectations.find_class_names(module),
-            scores=ClassScores(SCORES) if scores else None,
+            scores=ClassScores(SCORES) if has_scores else None,
         )
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of what the module returns for an image; () for what is no tensor."""
+        layout = self.trace.layouts.get(SCORES, self.trace.layouts.get(OUTPUT))
+        return layout.shape if layout else ()
 
     @property
     def vectors(self) -> dict[str, str]:
@@ -180,28 +186,33 @@ def tap_sources(trace: Trace) -> dict[str, str]:
 
 def _has_usual_form(trace: Trace) -> bool:
     """Whether each block is attention and an MLP over one sequence of tokens."""
-    if not trace.blocks:
+    blocks = trace.structure.blocks
+    if not blocks:
         return False
-    tokens, last = set(), dict(map(_path_and_number, trace.blocks))
-    for block in trace.blocks:
-        sums = [_within(block, f"{site}/sum") for site in SITES]
-        needed = [*sums, *(_within(block, f"attention/{what}") for what in ("weights", "heads"))]
-        path, _ = _path_and_number(block)
-        # A block that has more of them than it runs has two sums of one kind.
-        after_last = f"{path}@{last[path] + 1}"
-        if _within(block, "mlp2/sum") in trace.layouts:
-            return False
+    tokens, last = set(), dict(map(_path_and_number, blocks))
+    for block in blocks:
+        sums = [_part(trace, block, f"{site}/sum") for site in SITES]
+        needed = [*sums, *(_part(trace, block, f"attention/{x}") for x in ("weights", "heads"))]
         if any(
             name not in trace.layouts or not trace.layouts[name].has_examples for name in needed
-        ) or any(
-            _within(after_last, name.partition("@")[0].removeprefix(f"{path}/")) in trace.layouts
-            for name in needed
         ):
             return False
         shapes = [trace.layouts[name].shape for name in [block, *sums]]
         if len(set(shapes)) > 1 or len(shapes[0]) != 2:
             return False
         tokens |= {shapes[0][0], *trace.layouts[needed[2]].shape[1:]}
+        if block in trace.structure.parts:
+            continue
+        if _part(trace, block, "mlp2/sum") in trace.layouts:
+            return False
+        # A block that has more of them than it runs has two sums of one kind.
+        path, _ = _path_and_number(block)
+        after_last = f"{path}@{last[path] + 1}"
+        if any(
+            _within(after_last, name.partition("@")[0].removeprefix(f"{path}/")) in trace.layouts
+            for name in needed
+        ):
+            return False
     return len(tokens) == 1
 
 
@@ -217,25 +228,33 @@ def _within(block: str, what: str) -> str:
     return f"{path}/{what}{at}{number}"
 
 
+def _part(trace: Trace, block: str, what: str) -> str:
+    """The name in a trace of a value of a block, such as `attention/sum`; "" for none."""
+    parts = trace.structure.parts.get(block)
+    return _within(block, what) if parts is None else parts.get(what, "")
+
+
 def _grammar(trace: Trace) -> dict[str, str]:
     """From names of a trace to those of the tap grammar."""
     renamed = {}
-    if trace.final_norm:
-        renamed[trace.final_norm] = "norm"
-    for number, block in enumerate(trace.blocks):
+    if trace.structure.final_norm:
+        renamed[trace.structure.final_norm] = "norm"
+    for number, block in enumerate(trace.structure.blocks):
         for site in SITES:
             for end in (*ENDS, *(("weights", "heads") if site == "attention" else ())):
-                renamed[_within(block, f"{site}/{end}")] = f"block{number:02d}/{site}/{end}"
-        renamed |= _norms(trace, block, f"block{number:02d}")
+                name = _part(trace, block, f"{site}/{end}")
+                renamed[name] = f"block{number:02d}/{site}/{end}"
+        if block not in trace.structure.parts:
+            renamed |= _norms(trace, block, f"block{number:02d}")
     return renamed
 
 
 def _norms(trace: Trace, block: str, name: str) -> dict[str, str]:
     """The normalizations before attention and before the MLP of a pre-norm block."""
-    order = list(trace.layouts)
+    order, blocks = list(trace.layouts), trace.structure.blocks
     skips = [_within(block, f"{site}/skip") for site in SITES]
     ends = [order.index(name) for name in skips]
-    start = order.index(trace.blocks[trace.blocks.index(block) - 1]) if name != "block00" else -1
+    start = order.index(blocks[blocks.index(block) - 1]) if name != "block00" else -1
     spans = {"attention": (start, ends[0]), "mlp": (ends[0], ends[1])}
     norms = {}
     for site, (first, last) in spans.items():
@@ -254,21 +273,25 @@ def _norms(trace: Trace, block: str, name: str) -> dict[str, str]:
 def _graph(trace: Trace, sources: dict[str, str]) -> ModelGraph:
     """Which taps are representations and blocks."""
     by_name = {name: tap for tap, name in sources.items()}
-    # The scores of a headless model are no scores, but tokens.
-    scores = by_name.get(trace.scores)
-    if not trace.blocks:
+    structure = trace.structure
+    is_vector = SCORES in trace.layouts and len(trace.layouts[SCORES].shape) == 1
+    scores = by_name.get(SCORES) if is_vector and structure.has_head else None
+    if not structure.blocks:
         layers = [tap for tap in sources if tap not in (SCORES, OUTPUT, EMBEDDING)]
         layers = [t for t in layers if not any(is_inside(o, t) for o in layers)]
-        return ModelGraph(tuple(spread(layers, MAX_LAYERS)), (), scores)
+        layers = [t for t in layers if sources[t] not in structure.passing]
+        representations = tuple(spread(layers, MAX_LAYERS))
+        return ModelGraph(representations, (), scores, structure.num_repeated)
     is_usual = _has_usual_form(trace)
     ends = [
-        _within(block, "mlp/sum") if is_usual and block not in trace.post_norm else block
-        for block in trace.blocks
+        _part(trace, block, "mlp/sum") if is_usual and block not in trace.post_norm else block
+        for block in structure.blocks
     ]
-    blocks = [EMBEDDING, *ends]
-    blocks = [by_name[name] for name in blocks if name in by_name]
-    norm = [by_name[trace.final_norm]] if trace.final_norm in by_name else []
-    return ModelGraph((*blocks, *norm), tuple(blocks), scores)
+    embedding = EMBEDDING if structure.entrance else structure.embedding
+    norm = structure.final_norm
+    blocks = [by_name[name] for name in (embedding, *ends) if name in by_name]
+    norms = [by_name[norm]] if norm in by_name else []
+    return ModelGraph((*blocks, *norms), tuple(blocks), scores)
 
 
 def select_taps(
@@ -311,5 +334,5 @@ def pooled_tokens(taps: ModuleTaps, grid: TokenGrid | None) -> tuple[int, ...] |
     features = taps.features([last, SCORES], [], grid)
     images = np.random.default_rng(0).uniform(-1, 1, (1, *taps.image_shape)).astype(np.float32)
     # A gradient of a sum over classes may vanish; that of one class rarely does.
-    gradient = features.gradient(images, SCORES, last, np.eye(1, features.facts.num_classes))
+    gradient = features.gradient(images, SCORES, last, np.eye(1, taps.shapes[SCORES][0]))
     return tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist()) or None

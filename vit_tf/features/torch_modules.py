@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vit_tf.common.names import format_list
-from vit_tf.features.features import ClassScores, Features, ModelFacts, require_layers_of_kind
+from vit_tf.features.features import (
+    ClassScores,
+    Features,
+    ModelFacts,
+    no_class_scores,
+    require_layers_of_kind,
+)
 from vit_tf.features.keras_features import require_scores_named
-from vit_tf.features.layers import Detail, grid_of_shapes, with_prefix_first
+from vit_tf.features.layers import (
+    Detail,
+    grid_of_shapes,
+    warn_of_missed_blocks,
+    with_prefix_first,
+)
 from vit_tf.features.module_features import TorchFeatures
 from vit_tf.features.module_taps import ModuleTaps, describe_module, pooled_tokens, select_taps
 
@@ -56,6 +67,8 @@ class ModuleFeatures(TorchFeatures):
         if not self._is_whole:
             return self
         names = require_layers_of_kind(self._facts, kind, block, detail)
+        if kind != "scores":
+            warn_of_missed_blocks(self.name, self._facts.structure)
         reads_attention = kind in ("attention", "class_attention", "rollout")
         in_windows = format_list(self._described.windows) if reads_attention else ""
         if in_windows and kind == "rollout":
@@ -81,7 +94,10 @@ class ModuleFeatures(TorchFeatures):
             require_scores_named(self.name, vectors)
         name = name or self._described.graph.scores
         if name is None:
-            return self.with_facts(scores=None)
+            shape = self._described.output_shape
+            outputs = {0: "one number", 1: "channels that no kernel computes"}
+            output = outputs.get(len(shape), f"tokens or maps of shape {shape}")
+            raise no_class_scores(self.name, f"which returns {output} for each image")
         names = tuple(dict.fromkeys([*(self._names or ()), name]))
         features = ModuleFeatures(self._described, self._facts, names, self._patterns)
         shape = self._described.shapes.get(name, ())

@@ -15,13 +15,14 @@ from torch.overrides import TorchFunctionMode
 
 from vit_tf.common.names import are_named
 from vit_tf.torch_models import axes
+from vit_tf.torch_models.dataflow import ADDITIONS, JOINS
+from vit_tf.torch_models.structure import Site, Structure
 
 Tensor = torch.Tensor
 # Takes the name of a value inside a module and the value; returns what the module goes on with.
 Watch = Callable[[str, Tensor], Tensor]
 # Names of what the first block is given, and of what the model returns.
 EMBEDDING, SCORES, OUTPUT = "embedding", "logits", "output"
-ADDITIONS = ("add", "add_", "__add__", "__iadd__", "__radd__")
 PROBABILITIES = ("softmax", "log_softmax", "sigmoid")
 MULTIPLICATIONS = ("matmul", "__matmul__", "bmm")
 # The fields of an output with several tensors that stand for it, best first.
@@ -34,7 +35,7 @@ def main_tensor(output: Any) -> Tensor | None:
     """The tensor that an output stands for: its first one, or that of a field of `MAIN_FIELDS`."""
     if isinstance(output, Tensor):
         return output if output.is_floating_point() and output.dim() else None
-    fields = _fields(output)
+    fields = fields_of(output)
     names = [name for name in MAIN_FIELDS if name in fields]
     for name in [*names, *fields]:
         if (tensor := main_tensor(fields[name])) is not None:
@@ -55,7 +56,7 @@ def returned_tensor(output: Any) -> Tensor | None:
 
 def unnamed_scores(output: Any) -> dict[str, Tensor]:
     """The vectors among several outputs by name or index, if none has one of the usual names."""
-    fields = _fields(output)
+    fields = fields_of(output)
     if any(name in MAIN_FIELDS for name in fields):
         return {}
     vectors: dict[str, Tensor] = {}
@@ -68,7 +69,7 @@ def unnamed_scores(output: Any) -> dict[str, Tensor]:
     return vectors
 
 
-def _fields(output: Any) -> dict:
+def fields_of(output: Any) -> dict:
     """The parts of an output by name or index: of a dict, a sequence, a dataclass or an object."""
     if isinstance(output, Mapping):
         return dict(output)
@@ -98,7 +99,7 @@ def _substituted(output: Any, old: Tensor, new: Tensor) -> Any:
         parts = [_substituted(value, old, new) for value in output]
         return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
     if dataclasses.is_dataclass(output) and not isinstance(output, type):
-        fields = {name: _substituted(x, old, new) for name, x in _fields(output).items()}
+        fields = {name: _substituted(x, old, new) for name, x in fields_of(output).items()}
         return dataclasses.replace(output, **fields)
     return output
 
@@ -161,16 +162,18 @@ class Execution(TorchFunctionMode):
     """
 
     def __init__(
-        self, module: torch.nn.Module, watch: Watch, paths: set[str], blocks: set[str],
+        self, module: torch.nn.Module, watch: Watch, paths: set[str], structure: Structure,
         inside: bool, labels: bool = False,
     ):  # fmt: skip
         super().__init__()
-        self._module, self._watch, self._paths, self._blocks = module, watch, paths, blocks
+        self._module, self._watch, self._paths = module, watch, paths
+        self._structure, self._blocks = structure, {*structure.blocks}
         # Whether to look inside submodules, and whether to follow the axes of channels.
         self._inside, self._labels = inside, labels
         self._stack: list[str] = []
         self._residuals: list[Residual] = []
         self._calls: Counter = Counter()
+        self._joins: Counter = Counter()  # sums and concatenations in a submodule's own code
         self._batch_size = 0
         # The last result of one of `PROBABILITIES`, what it was computed from, and its name.
         self._activation: tuple[Tensor, Tensor, str] | None = None
@@ -215,15 +218,15 @@ class Execution(TorchFunctionMode):
     def _before(self, path: str) -> Callable:
         def hook(module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple | None:
             self._stack.append(path)
-            if path not in self._blocks:
+            is_entrance = path == self._structure.entrance and not self._calls[EMBEDDING]
+            if path not in self._blocks and not is_entrance:
                 return None
-            source = main_tensor([args, kwargs])
-            if source is None:
-                self._residuals.append(Residual(path, []))
-                return None
-            stream = source if self._calls[EMBEDDING] else self.named(EMBEDDING, source)
-            self._residuals.append(Residual(path, [stream]))
-            if stream is source:
+            stream = source = main_tensor([args, kwargs])
+            if source is not None and is_entrance:
+                stream = self.named(EMBEDDING, source)
+            if path in self._blocks:
+                self._residuals.append(Residual(path, [] if stream is None else [stream]))
+            if source is None or stream is None or stream is source:
                 return None
             return _substituted(args, source, stream), _substituted(kwargs, source, stream)
 
@@ -286,6 +289,8 @@ class Execution(TorchFunctionMode):
             result = self._attend(*args, **kwargs)
         elif name in MULTIPLICATIONS and axes.label_of(args[0]) == axes.WEIGHTS:
             result = self._apply_weights(func, *args, **kwargs)
+        elif site := self._site(name):
+            result = self._join(func, args, kwargs, site)
         elif name in ADDITIONS and self._residuals and not kwargs and len(args) == 2:
             result = self._add(func, *args)
         else:
@@ -369,6 +374,24 @@ class Execution(TorchFunctionMode):
         module = self._module.get_submodule(path)
         is_inside = isinstance(module, torch.nn.Softmax | torch.nn.Dropout)
         return path.rpartition(".")[0] if is_inside else path
+
+    def _site(self, name: str) -> Site | None:
+        """The site of a function, where it is a sum or concatenation that ends a block."""
+        if name not in JOINS:
+            return None
+        path = self._stack[-1] if self._stack else ""
+        self._joins[path] += 1
+        return self._structure.sites.get((path, self._joins[path]))
+
+    def _join(self, func: Callable, args: tuple, kwargs: dict, site: Site) -> Tensor:
+        """Names a sum or concatenation that ends a block, and the terms of a sum."""
+        if site.skip is not None and len(args) == 2 and not kwargs:
+            ends = ("skip", "branch") if site.skip == 0 else ("branch", "skip")
+            # The skip is named first, as in a block.
+            order = sorted(zip(ends, (0, 1), strict=True), reverse=True)
+            terms = {i: self.named(f"{site.name}/{end}", args[i]) for end, i in order}
+            args = terms[0], terms[1]
+        return self.named(site.end, func(*args, **kwargs))
 
     def _add(self, func: Callable, first: Any, second: Any) -> Any:
         """A sum; where it adds to the stream of the innermost block, its terms have names."""

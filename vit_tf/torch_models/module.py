@@ -14,14 +14,15 @@ from torch.overrides import TorchFunctionMode
 
 from vit_tf.common.names import format_list, is_part, last_part
 from vit_tf.torch_models import axes
+from vit_tf.torch_models.dataflow import ADDITIONS, Dataflow, value_of
 from vit_tf.torch_models.execution import (
-    ADDITIONS,
     EMBEDDING,
     LOCK,
     OUTPUT,
     SCORES,
     Execution,
     as_inference,
+    fields_of,
     main_tensor,
     returned_tensor,
 )
@@ -30,12 +31,12 @@ from vit_tf.torch_models.expectations import (
     image_encoder_hint,
     num_image_channels,
 )
-from vit_tf.torch_models.structure import Call, find_blocks, find_final_norm, same_values
+from vit_tf.torch_models.structure import Call, Structure, find_structure, same_values
 
 Array = np.ndarray
 BATCH_SIZES = (2, 3)  # of two runs, which show the axis of examples
 # What is computed inside submodules, and not returned by one.
-INSIDE = ("weights", "heads", "skip", "branch", "sum")
+INSIDE = ("weights", "heads", "skip", "branch", "sum", "concatenation")
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,7 @@ class Trace:
 
     layouts: dict[str, Layout]  # by name, in the order of computation
     classes: dict[str, str]  # names of the classes of the submodules that run
-    blocks: tuple[str, ...] = ()
-    final_norm: str | None = None
+    structure: Structure = field(default_factory=Structure)
     # From the paths of submodules that attend to the names of their weights.
     attention_sites: dict[str, str] = field(default_factory=dict)
     # From several vectors that the module returns, none of which is known to be the class scores,
@@ -70,11 +70,6 @@ class Trace:
     vectors: dict[str, str] = field(default_factory=dict)
     # Blocks that return something else than their last sum, such as its normalization.
     post_norm: frozenset[str] = frozenset()
-
-    @property
-    def scores(self) -> str:
-        """The name of what the module returns."""
-        return SCORES if SCORES in self.layouts else OUTPUT
 
 
 NOTHING = Trace({}, {})
@@ -149,7 +144,7 @@ class TorchModule:
         # end: a run sees inputs only if it looks inside submodules.
         inside = any(is_inside_a_module(name) or name in (EMBEDDING, SCORES) for name in names)
         paths = {"" if path in (SCORES, OUTPUT) else path for path in paths}
-        return Execution(self.module, watch, paths, set(trace.blocks), inside)
+        return Execution(self.module, watch, paths, trace.structure, inside)
 
 
 def _require_runnable(module: torch.nn.Module, name: str) -> None:
@@ -233,19 +228,19 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
     images = [np.zeros((size, *image_shape), np.float32) for size in BATCH_SIZES]
     with LOCK, torch.no_grad(), as_inference(module):
         try:
-            calls = _calls(module, model.as_tensor(images[0]))
+            calls, flow = _calls(module, model.as_tensor(images[0]))
         except Exception as error:  # a module may raise anything for images of another form
             raise ValueError(_refusal(model, image_shape, error)) from error
         shapes = {call.path: call.output.shape for call in calls if call.output is not None}
-        blocks = find_blocks(calls)
+        structure = find_structure(calls, flow)
         sources = {call.path: call.source for call in calls}
-        source = sources[blocks[0]] if blocks else None
-        if source is not None:
+        source = sources.get(structure.entrance or "")
+        if structure.entrance and source is not None:
             shapes[EMBEDDING] = source.shape
         shapes |= dict.fromkeys((SCORES, OUTPUT), shapes.get("", ()))
-        norm = find_final_norm(calls, blocks)
         classes = {call.path: type(call.module).__name__ for call in calls}
-        del calls, sources  # they hold all outputs of the first run, which the second needs no more
+        # These hold all outputs of the first run, which the second needs no more.
+        del calls, sources, source
         layouts, vectors, sums, post_norm = {}, {}, {}, set()
 
         def watch(name: str, value: torch.Tensor) -> torch.Tensor:
@@ -261,7 +256,7 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         tensor = model.as_tensor(images[1])
         axes.set_label(tensor, 1)  # the channels of images (example, channel, height, width)
         paths = {path for path, _ in module.named_modules()}
-        execution = Execution(module, watch, paths, set(blocks), inside=True, labels=True)
+        execution = Execution(module, watch, paths, structure, inside=True, labels=True)
         execution.run(tensor)
     returned = {
         output: next((name for name, value in vectors.items() if value is vector), "")
@@ -269,7 +264,7 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         if len(execution.vectors) > 1
     }
     sites = execution.attention_sites
-    return Trace(layouts, classes, tuple(blocks), norm, sites, returned, frozenset(post_norm))
+    return Trace(layouts, classes, structure, sites, returned, frozenset(post_norm))
 
 
 def _refusal(model: TorchModule, image_shape: tuple[int, ...], error: Exception) -> str:
@@ -287,19 +282,22 @@ def _refusal(model: TorchModule, image_shape: tuple[int, ...], error: Exception)
     )
 
 
-def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
-    """The calls of all submodules, in the order in which they return.
+def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], Dataflow]:
+    """The calls of all submodules, in the order in which they return, and the flow of values.
 
     If a submodule runs again, as a block that all depths share does, its later calls are included,
     but not the later calls of the submodules inside it.
     """
     calls, handles, sources, counts = {}, [], {}, Counter()
+    starts: dict[str, tuple[int, int | None]] = {}
     skips = SkipFinder(sources, calls)
+    flow = Dataflow(images, skips.stack)
 
     def before(path: str) -> Any:
         def hook(_: torch.nn.Module, args: tuple, kwargs: dict) -> None:
             skips.stack.append(path)
             sources[path] = main_tensor([args, kwargs])
+            starts[path] = len(flow.operations), value_of(sources[path])
             counts[path] += 1
 
         return hook
@@ -311,7 +309,15 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
             if number > 1 and any(counts[outer] > 1 for outer in skips.stack[:-1]):
                 return
             tensor = main_tensor(output) if path else returned_tensor(output)
-            calls[name] = Call(name, submodule, sources.get(path), tensor, has_skip)
+            first, source_value = starts[path]
+            is_script = isinstance(submodule, torch.jit.ScriptModule)
+            if is_script and source_value is not None and tensor is not None:
+                flow.add_call(path, submodule, source_value, tensor)
+            calls[name] = Call(
+                *(name, submodule, sources.get(path), tensor, has_skip),
+                *(first, len(flow.operations), source_value, value_of(tensor)),
+                has_logits="logits" in fields_of(output),
+            )
 
         return hook
 
@@ -325,12 +331,12 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> list[Call]:
                 handles.append(submodule.register_forward_hook(after(path)))
                 # A submodule that raises has ended too, for a caller that goes on.
                 handles.append(submodule.register_forward_hook(leave, always_call=True))
-        with skips:
+        with skips, flow:
             module(images)
     finally:
         for handle in handles:
             handle.remove()
-    return list(calls.values())
+    return list(calls.values()), flow
 
 
 class SkipFinder(TorchFunctionMode):

@@ -1,11 +1,69 @@
-"""The blocks of a PyTorch module: submodules of one class that run one after another."""
+"""The blocks of a PyTorch module: submodules of one class, and paths that its own code joins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
+
+from vit_tf.torch_models.axes import RESHAPING
+from vit_tf.torch_models.dataflow import ADDITIONS, Dataflow, Junction
+
+# Operations that return the values that they are given, in inference.
+PASSING = (*RESHAPING, "squeeze", "contiguous", "dropout", "dropout1d", "dropout2d")
+PASSING += ("alpha_dropout",)
+# Operations behind the kernel of class scores: a bias, a scale, a mean over positions, a softmax.
+BEHIND_KERNELS = (*PASSING, *ADDITIONS, "sub", "mul", "div", "__sub__", "__mul__", "__rmul__")
+BEHIND_KERNELS += ("__truediv__", "mean", "adaptive_avg_pool2d", "avg_pool2d", "__getitem__")
+BEHIND_KERNELS += ("softmax", "log_softmax", "sigmoid", "float", "to", "type", "transpose")
+
+
+@dataclass(frozen=True)
+class Site:
+    """The name of a sum or concatenation in a submodule's own code, and which term is the skip."""
+
+    name: str
+    is_sum: bool
+    skip: int | None
+
+    @property
+    def end(self) -> str:
+        """The name of the result."""
+        return f"{self.name}/{'sum' if self.is_sum else 'concatenation'}"
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What the calls and the flow of values show about a module.
+
+    Attributes:
+        blocks: names of the values at the ends of blocks, in the order of computation: paths of
+            submodules, or results of sums and concatenations in a submodule's own code.
+        sites: these sums and concatenations, by the path of the submodule and their number in it.
+        parts: of a block that ends in such a sum, from names of the tap grammar such as
+            `attention/sum` to those of its values.
+        entrance: path of the submodule whose input is what the first block is given.
+        embedding: the submodule that returns what the first block is given, where no submodule
+            takes it.
+        final_norm: the normalization of tokens or maps after the last block.
+        passing: layers of a module without blocks that are no representations: they return what
+            they are given, or the class scores.
+        num_repeated: number of submodules of one class, where no blocks are found.
+        has_head: whether a kernel computes the vector that the module returns; what a pooling or a
+            normalization returns are channels, and no class scores.
+    """
+
+    blocks: tuple[str, ...] = ()
+    sites: Mapping[tuple[str, int], Site] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    entrance: str | None = None
+    embedding: str = ""
+    final_norm: str | None = None
+    passing: frozenset[str] = frozenset()
+    num_repeated: int = 0
+    has_head: bool = True
 
 
 @dataclass
@@ -17,6 +75,17 @@ class Call:
     source: torch.Tensor | None  # what it was given
     output: torch.Tensor | None  # what it returned
     has_skip: bool = False  # whether its own code adds something to its input
+    # Indices of its first operation and of the first operation after it.
+    first: int = 0
+    end: int = 0
+    # Numbers of the values that it was given and returned; None where these are not known.
+    source_value: int | None = None
+    value: int | None = None
+    has_logits: bool = False  # whether it returned several tensors, one of them called "logits"
+
+    def holds(self, first: int, end: int) -> bool:
+        """Whether operations, from the first to before the end, run inside it."""
+        return self.first <= first and end <= self.end
 
     @property
     def parent(self) -> str:
@@ -36,7 +105,8 @@ def find_blocks(calls: Sequence[Call]) -> list[str]:
     Blocks are submodules of one class, with layers that have parameters inside, each of which is
     given what the one before returned. Where these contain such a sequence themselves, as stages
     do, the innermost are the blocks; a stage of one block has the class of block of the others. A
-    submodule with a skip around its own layers is a block, and a sequence inside it none.
+    submodule with a skip around its own layers is a block, and a sequence inside it none. Where a
+    class of blocks has skips, all submodules of that class are blocks.
     """
     chains = _without_branches([chain for chain in _chains(calls) if len(chain) > 1], calls)
     if any(not _is_sequence(chain[0]) for chain in chains):
@@ -52,8 +122,9 @@ def find_blocks(calls: Sequence[Call]) -> list[str]:
         single = [x.path for x in calls if is_inside(x.path, call.path) and type(x.module) in kinds]
         is_stage = (call.parent, type(call.module)) in stages and single
         blocks.add(single[-1] if is_stage else call.path)
+    kinds = {type(call.module) for call in calls if call.path in blocks and call.has_skip}
     # A block inside of another one is a part of it.
-    paths = [call.path for call in calls if call.path in blocks]
+    paths = [c.path for c in calls if c.path in blocks or type(c.module) in kinds]
     return [path for path in paths if not any(is_inside(path, block) for block in blocks)]
 
 
@@ -77,7 +148,7 @@ def _opened(chain: list[Call], calls: Sequence[Call]) -> list[Call]:
         call
         for call in calls
         if any(is_inside(call.path, sequence.path) for sequence in chain)
-        and _has_layers(call.module)
+        and _is_composite(call.module)
         and not _is_sequence(call)
     ]
     return [c for c in inside if not any(is_inside(c.path, other.path) for other in inside)]
@@ -87,7 +158,7 @@ def _chains(calls: Sequence[Call]) -> Iterator[list[Call]]:
     """Runs of submodules of one parent and class, each given what the one before returned."""
     by_parent: dict[str, list[Call]] = {}
     for call in calls:
-        if call.path and _has_layers(call.module):
+        if call.path and _is_composite(call.module):
             by_parent.setdefault(call.parent, []).append(call)
     for siblings in by_parent.values():
         chain: list[Call] = []
@@ -99,7 +170,7 @@ def _chains(calls: Sequence[Call]) -> Iterator[list[Call]]:
         yield chain
 
 
-def _has_layers(module: torch.nn.Module) -> bool:
+def _is_composite(module: torch.nn.Module) -> bool:
     """Whether a module has submodules with parameters."""
     return any(True for child in module.children() for _ in child.parameters())
 
@@ -119,15 +190,166 @@ def same_values(first: torch.Tensor, second: torch.Tensor) -> bool:
     return first is second or (same_size and first.data_ptr() == second.data_ptr())
 
 
-def find_final_norm(calls: Sequence[Call], blocks: Sequence[str]) -> str | None:
+def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
+    """The blocks of a module, and what it computes before and after them.
+
+    Blocks are those of `find_blocks`. Where several paths are joined outside of these, such as
+    `x = x + attention(x)` in the code of a parent, the submodule around the paths is a block if its
+    output is all that the rest is computed from; if it contains several such places, each sum or
+    concatenation ends a block, and a sum after attention is part of the block that the next ends.
+    """
+    by_path = {call.path: call for call in calls}
+    is_known = "" in by_path and by_path[""].value is not None
+    single = flow.single_values() if is_known else {}
+    has_head = not is_known or _has_head(by_path[""], flow)
+    siblings = [by_path[path] for path in find_blocks(calls)]
+    joins = [join for join in flow.junctions(single) if _has_positions(join.operation.shape)]
+    outside = [j for j in joins if not any(c.holds(j.first, j.last + 1) for c in siblings)]
+    by_owner: dict[str, list[Junction]] = {}
+    for join in outside:
+        by_owner.setdefault(_owner(join, calls, single), []).append(join)
+    ends = {call.path: call.end - 1 for call in siblings}
+    starts: dict[str, Junction] = {}  # of blocks that end in sums or concatenations
+    sites: dict[tuple[str, int], Site] = {}
+    parts: dict[str, dict[str, str]] = {}
+    for path, of_owner in by_owner.items():
+        groups = _blocks_of_joins(of_owner)
+        owner, join = by_path[path], groups[0][0]
+        inside = [c for c in siblings if owner.holds(c.first, c.end)]
+        is_alone = all(join.first <= c.first and c.end <= join.last + 1 for c in inside)
+        if path and len(groups) == 1 and is_alone and (not inside or len(inside) < len(siblings)):
+            ends = {name: end for name, end in ends.items() if name not in {c.path for c in inside}}
+            ends[path] = owner.end - 1
+            continue
+        for group in groups:
+            of_group = [_add_site(join, sites) for join in group]
+            block = of_group[-1].end
+            ends[block], starts[block] = group[-1].last, group[0]
+            attends = [join.attention is not None for join in group]
+            if attends == [True, False] and all(site.is_sum for site in of_group):
+                weights = _weights_of(group[0], of_owner, by_path)
+                parts[block] = _parts(of_group, weights)
+    blocks = sorted(ends, key=ends.__getitem__)
+    # One join around everything, as in a U-Net, shows no blocks.
+    is_around = len(blocks) == 1 and (blocks[0] in starts or not by_path[blocks[0]].source_value)
+    if not blocks or is_around:
+        kinds = Counter(type(c.module) for c in calls if c.path and _is_composite(c.module))
+        repeated = max(kinds.values(), default=0)
+        passing = frozenset(_passing(calls, flow))
+        repeated = repeated if repeated > 1 else 0
+        return Structure(passing=passing, num_repeated=repeated, has_head=has_head)
+    entrance, embedding = blocks[0].partition("@")[0], ""
+    if blocks[0] in starts:
+        entrance, embedding = _before_join(starts[blocks[0]], calls)
+    norm = _final_norm(calls, ends[blocks[-1]], single)
+    return Structure(tuple(blocks), sites, parts, entrance, embedding, norm, has_head=has_head)
+
+
+def _has_head(root: Call, flow: Dataflow) -> bool:
+    """Whether a kernel computes what a module returns, behind which are its bias or scale alone."""
+    declared = getattr(root.module, "num_classes", None)
+    width = 0 if root.output is None else root.output.shape[-1]
+    if root.has_logits or (width and declared == width):
+        return True
+    producers = {value: operation for operation in flow.operations for value in operation.results}
+    operation = producers.get(root.value or 0)
+    while operation is not None and not operation.has_kernel:
+        if operation.name not in BEHIND_KERNELS or len({*operation.sources}) > 1:
+            return False
+        operation = producers.get(operation.sources[0])
+    return operation is not None
+
+
+def _owner(join: Junction, calls: Sequence[Call], single: Mapping[int, int]) -> str:
+    """The innermost submodule around a join whose output all that follows is computed from."""
+    around = (call for call in calls if call.holds(join.first, join.last + 1))
+    return next((call.path for call in around if call.value in single), "")
+
+
+def _blocks_of_joins(joins: Sequence[Junction]) -> list[list[Junction]]:
+    """The joins in one submodule as blocks: attention and what is added up to the next attention.
+
+    Without attention each join is a block.
+    """
+    groups: list[list[Junction]] = []
+    for join in joins:
+        if groups and groups[-1][0].attention is not None and join.attention is None:
+            groups[-1].append(join)
+        else:
+            groups.append([join])
+    return groups
+
+
+def _add_site(join: Junction, sites: dict[tuple[str, int], Site]) -> Site:
+    """Names a join after the submodule whose own code it is in, and its number among them."""
+    path = join.operation.path
+    number = sum(other == path for other, _ in sites)
+    name = f"{path}/{number:02d}" if path else f"{number:02d}"
+    site = Site(name, join.is_sum, join.skip)
+    sites[path, join.operation.number] = site
+    return site
+
+
+def _weights_of(
+    join: Junction, joins: Sequence[Junction], by_path: Mapping[str, Call]
+) -> dict[str, str]:
+    """The names of the attention weights on the paths of a join, and of the outputs of heads."""
+    path = str(join.attention)
+    is_inside = path in by_path and isinstance(by_path[path].module, torch.nn.Softmax)
+    path, outer = (path.rpartition(".")[0] if is_inside else path), join.attention
+    before = sum(other.attention == outer and other.last <= join.last for other in joins)
+    number = f"@{before}" if before > 1 else ""
+    return {f"attention/{what}": f"{path}/{what}{number}" for what in ("weights", "heads")}
+
+
+def _parts(sites: Sequence[Site], weights: Mapping[str, str]) -> dict[str, str]:
+    """The values of a block of attention and an MLP by their names in the tap grammar."""
+    parts = {
+        f"{name}/{end}": f"{site.name}/{end}"
+        for name, site in zip(("attention", "mlp"), sites, strict=True)
+        for end in ("skip", "branch", "sum")
+    }
+    return parts | dict(weights)
+
+
+def _before_join(join: Junction, calls: Sequence[Call]) -> tuple[str | None, str]:
+    """The submodule whose input a join starts from, or else the submodule that returns it."""
+    around = [c for c in calls if c.path and c.holds(join.first, join.last + 1)]
+    entrance = next((c.path for c in around if c.source_value == join.source), None)
+    returns = [c.path for c in calls if c.path and c.value == join.source]
+    return entrance, returns[-1] if returns and not entrance else ""
+
+
+def _passing(calls: Sequence[Call], flow: Dataflow) -> Iterator[str]:
+    """The layers that return what they are given, and from the class scores on."""
+    leaves = [c for c in calls if not any(True for _ in c.module.children())]
+    weighted = [i for i, c in enumerate(leaves) if any(True for _ in c.module.parameters())]
+    last = weighted[-1] if weighted else len(leaves)
+    for index, call in enumerate(leaves):
+        operations = {operation.name for operation in flow.operations[call.first : call.end]}
+        is_vector = call.output is not None and not _has_positions(call.output.shape)
+        if index == last:
+            has_kernel = any(parameter.dim() > 1 for parameter in call.module.parameters())
+            last = last if has_kernel and is_vector else len(leaves)
+        is_same = False
+        if call.source is not None and call.output is not None and operations <= {*PASSING}:
+            is_same = same_values(call.source, call.output)
+        if index >= last or is_same:
+            yield call.path
+
+
+def _has_positions(shape: Sequence[int]) -> bool:
+    """Whether a tensor has tokens or a map, and not a vector for each example."""
+    return sum(length > 1 for length in shape[1:]) > 1
+
+
+def _final_norm(calls: Sequence[Call], end: int, single: Mapping[int, int]) -> str | None:
     """The normalization of tokens or maps after the last block."""
-    if not blocks:
-        return None
-    last = [call.path for call in calls].index(blocks[-1])
-    for call in calls[last + 1 :]:
+    for call in calls:
         is_leaf = not any(True for _ in call.module.children())
         shape = () if call.output is None else call.output.shape
-        has_positions = len(shape) > 2 and (len(shape) < 4 or shape[2] * shape[3] > 1)
-        if is_leaf and "norm" in type(call.module).__name__.lower() and has_positions:
+        is_norm = is_leaf and "norm" in type(call.module).__name__.lower()
+        is_single = not single or call.value in single
+        if call.first > end and is_norm and len(shape) > 2 and _has_positions(shape) and is_single:
             return call.path
     return None

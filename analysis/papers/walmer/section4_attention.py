@@ -9,10 +9,11 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.features.features import Features, Taps
+
 from ...claims.claim import Claim, claim
 from ...engine.estimates import estimate_over_batches
 from ...engine.results import Results, expect_array, expect_variable
-from ...engine.roles import Features, Taps
 from ...engine.stream import Statistic
 from ...heads.attention_patterns import attention_patterns
 from ...heads.mean_attention import (

@@ -79,9 +79,9 @@ def test_equal_paths_are_no_skips(rng):
     head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 5)]
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), *towers, *head).eval()
     images = rng.normal(size=(4, 8, 8, 3)).astype("float32")
-    calls = _calls(module, torch.from_numpy(images).permute(0, 3, 1, 2))
+    calls, _ = _calls(module, torch.from_numpy(images).permute(0, 3, 1, 2))
     assert not any(call.has_skip for call in calls)
-    calls = _calls(Block(3, 4), torch.from_numpy(images).permute(0, 3, 1, 2))
+    calls, _ = _calls(Block(3, 4), torch.from_numpy(images).permute(0, 3, 1, 2))
     assert [call.path for call in calls if call.has_skip] == [""]
 
 
@@ -100,5 +100,5 @@ class Tried(torch.nn.Module):
 
 def test_a_failed_submodule_does_not_take_the_skips_of_its_caller(rng):
     module = torch.nn.Sequential(Tried()).eval()
-    calls = _calls(module, torch.zeros((2, 3, 4, 4)))
+    calls, _ = _calls(module, torch.zeros((2, 3, 4, 4)))
     assert [call.path for call in calls if call.has_skip] == ["0"]

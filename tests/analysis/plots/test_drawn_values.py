@@ -137,7 +137,7 @@ ABLATED, CHANGES = R.head_ablation.assign(accuracy_change=CHANGE), {"change": "a
 SPAN, LABEL = (min(REPETITION.min(), 0), max(REPETITION.max(), 0.2)), "repetition, CLS"
 # Result, values (layer, other), limits of the colours, label of the colour bar, and options.
 MATRICES = [
-    case(ABLATED, CHANGE.values, None, "change in accuracy", **CHANGES),
+    case(ABLATED, CHANGE.values, None, "change in accuracy (percentage points)", **CHANGES),
     case(R.activation_patching, R.activation_patching.transfer.values, None, "transfer"),
     case(R.attention_patterns, REPETITION, SPAN, LABEL, query="cls"),
 ]
@@ -221,7 +221,7 @@ LINES = {
     "lens": case(R.logit_lens, SCORES, "class score", example=1, classes=[0, 3]),
     "best classes": case(R.logit_lens, PREDICTED, "class score"),
     "lens accuracy": case(LENS, LENS_LINES, "fraction of images"),
-    "skips": case(SKIPS, EFFECTS, "change in accuracy"),
+    "skips": case(SKIPS, EFFECTS, "change in accuracy (percentage points)"),
     "norms": case(R.branch_norms, MEANS, "Euclidean norm (band: token range)"),
     "distance": case(DISTANCE, FAR, "attention distance (sides of the grid)"),
     "saliency": case(R.attention_saliency, BEST, "IoU of attention and mask"),
@@ -238,7 +238,7 @@ def test_lines_are_the_values_by_layer(name):
         np.testing.assert_allclose(line.get_ydata(), values.values)
     looks = {(str(line.get_color()), line.get_linestyle()) for line in drawn.values()}
     assert len(looks) == len(lines)
-    assert ("%" in label) == (ax.yaxis.get_major_formatter()(0.25) == "25")
+    assert ("%" in label or "percentage" in label) == (ax.yaxis.get_major_formatter()(0.25) == "25")
 
 
 def edges(band):
@@ -327,7 +327,10 @@ def test_orders_of_tokens_are_lines_without_missing_shares_on_one_scale():
     first, second = ax.panels
     assert first.get_ylim() == second.get_ylim() and second.get_ylim()[0] < -1.9
     random = [panel.containers[1].lines[0] for panel in ax.panels]
-    assert random[0].get_color() == random[1].get_color() != first.containers[0][0].get_color()
+    # Colour is the model, and line style the order.
+    assert random[0].get_color() == first.containers[0][0].get_color() != random[1].get_color()
+    assert random[0].get_linestyle() == random[1].get_linestyle()
+    assert random[0].get_linestyle() != first.containers[0][0].get_linestyle()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["cls", "random", "new"]
 
 

@@ -35,6 +35,7 @@ NO_RESULT = {
     *("propagate_masks", "pwcca", "rbf_cka", "region_similarity", "report_trainings", "rsa"),
     *("scorecard", "scorecard_of_trainings", "select_l2", "svcca", "token_cka", "write_masks"),
     *("average_precision", "engine", "features_of", "images_needed", "layers", "write_report"),
+    *("extract_features", "load"),
 }
 
 

@@ -73,7 +73,7 @@ def test_only_what_the_intervals_allow_is_said():
     results = {"size_a": [3.0, 2.9, 3.1], "size_b": [3.2, 3.1, 3.3], "size_c": [4.0, 3.0, 5.0]}
     accuracy, row = made([size], models, **results)
     # Newcombe's interval of 360 and 320 of 400.
-    assert accuracy.sentences == ("A is higher than B by 0.10 (0.05 to 0.15).",)
+    assert accuracy.sentences == ("A is higher than B by 10.0 percentage points (5.1 to 14.9).",)
     assert (accuracy.differs, accuracy.link) == (1, "top")
     assert row.link == "figure-first" and row.label == "Size of a thing" and row.differs == 1
     sentences = [sentence.replace("\N{MINUS SIGN}", "-") for sentence in row.sentences]

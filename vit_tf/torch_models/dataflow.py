@@ -1,0 +1,173 @@
+"""The flow of values in a PyTorch module: where all that follows is computed from one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from vit_tf.torch_models.axes import PRODUCTS, tensors_in
+
+ADDITIONS = ("add", "add_", "__add__", "__iadd__", "__radd__")
+CONCATENATIONS = ("cat", "concat", "concatenate", "stack")
+JOINS = (*ADDITIONS, *CONCATENATIONS)
+KERNELS = ("linear", "conv1d", "conv2d", "conv3d", "multi_head_attention_forward")
+KERNELS += ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
+ATTRIBUTE = "_vit_tf_value"  # of tensors that depend on the images: the number of their value
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation on values that depend on the images.
+
+    Attributes:
+        name: of its function.
+        path: of the submodule whose own code runs it.
+        number: which sum or concatenation of that code it is, from 1; 0 for other operations.
+        sources: numbers of the values that it reads.
+        results: numbers of the values that it computes.
+        has_kernel: whether it multiplies them with a kernel.
+        attends: whether it computes attention weights.
+        shape: of its first result.
+    """
+
+    name: str
+    path: str
+    number: int
+    sources: tuple[int, ...]
+    results: tuple[int, ...]
+    has_kernel: bool
+    attends: bool
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Junction:
+    """Several paths that start at one value and end in a sum or concatenation.
+
+    All that follows is computed from the result of its last operation, and it from one value alone.
+    """
+
+    first: int  # index of its first operation
+    last: int  # index of the sum or concatenation
+    source: int  # the value from which it is computed
+    operation: Operation  # the sum or concatenation
+    attention: str | None  # the submodule whose code attends on one of the paths
+    # Which term of a sum of two is the skip: that with fewer kernels, at most one; None for none.
+    skip: int | None
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the paths are added."""
+        return self.operation.name in ADDITIONS
+
+
+class Dataflow(TorchFunctionMode):
+    """Records the operations of a module that runs, and what they read of earlier ones.
+
+    `stack` lists the paths of running submodules. The images are value 0.
+    """
+
+    def __init__(self, images: torch.Tensor, stack: Sequence[str]) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        self._stack, self._num_values, self._numbers = stack, 0, Counter()
+        setattr(images, ATTRIBUTE, 0)
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        # An operation in place gives its argument another value.
+        tensors = tensors_in([*args, *kwargs.values()])
+        sources = tuple(value for value in map(value_of, tensors) if value is not None)
+        path = self._stack[-1] if self._stack else ""
+        number = 0
+        if name in JOINS:
+            self._numbers[path] += 1
+            number = self._numbers[path]
+        result = func(*args, **kwargs)
+        outputs = tensors_in(result if isinstance(result, tuple) else [result])
+        outputs = tensors_in(args[:1]) if name == "__setitem__" else outputs
+        if sources and outputs and not name.endswith("_like") and not name.startswith("new_"):
+            is_product = any(isinstance(x, torch.nn.Parameter) and x.dim() > 1 for x in tensors)
+            has_kernel = name in KERNELS or (is_product and name in PRODUCTS)
+            attends = name in ATTENTION or (name == "softmax" and outputs[0].dim() in (3, 4))
+            self._append(name, path, number, sources, outputs, has_kernel, attends)
+        return result
+
+    def add_call(
+        self, path: str, module: torch.nn.Module, source: int, output: torch.Tensor
+    ) -> None:
+        """Records a submodule as one operation, whose own operations PyTorch does not show."""
+        has_kernel = any(parameter.dim() > 1 for parameter in module.parameters())
+        self._append("", path, 0, (source,), [output], has_kernel, False)
+
+    def _append(
+        self, name: str, path: str, number: int, sources: tuple[int, ...],
+        outputs: Sequence[torch.Tensor], has_kernel: bool, attends: bool,
+    ) -> None:  # fmt: skip
+        results = tuple(range(self._num_values + 1, self._num_values + 1 + len(outputs)))
+        self._num_values += len(outputs)
+        for output, value in zip(outputs, results, strict=True):
+            setattr(output, ATTRIBUTE, value)
+        self.operations.append(
+            Operation(
+                *(name, path, number, sources, results),
+                *(has_kernel, attends, tuple(outputs[0].shape)),
+            )
+        )
+
+    def single_values(self) -> dict[int, int]:
+        """The values from which alone all that follows is computed, and which operations do it."""
+        last_use = {v: i for i, op in enumerate(self.operations) for v in op.sources}
+        alive, single = {0}, {0: -1}
+        for index, operation in enumerate(self.operations):
+            alive |= {*operation.results}
+            alive = {value for value in alive if last_use.get(value, -1) > index}
+            if len(operation.results) == 1 and alive <= {*operation.results}:
+                single[operation.results[0]] = index
+        return single
+
+    def junctions(self, single: dict[int, int]) -> list[Junction]:
+        """Where several paths with a kernel are joined between two of the single values."""
+        junctions, source = [], 0  # of the images
+        for value in list(single)[1:]:
+            first, last = single[source] + 1, single[value]
+            operations, join = self.operations[first : last + 1], self.operations[last]
+            has_kernel = any(operation.has_kernel for operation in operations)
+            if first < last and join.number and len({*join.sources}) > 1 and has_kernel:
+                attends = [operation.path for operation in operations if operation.attends]
+                attention = attends[-1] if attends else None
+                skip = self._skip_of(first, last) if join.name in ADDITIONS else None
+                junctions.append(Junction(first, last, source, join, attention, skip))
+            source = value
+        return junctions
+
+    def _skip_of(self, first: int, last: int) -> int | None:
+        """The term of a sum of two that is the skip, 0 or 1."""
+        terms = self.operations[last].sources
+        if len(terms) != 2:
+            return None
+        kernels = []
+        for term in terms:
+            needed, count = {term}, 0
+            for operation in reversed(self.operations[first:last]):
+                if needed & {*operation.results}:
+                    needed |= {*operation.sources}
+                    count += operation.has_kernel
+            kernels.append(count)
+        if min(kernels) > 1 or kernels[0] == kernels[1]:
+            return None
+        return kernels.index(min(kernels))
+
+
+def value_of(tensor: torch.Tensor | None) -> int | None:
+    """The number of the value that a tensor holds; None where it does not depend on the images."""
+    return getattr(tensor, ATTRIBUTE, None)
