@@ -19,7 +19,7 @@ from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_similarity
 from ...statistics.estimates import Estimate, between, descriptive, minus
 from ...statistics.intervals import lower, rank_correlation, upper
-from ...study.data import Data, fields_of_copies
+from ...study.data import COPY_BATCHES, Data
 from ...study.figure import Figure, Overview, each, pairs, together
 from ...study.measure import DATA, Measurement, SharedPass, quantity, statistic, task
 from ...study.models import StudyModel
@@ -244,7 +244,7 @@ def fields_of(model: StudyModel) -> Measurement:
     taps = dict.fromkeys([*model.layers("representations", "sums"), *branches(model)])
 
     def make(data: Data) -> xr.DataArray:
-        few = fields_of_copies(data.few) if model.original_key else data.few
+        few = data.few.take(COPY_BATCHES) if model.original_key else data.few
         return receptive_field(model.select(*taps), few, channels=CHANNELS, grid=model.grid)
 
     return task("receptive_fields", model, make, reads="few", inputs=(DATA,), saved=False)
