@@ -6,13 +6,13 @@ Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", section 4.5 and figure
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
 
 import vit_tf
-from vit_tf.features.conversion import ModelLike
+from vit_tf.features.conversion import ModelLike, facts_of
 from vit_tf.features.tokens import as_grid
 
 from ..engine.accessors import ResultArray
@@ -123,9 +123,10 @@ def position_similarity(positions: ModelLike, grid: PartialGrid = None) -> xr.Da
         measurements/flow/position-similarity.md.
     """
     model = vit_tf.load(positions) if isinstance(positions, str | os.PathLike) else positions
-    own_grid: Any = getattr(model, "token_grid", None) if grid is None else grid
+    if grid is None and callable(model):
+        grid = facts_of(model).grid
     positions = _weight_of(model, "position_embedding")
-    grid = as_grid(own_grid, np.shape(positions)[0] if np.ndim(positions) else None)
+    grid = as_grid(cast(Any, grid), np.shape(positions)[0] if np.ndim(positions) else None)
     if np.ndim(positions) != 2 or len(positions) != grid.num_tokens:
         received = "None, of a model without absolute positions"
         raise ValueError(

@@ -377,7 +377,7 @@ def _labelled(
 @measurement("tokens")
 def token_similarity(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,

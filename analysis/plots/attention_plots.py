@@ -28,6 +28,7 @@ from .primitives import (
     elide,
     layer_label,
     panels,
+    picture_of,
     shorten,
 )
 from .rule import draws
@@ -619,7 +620,7 @@ def plot_attention_rollout(
             there are prefix tokens, and `"spatial"` otherwise.
         layers: names of the layers to draw, in order. None means all layers.
         image: the image below the maps, or a list with one image for each example, in a format that
-            `plot_overlay` accepts.
+            `plot_overlay` accepts. By default, the picture that the result of one image holds.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,) or
@@ -643,6 +644,7 @@ def plot_attention_rollout(
     names = shorten(names)[0] if first == "layer" else [f"example {name}" for name in names]
     title = f"{style.titled(f'Attention rollout of {query_name}', result)}\n{SCALED}"
     maps = values[:, prefix:].reshape(-1, *shape)
+    image = picture_of(result, image)
     look: dict[str, Any] = {
         "bar": "rollout / panel maximum",
         "axis_unit": None if image is not None else "token",
@@ -732,7 +734,7 @@ def plot_gradient_attention(
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
         example: index of the image.
 
     Returns:
@@ -749,7 +751,8 @@ def plot_gradient_attention(
         `gradient_attention`, `plot_grad_cam`.
     """
     prefix, shape = style.token_layout(result)
-    values = select_labels(result, example=example).values
+    selected = select_labels(result, example=example)
+    values, image = selected.values, picture_of(selected, image)
     # An older file does not name them, and one token comes back as a number.
     pooled = result.attrs.get("pooled_tokens", 0 if prefix else range(values.shape[1]))
     used = values[:, np.atleast_1d(pooled)].mean(axis=1)

@@ -32,7 +32,7 @@ ESTIMATOR = "TwoNN by maximum likelihood, eigenvalues of the covariance; jackkni
 @measurement("outputs")
 def intrinsic_dimension(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     tokens: str | None = None,
     *,
     layers: LayerSelection = None,

@@ -188,7 +188,9 @@ class StudyModel:
     def original(self) -> "StudyModel":
         """The model that this is a variant, a further seed or a baseline of."""
         if self.base is None:
-            raise ValueError(f"Expected a model with a base. Received: {self.name!r}")
+            raise ValueError(
+                f"Expected a variant, as an untrained copy is. Received: {self.name!r}"
+            )
         return self.base
 
     def keras_copy(self) -> keras.Model:

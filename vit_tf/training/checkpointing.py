@@ -50,14 +50,14 @@ History: TypeAlias = dict[str, list[float]]
 @dataclasses.dataclass
 class Progress:
     """How far a run has come: `history`, dict of lists with an entry for each epoch done; `step`,
-    how many steps of the next one; `metrics`, arrays of the totals of these steps; `is_stopped`,
-    whether a callback has ended the run before its last epoch.
+    how many steps of the next one; `metrics`, arrays of the totals of these steps; `stopped_of`,
+    the number of epochs of the run that a callback has ended before its last one, otherwise 0.
     """
 
     history: dict = dataclasses.field(default_factory=dict)
     step: int = 0
     metrics: Sequence[np.ndarray] = ()
-    is_stopped: bool = False
+    stopped_of: int = 0
 
 
 class BackgroundWriter:
@@ -173,6 +173,11 @@ def config_of(model: keras.Model) -> dict:
         return {}
 
 
+def describe_optimizer(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    """Class and settings as a dict, without the names that Keras numbers."""
+    return _without_names(keras.saving.serialize_keras_object(optimizer))
+
+
 def check_shared(directory: str | os.PathLike) -> None:
     """Check that every worker of a run sees the states and the configuration of the chief."""
     deadline = time.monotonic() + _SHARING_TIMEOUT
@@ -193,7 +198,10 @@ def check_shared(directory: str | os.PathLike) -> None:
 
 
 def check_configuration(configuration: dict, directory: str | os.PathLike) -> None:
-    """Write a run's configuration, or compare it with its folder's; an error names what differs."""
+    """Write a run's configuration, or compare it with its folder's; an error names what differs.
+
+    A recipe of more epochs extends the run: its configuration takes the place of the folder's.
+    """
     path = as_path(directory) / "configuration.json"
     text = json.dumps(configuration, indent=1, sort_keys=True, default=str)
     if not saved_states(directory):
@@ -206,7 +214,12 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
             f"Expected {without_password(path)!r} next to the saved state. "
             f"Received: {file_error(error, path)}"
         ) from error
-    differing = _differences(saved, json.loads(text))
+    now = json.loads(text)
+    epochs, more_epochs = (config.get("recipe", {}).get("epochs", 0) for config in (saved, now))
+    is_extended = more_epochs > epochs > 0
+    if is_extended:
+        saved["recipe"]["epochs"] = more_epochs
+    differing = _differences(saved, now)
     if differing:
         more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""
         raise ValueError(
@@ -214,6 +227,15 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
             f"{without_password(directory)!r} to resume it. "
             f"Received another: {'; '.join(differing[:8])}{more}"
         )
+    if is_extended:
+        if is_chief():
+            log.warning(
+                "The run in %r is extended from %d to %d epochs; from here on, its learning rate "
+                "follows the schedule of %d epochs",
+                *(without_password(directory), epochs, more_epochs, more_epochs),
+            )
+        wait_for_workers()  # until all have read the file
+        write_on_chief(path, lambda temporary: Path(temporary).write_text(text))
 
 
 def save_state(
@@ -224,7 +246,7 @@ def save_state(
     metrics: Sequence[np.ndarray] = (),
     keep: int = 2,
     writer: BackgroundWriter | None = None,
-    is_stopped: bool = False,
+    stopped_of: int = 0,
 ) -> None:
     """Write what is needed to resume a run, then remove all but the last `keep` states."""
     # Typed as Any: a type checker would match arrays with `allow_pickle` of `numpy.savez`.
@@ -233,7 +255,7 @@ def save_state(
     }
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
-    meta |= {"is_stopped": True} if is_stopped else {}
+    meta |= {"stopped_of": stopped_of} if stopped_of else {}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     path = state_path(directory, history, step)
 
@@ -297,7 +319,7 @@ def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
         # NumPy reads back bfloat16 as two raw bytes.
         variable.assign(array.view(variable.dtype) if array.dtype.kind == "V" else array)
     step = _position(path.name) % _MAX_STEPS
-    return Progress(history, step, metrics, meta.get("is_stopped", False))
+    return Progress(history, step, metrics, meta.get("stopped_of", 0))
 
 
 def _read_state(
@@ -535,7 +557,7 @@ class Checkpoint(keras.callbacks.Callback):
     def on_train_end(self, logs: dict | None = None) -> None:
         """Writes the state of a run that a callback has stopped, which is not trained further."""
         if self.model.stop_training:
-            self._save_state(is_stopped=True)
+            self._save_state(stopped_of=self.params["epochs"])
 
     def save(self) -> None:
         """Write the state in the middle of an epoch."""
@@ -544,7 +566,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._save_state(self._done, metrics)
 
     def _save_state(
-        self, step: int = 0, metrics: Sequence[np.ndarray] = (), is_stopped: bool = False
+        self, step: int = 0, metrics: Sequence[np.ndarray] = (), stopped_of: int = 0
     ) -> None:
         self._still_alone()
         attach_variables(self.model)
@@ -556,7 +578,7 @@ class Checkpoint(keras.callbacks.Callback):
             metrics,
             keep=self._keep,
             writer=self.writer,
-            is_stopped=is_stopped,
+            stopped_of=stopped_of,
         )
 
     def save_if_validating(self) -> None:
