@@ -361,7 +361,7 @@ def _merge(earlier: Neighbours, later: Neighbours) -> Neighbours:
 
 def directions_of(layers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Rows (example, channel) of each layer at length 1; a `ValueError` for those without."""
-    normalized = {layer: normalize_rows(tf.constant(x)) for layer, x in layers.items()}
+    normalized = {layer: normalize_rows(tf.constant(x, tf.float64)) for layer, x in layers.items()}
     raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
     return {layer: rows.numpy() for layer, (rows, _) in normalized.items()}
 

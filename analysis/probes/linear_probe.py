@@ -372,6 +372,8 @@ def _pooled(
 def _rows(pooled: Sequence[Pooled], layers: Sequence[str]) -> tuple[FeaturesByKey, np.ndarray]:
     """Features by (layer, tokens), and the labels."""
     x = {
-        (layer, features.tokens): features.layers[layer] for features in pooled for layer in layers
+        (layer, features.tokens): features.layers[layer].astype(float)
+        for features in pooled
+        for layer in layers
     }
     return x, pooled[0].labels.astype(np.int64)

@@ -101,7 +101,9 @@ def projection(
         raise ValueError(
             f"Expected features that differ between images. Received: {format_list(constant)}"
         )
-    points, shares = zip(*(project(x, seed) for x in pooled.layers.values()), strict=True)
+    points, shares = zip(
+        *(project(x.astype(float), seed) for x in pooled.layers.values()), strict=True
+    )
     coords = {"layer": list(pooled.layers), "label": ("example", pooled.labels)}
     if class_names:
         names = [str(class_names[label]) for label in pooled.labels]

@@ -85,7 +85,7 @@ from .scorecard import (
     untrained_measurements,
     with_measured_claims,
 )
-from .supervision import require_supervisions, supervision_of
+from .supervision import require_supervisions, supervision_of, training_images_of
 
 log = logging.getLogger(__name__)
 
@@ -304,6 +304,7 @@ def make_report(
             * `"fraction:0.1"`: trained on a tenth of the data
             * `"without:block03"`: without the skips of a block
             * `"seed:1"`, `"larger"` or `"hybrid"`: from another seed, larger, or a hybrid ViT
+            * `"finer"` or `"positions"`: with smaller patches, or other position embeddings
             * `"masked"`: pre-trained by masked patch prediction
             * `"tuned"`: pre-trained by masked patch prediction, then fine-tuned
             * `"before"`, `"after"`: before and after fine-tuning
@@ -373,6 +374,7 @@ def make_report(
             expectations[name],
             role=(roles or {}).get(name),
             supervision=supervision.get(name, ""),
+            training_images=training_images_of(sources[name]) if name in sources else None,
             **given,
         )
         for name, model in models.items()
@@ -463,7 +465,7 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
     needed = [images for images in map(images_to_decide, tested) if images]
     measured = f"Measured on {max(counts):,} images"
     if not needed:
-        return [f"{measured}. More images would not decide further claims."]
+        return [f"{measured}."]  # how many would decide further claims is not known
     claims_in_words = f"{len(needed)} undecided claim{'s' if len(needed) > 1 else ''}"
     return [
         f"{measured}. About {max(needed):,} images would decide {claims_in_words}, if the true "
